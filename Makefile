@@ -1,0 +1,51 @@
+# One thread: two OpenMP pools that share the cores make CPU runs ten times slower, and one thread is reproducible.
+# Another number for one call: make bench OMP_NUM_THREADS=4
+export OMP_NUM_THREADS := 1
+export MKL_NUM_THREADS := 1
+export TOKENIZERS_PARALLELISM := false
+
+PYTHON ?= $(shell python3.11 -c "" 2>/dev/null && echo python3.11 || echo python3)
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+SEED   ?= 0
+
+.DEFAULT_GOAL := help
+.PHONY: help setup quickstart test test-long lint docs bench clean
+
+help:  ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(STAMP)  ## make .venv and install coterie with the tested versions (again when they change)
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data]"
+	touch $@
+
+quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
+	$(BIN)/coterie quickstart --seed $(SEED)
+
+test: setup lint  ## lint, then every test that takes seconds
+	$(BIN)/python -m pytest
+
+test-long: setup  ## the tests that take minutes
+	$(BIN)/python -m pytest -m long --timeout 1800
+
+lint: setup  ## ruff, mypy and the import contracts
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+docs: setup  ## build the documentation into site/
+	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet -c constraints.txt -e ".[docs]"
+	$(BIN)/mkdocs build --strict
+
+bench: setup  ## measure the loop's overhead and the time of a step
+	$(BIN)/python benchmarks/orchestration.py
+	$(BIN)/python benchmarks/step_time.py
+
+clean:  ## remove .venv, caches and build products (runs/ stays)
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

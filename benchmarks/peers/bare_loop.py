@@ -1,0 +1,94 @@
+"""A training step with no framework: one batched `generate`, one forward and backward pass, one AdamW step.
+
+This is the loop one would write by hand on Hugging Face's model, and it is written with care: logits are
+computed for completion tokens only, the log-softmax is one call, the optimiser is the fused one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from typing import Any
+
+import common
+
+
+def main() -> None:
+    case = common.start(common.parser(__doc__).parse_args())
+    import torch
+
+    model, _ = common.load(case)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=common.LEARNING_RATE, weight_decay=0.0, fused=True)
+    # All prompts are equally long, so nothing is padded and the mask is all ones.
+    prompts_BP = torch.tensor(common.prompt_ids(case)).repeat_interleave(case.siblings, dim=0)
+    draw = random.Random(common.SEED)
+
+    seconds, losses = [], []
+    for _ in range(case.total_steps):
+        begun = time.perf_counter()
+        tokens_BT = generate(model, prompts_BP, case.new_tokens)
+        rewards = common.random_rewards(case.sequences, draw)
+        loss = update(model, optimizer, tokens_BT, group_advantages(rewards, case.siblings), case.new_tokens)
+        seconds.append(time.perf_counter() - begun)
+        losses.append(loss)
+        common.check_lengths([tokens_BT.shape[1] - case.prompt_tokens], case)
+
+    common.report(
+        "bare loop", case, seconds, loss=losses, parameters=sum(p.numel() for p in model.parameters())
+    )
+
+
+def generate(model: Any, prompts_BP: Any, new_tokens: int) -> Any:
+    """Sample at temperature 1 from the whole distribution: (B, P) -> (B, P + new_tokens)."""
+    import torch
+
+    model.eval()
+    with torch.inference_mode():
+        tokens_BT = model.generate(
+            input_ids=prompts_BP,
+            attention_mask=torch.ones_like(prompts_BP),
+            max_new_tokens=new_tokens,
+            do_sample=True,
+            temperature=1.0,
+            top_k=0,
+            top_p=1.0,
+            suppress_tokens=common.SUPPRESSED,
+        )
+    # Tensors of inference mode cannot be saved for a backward pass; a copy made outside it can.
+    return tokens_BT.clone()
+
+
+def group_advantages(rewards: list[float], siblings: int) -> Any:
+    """GRPO: (r - mean) / std within the siblings of a prompt, (B,)."""
+    import torch
+
+    rewards_GK = torch.tensor(rewards).view(-1, siblings)
+    spread_G1 = rewards_GK.std(dim=1, keepdim=True)
+    return ((rewards_GK - rewards_GK.mean(dim=1, keepdim=True)) / (spread_G1 + 1e-4)).view(-1)
+
+
+def update(model: Any, optimizer: Any, tokens_BT: Any, advantages_B: Any, new_tokens: int) -> float:
+    """One strictly on-policy policy-gradient step, mean over tokens; gives the loss."""
+    import torch
+
+    model.train()
+    output = model(
+        input_ids=tokens_BT,
+        attention_mask=torch.ones_like(tokens_BT),
+        logits_to_keep=new_tokens + 1,
+        use_cache=False,
+    )
+    logits_BNV, taken_BN = output.logits[:, :-1], tokens_BT[:, -new_tokens:]
+    logprobs_BN = torch.log_softmax(logits_BNV, dim=-1).gather(-1, taken_BN.unsqueeze(-1)).squeeze(-1)
+    # On policy the ratio is 1 and the clip idle; its gradient is the log-probability's.
+    ratio_BN = torch.exp(logprobs_BN - logprobs_BN.detach())
+    loss = -(ratio_BN * advantages_B.unsqueeze(1)).mean()
+    optimizer.zero_grad(set_to_none=True)
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(model.parameters(), common.MAX_GRAD_NORM)
+    optimizer.step()
+    return loss.item()
+
+
+if __name__ == "__main__":
+    main()

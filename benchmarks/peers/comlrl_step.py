@@ -1,0 +1,101 @@
+"""The same step by CoMLRL's MAGRPOTrainer: generates for one prompt, learns from one sequence at a time.
+
+Its own batch is therefore `siblings` sequences in generation and 1 in the update, however many prompts a
+step has. `--rollout-buffer` is all prompts of the step unless given, so that it takes one optimiser step as
+the others do: its fastest setting. A step is an epoch over the prompts, timed from epoch to epoch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from typing import Any
+
+import common
+
+
+def main() -> None:
+    arguments = common.parser(__doc__)
+    arguments.add_argument("--agents", type=int, default=1, help="the tokens of all agents are counted")
+    arguments.add_argument("--rollout-buffer", type=int, default=None, help="prompts per optimiser step")
+    args = arguments.parse_args()
+    case = common.start(args)
+    from comlrl.trainers.reinforce import MAGRPOConfig, MAGRPOTrainer
+    from datasets import Dataset
+
+    draw = random.Random(common.SEED)
+
+    def reward(*completions: list[str]) -> list[float]:
+        return common.random_rewards(1, draw)
+
+    class Trainer(MAGRPOTrainer):
+        """Marks the time at which each epoch begins and keeps the losses; nothing else is touched."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            super().__init__(*args, **kwargs)
+            self.marks: list[float] = []
+            self.losses: list[float] = []
+
+        def get_train_dataloader(self) -> Any:
+            self.marks.append(time.perf_counter())
+            return super().get_train_dataloader()
+
+        def _compute_loss_with_gradients(self, agent: Any, completions_data: Any, returns: Any) -> Any:
+            common.check_lengths([len(row) for row in completions_data["completion_input_ids"][0]], case)
+            loss = super()._compute_loss_with_gradients(agent, completions_data, returns)
+            self.losses.append(loss.item())
+            return loss
+
+    # One agent is the like of the other peers' single policy; each agent has a model of its own.
+    agents, tokenizers = zip(*(common.load(case) for _ in range(args.agents)), strict=True)
+    rows = [{"prompt": text} for text in common.prompt_texts(case, tokenizers[0])]
+    buffer = args.rollout_buffer or case.prompts
+    config = MAGRPOConfig(
+        num_train_epochs=case.total_steps,
+        num_agents=args.agents,
+        agent_devices="cpu",
+        agent_learning_rate=common.LEARNING_RATE,
+        num_generations=case.siblings,
+        max_new_tokens=case.new_tokens,
+        temperature=1.0,
+        top_p=1.0,
+        top_k=0,
+        num_turns=1,
+        joint_mode="aligned",
+        rollout_buffer_size=buffer,
+        train_batch_size=buffer,
+        eval_interval=0,
+    )
+    trainer = Trainer(
+        agents=list(agents),
+        num_agents=args.agents,
+        tokenizer=list(tokenizers),
+        reward_func=reward,
+        train_dataset=Dataset.from_list(rows),
+        args=config,
+    )
+    trainer.verbose = False
+    # What `train` does not know it hands to generate().
+    trainer.train(suppress_tokens=common.SUPPRESSED)
+
+    marks = [*trainer.marks, time.perf_counter()]
+    per_step = args.agents * case.prompts
+    common.report(
+        "CoMLRL",
+        case,
+        [after - before for before, after in itertools.pairwise(marks)],
+        loss=[
+            sum(trainer.losses[at : at + per_step]) / per_step
+            for at in range(0, len(trainer.losses), per_step)
+        ],
+        parameters=sum(p.numel() for p in agents[0].parameters()),
+        batch=1,
+        generation_batch=case.siblings,
+        agents=args.agents,
+        notes=f"one optimiser step per {buffer} prompts",
+    )
+
+
+if __name__ == "__main__":
+    main()

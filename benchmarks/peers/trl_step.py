@@ -1,0 +1,103 @@
+"""The same step by TRL's GRPOTrainer on transformers' generate, one optimiser step per generated batch.
+
+Settings that only cost time on a model this small (gradient checkpointing and bf16, TRL's defaults) are off.
+The clock runs from the trainer's `on_step_begin` to its `on_step_end`: data loading and logging are left out.
+"""
+
+from __future__ import annotations
+
+import random
+import tempfile
+import time
+from typing import Any
+
+import common
+
+
+def main() -> None:
+    case = common.start(common.parser(__doc__).parse_args())
+    from datasets import Dataset
+    from transformers import TrainerCallback
+    from trl import GRPOConfig, GRPOTrainer
+
+    model, tokenizer = common.load(case)
+    rows = [{"prompt": text} for text in common.prompt_texts(case, tokenizer)]
+    draw = random.Random(common.SEED)
+
+    def reward(completion_ids: list[list[int]], **_: Any) -> list[float]:
+        common.check_lengths([len(row) for row in completion_ids], case)
+        return common.random_rewards(len(completion_ids), draw)
+
+    class Clock(TrainerCallback):
+        def __init__(self) -> None:
+            self.begun = 0.0
+            self.seconds: list[float] = []
+
+        def on_step_begin(self, *_: Any, **__: Any) -> None:
+            self.begun = time.perf_counter()
+
+        def on_step_end(self, *_: Any, **__: Any) -> None:
+            self.seconds.append(time.perf_counter() - self.begun)
+
+    class Trainer(GRPOTrainer):
+        """Keeps the loss of each step, which the trainer would only give to its log."""
+
+        losses: list[float] = []
+
+        def training_step(self, *args: Any, **kwargs: Any) -> Any:
+            loss = super().training_step(*args, **kwargs)
+            self.losses.append(loss.item())
+            return loss
+
+    clock = Clock()
+    with tempfile.TemporaryDirectory() as folder:
+        config = GRPOConfig(
+            output_dir=folder,
+            max_steps=case.total_steps,
+            # Batch: every completion of the step, generated at once and learnt from at once.
+            per_device_train_batch_size=case.sequences,
+            gradient_accumulation_steps=1,
+            num_generations=case.siblings,
+            num_iterations=1,
+            max_completion_length=case.new_tokens,
+            # Sampling: the whole distribution at temperature 1.
+            temperature=1.0,
+            top_p=1.0,
+            top_k=0,
+            generation_kwargs={"suppress_tokens": common.SUPPRESSED},
+            # Objective: GRPO without a reference model.
+            beta=0.0,
+            loss_type="grpo",
+            scale_rewards="group",
+            learning_rate=common.LEARNING_RATE,
+            lr_scheduler_type="constant",
+            weight_decay=0.0,
+            max_grad_norm=common.MAX_GRAD_NORM,
+            # Nothing but the step.
+            use_cpu=True,
+            bf16=False,
+            gradient_checkpointing=False,
+            dataloader_pin_memory=False,
+            logging_strategy="no",
+            save_strategy="no",
+            report_to="none",
+            disable_tqdm=True,
+            seed=common.SEED,
+        )
+        trainer = Trainer(
+            model=model,
+            processing_class=tokenizer,
+            reward_funcs=reward,
+            args=config,
+            train_dataset=Dataset.from_list(rows),
+            callbacks=[clock],
+        )
+        trainer.train()
+
+    common.report(
+        "TRL", case, clock.seconds, loss=trainer.losses, parameters=sum(p.numel() for p in model.parameters())
+    )
+
+
+if __name__ == "__main__":
+    main()

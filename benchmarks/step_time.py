@@ -1,0 +1,304 @@
+"""Time a training step of Coterie against a bare loop, TRL and CoMLRL: same model, same prompts, same tokens.
+
+Every measurement is a process of its own, in the peer's own environment, and the peers take turns
+(A B C D, A B C D, ...), so that a machine that slows down slows all of them. See README.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+HERE = Path(__file__).resolve().parent
+
+# One torch and one transformers for everybody: the loops are compared, not the libraries under them.
+SHARED = ["torch==2.13.0", "transformers==5.19.0"]
+REQUIREMENTS = {"trl": [*SHARED, "trl==1.16.0"], "comlrl": [*SHARED, "comlrl==1.4.3"]}
+
+SCRIPTS = {
+    "coterie": "coterie_step.py",
+    "bare": "bare_loop.py",
+    "trl": "trl_step.py",
+    "comlrl": "comlrl_step.py",
+}
+
+NEW_TOKENS = 64
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """`prompts` x `siblings` sequences a step, and how many times a peer's speed Coterie wants to have."""
+
+    prompts: int
+    siblings: int
+    prompt_tokens: int
+    targets: dict[str, float]
+
+
+CASES = {
+    "short": Case(prompts=8, siblings=8, prompt_tokens=32, targets={"bare": 1.0, "trl": 1.2}),
+    "long": Case(prompts=8, siblings=8, prompt_tokens=512, targets={"bare": 2.0, "trl": 2.0}),
+    "wide": Case(prompts=32, siblings=8, prompt_tokens=32, targets={"comlrl": 5.0}),
+}
+
+console = Console()
+if not console.is_terminal:
+    console = Console(width=110)  # a pipe has no width of its own, and 80 columns cut the table
+
+
+def main() -> int:
+    args = arguments().parse_args()
+    pythons = interpreters(args)
+    runs: list[dict[str, Any]] = []
+    out = args.results / f"step_time-{os.cpu_count()}cpu.json"
+    with tempfile.TemporaryDirectory() as scratch:
+        for case_name in args.cases:
+            for threads, policy in thread_settings(args):
+                for repeat in range(args.repeats):
+                    for peer, python in pythons.items():
+                        setting = {"case": case_name, "threads": threads, "wait_policy": policy}
+                        runs.append(measure(peer, python, setting, repeat, args, Path(scratch)))
+                # Written as it goes: the whole takes long, and what was measured should not be lost.
+                write(out, runs, args)
+    summary = write(out, runs, args)
+    console.print(table(summary))
+    console.print(f"written to {out}")
+    return 1 if any("seconds" not in run for run in runs) else 0
+
+
+def arguments() -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--venvs", type=Path, default=Path.home() / ".cache" / "coterie-bench")
+    made.add_argument(
+        "--python", type=Path, default=Path(sys.executable), help="runs Coterie and the bare loop"
+    )
+    made.add_argument("--trl-python", type=Path, default=None, help="instead of the environment in --venvs")
+    made.add_argument(
+        "--comlrl-python", type=Path, default=None, help="instead of the environment in --venvs"
+    )
+    made.add_argument("--peers", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
+    made.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    made.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    made.add_argument("--wait-policy", nargs="+", choices=["passive", "default"], default=["passive"])
+    made.add_argument("--repeats", type=int, default=3, help="turns of every peer")
+    made.add_argument("--steps", type=int, default=5, help="measured steps a turn")
+    made.add_argument("--warmup", type=int, default=2, help="unmeasured steps a turn")
+    made.add_argument("--timeout", type=float, default=1800.0, help="seconds a turn may take")
+    made.add_argument("--results", type=Path, default=HERE / "results", help="folder of the JSON")
+    return made
+
+
+def thread_settings(args: argparse.Namespace) -> list[tuple[int, str]]:
+    """(threads, wait policy) to measure; one thread never waits, so its policy is no setting."""
+    return [
+        (threads, policy)
+        for threads in args.threads
+        for policy in (args.wait_policy if threads > 1 else args.wait_policy[:1])
+    ]
+
+
+# ----------------------------------------------------------------------------------------------- environments
+
+
+def interpreters(args: argparse.Namespace) -> dict[str, Path]:
+    """The python of each peer that can run, in the order in which they take turns."""
+    found: dict[str, Path] = {}
+    given = {"trl": args.trl_python, "comlrl": args.comlrl_python}
+    for peer in args.peers:
+        if not (HERE / "peers" / SCRIPTS[peer]).exists():
+            console.print(f"[yellow]skipped {peer}: benchmarks/peers/{SCRIPTS[peer]} does not exist[/yellow]")
+        elif peer not in REQUIREMENTS:
+            found[peer] = args.python
+        else:
+            found[peer] = given[peer] or environment(args.venvs / peer, REQUIREMENTS[peer])
+    return found
+
+
+def environment(folder: Path, requirements: list[str]) -> Path:
+    """The python of a virtual environment that has these requirements; made or completed when it has not."""
+    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    if not python.exists():
+        console.print(f"making {folder}")
+        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    # A local version such as 2.13.0+cpu satisfies the pin 2.13.0.
+    code = (
+        "import sys, importlib.metadata as m\n"
+        "for r in sys.argv[1:]:\n"
+        "    name, want = r.split('==')\n"
+        "    assert m.version(name).split('+')[0] == want, r\n"
+    )
+    if subprocess.run([str(python), "-c", code, *requirements], capture_output=True).returncode:
+        console.print(f"installing {' '.join(requirements)}")
+        subprocess.run([str(python), "-m", "pip", "install", "--quiet", *requirements], check=True)
+    return python
+
+
+# ------------------------------------------------------------------------------------------------ measurement
+
+
+def measure(
+    peer: str, python: Path, setting: dict[str, Any], repeat: int, args: argparse.Namespace, scratch: Path
+) -> dict[str, Any]:
+    """One turn of one peer: its report, or without `seconds` when it failed."""
+    case, report = CASES[setting["case"]], scratch / "report.json"
+    report.unlink(missing_ok=True)
+    options = {
+        "model": scratch / "model",
+        "prompts": case.prompts,
+        "siblings": case.siblings,
+        "prompt-tokens": case.prompt_tokens,
+        "new-tokens": NEW_TOKENS,
+        "threads": setting["threads"],
+        "wait-policy": setting["wait_policy"],
+        "steps": args.steps,
+        "warmup": args.warmup,
+        "json": report,
+    }
+    command = [str(python), str(HERE / "peers" / SCRIPTS[peer])]
+    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    run: dict[str, Any] = {"peer": peer, **setting, "repeat": repeat}
+    # Other work on the machine is the usual reason for an odd figure.
+    run["load_before"] = round(os.getloadavg()[0], 2)
+    begun = time.perf_counter()
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=args.timeout, env=child_environment()
+        )
+        failure = done.stderr[-1500:] if done.returncode or not report.exists() else ""
+    except subprocess.TimeoutExpired:
+        failure = f"not done after {args.timeout:.0f} s"
+    run["wall_seconds"] = round(time.perf_counter() - begun, 1)
+    label = f"{setting['case']}, threads {thread_label(setting)}, turn {repeat + 1}: {peer}"
+    if failure:
+        console.print(f"[red]{label} failed[/red]\n{failure}", markup=not failure)
+        return run
+    run |= json.loads(report.read_text(encoding="utf-8"))
+    console.print(f"{label} {run['median_tokens_per_second']:,.0f} tokens/s")
+    return run
+
+
+def thread_label(row: dict[str, Any]) -> str:
+    return f"{row['threads']} {row['wait_policy']}" if row["threads"] > 1 else "1"
+
+
+def child_environment() -> dict[str, str]:
+    """Ours without thread settings: each script makes its own from --threads, before it imports torch."""
+    prefixes = ("OMP_", "GOMP_", "KMP_", "MKL_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
+
+
+# ---------------------------------------------------------------------------------------------------- results
+
+
+def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """A row for each setting and peer: medians over all steps of all turns, and Coterie's multiple."""
+    groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
+    for run in runs:
+        if "seconds" in run:
+            key = (run["case"], run["threads"], run["wait_policy"], run["peer"])
+            groups.setdefault(key, []).append(run)
+    rows = []
+    for (case_name, threads, policy, peer), group in groups.items():
+        speed = pooled(group)
+        turns = [run["median_tokens_per_second"] for run in group]
+        ours = groups.get((case_name, threads, policy, "coterie"))
+        rows.append(
+            {
+                "case": case_name,
+                "threads": threads,
+                "wait_policy": policy,
+                "peer": peer,
+                "name": group[0]["name"],
+                "sequences": group[0]["sequences"],
+                "prompt_tokens": group[0]["prompt_tokens"],
+                "generation_batch": group[0]["generation_batch"],
+                "batch": group[0]["batch"],
+                "tokens_per_second": speed,
+                "slowest_turn": min(turns),
+                "fastest_turn": max(turns),
+                "seconds": statistics.median(taken for run in group for taken in run["seconds"]),
+                "peak_rss_mib": max(run["peak_rss_mib"] for run in group),
+                "coterie_is": pooled(ours) / speed if ours else None,
+                "target": CASES[case_name].targets.get(peer),
+            }
+        )
+    return rows
+
+
+def pooled(group: list[dict[str, Any]]) -> float:
+    return statistics.median(speed for run in group for speed in run["tokens_per_second"])
+
+
+def write(out: Path, runs: list[dict[str, Any]], args: argparse.Namespace) -> list[dict[str, Any]]:
+    summary = summarise(runs)
+    result = {
+        "benchmark": "step_time",
+        "machine": {"cpus": os.cpu_count(), "cpu": cpu_model(), "system": platform.system()},
+        "settings": {
+            "new_tokens": NEW_TOKENS,
+            "steps": args.steps,
+            "warmup": args.warmup,
+            "repeats": args.repeats,
+            "threads": args.threads,
+            "wait_policy": args.wait_policy,
+        },
+        "versions": {run["peer"]: run["versions"] for run in runs if "versions" in run},
+        "summary": summary,
+        "runs": [{key: value for key, value in run.items() if key != "versions"} for run in runs],
+    }
+    out.parent.mkdir(parents=True, exist_ok=True)
+    out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+    return summary
+
+
+def cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.machine()
+
+
+def table(summary: list[dict[str, Any]]) -> Table:
+    made = Table(title="Medians over all measured steps; batch: sequences decoded / learnt from at once")
+    for heading in ("case", "threads", "peer"):
+        made.add_column(heading, no_wrap=True)
+    for heading in ("batch", "s/step", "tokens/s", "by turn", "Coterie is", "target"):
+        made.add_column(heading, justify="right", no_wrap=True)
+    previous = None
+    for row in summary:
+        if previous not in (None, (row["case"], thread_label(row))):
+            made.add_section()
+        previous = (row["case"], thread_label(row))
+        multiple, target = row["coterie_is"], row["target"]
+        colour = "" if multiple is None or target is None else "[green]" if multiple >= target else "[red]"
+        made.add_row(
+            f"{row['case']}: {row['sequences']} x {row['prompt_tokens']}",
+            thread_label(row),
+            row["name"],
+            f"{row['generation_batch']} / {row['batch']}",
+            f"{row['seconds']:.2f}",
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['slowest_turn']:,.0f}–{row['fastest_turn']:,.0f}",
+            "–" if multiple is None else f"{colour}{multiple:.2f} x",
+            "" if target is None else f"≥ {target:.1f} x",
+        )
+    return made
+
+
+if __name__ == "__main__":
+    sys.exit(main())

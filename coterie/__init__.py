@@ -1,0 +1,46 @@
+"""Coterie: reinforcement learning for teams of language models.
+
+Nothing heavy is imported here: public names load on first use (PEP 562).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from coterie.core.api import evaluate as evaluate
+    from coterie.core.api import train as train
+    from coterie.core.config import Composed as Composed
+    from coterie.core.config import PluginConfig as PluginConfig
+    from coterie.core.errors import PolicyFault as PolicyFault
+    from coterie.core.errors import SystemFault as SystemFault
+    from coterie.core.plugins import Plugin as Plugin
+    from coterie.core.types import TEAM as TEAM
+    from coterie.core.types import Step as Step
+    from coterie.core.types import Task as Task
+
+__version__ = "0.1.0"
+
+hookimpl = pluggy.HookimplMarker("coterie")
+"""Marks a function as an implementation of one of the hooks in `coterie.core.hookspecs`."""
+
+_LAZY = {
+    "train": "coterie.core.api", "evaluate": "coterie.core.api",
+    "Plugin": "coterie.core.plugins", "PluginConfig": "coterie.core.config", "Composed": "coterie.core.config",
+    "PolicyFault": "coterie.core.errors", "SystemFault": "coterie.core.errors",
+    "TEAM": "coterie.core.types", "Step": "coterie.core.types", "Task": "coterie.core.types",
+}
+__all__ = ["__version__", "hookimpl", *_LAZY]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,1 @@
+"""Systems: engines, trainers, executors, trackers; one optional dependency a file."""

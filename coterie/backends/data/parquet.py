@@ -1,0 +1,37 @@
+"""The data source `parquet`."""
+
+from __future__ import annotations
+
+from coterie.backends.data.records import FileShares, Records
+from coterie.core.errors import DataError, MissingExtra
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import Split
+
+
+class ParquetData(Plugin):
+    """Records of a Parquet file; a row counts as a line."""
+
+    class Config(FileShares):
+        pass
+
+    config: Config
+
+    def records(self, split: Split) -> Records:
+        """The records of a split.
+
+        Raises:
+            MissingExtra: pyarrow is not installed.
+            DataError: the file is no Parquet file.
+            ConfigError: the split has no file.
+        """
+        try:
+            import pyarrow
+            import pyarrow.parquet
+        except ImportError:
+            raise MissingExtra("pyarrow", "data", needed_by="data source 'parquet'") from None
+        file = self.config.file(split, self.build.path)
+        try:
+            rows = pyarrow.parquet.read_table(file).to_pylist()
+        except pyarrow.ArrowException as error:
+            raise DataError(str(file), 0, "-", f"not readable as Parquet: {error}") from None
+        return self.config.select(Records((row, str(file), line) for line, row in enumerate(rows, 1)), split)

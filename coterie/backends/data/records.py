@@ -1,0 +1,111 @@
+"""What the data sources share: records that know where they stand, and splits by content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from coterie.core.config import PluginConfig
+from coterie.core.errors import ConfigError
+from coterie.core.protocols import Split
+
+
+class Records(Sequence[Mapping[str, Any]]):
+    """Records in order, and for each the file and line that it came from."""
+
+    def __init__(self, rows: Iterable[tuple[Mapping[str, Any], str, int]]) -> None:
+        self._rows = list(rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return Records(self._rows[index])
+        return self._rows[index][0]
+
+    def where(self, index: int) -> tuple[str, int]:
+        """(file, line counted from 1)."""
+        return self._rows[index][1:]
+
+    def part(self, split: Split, val_share: float, test_share: float, ignore: Sequence[str]) -> Records:
+        """The records of a split, by the hash of their content: equal records are never in two splits.
+
+        Where a record goes depends on nothing else, so adding lines or changing their order moves none.
+        """
+        bounds = {
+            "val": (0.0, val_share),
+            "test": (val_share, val_share + test_share),
+            "train": (val_share + test_share, 1.0),
+        }
+        low, high = bounds[split]
+        return Records(row for row in self._rows if low <= share(row[0], ignore) < high)
+
+
+def share(record: Mapping[str, Any], ignore: Sequence[str] = ()) -> float:
+    """Hash of a record's content, as a number in [0, 1); fields that are no content (an id) are left out."""
+    kept = {name: value for name, value in record.items() if name not in ignore}
+    text = json.dumps(kept, sort_keys=True, ensure_ascii=False, default=str)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "little") / 2.0**48
+
+
+class Shares(PluginConfig):
+    """How one body of records becomes three splits."""
+
+    val_share: float = Field(0.1, ge=0, lt=1, description="Where one body of records is split by content.")
+    test_share: float = Field(0.1, ge=0, lt=1, description="Where one body of records is split by content.")
+    split_ignore: tuple[str, ...] = Field((), description="Fields that are no content, such as an id.")
+
+    @model_validator(mode="after")
+    def _leave_some_for_training(self) -> Shares:
+        if self.val_share + self.test_share >= 1:
+            raise ValueError("val_share + test_share must leave something for training")
+        return self
+
+
+class FileShares(Shares):
+    """One file that is split by content, or a file a split."""
+
+    path: str | None = Field(None, description="One file, split by content hash.")
+    train: str | None = None
+    val: str | None = None
+    test: str | None = None
+
+    @model_validator(mode="after")
+    def _one_or_three(self) -> FileShares:
+        apart = self.train or self.val or self.test
+        if bool(self.path) == bool(apart):
+            raise ValueError("give either path (one file, split by content), or train, val and test")
+        if apart and self.model_fields_set & {"val_share", "test_share", "split_ignore"}:
+            raise ValueError("val_share, test_share and split_ignore are for a single path")
+        return self
+
+    def file(self, split: Split, path: str) -> Path:
+        """The file that holds a split.
+
+        Raises:
+            ConfigError: the split has none, or it isn't there.
+        """
+        name = self.path or getattr(self, split)
+        key = "path" if self.path else split
+        if name is None:
+            raise ConfigError(
+                f"there is no file for split '{split}'", path=f"{path}.{split}", mend=f"set {path}.{split}"
+            )
+        if not Path(name).is_file():
+            raise ConfigError(
+                f"no such file: {name}", path=f"{path}.{key}", why=f"looked for in {Path.cwd()}"
+            )
+        return Path(name)
+
+    def select(self, records: Records, split: Split) -> Records:
+        return (
+            records
+            if not self.path
+            else records.part(split, self.val_share, self.test_share, self.split_ignore)
+        )

@@ -1,0 +1,168 @@
+"""Copies of a Llama-like model's weights, laid out for decoding: QKV fused, gate and up fused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.backends.models.dense import Dense
+
+_CLASSES = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
+_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotary embeddings whose frequencies do not depend on the length of the input."""
+
+
+def unsupported(model: Any) -> str | None:
+    """Why the lean decoder can't compute this transformers model; None: it can."""
+    config = model.config
+    name = type(model).__name__
+    if name not in _CLASSES:
+        return f"{name} is none of {', '.join(_CLASSES)}"
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}, not silu"
+    rope = getattr(model.model.rotary_emb, "rope_type", "default")
+    if rope not in _ROPE:
+        return f"its rotary embedding is of type {rope}"
+    window = getattr(config, "sliding_window", None)
+    slides = any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ())
+    if (slides or (name == "MistralForCausalLM" and window)) and (
+        not window or window < config.max_position_embeddings
+    ):
+        return "its attention slides"
+    if getattr(config, "pretraining_tp", 1) not in (None, 1):
+        return "its linear layers are sliced (pretraining_tp)"
+    if model.model.rotary_emb.inv_freq.numel() * 2 != _head_dim(config):
+        return "its rotary embedding covers a part of each head"
+    if not model.model.embed_tokens.weight.dtype.is_floating_point:
+        return "its weights are quantised"
+    return None
+
+
+def _head_dim(config: Any) -> int:
+    return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+
+
+@dataclass(slots=True)
+class Layer:
+    """One decoder layer; weights have the shape (out, in) that `F.linear` takes."""
+
+    norm: Tensor
+    qkv: Tensor
+    """((heads + 2 kv_heads) * head_dim, hidden): queries, keys, values."""
+    qkv_bias: Tensor | None
+    qk_norm: Tensor | None
+    """(heads + kv_heads, head_dim)."""
+    out: Tensor
+    out_bias: Tensor | None
+    mlp_norm: Tensor
+    gate_up: Tensor
+    """(2 * mlp, hidden)."""
+    gate_up_bias: Tensor | None
+    down: Tensor
+    down_bias: Tensor | None
+
+
+class LeanWeights:
+    """The model's sizes and its weights, refreshed in place.
+
+    Args:
+        dense: the model, with its adapter if it has one.
+        dtype: of the copies.
+    """
+
+    def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
+        config = dense.config
+        self.dtype = dtype
+        self.device: torch.device = dense.model.model.embed_tokens.weight.device
+        self.hidden: int = config.hidden_size
+        self.heads: int = config.num_attention_heads
+        self.kv_heads: int = config.num_key_value_heads
+        self.head_dim = _head_dim(config)
+        self.eps: float = config.rms_norm_eps
+        self.layers: list[Layer] = []
+        self.mlp: int = config.intermediate_size
+        self._depth: int = config.num_hidden_layers
+        rotary = dense.model.model.rotary_emb
+        self._frequencies: Tensor = rotary.inv_freq.detach().float().clone()
+        self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
+        self._rotary: tuple[Tensor, Tensor] | None = None
+        self.refresh(dense)
+
+    def refresh(self, dense: Dense) -> None:
+        """Copy the present values into the tensors at hand; what an adapter leaves alone is shared."""
+        with torch.inference_mode():
+            self.embedding = self._shared(dense, "model.embed_tokens.weight", getattr(self, "embedding", None))
+            if dense.same("lm_head.weight", "model.embed_tokens.weight"):
+                self.head = self.embedding
+            else:
+                self.head = self._shared(dense, "lm_head.weight", getattr(self, "head", None))
+            self.norm = self._copy([dense["model.norm.weight"]], getattr(self, "norm", None))
+            for index in range(self._depth):
+                old = self.layers[index] if index < len(self.layers) else None
+                layer = self._layer(dense, f"model.layers.{index}.", old)
+                if old is None:
+                    self.layers.append(layer)
+
+    def rotary(self, length: int) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines of positions [0, length) at least; (>= length, head_dim) each.
+
+        The first half of the sines is negated, so that the rotation is x * cos + swapped(x) * sin.
+        """
+        if self._rotary is None or len(self._rotary[0]) < length:
+            positions = torch.arange(max(length, 256), device=self.device, dtype=torch.float32)
+            angles = positions[:, None] * self._frequencies.to(self.device)
+            cos, sin = angles.cos() * self._rotary_scale, angles.sin() * self._rotary_scale
+            self._rotary = (torch.cat((cos, cos), -1).to(self.dtype), torch.cat((-sin, sin), -1).to(self.dtype))
+        return self._rotary
+
+    def _layer(self, dense: Dense, prefix: str, old: Layer | None) -> Layer:
+        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+
+        def fused(field: str, names: list[str]) -> Tensor | None:
+            parts = [dense.get(name) for name in names]
+            present = [part for part in parts if part is not None]
+            return self._copy(present, getattr(old, field, None)) if present else None
+
+        def needed(field: str, *names: str) -> Tensor:
+            return self._copy([dense[name] for name in names], getattr(old, field, None))
+
+        return Layer(
+            norm=needed("norm", f"{prefix}input_layernorm.weight"),
+            qkv=needed("qkv", *[f"{attention}{part}_proj.weight" for part in "qkv"]),
+            qkv_bias=fused("qkv_bias", [f"{attention}{part}_proj.bias" for part in "qkv"]),
+            qk_norm=self._qk_norm(dense, attention, old),
+            out=needed("out", f"{attention}o_proj.weight"),
+            out_bias=fused("out_bias", [f"{attention}o_proj.bias"]),
+            mlp_norm=needed("mlp_norm", f"{prefix}post_attention_layernorm.weight"),
+            gate_up=needed("gate_up", f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
+            gate_up_bias=fused("gate_up_bias", [f"{mlp}gate_proj.bias", f"{mlp}up_proj.bias"]),
+            down=needed("down", f"{mlp}down_proj.weight"),
+            down_bias=fused("down_bias", [f"{mlp}down_proj.bias"]),
+        )
+
+    def _qk_norm(self, dense: Dense, attention: str, old: Layer | None) -> Tensor | None:
+        q, k = dense.get(f"{attention}q_norm.weight"), dense.get(f"{attention}k_norm.weight")
+        if q is None or k is None:
+            return None
+        rows = [q.expand(self.heads, -1), k.expand(self.kv_heads, -1)]
+        return self._copy(rows, None if old is None else old.qk_norm)
+
+    def _copy(self, parts: list[Tensor], into: Tensor | None) -> Tensor:
+        """The parts below one another in `into`, which is made where it is None."""
+        if into is None:
+            shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
+            into = torch.empty(shape, dtype=self.dtype, device=self.device)
+        start = 0
+        for part in parts:
+            into[start : start + len(part)].copy_(part)
+            start += len(part)
+        return into
+
+    def _shared(self, dense: Dense, name: str, into: Tensor | None) -> Tensor:
+        """An embedding can be half of a model: where an adapter's base is frozen, no copy of it is made."""
+        if dense.frozen(name) and dense[name].dtype == self.dtype:
+            return dense[name]
+        return self._copy([dense[name]], into)

@@ -1,0 +1,155 @@
+"""Drawing tokens: keyed, by inverse distribution function, all rows of a batch at once.
+
+A row's token depends on its own logits and on (its seed, the token's position) alone. The distribution
+function is summed in integers: exact, so in every order and on every device the same, which a sum of
+floats is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.backends.engines.rows import Drawn, Row
+from coterie.core.draws import uniforms
+from coterie.core.errors import SystemFault
+
+_UNIT = 2.0**50
+"""What a probability of one is in the integer distribution function."""
+_BELOW_ONE = 1.0 - 2.0**-49
+"""Keeps uniform * total below total after rounding, so that a token of probability 0 is never drawn."""
+
+
+class Tape:
+    """What the rows of a batch have drawn so far; all of them stand at the same position.
+
+    A decoder computes *slots*: rows in the order that suits it, some of them idle. `seat` says which row
+    sits where (`len(rows)` marks an idle slot) and may be called again when slots are closed.
+    """
+
+    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+        self.rows, self.device = rows, device
+        self.idle = len(rows)
+        self.position = 0
+        self.alive = np.ones(len(rows) + 1, dtype=bool)
+        self.alive[self.idle] = False
+        self._lengths = np.zeros(len(rows) + 1, dtype=np.int64)
+        self._stopped = np.zeros(len(rows) + 1, dtype=bool)
+        self._record: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
+        resting = Row(prompt_ids=(), seed=0, limit=0, stops=())
+        padded = [*rows, resting]
+        widest = max(len(row.stops) for row in padded)
+        self._all_stops = np.array([[*row.stops, *[-1] * (widest - len(row.stops))] for row in padded],
+                                   dtype=np.int64).reshape(len(padded), widest)  # fmt: skip
+        self._all_limits = np.array([row.limit for row in padded])
+        self._all_seeds = np.array([row.seed % 2**64 for row in padded], dtype=np.uint64)
+        self._all_temperatures = np.array([row.temperature for row in padded], dtype=np.float32)
+        self._all_top = np.array([(row.top_k, row.top_p) for row in padded], dtype=np.float64)
+
+    def seat(self, slots: np.ndarray) -> None:
+        """Say which row each slot computes; int, shape (N,)."""
+        self._slots = slots
+        self._stops, self._limits = self._all_stops[slots], self._all_limits[slots]
+        self._seeds = self._all_seeds[slots]
+        temperatures = self._all_temperatures[slots]
+        greedy = temperatures == 0.0
+        self._greedy = self._place(greedy) if greedy.any() else None
+        self._only_greedy = bool(greedy.all())
+        # Greedy rows report log-probs at temperature 1.
+        divisor = np.where(greedy, np.float32(1.0), temperatures)
+        self._divisor = None if (divisor == 1.0).all() else self._place(divisor[:, None])
+        top_k, top_p = self._all_top[slots].T
+        cut = np.flatnonzero(((top_k > 0) | (top_p < 1.0)) & ~greedy)
+        self._cut = None
+        if len(cut):
+            self._cut = (self._place(cut), self._place(top_k[cut, None].astype(np.int64)),
+                         self._place(top_p[cut, None]))  # fmt: skip
+
+    def draw(self, logits: Tensor) -> Tensor:
+        """Draw every slot's next token from its logits, shape (N, V). Returns ids, shape (N,)."""
+        logits = logits.float()
+        if self._divisor is not None:
+            logits = logits / self._divisor
+        logprobs = torch.log_softmax(logits, dim=-1)
+        tokens = self._choose(logits, logprobs)
+        self._write(tokens, logprobs.gather(1, tokens[:, None])[:, 0])
+        return tokens
+
+    @property
+    def live(self) -> np.ndarray:
+        """Which slots compute a row that goes on; bool, shape (N,)."""
+        return self.alive[self._slots]
+
+    def drawn(self) -> list[Drawn]:
+        """Every row's tokens.
+
+        Raises:
+            SystemFault: the weights give logits that are not numbers.
+        """
+        steps = len(self._record)
+        tokens = np.zeros((len(self.rows) + 1, steps), dtype=np.int64)
+        values = np.zeros((len(self.rows) + 1, steps), dtype=np.float64)
+        flat = torch.cat([logprobs for _, _, logprobs in self._record]).cpu().double().numpy()
+        start = 0
+        for step, (slots, ids, _) in enumerate(self._record):
+            tokens[slots, step] = ids
+            values[slots, step] = flat[start : start + len(slots)]
+            start += len(slots)
+        found = []
+        for row, length in enumerate(self._lengths[: self.idle].tolist()):
+            logprobs = values[row, :length]
+            if not np.isfinite(logprobs).all():
+                raise SystemFault("the model's logits are not finite: its weights are damaged")
+            found.append(Drawn(tuple(tokens[row, :length].tolist()), tuple(logprobs.tolist()),
+                               "stop" if self._stopped[row] else "length"))  # fmt: skip
+        return found
+
+    def _place(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
+
+    def _choose(self, logits: Tensor, logprobs: Tensor) -> Tensor:
+        if self._only_greedy:
+            return logits.argmax(dim=-1)
+        mass = logprobs.exp()
+        if self._cut is not None:
+            rows, top_k, top_p = self._cut
+            mass[rows] = truncated(mass[rows], top_k, top_p)
+        # exp and the scaling are exact to float32; from here on everything is.
+        summed = (mass * _UNIT).long().cumsum(dim=-1)
+        uniform = self._place(uniforms(self._seeds, self.position) * _BELOW_ONE)
+        aim = (summed[:, -1] * uniform).long()
+        tokens = torch.searchsorted(summed, aim[:, None], right=True)[:, 0]
+        tokens = tokens.clamp_(max=logits.shape[-1] - 1)  # only reached where logits are NaN
+        return tokens if self._greedy is None else torch.where(self._greedy, logits.argmax(dim=-1), tokens)
+
+    def _write(self, tokens: Tensor, logprobs: Tensor) -> None:
+        ids = tokens.cpu().numpy()
+        live = self.live
+        rows = self._slots[live]
+        self.position += 1
+        self._record.append((self._slots, ids, logprobs))
+        self._lengths[rows] = self.position
+        stopped = (ids[:, None] == self._stops).any(axis=1)[live]
+        self._stopped[rows] = stopped
+        self.alive[rows] = ~stopped & (self.position < self._limits[live])
+
+
+def truncated(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Zero what top-k and then top-p (of what top-k left) cut away; ties go to the lower id.
+
+    Args:
+        mass: probabilities, shape (N, V).
+        top_k: int, shape (N, 1); 0: off.
+        top_p: shape (N, 1); the smallest set of likeliest tokens with at least this share is kept.
+    """
+    ordered, order = mass.sort(dim=-1, descending=True, stable=True)
+    rank = torch.arange(mass.shape[-1], device=mass.device)
+    keep = (rank < top_k) | (top_k <= 0)
+    parts = (ordered * keep * _UNIT).long()
+    summed = parts.cumsum(dim=-1)
+    keep &= (summed - parts) < (summed[:, -1:] * top_p)
+    keep |= rank == 0
+    return torch.zeros_like(mass).scatter_(1, order, ordered * keep)

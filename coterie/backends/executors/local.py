@@ -1,0 +1,41 @@
+"""Executor `local`: episodes are coroutines of this process."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TypeVar
+
+from pydantic import Field
+
+from coterie.core.config import PluginConfig
+from coterie.core.plugins import Plugin
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+class LocalExecutor(Plugin):
+    """Plays items concurrently, at most `max_live` at a time."""
+
+    class Config(PluginConfig):
+        max_live: int = Field(4096, ge=1, description="Episodes that are played at once.")
+
+    config: Config
+
+    async def map(self, play: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+        """Play every item; results in the order of the items. The first exception cancels the rest."""
+        gate = asyncio.Semaphore(self.config.max_live)
+
+        async def one(item: T) -> R:
+            async with gate:
+                return await play(item)
+
+        tasks = [asyncio.ensure_future(one(item)) for item in items]
+        try:
+            return list(await asyncio.gather(*tasks))
+        except BaseException:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            raise

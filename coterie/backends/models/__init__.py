@@ -1,0 +1,1 @@
+"""Model loading and tokenizers, shared by engines and trainers."""

@@ -1,0 +1,49 @@
+"""One id a word: the tokenizer of models that are made on the spot."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from coterie.core.errors import ConfigError
+
+PAD, EOS, UNK = "<pad>", "<eos>", "<unk>"
+SPECIAL: tuple[str, ...] = (PAD, EOS, UNK)
+"""Ids 0, 1 and 2; the words follow in sorted order."""
+
+
+def sorted_words(vocabulary: Iterable[str]) -> list[str]:
+    """The distinct words in an order that depends on nothing but the words themselves.
+
+    Raises:
+        ConfigError: a word is empty or holds white space, so it could never be read back.
+    """
+    words = set(vocabulary) - set(SPECIAL)
+    for word in words:
+        if not word or word.split() != [word]:
+            raise ConfigError(f"{word!r} can't be a word of the vocabulary", path="env",
+                              why="words are what stands between white space",
+                              mend="split it in the environment's or the role's `vocabulary()`")  # fmt: skip
+    return sorted(words)
+
+
+def words_tokenizer(vocabulary: Iterable[str]) -> Any:
+    """A `PreTrainedTokenizerFast` with one id a word; white space is all that separates words.
+
+    Decoding joins with single spaces. Unknown words become `<unk>`. There is no chat template.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import WordLevel
+    from tokenizers.pre_tokenizers import WhitespaceSplit
+    from transformers import PreTrainedTokenizerFast
+
+    words = (*SPECIAL, *sorted_words(vocabulary))
+    tokenizer = Tokenizer(WordLevel({word: index for index, word in enumerate(words)}, unk_token=UNK))
+    tokenizer.pre_tokenizer = WhitespaceSplit()
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=EOS,
+        unk_token=UNK,
+        clean_up_tokenization_spaces=False,
+    )

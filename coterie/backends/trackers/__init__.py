@@ -1,0 +1,1 @@
+"""Trackers: who is told the metrics."""

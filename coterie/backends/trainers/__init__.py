@@ -1,0 +1,1 @@
+"""Trainers: what updates weights."""

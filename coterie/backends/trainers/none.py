@@ -1,0 +1,48 @@
+"""Trainer `none`: for engines that need no weights, and runs that only play."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import TrainerContext
+from coterie.core.types import Key, Metrics, Sample, Weights
+
+
+class NoTrainer(Plugin):
+    """Holds no weights; every policy must say `train: none`."""
+
+    async def open(self, ctx: TrainerContext) -> None:
+        for name, policy in ctx.policies.items():
+            if policy.train != "none":
+                raise ConfigError(f"trainer 'none' can't train policy '{name}'", path=f"policies.{name}.train",
+                                  mend=f"set policies.{name}.train=none, or choose another trainer")
+
+    async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
+        raise ConfigError(f"trainer 'none' has no {what}", path="trainer.type")
+
+    async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
+        return {}
+
+    def weights(self, policy: str) -> Weights:
+        return Weights(policy=policy, version=0)
+
+    def save(self, folder: Path) -> None:
+        pass
+
+    def load(self, folder: Path) -> None:
+        pass
+
+    def digest(self) -> dict[str, str]:
+        return {}
+
+    def export(self, policy: str, folder: Path, *, merge: bool = False) -> Any:
+        raise ConfigError("trainer 'none' has no weights to export", path="trainer.type")
+
+    async def close(self) -> None:
+        pass

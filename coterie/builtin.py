@@ -1,0 +1,98 @@
+"""Coterie's own plugins, registered through the entry point like anybody's.
+
+Targets are text: nothing is imported until a run chooses it.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from coterie import hookimpl
+from coterie.core.hookspecs import Register
+
+
+@hookimpl
+def register_environments(register: Register) -> None:
+    register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
+    register("team_task", "coterie.plugins.envs.team_task:TeamTask")
+
+
+@hookimpl
+def register_roles(register: Register) -> None:
+    register("plan_path_planner", "coterie.plugins.agents.plan_path:PlanPathPlanner")
+    register("plan_path_executor", "coterie.plugins.agents.plan_path:PlanPathExecutor")
+    register("plan_path_solver", "coterie.plugins.agents.plan_path:PlanPathSolver")
+    register("template", "coterie.plugins.agents.template:TemplateRole")
+
+
+@hookimpl
+def register_rewards(register: Register) -> None:
+    register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
+    register("function", "coterie.plugins.rewards.function:FunctionReward")
+
+
+@hookimpl
+def register_estimators(register: Register) -> None:
+    register("at_grpo", "coterie.plugins.algos.at_grpo:ATGRPO")
+    register("grpo", "coterie.plugins.algos.grpo:GRPO")
+
+
+@hookimpl
+def register_losses(register: Register) -> None:
+    register("ppo_clip", "coterie.plugins.losses.ppo_clip:PPOClip")
+    register("reinforce", "coterie.plugins.losses.reinforce:Reinforce")
+
+
+@hookimpl
+def register_transitions(register: Register) -> None:
+    register("plain", "coterie.plugins.transitions.plain:Plain")
+    register("diagnosis", "coterie.plugins.transitions.diagnosis:Diagnosis")
+
+
+@hookimpl
+def register_samplers(register: Register) -> None:
+    register("tree", "coterie.core.sampler:TreeSampler")
+
+
+@hookimpl
+def register_engines(register: Register) -> None:
+    register("hf", "coterie.backends.engines.hf:HFEngine")
+    register("scripted", "coterie.backends.engines.scripted:ScriptedEngine")
+    register("tabular", "coterie.backends.engines.tabular:TabularEngine")
+
+
+@hookimpl
+def register_trainers(register: Register) -> None:
+    register("torch", "coterie.backends.trainers.torch_trainer:TorchTrainer")
+    register("tabular", "coterie.backends.trainers.tabular:TabularTrainer")
+    register("none", "coterie.backends.trainers.none:NoTrainer")
+
+
+@hookimpl
+def register_executors(register: Register) -> None:
+    register("local", "coterie.backends.executors.local:LocalExecutor")
+
+
+@hookimpl
+def register_chats(register: Register) -> None:
+    register("auto", "coterie.backends.chat.formats:AutoChat")
+    register("template", "coterie.backends.chat.formats:TemplateChat")
+    register("plain", "coterie.backends.chat.formats:PlainChat")
+
+
+@hookimpl
+def register_datas(register: Register) -> None:
+    register("jsonl", "coterie.backends.data.jsonl:JsonlData")
+    register("parquet", "coterie.backends.data.parquet:ParquetData")
+    register("hub", "coterie.backends.data.hub:HubData")
+
+
+@hookimpl
+def register_trackers(register: Register) -> None:
+    register("jsonl", "coterie.backends.trackers.jsonl:JsonlTracker")
+
+
+@hookimpl
+def register_recipes(register: Register) -> None:
+    for path in sorted((Path(__file__).parent / "recipes").glob("*.yaml")):
+        register(path.stem, str(path))

@@ -1,0 +1,44 @@
+"""What the user can mend becomes a message and an exit code; a traceback is for bugs."""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+import click
+
+from coterie.core.errors import CoterieError, UserError
+
+INTERRUPTED = 130
+"""Exit code after SIGINT, as shells have it."""
+
+
+class Failure(click.ClickException):
+    """Exit code 2 where the input is to blame, else 1."""
+
+    def __init__(self, error: CoterieError) -> None:
+        super().__init__(str(error))
+        self.exit_code = 2 if isinstance(error, UserError) else 1
+
+    def show(self, file: IO[Any] | None = None) -> None:
+        text = click.style("Error:", fg="red", bold=True) + " " + self.message
+        for label in ("why:", "mend:"):
+            text = text.replace(f"\n  {label}", "\n  " + click.style(label, bold=True))
+        click.echo(text, file=file, err=True)  # click drops the colours where stderr is no terminal
+
+
+@contextmanager
+def reported() -> Iterator[None]:
+    """Turn our own errors into `Failure`; `COTERIE_DEBUG=1` shows their tracebacks too."""
+    try:
+        yield
+    except CoterieError as error:
+        if os.environ.get("COTERIE_DEBUG") == "1":
+            traceback.print_exc()
+        raise Failure(error) from error
+    except KeyboardInterrupt:
+        click.echo("stopped", err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None

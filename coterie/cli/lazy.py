@@ -1,0 +1,94 @@
+"""A click group that imports a command when it is invoked, and not before."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from typing import Any
+
+import click
+
+from coterie.cli.failure import reported
+from coterie.core.errors import PluginError, UserError, did_you_mean
+
+
+class LazyGroup(click.Group):
+    """Built-in commands by a table of short helps, everybody else's from the plugin registry.
+
+    Args:
+        package: where the built-in ones are; command `x-y` is `<package>.x_y:command`.
+        table: name -> short help, so that `--help` imports no command.
+    """
+
+    def __init__(self, *args: Any, package: str, table: Mapping[str, str], **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.package, self.table = package, table
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return [*self.table, *plugin_commands(self.table)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.table:
+            command: click.Command = import_module(f"{self.package}.{cmd_name.replace('-', '_')}").command
+            return command
+        if cmd_name in plugin_commands(self.table) or ":" in cmd_name:
+            return _load(cmd_name)
+        return None
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        command = self.get_command(ctx, name)
+        if command is None and not ctx.resilient_parsing:
+            raise UserError(f"unknown command '{name}'", mend=did_you_mean(name, self.list_commands(ctx)))
+        return name, command, args[1:]
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl(list(self.table.items()))
+        others = plugin_commands(self.table)
+        if others:
+            with formatter.section("Commands of plugins"):
+                formatter.write_dl([(name, f"From {distribution}.") for name, distribution in others.items()])
+
+    # What a user can mend is reported, not raised: in `--help` too, which click answers while it parses.
+
+    def make_context(self, *args: Any, **options: Any) -> click.Context:
+        with reported():
+            return super().make_context(*args, **options)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        with reported():
+            return super().invoke(ctx)
+
+
+def plugin_commands(taken: Mapping[str, str]) -> dict[str, str]:
+    """Third-party commands: name -> distribution. One whose name is `taken` is had as `distribution:name`."""
+    if not _third_party():
+        return {}  # the usual case: `coterie --help` needs no plugin manager, hence neither pydantic nor numpy
+    from coterie.core.plugins import plugins
+
+    entries = [entry for entry in plugins().registry.entries("command") if entry.distribution != "coterie"]
+    return {
+        f"{entry.distribution}:{entry.name}" if entry.name in taken else entry.name: entry.distribution
+        for entry in entries
+    }
+
+
+def _third_party() -> bool:
+    from importlib.metadata import entry_points
+
+    return any(entry.dist is None or entry.dist.name != "coterie" for entry in entry_points(group="coterie"))
+
+
+def _load(name: str) -> click.Command:
+    from coterie.core.plugins import plugins
+
+    command = plugins().registry.load("command", name)
+    if not isinstance(command, click.Command):
+        raise PluginError(
+            f"command '{name}' is {type(command).__name__}, not a click command",
+            mend="decorate the function with @click.command()",
+        )
+    return command

@@ -1,0 +1,59 @@
+"""`coterie`: the command line.
+
+This module is all that `coterie --help` imports: the short helps stand in a table here, and a test
+holds them equal to what the commands say of themselves.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from coterie import __version__
+from coterie.cli.lazy import LazyGroup
+
+COMMANDS = {
+    "run": "Train a team.",
+    "eval": "Evaluate a run, or what a recipe starts from.",
+    "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
+    "runs": "List the runs in a folder.",
+    "recipes": "List the recipes.",
+    "config": "Show a configuration and where each value came from.",
+    "schema": "Print the JSON Schema of configurations.",
+    "plugins": "List the plugins and what is wrong with the broken ones.",
+    "quickstart": "Train a small team from scratch on this machine, in minutes.",
+}
+
+
+@click.group(
+    cls=LazyGroup,
+    package="coterie.cli.commands",
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+@click.version_option(__version__, prog_name="coterie", message="%(prog)s %(version)s")
+def cli() -> None:
+    """Coterie trains teams of language models with reinforcement learning.
+
+    Start with `coterie quickstart`, or with `coterie recipes` and `coterie run RECIPE`.
+    """
+    from coterie.cli.show import show_warnings
+
+    show_warnings()
+
+
+def main() -> None:
+    """The console script. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
+    try:
+        cli(prog_name="coterie")
+    except Exception:
+        import traceback
+
+        traceback.print_exc()
+        click.echo(
+            f"\nThis is a bug in coterie {__version__} or in a plugin: "
+            "please report it with the lines above and the command you gave.",
+            err=True,
+        )
+        sys.exit(1)

@@ -1,0 +1,212 @@
+"""The Python interface: `coterie.train`, `coterie.evaluate`, `coterie.export`. The commands call the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any, Literal
+
+from coterie.core.checkpoint import Checkpoint, CheckpointStore, write_atomic
+from coterie.core.compose import compose
+from coterie.core.config import RunConfig
+from coterie.core.errors import ConfigError, RunFolderError, did_you_mean
+from coterie.core.evaluation import Evaluation, evaluate_swap
+from coterie.core.evaluation import evaluate as evaluate_run
+from coterie.core.loop import train as train_loop
+from coterie.core.recipes import Resolved, flatten, load
+from coterie.core.record import RunFolder
+from coterie.core.run import Progress, Run
+
+log = logging.getLogger("coterie")
+Source = str | Path | Mapping[str, Any] | RunConfig
+
+MAY_CHANGE = frozenset({"schedule.steps", "schedule.epochs", "schedule.stop_after", "schedule.keep_checkpoints", "summary"})
+"""Keys that a resumed run may change: they decide how long it goes on, not what happens in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """Where a run stands when `train` returns."""
+
+    folder: Path
+    step: int
+    steps: int
+    metrics: Mapping[str, Any]
+    finished: bool
+    seconds: float
+    """Of training in this call."""
+
+
+def train(source: Source | None = None, *, overrides: Sequence[str] = (), scale: str | None = None,
+          out: Path | str | None = None, resume: Path | str | None = None, progress: Progress | None = None,
+          interrupt: Event | None = None) -> TrainResult:
+    """Train a team.
+
+    Args:
+        source: a recipe's name, a YAML file, a table or a RunConfig; None with `resume`.
+        overrides: `key=value` texts.
+        out: the run's folder; default `runs/<recipe>-<time>`.
+        resume: a run's folder, to go on from its last sound checkpoint.
+        interrupt: when set, the step is finished and saved, and the call returns.
+
+    Raises:
+        UserError: something in the input is wrong.
+        TooManyMissing: too many scores of a step were missing.
+    """
+    if resume is not None:
+        resolved, folder = _resume(source, Path(resume), overrides, scale)
+    elif source is None:
+        raise ConfigError("nothing to train", mend="give a recipe, a file, or a run folder to resume")
+    else:
+        resolved = load(source, overrides=overrides, scale=scale)
+        folder = Path(out) if out is not None else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    run = compose(resolved)
+    run.progress, run.interrupt = progress, interrupt
+    _ = run.total_steps, run.order  # what is wrong with the schedule or the tasks is said before a folder is made
+    run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
+    run.store = CheckpointStore(run.folder.path, resolved.config.schedule.keep_checkpoints)
+    return asyncio.run(_train(run, resume is not None))
+
+
+async def _train(run: Run, resuming: bool) -> TrainResult:
+    assert run.folder is not None and run.store is not None
+    begin = time.perf_counter()
+    checkpoint = run.store.latest() if resuming else None
+    try:
+        if checkpoint is not None:
+            run.done = checkpoint.step
+            run.credit_state = checkpoint.meta.get("credit_state")
+            run.best = checkpoint.meta["best"] if checkpoint.meta.get("best") is not None else run.best
+            run.seconds = float(checkpoint.meta.get("seconds", 0.0))
+            _cut(run, checkpoint.step)
+            if checkpoint.step >= run.total_steps:
+                log.info("the run is finished: %d of %d steps", checkpoint.step, run.total_steps)
+                return TrainResult(run.folder.path, checkpoint.step, run.total_steps, {}, True, 0.0)
+        elif resuming:
+            log.warning("no sound checkpoint in %s: starting over", run.folder.path)
+            _cut(run, -1)
+        for tracker in run.trackers.values():
+            if hasattr(tracker, "open"):
+                tracker.open(run.folder.path)
+            if checkpoint is not None and hasattr(tracker, "truncate"):
+                tracker.truncate(checkpoint.step)
+        await run.open(restore=checkpoint.path if checkpoint is not None else None)
+        if checkpoint is None:
+            run.checkpoint(0)
+        begin = time.perf_counter()
+        await train_loop(run)
+        return TrainResult(run.folder.path, run.done, run.total_steps, dict(run.metrics),
+                           run.done >= run.total_steps, time.perf_counter() - begin)
+    finally:
+        await run.close()
+
+
+def evaluate(source: Source, *, overrides: Sequence[str] = (), scale: str | None = None,
+             split: Literal["train", "val", "test"] = "test", tasks: int | None = None, samples: int = 1,
+             greedy: bool = False, swap: tuple[str, str] | None = None, show: int = 0,
+             checkpoint: Literal["best", "latest"] | int = "best") -> Evaluation:
+    """Evaluate a recipe's untrained team, or a run's checkpoint (a folder).
+
+    Args:
+        tasks: how many of the split; default all that it vouches for, at most 1,000.
+        swap: two roles whose policies change places; the answer then holds paired differences.
+        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step.
+
+    Raises:
+        UserError: something in the input is wrong.
+    """
+    restore: Checkpoint | None = None
+    if is_run(source):
+        restore = find_checkpoint(Path(str(source)), checkpoint)
+    resolved = load(source, overrides=overrides, scale=scale)
+    run = compose(resolved)
+
+    async def go() -> Evaluation:
+        try:
+            await run.open(restore=restore.path if restore is not None else None)
+            count = tasks if tasks is not None else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
+            if swap is not None:
+                return await evaluate_swap(run, swap, split, count, samples=samples, greedy=greedy, show=show)
+            return await evaluate_run(run, split, count, samples=samples, greedy=greedy, show=show)
+        finally:
+            await run.close()
+
+    return asyncio.run(go())
+
+
+def export(run_dir: Path | str, policy: str, out: Path | str, *, merge: bool = False,
+           checkpoint: Literal["best", "latest"] | int = "best") -> Path:
+    """Write a policy as a Hugging Face folder, or as a PEFT adapter; `merge` folds the adapter in.
+
+    Raises:
+        UserError: no such run, checkpoint or policy.
+    """
+    folder = Path(run_dir)
+    restore = find_checkpoint(folder, checkpoint)
+    run = compose(load(folder))
+    if policy not in run.config.policies:
+        raise ConfigError(f"unknown policy '{policy}'", path="--policy", mend=did_you_mean(policy, run.config.policies))
+
+    async def go() -> None:
+        try:
+            await run.open(restore=restore.path)
+            run.trainer.export(policy, Path(out), merge=merge)
+        finally:
+            await run.close()
+
+    asyncio.run(go())
+    return Path(out)
+
+
+def is_run(source: Any) -> bool:
+    """Whether a source is a run's folder."""
+    return isinstance(source, (str, Path)) and Path(source).is_dir()
+
+
+def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:
+    """A run's checkpoint.
+
+    Raises:
+        RunFolderError: no run, or no sound checkpoint of that name.
+    """
+    run = RunFolder.open(folder)
+    store = CheckpointStore(run.path, keep=1)
+    if isinstance(which, int):
+        return store.load(which)
+    if which == "best" and "best" in store.marks():
+        return store.marked("best")
+    latest = store.latest()
+    if latest is None:
+        raise RunFolderError(f"{folder} has no sound checkpoint", mend="train it with `coterie run --resume`")
+    return latest
+
+
+def _resume(source: Source | None, folder: Path, overrides: Sequence[str], scale: str | None) -> tuple[Resolved, Path]:
+    RunFolder.open(folder)
+    before = load(folder)
+    after = load(source if source is not None else folder, overrides=overrides, scale=scale)
+    old, new = dict(flatten(before.table)), dict(flatten(after.table))
+    changed = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE]
+    if changed:
+        told = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
+        raise RunFolderError("a resumed run can't change its configuration", path=changed[0], why=told,
+                             mend="resume without these changes, or start a new run; schedule.steps may grow")
+    if after.config.schedule.steps is not None and before.config.schedule.steps is not None \
+            and after.config.schedule.steps > before.config.schedule.steps:
+        write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
+    return Resolved(before.name, after.config, after.table, after.origins), folder
+
+
+def _cut(run: Run, step: int) -> None:
+    """Remove what was written after the checkpoint that the run goes on from."""
+    assert run.folder is not None and run.store is not None
+    run.store.truncate_after(step)
+    for folder, suffix in ((run.folder.rollouts, ".jsonl"), (run.folder.eval, ".json")):
+        for path in folder.glob(f"step-*{suffix}") if folder.is_dir() else ():
+            if int(path.stem.partition("-")[2]) > step:
+                path.unlink()

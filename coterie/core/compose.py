@@ -1,0 +1,231 @@
+"""From a configuration to a Run: the only place that knows every kind."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, get_args, get_origin
+
+from pydantic import BaseModel
+
+from coterie.core import protocols
+from coterie.core.checks import ROLE_KEYS, check
+from coterie.core.config import MAPS, TABLES, Composed, RunConfig, Table, as_table
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.gathering import Strands
+from coterie.core.plugins import plugins
+from coterie.core.protocols import Environment, Team
+from coterie.core.recipes import Resolved
+from coterie.core.run import Run
+from coterie.core.scoring import Mix, Source
+from coterie.core.types import TEAM, as_tuple
+from coterie.core.validation import validate
+
+log = logging.getLogger("coterie")
+
+PROTOCOL: dict[str, type] = {
+    "environment": protocols.Environment, "role": protocols.Role, "reward": protocols.RewardSource,
+    "estimator": protocols.AdvantageEstimator, "loss": protocols.Loss, "transition": protocols.TransitionMode,
+    "sampler": protocols.Sampler, "engine": protocols.Engine, "trainer": protocols.Trainer,
+    "executor": protocols.Executor, "sandbox": protocols.Sandbox, "tool": protocols.Tool, "chat": protocols.Chat,
+    "data": protocols.DataSource, "tracker": protocols.Tracker,
+}
+SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
+"""Kinds whose top-level table serves every component that has a field for it and names none itself."""
+
+
+@dataclass(slots=True)
+class Workshop:
+    """Builds components and remembers which tables were consumed."""
+
+    run: RunConfig
+    environment: Environment | None = None
+    consumed: set[str] = field(default_factory=set)
+
+    def make(self, kind: str, table: Any, path: str, name: str = "") -> Any:
+        """One component from its table.
+
+        Raises:
+            ConfigError: no `type`, or settings that its Config refuses.
+            PluginError: an unknown name, or a class that lacks what its kind needs.
+        """
+        settings = dict(as_table(table))
+        plugin = settings.pop("type", None)
+        if plugin is None:
+            raise ConfigError("'type' is missing", path=f"{path}.type",
+                              mend=f"one of: {', '.join(plugins().registry.names(kind))}")
+        target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
+        if not inspect.isclass(target):
+            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=f"it is a {type(target).__name__}")
+        config = self._config(target, settings, path)
+        try:
+            made = target(config, Bench(self, name or path.rpartition(".")[2], path))
+        except TypeError as error:
+            raise PluginError(f"{kind} '{plugin}' can't be made", path=path, why=str(error),
+                              mend="its constructor is called as cls(config, build)") from error
+        lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
+        if lacking:
+            raise PluginError(f"{kind} '{plugin}' lacks {', '.join(lacking)}", path=f"{path}.type",
+                              mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}")
+        return made
+
+    def _config(self, target: type, settings: Table, path: str) -> Any:
+        model = getattr(target, "Config", None)
+        if model is None:
+            if settings:
+                key = next(iter(settings))
+                raise ConfigError(f"unknown key '{key}'", path=f"{path}.{key}", why=f"{target.__name__} has no settings")
+            return None
+        for field_name, kind in composed_fields(model).items():
+            shared = SHARED.get(kind)
+            if shared is not None and field_name not in settings and getattr(self.run, shared) is not None:
+                settings[field_name] = getattr(self.run, shared)
+                self.consumed.add(shared)
+
+        def nested(kind: str, table: Table, where: str) -> Any:
+            return self.make(kind, table, where)
+
+        return validate(model, settings, path, context={"build": nested, "path": path})
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a plugin's constructor is given as `build`."""
+
+    workshop: Workshop
+    name: str
+    path: str
+
+    @property
+    def run(self) -> RunConfig:
+        return self.workshop.run
+
+    @property
+    def environment(self) -> Environment:
+        """The run's environment (not for the environment's own constructor)."""
+        assert self.workshop.environment is not None, "the environment is made first"
+        return self.workshop.environment
+
+    def make(self, kind: str, table: Any, path: str) -> Any:
+        return self.workshop.make(kind, table, path)
+
+
+def composed_fields(model: type[BaseModel]) -> dict[str, str]:
+    """Fields of a Config that hold another component, by name, with its kind."""
+    found = {}
+    for name, info in model.model_fields.items():
+        marks = [mark for mark in info.metadata if isinstance(mark, Composed)]
+        for member in get_args(info.annotation) if get_origin(info.annotation) is not None else ():
+            marks += [mark for mark in getattr(member, "__metadata__", ()) if isinstance(mark, Composed)]
+        if marks:
+            found[name] = marks[0].kind
+    return found
+
+
+def _required(protocol: type) -> list[str]:
+    names = [name for name, value in vars(protocol).items()
+             if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))]
+    return names + [name for name in protocol.__annotations__ if not name.startswith("_")]
+
+
+def compose(resolved: Resolved) -> Run:
+    """Build every component of a run, cheaply: weights and connections come with `Run.open`.
+
+    Raises:
+        UserError: whatever is wrong with the configuration, with its path.
+    """
+    config = resolved.config
+    check(config)
+    shop = Workshop(config)
+    environment = shop.environment = shop.make("environment", config.env, "env")
+    team = _team(shop, config, environment)
+    sampler = shop.make("sampler", config.sampler, "sampler")
+    estimator = shop.make("estimator", config.algorithm, "algorithm")
+    estimator.check(sampler.plan, team)
+    sources, mix = _rewards(shop, config, estimator)
+    made = {name: shop.make(kind, getattr(config, name), name) for name, kind in TABLES.items()
+            if name in ("loss", "engine", "trainer", "executor", "chat")}
+    trackers = {name: shop.make("tracker", table, f"trackers.{name}", name)
+                for name, table in config.trackers.items()}
+    for table in SHARED.values():
+        if getattr(config, table) is not None and table not in shop.consumed:
+            raise ConfigError("nothing consumes this table", path=table,
+                              why=f"no chosen component has a field for a {table}", mend="remove it")
+    if mix.weights and all(weight == 0 for weight in mix.weights.values()):
+        raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
+    _warn_truncation(sampler, team)
+    return Run(resolved=resolved, environment=environment, team=team, sources=sources, mix=mix, sampler=sampler,
+               estimator=estimator, trackers=trackers, strands=Strands(), vocabulary=_vocabulary(environment, team),
+               **made)
+
+
+def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
+    roles, tools = {}, {}
+    made_tools = {name: shop.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()}
+    for name, table in config.team.roles.items():
+        if environment.roles and name not in environment.roles:
+            raise ConfigError(f"the environment '{config.env['type']}' has no role '{name}'", path=f"team.roles.{name}",
+                              mend=did_you_mean(name, environment.roles))
+        settings = {key: value for key, value in table.items() if key not in ROLE_KEYS or key == "type"}
+        roles[name] = shop.make("role", settings, f"team.roles.{name}", name)
+        tools[name] = tuple(made_tools[tool] for tool in table.get("tools", ()))
+    return Team(
+        roles=roles, order=as_tuple(config.team.order), max_turns=config.team.max_turns,
+        policies={name: table["policy"] for name, table in config.team.roles.items()},
+        trainable={name: policy.train != "none" for name, policy in config.policies.items()},
+        transition=shop.make("transition", config.transition, "transition"), tools=tools,
+        max_tool_turns=config.team.max_tool_turns)
+
+
+def _rewards(shop: Workshop, config: RunConfig, estimator: Any) -> tuple[list[Source], Mix]:
+    sources: list[Source] = []
+    weights: dict[str, float] = {}
+    kinds: dict[str, Any] = {}
+    owner: dict[str, str] = {}
+    for name, table in config.rewards.items():
+        settings = {key: value for key, value in table.items() if key != "weights"}
+        plugin = shop.make("reward", settings, f"rewards.{name}", name)
+        own = table.get("weights") or {}
+        if not isinstance(own, Mapping):
+            raise ConfigError("weights is no table", path=f"rewards.{name}.weights", mend="component: weight")
+        for component in own:
+            if component not in plugin.components:
+                raise ConfigError(f"unknown component '{component}'", path=f"rewards.{name}.weights.{component}",
+                                  mend=did_you_mean(component, plugin.components))
+        for component, kind in plugin.components.items():
+            if component in owner:
+                raise ConfigError(f"component '{component}' also comes from rewards.{owner[component]}",
+                                  path=f"rewards.{name}", mend="give one of them another name")
+            owner[component], kinds[component] = name, kind
+            weights[component] = _number(own.get(component, plugin.weights.get(component, 1.0)),
+                                         f"rewards.{name}.weights.{component}")
+        sources.append(Source(name, plugin, {c: weights[c] for c in plugin.components}))
+    return sources, Mix(weights=weights, alpha=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds)
+
+
+def _number(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError("a weight is a number", path=path, why=f"got {value!r}")
+    return float(value)
+
+
+def _vocabulary(environment: Environment, team: Team) -> tuple[str, ...]:
+    """Every word that the environment and the roles write, each once, sorted."""
+    words: set[str] = set()
+    for part in (environment, *team.roles.values()):
+        own = getattr(part, "vocabulary", None)
+        if own is not None:
+            words.update(own())
+    return tuple(sorted(words))
+
+
+def _warn_truncation(sampler: Any, team: Team) -> None:
+    for role in team.roles:
+        if sampler.sampling(role).truncated:
+            log.warning("role '%s' samples with top_p/top_k: what is trained is not what is sampled (log-probs are "
+                        "of the untruncated distribution)", role)
+
+
+__all__ = ["MAPS", "Workshop", "compose", "composed_fields"]

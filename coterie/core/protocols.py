@@ -1,0 +1,483 @@
+"""One Protocol per kind of plugin: what the core calls, and nothing else.
+
+A plugin class may have a nested `Config` (a `coterie.PluginConfig`); its constructor is called as
+`cls(config, build)`, where `build` (a `Build`) tells the instance's name and makes other components.
+`coterie.Plugin` has a constructor that stores both. Constructors are cheap: weights, processes and
+connections are made in `open` and given back in `close`, where a kind has them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+
+import numpy as np
+
+from coterie.core.types import (
+    Action, Briefing, Call, Credit, Joint, Message, Metrics, Node, Notes, Past, Prompt, Request, Sample,
+    Sampling, Scores, Step, Task, Tree, Weights,
+)
+
+if TYPE_CHECKING:
+    from coterie.core.config import PolicyConfig, RunConfig
+    from coterie.core.gathering import Strands
+    from coterie.core.scoring import Mix
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+KINDS: tuple[str, ...] = (
+    "environment", "role", "reward", "estimator", "loss", "transition", "sampler", "engine", "trainer",
+    "executor", "sandbox", "tool", "chat", "data", "tracker", "recipe", "command",
+)
+"""Every kind of plugin; each has a hook `register_<kind>s`."""
+
+Split = Literal["train", "val", "test"]
+
+
+@runtime_checkable
+class Environment(Protocol):
+    """A turn-based Markov game. A state is a value: never mutated, picklable, cheap to fork."""
+
+    roles: tuple[str, ...]
+    """Roles it knows how to observe; empty: any."""
+    components: Mapping[str, Literal["increment", "level"]]
+    """Score components its steps emit, and whether each is a gain or the value of a state."""
+    weights: Mapping[str, float]
+    """Default weight of each component in the Mix (1 where absent)."""
+
+    def tasks(self, split: Split, seed: int) -> TaskSource:
+        """The tasks of a split; splits are disjoint by content."""
+
+    def reset(self, task: Task, seed: int) -> Any:
+        """The state in which the task starts."""
+
+    def stage(self, state: Any) -> tuple[str, ...] | None:
+        """Who acts now: () = the game is over, None = as `team.order` says."""
+
+    def observe(self, state: Any, role: str) -> Any:
+        """What the role sees of the state."""
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        """The state after the roles of one stage acted, and what that earned. Never mutates `state`."""
+
+    def outcome(self, state: Any) -> Mapping[str, float]:
+        """Metrics of an ended episode; `success` (0 or 1, or a share) is required."""
+
+    # Optional: digest(state) -> str; diagnose(state, role) -> str; vocabulary() -> Iterable[str];
+    # demonstrate(state, role, noise, rng) -> str, the oracle's message, for warm starts.
+
+
+class TaskSource(Protocol):
+    """Tasks by index; `len` is None-free: an endless generator says how many it will vouch for."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int) -> Task: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepContext:
+    """What an environment's step may use besides its arguments."""
+
+    task: Task
+    turn: int
+    seed: int
+    """Keyed by the joint: the environment's own randomness derives from it."""
+
+
+@runtime_checkable
+class Role(Protocol):
+    """A seat: how a prompt is written and an answer is read."""
+
+    def render(self, briefing: Briefing) -> Sequence[Message]:
+        """The messages of the prompt."""
+
+    def parse(self, text: str, observation: Any) -> Any:
+        """What the text means. Raise `PolicyFault` where it means nothing; the reason is kept."""
+
+    # Optional: vocabulary() -> Iterable[str]; remembers: bool = True makes the prompt a conversation:
+    # earlier prompts and answers of this role come before the rendered messages.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionView:
+    """What a source of scope `action` sees: one role's one action."""
+
+    task: Task
+    turn: int
+    role: str
+    observation: Any
+    messages: tuple[Message, ...]
+    action: Action
+    state: Any
+    """Before the action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointView:
+    """What a source of scope `joint` sees: one played combination."""
+
+    task: Task
+    turn: int
+    actions: Mapping[str, Action]
+    state: Any
+    """Before."""
+    after: Any
+    """State reached."""
+    emitted: Mapping[tuple[str, str], float | None]
+    """Scores that the environment's step gave."""
+    info: Mapping[str, Any]
+    terminal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiblingsView:
+    """What a source of scope `siblings` sees: all branches of one decision, to be ranked together."""
+
+    task: Task
+    turn: int
+    role: str
+    observation: Any
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeView:
+    """What a source of scope `episode` sees: one path from root to leaf."""
+
+    task: Task
+    path: tuple[tuple[Node, int], ...]
+    """(node, joint taken)."""
+    leaf: Joint
+
+
+View = ActionView | JointView | SiblingsView | EpisodeView
+
+
+@runtime_checkable
+class RewardSource(Protocol):
+    """Where reward comes from.
+
+    Raise `SystemFault` for what is not the policy's doing (the scores are missing) and `PolicyFault`
+    for what the output caused (every component gets `policy_fault`).
+    """
+
+    scope: Literal["action", "joint", "siblings", "episode"]
+    components: Mapping[str, Literal["increment", "level"]]
+    weights: Mapping[str, float]
+    """Default weights in the Mix."""
+    policy_fault: float
+    """The floor."""
+
+    async def score(self, view: Any) -> Mapping[tuple[str, str], float | None] | Sequence[
+            Mapping[tuple[str, str], float | None]]:
+        """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
+
+
+class PlayContext(Protocol):
+    """What a sampler plays with."""
+
+    environment: Environment
+    team: Team
+    step: int
+    evaluation: bool
+    scores: Scores
+    """Written during play, by the sources that the selection needs."""
+    strands: Strands
+
+    def seed(self, key: Key, what: str) -> int:
+        """64 bits keyed by (run seed, place, purpose)."""
+
+    def sampling(self, role: str) -> Sampling: ...
+
+    async def act(self, key: Key, role: str, briefing: Briefing, state: Any, branches: int) -> Any: ...
+
+
+@runtime_checkable
+class Sampler(Protocol):
+    """Grows trees."""
+
+    chains: int
+    branches: int
+
+    async def play(self, task: Task, epoch: int, chain: int, ctx: Any) -> Tree:
+        """One tree."""
+
+
+@runtime_checkable
+class AdvantageEstimator(Protocol):
+    """From a step's trees and scores to credit."""
+
+    needs: tuple[str, ...]
+    """Notes it reads, e.g. ("ref_logprobs",)."""
+    weights: Mapping[str, float]
+    """Component weights that it sets in the Mix; `team` scales every team component (alpha)."""
+
+    def check(self, plan: Plan, team: Team) -> None:
+        """Raise `ConfigError` where the sampling plan gives this estimator no meaning."""
+
+    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How trees are sampled, as an estimator's `check` sees it."""
+
+    chains: int
+    branches: int
+    expand: str
+    pairing: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """What an estimator is given."""
+
+    trees: Sequence[Tree]
+    scores: Scores
+    notes: Notes
+    mix: Mix
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """Who plays, in which order, with which policy."""
+
+    roles: Mapping[str, Role]
+    order: tuple[tuple[str, ...], ...]
+    """Stages; roles in one stage act at once."""
+    max_turns: int
+    policies: Mapping[str, str]
+    """role -> policy."""
+    trainable: Mapping[str, bool]
+    """policy -> whether it is trained."""
+    transition: TransitionMode
+    tools: Mapping[str, tuple[Tool, ...]]
+    max_tool_turns: int = 4
+
+
+@runtime_checkable
+class Loss(Protocol):
+    """A per-token surrogate, in any array library.
+
+    `xp` is `numpy` or `torch`: the surrogate is written once in the functions that both have (exp,
+    where, minimum, maximum, clip). It returns the value and its slope d value / d logprobs, so that a
+    trainer without autograd uses the same loss; a test holds the slope against autograd.
+    """
+
+    needs: tuple[str, ...]
+    length: Literal["token_mean", "sequence_mean", "sequence_sum"]
+    """How tokens are summed (see `core/batching.py`)."""
+    entropy: float
+    """Coefficient of the entropy bonus; the trainer adds it, for it needs the whole distribution."""
+
+    def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBatch:
+    """Flat arrays over sampled tokens, shape (N,)."""
+
+    logprobs: Any
+    """Of the weights being trained."""
+    behaviour: Any
+    """Of the weights that sampled."""
+    advantages: Any
+    ref_logprobs: Any | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surrogate:
+    """What a loss says of every token, shape (N,)."""
+
+    value: Any
+    slope: Any
+    """d value / d logprobs."""
+    metrics: Mapping[str, Any]
+    """Per-token quantities whose token mean is reported, e.g. `clip_fraction`."""
+
+
+@runtime_checkable
+class TransitionMode(Protocol):
+    """What roles are told between turns."""
+
+    async def tell(self, role: str, state: Any, history: Sequence[Past], environment: Environment) -> Sequence[str]:
+        """Sentences for the briefing; none on a role's first decision of an episode."""
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """Text to ids and back for one policy."""
+
+    def encode(self, messages: Sequence[Message], previous: Call | None = None,
+               previous_messages: Sequence[Message] = ()) -> Prompt:
+        """Prompt ids, with the generation prompt. With `previous`, its ids are reused verbatim where
+        the messages extend `previous_messages` plus its decoded text; else a fresh prompt."""
+
+    def decode(self, call: Call) -> str:
+        """The text of a call, without its stop token."""
+
+    @property
+    def context(self) -> int | None:
+        """Longest prompt plus completion, in tokens."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Generates tokens."""
+
+    async def open(self, ctx: EngineContext) -> None: ...
+
+    async def generate(self, request: Request) -> Call:
+        """One call. Raises SystemFault when the engine, not the model, failed."""
+
+    async def load_weights(self, weights: Weights) -> None:
+        """From now on the policy's requests are answered with these weights."""
+
+    def codec(self, policy: str) -> Codec: ...
+
+    async def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineContext:
+    """What an engine is opened with."""
+
+    policies: Mapping[str, PolicyConfig]
+    chat: Chat
+    strands: Strands
+    """Counts live strands of play: an in-process engine forms a batch when all of them wait."""
+    deterministic: bool
+    vocabulary: tuple[str, ...]
+    """Words that the environment and the roles write; for `tokenizer: words`."""
+
+
+@runtime_checkable
+class Trainer(Protocol):
+    """Owns the weights of all policies, and updates them."""
+
+    async def open(self, ctx: TrainerContext) -> None: ...
+
+    async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
+        """`ref_logprobs` and the like: per branch key, shape (sampled tokens,)."""
+
+    async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
+        """One training step of each policy on its samples; metrics per policy."""
+
+    def weights(self, policy: str) -> Weights: ...
+
+    def save(self, folder: Path) -> None:
+        """All state, for an exact resume."""
+
+    def load(self, folder: Path) -> None: ...
+
+    def digest(self) -> dict[str, str]:
+        """policy -> sha256 of its weights."""
+
+    def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
+        """A Hugging Face folder or a PEFT adapter."""
+
+    async def close(self) -> None: ...
+
+    # Optional: async warm_start(policy, demonstrations, config) -> Metrics
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerContext:
+    """What a trainer is opened with."""
+
+    policies: Mapping[str, PolicyConfig]
+    loss: Loss
+    chat: Chat
+    seed: int
+    total_steps: int
+    deterministic: bool
+    vocabulary: tuple[str, ...]
+    needs: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Demonstration:
+    """One supervised pair for a warm start."""
+
+    policy: str
+    messages: tuple[Message, ...]
+    completion: str
+
+
+@runtime_checkable
+class Executor(Protocol):
+    """Where episodes run."""
+
+    async def map(self, play: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
+        """Play every item; results in the order of the items."""
+
+
+@runtime_checkable
+class Chat(Protocol):
+    """How messages become text for a tokenizer."""
+
+    def codec(self, tokenizer: Any, context: int | None) -> Codec: ...
+
+
+@runtime_checkable
+class Tool(Protocol):
+    """Something a role may call inside one action."""
+
+    name: str
+
+    def find(self, text: str) -> Any | None:
+        """The call in the text, or None."""
+
+    async def run(self, call: Any) -> str:
+        """Its result, shown to the model as the next message."""
+
+
+@runtime_checkable
+class Sandbox(Protocol):
+    """Runs programs that a model wrote."""
+
+    async def run(self, program: Any) -> Any: ...
+
+
+@runtime_checkable
+class DataSource(Protocol):
+    """Records for environments that read their tasks."""
+
+    def records(self, split: Split) -> Sequence[Mapping[str, Any]]: ...
+
+
+@runtime_checkable
+class Tracker(Protocol):
+    """Is told the metrics of every step."""
+
+    def track(self, step: int, metrics: Mapping[str, Any]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Build(Protocol):
+    """What a plugin's constructor is given besides its Config."""
+
+    name: str
+    """The instance's name in the configuration: the role, the reward, the tool."""
+    path: str
+    """Its dotted path in the configuration, for error messages."""
+    run: RunConfig
+
+    def make(self, kind: str, table: Any, path: str) -> Any:
+        """Another component."""
+
+
+class Kinded(Protocol):
+    """A plugin class that says its kind (optional; the registry knows it anyway)."""
+
+    kind: ClassVar[str]
+
+
+__all__ = [name for name in dir() if name[:1].isupper()]
+_ = (AsyncIterator, AbstractAsyncContextManager, Iterable)

@@ -1,0 +1,322 @@
+"""Error bars and tests for evaluations: the *task* is the unit, its samples are a cluster.
+
+Samples of one task resemble each other, so intervals resample tasks and never single samples (the cluster
+bootstrap: Cameron, Gelbach & Miller 2008; for language models: Miller, arXiv 2411.00640). Every task weighs
+the same, however many samples it has.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from coterie.core.errors import UserError
+
+Floats = npt.NDArray[np.float64]
+PerTask = Mapping[str, Sequence[float]]
+"""task id -> one value per sample."""
+
+BOOTSTRAP_FROM = 6
+"""Fewest tasks that are resampled. A percentile of resampled means can't leave [min, max] of the tasks, which
+holds the true median with probability 1 - 2**(1 - n) at most: below 95 % for n < 6. There, Student's t."""
+
+EXACT_UP_TO = 14
+"""Most tasks for which all 2**n sign flips are tried; above, they are drawn."""
+
+_CHUNK = 4_000_000
+"""Numbers held at once while resampling (32 MB)."""
+
+_NORMAL = NormalDist()
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A mean over tasks and its confidence interval. NaN bounds: the data says nothing about them."""
+
+    mean: float
+    lo: float
+    hi: float
+    n: int
+    """Number of tasks."""
+    level: float = 0.95
+
+    def as_dict(self) -> dict[str, Any]:
+        """`{"mean": 0.5, "ci95": [0.4, 0.6], "n": 64}`; what is not finite is None."""
+        return {
+            "mean": _finite(self.mean),
+            f"ci{100 * self.level:g}": [_finite(self.lo), _finite(self.hi)],
+            "n": self.n,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Difference(Interval):
+    """A mean paired difference a - b, its interval, and the p-value of "a and b are exchangeable"."""
+
+    p: float = math.nan
+    """Two-sided, of the sign-flip test."""
+
+    def as_dict(self) -> dict[str, Any]:
+        # Not super(): slots=True makes a new class, which the zero-argument form doesn't find.
+        return {**Interval.as_dict(self), "p": _finite(self.p)}
+
+
+def clustered_bootstrap(
+    values: PerTask | Sequence[float] | Floats,
+    tasks: Sequence[Any] | None = None,
+    *,
+    resamples: int = 2000,
+    level: float = 0.95,
+    seed: int = 0,
+    share: bool | None = None,
+) -> Interval:
+    """The mean over tasks with a bootstrap interval over tasks.
+
+    The interval is BCa (Efron 1987) at the expanded quantiles of Hesterberg (arXiv 1411.5279): t instead of
+    z, times sqrt(n / (n - 1)). In simulations with 6 to 128 tasks, 1 or 4 samples each and mean success of
+    0.05 to 0.9, its 95 % interval covered in 92 to 100 %; the plain percentile in 83 to 100 %, plain BCa in
+    89 to 100 %. Where resampling says nothing, something else does:
+
+    * fewer than 6 tasks: Student's t over task means, clipped to [0, 1] for shares;
+    * no spread at all, shares (64 of 64 solved): Wilson's interval, counting tasks and not samples;
+    * no spread, or one task, and no shares: NaN bounds.
+
+    Args:
+        values: {task: values of its samples}, or one value a sample with `tasks` beside it.
+        tasks: the task of each value; None for a mapping.
+        resamples: bootstrap resamples.
+        level: nominal coverage, in (0, 1).
+        seed: the same seed and data give the same interval, in whatever order the tasks come.
+        share: whether values lie in [0, 1] by their meaning; None: if they all do.
+
+    Raises:
+        ValueError: a value is not finite, a task has no value, or lengths differ. A missing sample is to be
+            left out by the caller, who alone can count it.
+    """
+    if not 0.0 < level < 1.0:
+        raise ValueError(f"level must lie between 0 and 1, it is {level}")
+    grouped = _grouped(values, tasks)
+    means = np.array([grouped[task].mean() for task in sorted(grouped)], dtype=np.float64)
+    if share is None:
+        share = all(bool(((one >= 0.0) & (one <= 1.0)).all()) for one in grouped.values())
+    return _interval(means, resamples, level, seed, share)
+
+
+def paired_difference(
+    a: PerTask,
+    b: PerTask,
+    *,
+    resamples: int = 2000,
+    flips: int = 10_000,
+    level: float = 0.95,
+    seed: int = 0,
+) -> Difference:
+    """Mean over tasks of (mean of a's samples - mean of b's samples), with interval and p-value.
+
+    The interval is that of `clustered_bootstrap` on the per-task differences; where they don't spread and
+    both sides are shares, Newcombe's hybrid of two Wilson intervals (1998, method 10 without correlation).
+    The p-value flips the sign of each task's difference: all 2**n ways up to 14 tasks, else `flips` draws,
+    the data counted among them, so that it is never 0.
+
+    Raises:
+        UserError: the two were not measured on the same tasks, so that nothing is paired.
+        ValueError: as in `clustered_bootstrap`.
+    """
+    one, other = _grouped(a, None), _grouped(b, None)
+    if one.keys() != other.keys():
+        raise _not_paired(set(one), set(other))
+    names = sorted(one)
+    means_a = np.array([one[task].mean() for task in names], dtype=np.float64)
+    means_b = np.array([other[task].mean() for task in names], dtype=np.float64)
+    differences = means_a - means_b
+    found = _interval(differences, resamples, level, seed, share=False)
+    lo, hi = found.lo, found.hi
+    spread = len(differences) > 1 and _spreads(differences)
+    bounded = all(((v >= 0.0) & (v <= 1.0)).all() for v in (*one.values(), *other.values()))
+    if len(differences) and bounded and not spread:
+        lo, hi = _newcombe(float(means_a.mean()), float(means_b.mean()), len(names), level)
+    elif bounded:
+        lo, hi = max(lo, -1.0), min(hi, 1.0)
+    return Difference(found.mean, lo, hi, found.n, level, _sign_flip(differences, flips, seed))
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Probability that at least one of k samples is correct, when c of n drawn ones were.
+
+    Unbiased: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, eq. 1), in exact integers. For an
+    interval, give `clustered_bootstrap` one such value a task.
+
+    Raises:
+        ValueError: not 0 <= c <= n, or not 1 <= k <= n: from n samples nothing unbiased says more.
+    """
+    if not 0 <= c <= n:
+        raise ValueError(f"c = {c} correct samples of n = {n}")
+    if not 1 <= k <= n:
+        raise ValueError(f"pass@{k} needs 1 <= k <= n, and n is {n}")
+    every = math.comb(n, k)
+    return (every - math.comb(n - c, k)) / every
+
+
+def wilson(p: float, n: float, level: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval (1927) of a share p observed on n independent units."""
+    z = _NORMAL.inv_cdf(0.5 + level / 2)
+    scale = 1 + z * z / n
+    centre = (p + z * z / (2 * n)) / scale
+    half = z / scale * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
+    # p = 0 and p = 1 are inside by definition; rounding must not say otherwise.
+    return max(0.0, min(centre - half, p)), min(1.0, max(centre + half, p))
+
+
+def student_t(probability: float, df: int) -> float:
+    """Quantile of Student's t; exact series for the CDF (Abramowitz & Stegun 26.7.3-4), then bisection."""
+    if df > 200:  # Cornish-Fisher is exact to 1e-8 here (Abramowitz & Stegun 26.7.5)
+        z = _NORMAL.inv_cdf(probability)
+        first = (z**3 + z) / 4
+        second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+        third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+        return z + first / df + second / df**2 + third / df**3
+    inside = abs(2 * probability - 1)  # P(|t| <= x)
+    low, high = 0.0, math.pi / 2  # of the angle atan(x / sqrt(df)), so that no bracket has to be found
+    for _ in range(100):
+        middle = (low + high) / 2
+        if _t_inside(middle, df) < inside:
+            low = middle
+        else:
+            high = middle
+    return math.copysign(math.sqrt(df) * math.tan(low), probability - 0.5)
+
+
+def _t_inside(angle: float, df: int) -> float:
+    """P(|t| <= sqrt(df) tan(angle))."""
+    sine, cosine = math.sin(angle), math.cos(angle)
+    odd = df % 2 == 1
+    term = cosine if odd else 1.0
+    total = term if df > 1 else 0.0
+    for power in range(3 if odd else 2, df - 1, 2):
+        term *= cosine * cosine * (power - 1) / power
+        total += term
+    return 2 / math.pi * (angle + sine * total) if odd else sine * total
+
+
+def _grouped(values: PerTask | Sequence[float] | Floats, tasks: Sequence[Any] | None) -> dict[Any, Floats]:
+    """task -> its values, checked."""
+    if isinstance(values, Mapping):
+        if tasks is not None:
+            raise ValueError("a mapping of values names its tasks already")
+        grouped = {task: np.asarray(one, dtype=np.float64) for task, one in values.items()}
+    else:
+        flat = np.asarray(values, dtype=np.float64)
+        labels = np.asarray(tasks)
+        if tasks is None or flat.shape != labels.shape or flat.ndim != 1:
+            raise ValueError("values and tasks must be two flat sequences of one length")
+        names, index = np.unique(labels, return_inverse=True)
+        parts = np.split(flat[np.argsort(index, kind="stable")], np.cumsum(np.bincount(index))[:-1])
+        grouped = dict(zip(names.tolist(), parts, strict=True)) if len(names) else {}
+    for task, one in grouped.items():
+        if one.ndim != 1 or not len(one):
+            raise ValueError(f"task {task!r} needs at least one value")
+        if not np.isfinite(one).all():
+            raise ValueError(f"task {task!r} has a value that is no number; leave missing samples out")
+    return grouped
+
+
+def _spreads(means: Floats) -> bool:
+    """Whether the tasks differ by more than rounding."""
+    return bool(np.ptp(means) > 1e-12 * max(1.0, float(np.abs(means).max())))
+
+
+def _interval(means: Floats, resamples: int, level: float, seed: int, share: bool) -> Interval:
+    n = len(means)
+    if n == 0:
+        return Interval(math.nan, math.nan, math.nan, 0, level)
+    mean = float(means.mean())
+    if n == 1 or not _spreads(means):
+        # One task doesn't say how tasks differ. A share is at most as uncertain as one coin a task.
+        lo, hi = wilson(min(max(mean, 0.0), 1.0), n, level) if share else (math.nan, math.nan)
+    elif n < BOOTSTRAP_FROM:
+        half = student_t(0.5 + level / 2, n - 1) * float(means.std(ddof=1)) / math.sqrt(n)
+        lo, hi = mean - half, mean + half
+        if share:
+            lo, hi = max(lo, 0.0), min(hi, 1.0)
+    else:
+        lo, hi = _bca(means, _resampled(means, resamples, seed), level)
+    return Interval(mean, lo, hi, n, level)
+
+
+def _resampled(means: Floats, resamples: int, seed: int) -> Floats:
+    """Means of `resamples` draws of n tasks with replacement, shape (resamples,)."""
+    n = len(means)
+    rng = np.random.Generator(np.random.PCG64(seed))
+    rows = max(1, _CHUNK // n)
+    parts = [
+        means[rng.integers(0, n, size=(min(rows, resamples - start), n))].mean(axis=1)
+        for start in range(0, resamples, rows)
+    ]
+    return np.concatenate(parts)
+
+
+def _bca(means: Floats, resampled: Floats, level: float) -> tuple[float, float]:
+    """Bias-corrected and accelerated quantiles of the resampled means, expanded for small n."""
+    n, count = len(means), len(resampled)
+    centred = means - means.mean()
+    acceleration = float((centred**3).sum()) / (6 * float((centred**2).sum()) ** 1.5)
+    tie = 1e-12 * max(1.0, float(np.abs(means).max()))  # of discrete means, half of the ties count as below
+    offset = resampled - means.mean()
+    below = float((offset < -tie).mean()) + 0.5 * float((np.abs(offset) <= tie).mean())
+    bias = _NORMAL.inv_cdf(min(max(below, 1 / count), 1 - 1 / count))
+    reach = student_t(0.5 + level / 2, n - 1) * math.sqrt(n / (n - 1))
+    quantiles = []
+    for z in (-reach, reach):
+        slack = 1 - acceleration * (bias + z)
+        # The correction has a pole at slack = 0; beyond it the quantile is the end of the distribution.
+        shifted = bias + (bias + z) / slack if slack > 0 else math.copysign(math.inf, z)
+        quantiles.append(_NORMAL.cdf(shifted))
+    lo, hi = np.quantile(resampled, quantiles)
+    return float(lo), float(hi)
+
+
+def _newcombe(a: float, b: float, n: int, level: float) -> tuple[float, float]:
+    """Interval of a - b from the Wilson intervals of both."""
+    (a_lo, a_hi), (b_lo, b_hi) = wilson(a, n, level), wilson(b, n, level)
+    return a - b - math.hypot(a - a_lo, b_hi - b), a - b + math.hypot(a_hi - a, b - b_lo)
+
+
+def _sign_flip(differences: Floats, flips: int, seed: int) -> float:
+    """Two-sided p-value of the mean under random signs."""
+    n = len(differences)
+    if n == 0:
+        return math.nan
+    # Flips that tie with the data must count although their sums round differently.
+    bound = abs(float(differences.sum())) - 1e-9 * float(np.abs(differences).sum())
+    if n <= EXACT_UP_TO:
+        patterns = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
+        return float((np.abs((1 - 2 * patterns) @ differences) >= bound).mean())
+    rng = np.random.Generator(np.random.PCG64([seed, 1]))  # not the stream of the bootstrap
+    rows, hits = max(1, _CHUNK // n), 0
+    for start in range(0, flips, rows):
+        signs = 1.0 - 2.0 * rng.integers(0, 2, size=(min(rows, flips - start), n))
+        hits += int((np.abs(signs @ differences) >= bound).sum())
+    return (hits + 1) / (flips + 1)
+
+
+def _not_paired(a: set[Any], b: set[Any]) -> UserError:
+    only = [
+        f"only the {which} has {len(names)}, such as {min(map(str, names))!r}"
+        for which, names in (("first", a - b), ("second", b - a))
+        if names
+    ]
+    return UserError(
+        f"the two evaluations have different tasks ({len(a & b)} are common)",
+        why="; ".join(only) + "; a paired difference compares each task with itself",
+        mend="evaluate both on the same split with the same seed and number of tasks",
+    )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

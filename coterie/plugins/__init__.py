@@ -1,0 +1,1 @@
+"""Research plugins: environments, roles, rewards, algorithms."""

@@ -1,0 +1,191 @@
+"""The role `template`: a prompt in Jinja, a parser by name. No Python needed."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, UndefinedError, meta, nodes
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from pydantic import Field, model_validator
+
+from coterie.core.config import PluginConfig
+from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins import Plugin
+from coterie.core.types import Briefing, Message
+from coterie.plugins.agents import parsers
+
+VARIABLES = ("role", "turn", "notes", "history", "actions", "observation")
+"""What every template can use, besides the fields of the observation."""
+
+
+class TemplateRole(Plugin):
+    """A seat whose prompt is a template.
+
+    Variables: the fields of the observation (with `team_task`, those of the record), `role`, `turn`
+    (counted from 0), `notes` (sentences of the transition mode), `history` (this role's earlier actions,
+    each with turn, text and parsed), `actions` (every other role's latest text by name; "" before it
+    spoke), `observation`. An undefined variable is an error, never an empty place in the prompt.
+    """
+
+    class Config(PluginConfig):
+        prompt: str = Field(description="Jinja template of the user message.")
+        system: str | None = Field(None, description="Jinja template of the system message.")
+        parser: parsers.ParserName = Field("text", description="How the answer is read.")
+        pattern: str | None = Field(
+            None, description="For `regex`: the last match counts; its first group, if any."
+        )
+        choices: tuple[str, ...] = Field((), description="For `choice`.")
+        remembers: bool = Field(
+            False,
+            description="The prompt is a conversation: earlier prompts and answers of this role come first.",
+        )
+
+        @model_validator(mode="after")
+        def _fits_the_parser(self) -> TemplateRole.Config:
+            for setting, parser in (("pattern", "regex"), ("choices", "choice")):
+                if bool(getattr(self, setting)) != (self.parser == parser):
+                    raise ValueError(f"'{setting}' goes with parser: {parser}, and only with it")
+            if self.pattern is not None:
+                try:
+                    re.compile(self.pattern)
+                except re.error as error:
+                    raise ValueError(f"'pattern' is no regular expression: {error}") from None
+            return self
+
+    config: Config
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self.remembers = config.remembers
+        self._team = tuple(build.run.team.roles)
+        self._parser = parsers.make(config.parser, config.pattern, config.choices)
+        jinja = ImmutableSandboxedEnvironment(
+            undefined=StrictUndefined,
+            autoescape=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            keep_trailing_newline=False,
+        )
+        texts: dict[Literal["system", "prompt"], str] = {"prompt": config.prompt}
+        if config.system is not None:
+            texts = {"system": config.system, **texts}
+        fields = getattr(getattr(build, "environment", None), "fields", None)
+        trees = {name: self._syntax(jinja, name, text) for name, text in texts.items()}
+        for name, tree in trees.items():
+            self._check(name, tree, fields)
+        self._tells = any("notes" in meta.find_undeclared_variables(tree) for tree in trees.values())
+        self._templates = {name: jinja.from_string(text) for name, text in texts.items()}
+
+    def render(self, briefing: Briefing) -> Sequence[Message]:
+        """A system message, where there is a template for it, and a user message.
+
+        Raises:
+            ConfigError: an undefined variable; notes that the templates have no place for.
+        """
+        if briefing.notes and not self._tells:
+            raise ConfigError(
+                "the prompt has no place for what the transition mode tells",
+                path=self.build.path,
+                why=f"it told: {briefing.notes[-1]!r}",
+                mend="add {% for note in notes %}{{ note }}{% endfor %}, or set transition: plain",
+            )
+        variables = self._variables(briefing)
+        return [
+            {"role": "system" if name == "system" else "user", "content": self._fill(name, variables)}
+            for name in self._templates
+        ]
+
+    def parse(self, text: str, observation: Any) -> Any:
+        """What the parser makes of it.
+
+        Raises:
+            PolicyFault: the answer holds nothing of the wanted form.
+        """
+        return self._parser(text)
+
+    def _variables(self, briefing: Briefing) -> dict[str, Any]:
+        seen = _fields(briefing.observation)
+        said = seen.pop("actions", {})
+        history = [
+            {"turn": past.turn, "text": past.action.text, "parsed": past.action.parsed}
+            for past in briefing.history
+        ]
+        return {
+            **seen,
+            "observation": briefing.observation,
+            "role": briefing.role,
+            "turn": briefing.turn,
+            "notes": list(briefing.notes),
+            "history": history,
+            "actions": {**dict.fromkeys(self._team, ""), **said},
+        }
+
+    def _fill(self, name: Literal["system", "prompt"], variables: Mapping[str, Any]) -> str:
+        try:
+            return self._templates[name].render(variables)
+        except UndefinedError as error:
+            raise ConfigError(
+                f"the template uses what isn't there: {error}",
+                path=f"{self.build.path}.{name}",
+                mend="known: " + ", ".join(sorted(variables)),
+            ) from None
+        except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
+            raise ConfigError(
+                "the template fails", path=f"{self.build.path}.{name}", why=f"{type(error).__name__}: {error}"
+            ) from None
+
+    def _syntax(self, jinja: ImmutableSandboxedEnvironment, name: str, text: str) -> nodes.Template:
+        try:
+            jinja.compile(text)  # finds unknown filters and tests, which parsing alone doesn't
+            return jinja.parse(text)
+        except TemplateSyntaxError as error:
+            raise ConfigError(
+                f"the template is wrong in line {error.lineno}: {error.message}",
+                path=f"{self.build.path}.{name}",
+            ) from None
+
+    def _check(self, name: str, tree: nodes.Template, fields: Sequence[str] | None) -> None:
+        """What can be known before the first prompt: names of variables and of roles.
+
+        Args:
+            fields: what the environment says its observations hold; None where it doesn't say.
+        """
+        path = f"{self.build.path}.{name}"
+        if fields is not None:
+            known = {*VARIABLES, *fields}
+            for variable in sorted(meta.find_undeclared_variables(tree) - known):
+                raise ConfigError(
+                    f"the template uses an unknown variable '{variable}'",
+                    path=path,
+                    mend=did_you_mean(variable, known),
+                )
+        asked = [(one.node, one.attr) for one in tree.find_all(nodes.Getattr)]
+        asked += [
+            (one.node, one.arg.value)
+            for one in tree.find_all(nodes.Getitem)
+            if isinstance(one.arg, nodes.Const)
+        ]
+        others = [
+            str(name)
+            for holder, name in asked
+            if isinstance(holder, nodes.Name) and holder.name == "actions" and not hasattr(dict, str(name))
+        ]
+        for other in others:
+            if other not in self._team:
+                raise ConfigError(
+                    f"the template asks for the actions of '{other}', who is not in the team",
+                    path=path,
+                    mend=did_you_mean(other, self._team),
+                )
+
+
+def _fields(observation: Any) -> dict[str, Any]:
+    """The observation's fields by name: of a mapping, of a dataclass, or none."""
+    if isinstance(observation, Mapping):
+        return dict(observation)
+    if dataclasses.is_dataclass(observation) and not isinstance(observation, type):
+        return {field.name: getattr(observation, field.name) for field in dataclasses.fields(observation)}
+    return {}

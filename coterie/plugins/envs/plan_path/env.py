@@ -1,0 +1,307 @@
+"""The environment `plan_path`: a planner names the way, an executor walks it."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from coterie.core.config import PluginConfig
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import Split, StepContext
+from coterie.core.types import TEAM, Action, Step, Task, as_tuple
+from coterie.plugins.envs.plan_path import language, telling
+from coterie.plugins.envs.plan_path.grid import (
+    MOVES,
+    Maze,
+    Mazes,
+    Walk,
+    along,
+    corners,
+    shortest_path,
+    walk,
+)
+from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
+from coterie.plugins.envs.plan_path.state import Observation, Plan, State, digest
+
+log = logging.getLogger("coterie")
+
+
+class PlanPath(Plugin):
+    """Find the way through a grid with walls, over several turns.
+
+    Source: Plan-Path of PettingLLMs, arXiv 2510.11062: 10x10, wall probability .22, random start and
+    goal, solvable; success is the goal reached. What differs here and why: the position that is shown
+    is the present one; the team's reward can't be farmed (see `rewards.py`); the splits are disjoint by
+    content; planner and executor may speak different languages (`plan_language`) and see different
+    things (`views`), for a team whose roles see and say the same only costs tokens.
+
+    Roles: `planner` (its message doesn't move the world), `executor`, `solver` (alone: writes moves).
+    """
+
+    class Config(PluginConfig):
+        size: int = Field(10, ge=2, le=100, description="Rows and columns.")
+        width: int | None = Field(None, ge=2, le=100, description="Columns, where they differ from `size`.")
+        height: int | None = Field(None, ge=2, le=100, description="Rows, where they differ from `size`.")
+        wall_density: float = Field(0.22, ge=0, lt=1, description="Probability that a cell is a wall.")
+        min_distance: int = Field(1, ge=1, description="Fewest steps from start to goal.")
+        max_moves: int | None = Field(
+            None, ge=1, description="Moves of a message that are played; null: all."
+        )
+        team: Form = Field(
+            "progress",
+            description="The team's reward: `progress` for immediate credit, "
+            "`potential` for returns that sum over turns, `paper` as published.",
+        )
+        walk: Literal["stop", "skip"] = Field("stop", description="What an illegal move does to the rest.")
+        plan_language: language.Language = Field("waypoints", description="What the planner writes.")
+        waypoint_words: language.WaypointWords = Field(
+            "cells", description="Way-points as cells (`r1c2`), or as offsets from the position (`+2-1`)."
+        )
+        views: Literal["full", "split"] = Field(
+            "full",
+            description="`split`: the planner sees the map; the executor its position, the plan, and the "
+            "walls next to it.",
+        )
+        rendering: language.Rendering = Field(
+            "compact", description="Egocentric words, or English with a map."
+        )
+        train_tasks: int = Field(1_000_000, ge=1)
+        val_tasks: int = Field(1000, ge=1)
+        test_tasks: int = Field(1000, ge=1)
+
+        @model_validator(mode="after")
+        def _offsets_are_compact(self) -> PlanPath.Config:
+            if self.waypoint_words == "offsets" and self.rendering == "prose":
+                raise ValueError("waypoint_words: offsets is for the compact rendering; prose names cells")
+            return self
+
+    config: Config
+    roles = language.ROLES
+    components = COMPONENTS
+    weights = WEIGHTS
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self.width, self.height = config.width or config.size, config.height or config.size
+        self._skip = config.walk == "skip"
+        _check_order(as_tuple(build.run.team.order), build.path)
+        if config.team == "paper":
+            log.warning(
+                "env.team: paper pays more than the goal for walking back from far away, and can be farmed "
+                "where returns sum over turns: use it with immediate credit only"
+            )
+
+    @property
+    def immediate_only(self) -> tuple[str, ...]:
+        """Components that can be farmed where a return sums them over turns."""
+        return () if self.config.team == "potential" else ("team", "progress")
+
+    # ---- the game ------------------------------------------------------------------------------------------
+
+    def tasks(self, split: Split, seed: int) -> Mazes:
+        """Mazes of a split, disjoint by content from those of the others under any seed."""
+        count = {
+            "train": self.config.train_tasks,
+            "val": self.config.val_tasks,
+            "test": self.config.test_tasks,
+        }[split]
+        return Mazes(
+            split=split,
+            seed=seed,
+            count=count,
+            width=self.width,
+            height=self.height,
+            wall_density=self.config.wall_density,
+            min_distance=self.config.min_distance,
+        )
+
+    def reset(self, task: Task, seed: int) -> State:
+        """The state at the start; nothing is drawn here."""
+        maze: Maze = task.payload
+        return State(maze=maze, position=maze.start, first=maze.left(maze.start))
+
+    def stage(self, state: State) -> tuple[str, ...] | None:
+        return () if state.over else None
+
+    def observe(self, state: State, role: str) -> Observation:
+        blind = self.config.views == "split" and role == "executor"
+        return Observation(
+            role=role,
+            turn=state.turn,
+            height=self.height,
+            width=self.width,
+            position=state.here,
+            goal=None if blind else state.maze.cell(state.maze.goal),
+            walls=self._walls_near(state) if blind else state.maze.wall_cells(),
+            sees="neighbours" if blind else "map",
+            plan=self._plan_seen(state) if role == "executor" else None,
+            plan_language=self.config.plan_language,
+            waypoint_words=self.config.waypoint_words,
+            rendering=self.config.rendering,
+            max_moves=self.config.max_moves,
+        )
+
+    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        """One stage: plans are kept for who moves next, then the one who moves walks.
+
+        Raises:
+            SystemFault: an action was lost; the joint can't be played.
+        """
+        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
+        if lost:
+            raise SystemFault(f"the action of '{lost[0]}' was lost")
+        scores: dict[tuple[str, str], float | None] = {}
+        info: dict[str, Any] = {}
+        plan, walked = state.plan, None
+        for role, action in actions.items():
+            message: Walk | None
+            if role == "planner":
+                plan = self._read_plan(state, action.parsed)
+                message = plan.fork
+            else:
+                moves = language.as_moves(action.parsed)
+                message = None if moves is None else self._walk(state, moves)
+                # Unreadable: the world stands still, and that is a walk as well.
+                walked = role, message or replace(self._walk(state, ()), readable=False)
+            empty = not action.text.strip() if message is None else not message.written
+            local = local_terms(message, empty=empty)
+            scores |= {(role, component): value for component, value in local.items()}
+            info[role] = _about(state.maze, message)
+        after = replace(state, plan=plan)
+        if walked is not None:
+            mover, made = walked
+            # A plan made in the same stage wasn't seen by who walked: it is for the next turn.
+            after = replace(
+                state,
+                position=made.end,
+                turn=state.turn + 1,
+                last_plan=state.plan,
+                last_walk=made,
+                last_mover=mover,
+                plan=plan if "planner" in actions else None,
+            )
+        elif plan is not None:
+            fork = plan.fork.end if plan.fork is not None else state.position
+            scores |= {(TEAM, f"plan_{name}"): value for name, value in self._team(state, fork).items()}
+        scores |= {(TEAM, name): value for name, value in self._team(state, after.position).items()}
+        return Step(state=after, scores=scores, info=info)
+
+    def outcome(self, state: State) -> dict[str, float]:
+        """`success`; walks made; steps still to go."""
+        return {"success": float(state.over), "turns": float(state.turn), "distance_left": float(state.left)}
+
+    # ---- the optional part ---------------------------------------------------------------------------------
+
+    def digest(self, state: State) -> str:
+        return digest(state)
+
+    def diagnose(self, state: State, role: str) -> str:
+        """What became of the role's last message; empty in its first turn."""
+        return telling.told(state, role, skip=self._skip)
+
+    def vocabulary(self) -> Iterable[str]:
+        """Every word of the compact rendering at this size."""
+        return language.vocabulary(self.width, self.height)
+
+    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
+        """The oracle's message: the shortest path, each move (or way-point) random with probability `noise`.
+
+        An executor that doesn't see the goal is shown walking the plan it was given.
+        """
+        path = self._planned(state) if role == "executor" and self.config.views == "split" else ()
+        path = (path or shortest_path(state.maze, state.position))[: self.config.max_moves]
+        if role == "planner" and self.config.plan_language == "waypoints":
+            cells = [
+                self._random_cell(rng) if rng.random() < noise else cell
+                for cell in corners(state.maze, state.position, path)
+            ]
+            words = language.waypoint_words(cells, state.here, self.config.waypoint_words)
+        else:
+            words = [list(MOVES)[int(rng.integers(4))] if rng.random() < noise else move for move in path]
+        return language.write(words, self.config.rendering)
+
+    # ---- inside --------------------------------------------------------------------------------------------
+
+    def _team(self, state: State, position: int) -> dict[str, float]:
+        return team_terms(self.config.team, state.left, state.maze.left(position), state.first)
+
+    def _walk(self, state: State, moves: Sequence[str]) -> Walk:
+        return walk(state.maze, state.position, moves, limit=self.config.max_moves, skip=self._skip)
+
+    def _read_plan(self, state: State, parsed: Any) -> Plan:
+        if self.config.plan_language == "moves":
+            moves = language.as_moves(parsed)
+            return Plan() if moves is None else Plan(moves=moves, fork=self._walk(state, moves))
+        cells = language.as_waypoints(parsed)
+        if cells is None:
+            return Plan()
+        path, illegal, tried = along(state.maze, state.position, cells, skip=self._skip)
+        fork = self._walk(state, path)
+        return Plan(
+            waypoints=cells,
+            fork=replace(
+                fork, illegal=illegal, tried=tried, written=len(cells), shortest=fork.shortest and not illegal
+            ),
+        )
+
+    def _plan_seen(self, state: State) -> tuple[Any, ...]:
+        if state.plan is None:
+            return ()
+        return state.plan.moves if self.config.plan_language == "moves" else state.plan.waypoints
+
+    def _planned(self, state: State) -> tuple[str, ...]:
+        """The legal moves that the plan makes on a fork."""
+        fork = state.plan.fork if state.plan else None
+        if fork is None or self.config.plan_language == "waypoints":
+            return fork.moves[: fork.played] if fork is not None else ()
+        refused = {number for number, _ in fork.illegal}
+        return tuple(move for number, move in enumerate(fork.moves[: fork.tried], 1) if number not in refused)
+
+    def _walls_near(self, state: State) -> tuple[tuple[int, int], ...]:
+        row, column = state.here
+        near = ((row + rows, column + columns) for rows, columns in MOVES.values())
+        return tuple(
+            cell for cell in near if (index := state.maze.index(cell)) is not None and state.maze.wall(index)
+        )
+
+    def _random_cell(self, rng: np.random.Generator) -> tuple[int, int]:
+        return int(rng.integers(self.height)), int(rng.integers(self.width))
+
+
+def _about(maze: Maze, message: Walk | None) -> dict[str, Any]:
+    """A message's fate as plain data, for coaches and records."""
+    if message is None:
+        return {"readable": False}
+    return {
+        "readable": True,
+        "moves": list(message.moves),
+        "played": message.played,
+        "illegal": [list(one) for one in message.illegal],
+        "reached": list(maze.cell(message.end)),
+        "shortest": message.shortest,
+    }
+
+
+def _check_order(order: Sequence[Sequence[str]], path: str) -> None:
+    """Somebody must move, and no two at once."""
+    movers = [[role for role in stage if role in language.MOVERS] for stage in order]
+    if not any(movers):
+        raise ConfigError(
+            "nobody in team.order moves",
+            path=path,
+            why="the planner's message only advises",
+            mend=f"add one of: {', '.join(language.MOVERS)}",
+        )
+    for stage in movers:
+        if len(stage) > 1:
+            raise ConfigError(
+                f"{' and '.join(stage)} can't move at once",
+                path=path,
+                mend="give them stages of their own in team.order, or keep one",
+            )

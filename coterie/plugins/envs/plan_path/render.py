@@ -1,0 +1,102 @@
+"""How an observation of Plan-Path is written: egocentric words, or English with a map.
+
+The compact form is what a model of under a million parameters learns from: the own cell once, all else
+as offsets from it, 4 to 12 words at 4x4. Absolute cells for everything plateaued at .64 to .70 success
+where this reached .88, and a character grid was not learned in the time.
+"""
+
+from __future__ import annotations
+
+from typing import cast
+
+from coterie.plugins.envs.plan_path.grid import MOVES, Cell
+from coterie.plugins.envs.plan_path.language import cell_word, offset_word, waypoint_words
+from coterie.plugins.envs.plan_path.state import Observation
+
+
+def plan_words(seen: Observation) -> list[str]:
+    """The plan in words; [] of an empty one."""
+    if seen.plan_language == "moves":
+        return [str(move) for move in seen.plan or ()]
+    cells = cast("tuple[Cell, ...]", seen.plan or ())
+    return waypoint_words(cells, seen.position, seen.waypoint_words)
+
+
+def compact(seen: Observation) -> str:
+    """`planner r1c2 G+2-1 #+0+1 #-1+0 :`; the executor's has `plan U R R` before the colon.
+
+    Walls come nearest first, so that what can be bumped into stands at the same place of the prompt.
+    """
+    words = [seen.role, cell_word(seen.position)]
+    if seen.goal is not None:
+        words.append("G" + offset_word(seen.goal, seen.position))
+    row, column = seen.position
+    walls = [
+        (abs(r - row) + abs(c - column), "#" + offset_word((r, c), seen.position)) for r, c in seen.walls
+    ]
+    words += [word for _, word in sorted(walls)]
+    if seen.plan is not None:
+        words += ["plan", *plan_words(seen)]
+    return " ".join([*words, ":"])
+
+
+def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
+    """English; with a map where the role sees it."""
+    lines = [
+        f"Turn {seen.turn + 1}. The grid has {seen.height} rows (r0 at the top) and {seen.width} columns "
+        "(c0 at the left)."
+    ]
+    here = cell_word(seen.position)
+    if seen.sees == "map":
+        lines += [
+            "'#' is a wall, '.' is free, '@' is where you are now, 'G' is the goal.",
+            "",
+            *_map(seen),
+            "",
+        ]
+        lines.append(f"You are at {here}." + (f" The goal is {cell_word(seen.goal)}." if seen.goal else ""))
+    else:
+        lines.append(f"You are at {here}. {_around(seen)}")
+    if seen.plan is not None:
+        what = "moves" if seen.plan_language == "moves" else "way-points"
+        words = plan_words(seen)
+        lines.append(f"The planner's {what}: {', '.join(words)}." if words else "The planner named nothing.")
+    lines += notes
+    lines.append(_task(seen))
+    return "\n".join(lines)
+
+
+def _map(seen: Observation) -> list[str]:
+    walls = set(seen.walls)
+    return [
+        " ".join(
+            "@"
+            if (row, column) == seen.position
+            else "G"
+            if (row, column) == seen.goal
+            else "#"
+            if (row, column) in walls
+            else "."
+            for column in range(seen.width)
+        )
+        for row in range(seen.height)
+    ]
+
+
+def _around(seen: Observation) -> str:
+    walls, (row, column) = set(seen.walls), seen.position
+    blocked = [
+        f"{move} (wall)" for move, (rows, columns) in MOVES.items() if (row + rows, column + columns) in walls
+    ]
+    return f"Next to you are walls: {', '.join(blocked)}." if blocked else "There is no wall next to you."
+
+
+def _task(seen: Observation) -> str:
+    if seen.writes == "waypoints":
+        return (
+            "Name the cells that the walk should pass, in order, the last one included, "
+            "as a list such as [r1c2, r3c2]."
+        )
+    limit = f", at most {seen.max_moves}" if seen.max_moves is not None else ""
+    whose = "The moves that should be played" if seen.role == "planner" else "Your moves"
+    return f"{whose} (U, D, L, R{limit}) as a list such as [U, R, R]:"

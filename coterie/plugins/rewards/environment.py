@@ -1,0 +1,44 @@
+"""The reward source `environment`: what the environment's own steps emit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coterie.core.config import PluginConfig
+from coterie.core.errors import PluginError
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import JointView
+
+
+class EnvironmentReward(Plugin):
+    """Passes on the scores of `Environment.step`, with the components and weights that it declares."""
+
+    class Config(PluginConfig):
+        floor: float = Field(0.0, description="What every component gets where the step blames the output.")
+
+    config: Config
+    scope: Literal["joint"] = "joint"
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self.components: Mapping[str, Any] = build.environment.components
+        self.weights: Mapping[str, float] = build.environment.weights
+        self.policy_fault = config.floor
+
+    async def score(self, view: JointView) -> Mapping[tuple[str, str], float | None]:
+        """What the step emitted.
+
+        Raises:
+            PluginError: a component that the environment doesn't declare, and so has no kind.
+        """
+        for _, component in view.emitted:
+            if component not in self.components:
+                raise PluginError(
+                    f"the environment emits a score '{component}' that it doesn't declare",
+                    path=self.build.path,
+                    mend="add it to the environment's `components`",
+                )
+        return view.emitted

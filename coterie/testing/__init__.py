@@ -1,0 +1,1 @@
+"""Conformance checks that plugin authors import."""

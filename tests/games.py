@@ -1,0 +1,190 @@
+"""Small games and roles for tests, used through the configuration as `tests.games:Name`."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
+from coterie.core.recipes import load
+from coterie.core.run import Run
+from coterie.core.types import TEAM, Action, Briefing, Step, Task
+
+CALLS: list[str] = []
+"""What was asked of scripted engines, newest last; a test clears it."""
+
+
+class Tasks:
+    def __init__(self, split: str, count: int, strata: Sequence[str] = ("",)) -> None:
+        self.split, self.count, self.strata = split, count, strata
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Task:
+        return Task(id=f"{self.split}-{index}", payload=index, stratum=self.strata[index % len(self.strata)])
+
+
+class Ledger(Plugin):
+    """Roles write numbers; each pays the team its value and its writer a tenth. `stop` ends the game.
+
+    The state is the tuple of (role, text) so far, shown to everybody.
+    """
+
+    class Config(PluginConfig):
+        tasks: int = 8
+        pause: bool = False
+        fail_on: str = ""
+        stages: list[list[str]] | None = None
+
+    roles = ()
+    components = {"sum": "increment", "best": "level", "own": "increment"}
+    weights = {"best": 0.0}
+
+    def tasks(self, split: str, seed: int) -> Tasks:
+        return Tasks(split, self.config.tasks)
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return ()
+
+    def stage(self, state: Any) -> tuple[str, ...] | None:
+        if state and state[-1][1] == "stop":
+            return ()
+        if self.config.stages is not None:
+            return tuple(self.config.stages[len(state)]) if len(state) < len(self.config.stages) else ()
+        return None
+
+    def observe(self, state: Any, role: str) -> Any:
+        return " ".join(f"{who}={text}" for who, text in state)
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
+        if self.config.pause:
+            await asyncio.sleep(random.random() / 200)  # real, unseeded: order of finishing varies
+        texts = {role: action.text for role, action in actions.items()}
+        if self.config.fail_on and self.config.fail_on in texts.values():
+            raise SystemFault("the world broke")
+        values = {role: float(text) if text.lstrip("-").replace(".", "").isdigit() else 0.0
+                  for role, text in texts.items()}
+        after = (*state, *sorted(texts.items()))
+        total = sum(values.values())
+        level = max([float(t) for _, t in after if t.lstrip("-").replace(".", "").isdigit()], default=0.0)
+        return Step(state=after, scores={(TEAM, "sum"): total, (TEAM, "best"): level,
+                                         **{(role, "own"): value / 10 for role, value in values.items()}},
+                    info={"texts": texts})
+
+    def outcome(self, state: Any) -> Mapping[str, float]:
+        return {"success": float(bool(state) and state[-1][1] == "stop"), "length": float(len(state))}
+
+
+class Matrix(Plugin):
+    """Two roles act at once; the team is paid by a table."""
+
+    class Config(PluginConfig):
+        table: list[list[float]] = [[1.0, 0.0], [0.0, 0.6]]
+        tasks: int = 4
+
+    roles = ("row", "column")
+    components = {"pay": "increment"}
+    weights = {}
+
+    def tasks(self, split: str, seed: int) -> Tasks:
+        return Tasks(split, self.config.tasks)
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return None
+
+    def stage(self, state: Any) -> tuple[str, ...] | None:
+        return None if state is None else ()
+
+    def observe(self, state: Any, role: str) -> str:
+        return role
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
+        row, column = ("ab".find(actions[role].text) for role in self.roles)
+        pay = self.config.table[row][column] if row >= 0 and column >= 0 else 0.0
+        return Step(state=(row, column, pay), scores={(TEAM, "pay"): pay})
+
+    def outcome(self, state: Any) -> Mapping[str, float]:
+        return {"success": state[2]}
+
+    def vocabulary(self) -> Sequence[str]:
+        return ("a", "b", "row", "column")
+
+
+class Seat(Plugin):
+    """Shows the observation; a text `bad` is unparsable."""
+
+    class Config(PluginConfig):
+        remembers: bool = False
+
+    @property
+    def remembers(self) -> bool:
+        return bool(self.config.remembers)
+
+    def render(self, briefing: Briefing) -> list[dict[str, str]]:
+        told = " ".join([briefing.role, f"turn{briefing.turn}", str(briefing.observation), *briefing.notes])
+        return [{"role": "user", "content": told}]
+
+    def parse(self, text: str, observation: Any) -> Any:
+        if text == "bad":
+            raise PolicyFault("said bad")
+        return text
+
+
+def numbers(request: Any, text: str) -> str:
+    """Branch b of call k writes b."""
+    CALLS.append(text)
+    return str(request.key.branch)
+
+
+def constant(request: Any, text: str) -> str:
+    return "1"
+
+
+def keyed(request: Any, text: str) -> str:
+    """A number that depends on the request's seed alone."""
+    return str(request.seed % 7)
+
+
+def stops(request: Any, text: str) -> str:
+    """Branch 1 stops, others write their number."""
+    return "stop" if request.key.branch == 1 else str(request.key.branch)
+
+
+def run_of(*, play: str = "tests.games:numbers", env: dict[str, Any] | None = None, order: Any = ("one", "two"),
+           max_turns: int = 1, **tables: Any) -> Run:
+    """A composed run on a scripted engine, in memory."""
+    from coterie.core.compose import compose
+
+    names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
+    table: dict[str, Any] = {
+        "env": {"type": "tests.games:Ledger", **(env or {})},
+        "team": {"order": list(order), "max_turns": max_turns,
+                 "roles": {name: {"type": "tests.games:Seat", "policy": "p"} for name in dict.fromkeys(names)}},
+        "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
+        "sampler": {"branches": 3},
+        "algorithm": {"type": "at_grpo"},
+        "engine": {"type": "scripted", "play": play},
+        "trainer": {"type": "none"},
+        "schedule": {"steps": 1, "tasks_per_step": 2},
+    }
+    for name, value in tables.items():
+        table[name] = {**table[name], **value} if isinstance(value, dict) and name in table and "type" not in value \
+            else value
+    return compose(load(table))
+
+
+def play(run: Run, tasks: int = 1) -> tuple[list[Any], Any]:
+    """(trees, scores) of one step."""
+
+    async def go() -> tuple[list[Any], Any]:
+        await run.open()
+        try:
+            trees = await run.play(run.order.step(0, tasks))
+            return trees, await run.score(trees)
+        finally:
+            await run.close()
+
+    return asyncio.run(go())
