@@ -129,7 +129,7 @@ def interpreters(args: argparse.Namespace) -> dict[str, Path]:
 
 def environment(folder: Path, requirements: list[str]) -> Path:
     """The python of a virtual environment that has these requirements; made or completed when it has not."""
-    python = folder / ("Scripts" if os.name == "nt" else "bin") / "python"
+    python = folder / "bin" / "python"
     if not python.exists():
         console.print(f"making {folder}")
         subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
@@ -247,14 +247,8 @@ def write(out: Path, runs: list[dict[str, Any]], args: argparse.Namespace) -> li
     result = {
         "benchmark": "step_time",
         "machine": {"cpus": os.cpu_count(), "cpu": cpu_model(), "system": platform.system()},
-        "settings": {
-            "new_tokens": NEW_TOKENS,
-            "steps": args.steps,
-            "warmup": args.warmup,
-            "repeats": args.repeats,
-            "threads": args.threads,
-            "wait_policy": args.wait_policy,
-        },
+        "settings": {name: getattr(args, name) for name in ("steps", "warmup", "repeats")}
+        | {"new_tokens": NEW_TOKENS},
         "versions": {run["peer"]: run["versions"] for run in runs if "versions" in run},
         "summary": summary,
         "runs": [{key: value for key, value in run.items() if key != "versions"} for run in runs],

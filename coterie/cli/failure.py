@@ -17,11 +17,7 @@ INTERRUPTED = 130
 
 
 class Failure(click.ClickException):
-    """Exit code 2 where the input is to blame, else 1."""
-
-    def __init__(self, error: CoterieError) -> None:
-        super().__init__(str(error))
-        self.exit_code = 2 if isinstance(error, UserError) else 1
+    """One of our own errors, as a message."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         text = click.style("Error:", fg="red", bold=True) + " " + self.message
@@ -30,15 +26,21 @@ class Failure(click.ClickException):
         click.echo(text, file=file, err=True)  # click drops the colours where stderr is no terminal
 
 
+class WrongInput(Failure):
+    """One that the user can mend."""
+
+    exit_code = 2
+
+
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn our own errors into `Failure`; `COTERIE_DEBUG=1` shows their tracebacks too."""
+    """Turn our own errors into messages; `COTERIE_DEBUG=1` shows their tracebacks too."""
     try:
         yield
     except CoterieError as error:
         if os.environ.get("COTERIE_DEBUG") == "1":
             traceback.print_exc()
-        raise Failure(error) from error
+        raise (WrongInput if isinstance(error, UserError) else Failure)(str(error)) from error
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

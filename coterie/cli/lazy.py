@@ -66,7 +66,7 @@ class LazyGroup(click.Group):
 def plugin_commands(taken: Mapping[str, str]) -> dict[str, str]:
     """Third-party commands: name -> distribution. One whose name is `taken` is had as `distribution:name`."""
     if not _third_party():
-        return {}  # the usual case: `coterie --help` needs no plugin manager, hence neither pydantic nor numpy
+        return {}  # the usual case: --help needs no plugin manager, hence neither pydantic nor numpy
     from coterie.core.plugins import plugins
 
     entries = [entry for entry in plugins().registry.entries("command") if entry.distribution != "coterie"]

@@ -80,7 +80,10 @@ class Lines:
         if now - self._last < QUIET_SECONDS and done < total and "eval/success" not in metrics:
             return
         self._last = now
-        words = [f"{self._unit} {done:,}/{total:,}", *(f"{label} {value}" for label, value in facts(metrics, left))]
+        words = [
+            f"{self._unit} {done:,}/{total:,}",
+            *(f"{label} {value}" for label, value in facts(metrics, left)),
+        ]
         click.echo("  ".join(words), err=True)
 
     def __enter__(self) -> Lines:

@@ -50,7 +50,9 @@ def _three(value: float | None) -> str:
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     """Left-aligned columns; the last is as long as it is."""
     widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    lines = [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
     title = "  ".join(cell.ljust(width) for cell, width in zip(head, widths, strict=True)).rstrip()
     return "\n".join([click.style(title, bold=True), *lines])
 

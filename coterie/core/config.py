@@ -159,20 +159,26 @@ class RunConfig(Strict):
     policies: dict[str, PolicyConfig]
     rewards: dict[str, Component] = Field(default_factory=lambda: {"environment": {"type": "environment"}},
                                           description="By name: `type`, `weights`, and the source's settings.")
-    sampler: Component = Field(default_factory=lambda: {"type": "tree"})
+    sampler: Component
     algorithm: Component
-    loss: Component = Field(default_factory=lambda: {"type": "ppo_clip"})
-    transition: Component = Field(default_factory=lambda: {"type": "plain"})
+    loss: Component
+    transition: Component
     engine: Component
     trainer: Component
-    executor: Component = Field(default_factory=lambda: {"type": "local"})
+    executor: Component
     sandbox: Component | None = None
     tools: dict[str, Component] = Field(default_factory=dict)
-    chat: Component = Field(default_factory=lambda: {"type": "auto"})
+    chat: Component
     data: Component | None = None
     trackers: dict[str, Component] = Field(default_factory=lambda: {"jsonl": {"type": "jsonl"}})
     schedule: ScheduleConfig = ScheduleConfig()
 
+
+DEFAULT_TYPES: Table = {
+    "sampler": {"type": "tree"}, "loss": {"type": "ppo_clip"}, "transition": {"type": "plain"},
+    "engine": {"type": "hf"}, "trainer": {"type": "torch"}, "executor": {"type": "local"}, "chat": {"type": "auto"},
+}
+"""The lowest layer of every configuration: which plugin a table means that names none."""
 
 TABLES: dict[str, str] = {
     "env": "environment", "sampler": "sampler", "algorithm": "estimator", "loss": "loss",

@@ -8,11 +8,10 @@ connections are made in `open` and given back in `close`, where a kind has them.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from coterie.core.types import (
 if TYPE_CHECKING:
     from coterie.core.config import PolicyConfig, RunConfig
     from coterie.core.gathering import Strands
+    from coterie.core.play import Play
     from coterie.core.scoring import Mix
 
 T = TypeVar("T")
@@ -36,6 +36,9 @@ KINDS: tuple[str, ...] = (
 """Every kind of plugin; each has a hook `register_<kind>s`."""
 
 Split = Literal["train", "val", "test"]
+ComponentKind = Literal["increment", "level", "counterfactual"]
+"""A gain; the value of a state; or what a proposal would have earned on a fork. Returns that sum over turns
+add increments, use differences of levels, and leave counterfactuals out (invariant 10)."""
 
 
 @runtime_checkable
@@ -44,8 +47,8 @@ class Environment(Protocol):
 
     roles: tuple[str, ...]
     """Roles it knows how to observe; empty: any."""
-    components: Mapping[str, Literal["increment", "level"]]
-    """Score components its steps emit, and whether each is a gain or the value of a state."""
+    components: Mapping[str, ComponentKind]
+    """Score components that its steps emit, and what kind of number each is."""
     weights: Mapping[str, float]
     """Default weight of each component in the Mix (1 where absent)."""
 
@@ -167,7 +170,7 @@ class RewardSource(Protocol):
     """
 
     scope: Literal["action", "joint", "siblings", "episode"]
-    components: Mapping[str, Literal["increment", "level"]]
+    components: Mapping[str, ComponentKind]
     weights: Mapping[str, float]
     """Default weights in the Mix."""
     policy_fault: float
@@ -178,33 +181,21 @@ class RewardSource(Protocol):
         """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
 
 
-class PlayContext(Protocol):
-    """What a sampler plays with."""
-
-    environment: Environment
-    team: Team
-    step: int
-    evaluation: bool
-    scores: Scores
-    """Written during play, by the sources that the selection needs."""
-    strands: Strands
-
-    def seed(self, key: Key, what: str) -> int:
-        """64 bits keyed by (run seed, place, purpose)."""
-
-    def sampling(self, role: str) -> Sampling: ...
-
-    async def act(self, key: Key, role: str, briefing: Briefing, state: Any, branches: int) -> Any: ...
-
-
 @runtime_checkable
 class Sampler(Protocol):
     """Grows trees."""
 
-    chains: int
-    branches: int
+    @property
+    def plan(self) -> Plan:
+        """How it samples, for an estimator's `check`."""
 
-    async def play(self, task: Task, epoch: int, chain: int, ctx: Any) -> Tree:
+    def sampling(self, role: str) -> Sampling:
+        """How a role's tokens are drawn."""
+
+    def for_evaluation(self, greedy: bool) -> Sampler:
+        """The same, playing each task once as the policy would."""
+
+    async def play(self, task: Task, epoch: int, chain: int, ctx: Play) -> Tree:
         """One tree."""
 
 
@@ -471,13 +462,3 @@ class Build(Protocol):
 
     def make(self, kind: str, table: Any, path: str) -> Any:
         """Another component."""
-
-
-class Kinded(Protocol):
-    """A plugin class that says its kind (optional; the registry knows it anyway)."""
-
-    kind: ClassVar[str]
-
-
-__all__ = [name for name in dir() if name[:1].isupper()]
-_ = (AsyncIterator, AbstractAsyncContextManager, Iterable)

@@ -19,7 +19,7 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from coterie.core.config import MAPS, TABLES, RunConfig, as_table
+from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, as_table
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import plugins
 from coterie.core.validation import validate
@@ -73,6 +73,7 @@ def load(source: str | Path | Mapping[str, Any] | RunConfig, *, overrides: Seque
     if isinstance(source, RunConfig):
         source = source.model_dump(mode="json")
     merged = _Layers()
+    merged.add(DEFAULT_TYPES, "default")
     if isinstance(source, Mapping):
         name = str(source.get("name", "run"))
         _extend(merged, copy.deepcopy(dict(source)), "python", None, ())

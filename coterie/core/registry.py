@@ -32,10 +32,11 @@ class Entry:
     """The object, or `"module:attribute"`."""
     distribution: str
 
-    def load(self) -> Any:
+    def load(self, path: str = "") -> Any:
+        """The object itself; `path` is where the configuration names it, for errors."""
         if not isinstance(self.target, str) or self.kind == "recipe":
             return self.target
-        return import_object(self.target, f"{self.kind} '{self.name}' of {self.distribution}")
+        return import_object(self.target, f"{self.kind} '{self.name}' of {self.distribution}", path)
 
 
 class Registry:
@@ -88,11 +89,11 @@ class Registry:
             PluginError: unknown, or its module doesn't import.
             MissingExtra: its module needs an optional package that isn't there.
         """
-        return self.find(kind, name, path=path).load()
+        return self.find(kind, name, path=path).load(path)
 
 
-def import_object(target: str, what: str) -> Any:
-    """Import `package.module:Object`; `what` names it in errors.
+def import_object(target: str, what: str, path: str = "") -> Any:
+    """Import `package.module:Object`; `what` and `path` name it in errors.
 
     Raises:
         PluginError: no such module or attribute, or the module fails.
@@ -107,12 +108,12 @@ def import_object(target: str, what: str) -> Any:
         root = (error.name or "").split(".")[0]
         if root in EXTRA_OF:
             raise MissingExtra(root, EXTRA_OF[root], needed_by=what) from error
-        raise PluginError(f"{what} can't be imported from '{target}'", why=str(error)) from error
+        raise PluginError(f"{what} can't be imported from '{target}'", path=path, why=str(error)) from error
     except AttributeError as error:
-        raise PluginError(f"{what} can't be imported from '{target}'", why=str(error)) from error
+        raise PluginError(f"{what} can't be imported from '{target}'", path=path, why=str(error)) from error
     except MissingExtra:
         raise
     except Exception as error:  # a plugin's module may fail in any way
-        raise PluginError(f"{what} fails when '{module_name}' is imported",
+        raise PluginError(f"{what} fails when '{module_name}' is imported", path=path,
                           why=f"{type(error).__name__}: {error}") from error
     return found

@@ -10,10 +10,10 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import ActionView, EpisodeView, JointView, RewardSource, SiblingsView
+from coterie.core.protocols import ActionView, ComponentKind, EpisodeView, JointView, RewardSource, SiblingsView
 from coterie.core.types import TEAM, Key, Node, Score, Scores, Tree
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
@@ -44,7 +44,7 @@ class Mix:
     """Per component; 1 where absent."""
     alpha: float = 1.0
     """Weight of everything that belongs to the team (arXiv 2510.11062, Algorithm 1)."""
-    kinds: Mapping[str, Literal["increment", "level"]] = field(default_factory=dict)
+    kinds: Mapping[str, ComponentKind] = field(default_factory=dict)
     """Per component; increment where absent."""
 
     def weight(self, role: str, component: str) -> float:

@@ -105,7 +105,7 @@ def raises(register):
     (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
 ])
 def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, says):
-    good = FakeEntry("good", "a-good-dist" if "already" not in says else "good-dist", lambda: module(f=register_rewards))
+    good = FakeEntry("good", "a-good-dist" if "already" not in says else "good-dist", lambda: module(register_rewards=register_rewards))
     broken.dist.name = "z-" + broken.dist.name.removeprefix("z-")
     entries += [broken, good]
     manager, reports = loaded()
@@ -118,7 +118,7 @@ def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypa
 
 
 def test_a_taken_name_can_be_had_by_its_distribution(entries):
-    entries += [FakeEntry("one", "a-dist", lambda: module(f=register_rewards)),
+    entries += [FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
                 FakeEntry("two", "b-dist", lambda: module(f=taken))]
     manager, _ = loaded()
     assert manager.registry.load("reward", "b-dist:mine").__name__ == "loads"
@@ -126,7 +126,7 @@ def test_a_taken_name_can_be_had_by_its_distribution(entries):
 
 
 def test_third_party_plugins_can_be_limited(entries):
-    entries += [FakeEntry("one", "a-dist", lambda: module(f=register_rewards)), FakeEntry("two", "b-dist", broken_import)]
+    entries += [FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)), FakeEntry("two", "b-dist", broken_import)]
     assert set(loaded(frozenset({"one"}))[1]) == {"one"}
     assert set(loaded(frozenset({"a-dist"}))[1]) == {"one"}
     assert set(loaded(frozenset())[1]) == set()

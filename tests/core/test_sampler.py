@@ -100,11 +100,6 @@ def test_sampled_expansion_is_a_uniform_keyed_draw():
 
 
 def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
-    run = run_of(play="tests.games:stops", order=["one", "two"], max_turns=4,
-                 sampler={"branches": 2}, rewards={"environment": {"type": "environment", "weights": {"sum": -1}}})
-    tree = play(run)[0][0]
-    # with a negative weight `stop` (0) ties with branch 0 (0): the first is taken for ever, so invert
-    assert len(nodes(tree)) == 8
     run = run_of(play="tests.games:stops", order=["one", "two"], max_turns=4, sampler={"branches": 2},
                  rewards={"environment": {"type": "environment"}, "halt": {"type": "function",
                           "function": "tests.core.test_sampler:likes_stop"}})
@@ -119,8 +114,8 @@ def likes_stop(view):
 
 
 def test_the_turn_limit_cuts_and_says_so():
-    leaf = next(leaf for _, leaf in play(run_of())[0][0].leaves())
-    assert leaf[1].cut and not leaf[1].terminal if isinstance(leaf, tuple) else leaf.cut and not leaf.terminal
+    (_, leaf), = play(run_of())[0][0].leaves()
+    assert leaf.cut and not leaf.terminal
 
 
 def test_an_environment_may_decide_who_acts():
@@ -185,4 +180,4 @@ def test_a_conversation_extends_the_ids_that_were_sampled():
 def test_scripted_prompts_are_what_the_engine_is_asked():
     games.CALLS.clear()
     play(run_of())
-    assert games.CALLS[:3] == ["one turn0"] * 3
+    assert [text.strip() for text in games.CALLS[:3]] == ["one turn0"] * 3

@@ -286,7 +286,8 @@ def test_pass_at_k_golden_and_limits():
 @pytest.mark.parametrize(
     ("probability", "df", "table"),
     [(0.975, 1, 12.7062047362), (0.975, 2, 4.3026527297), (0.975, 5, 2.5705818356), (0.995, 10, 3.1692726726),
-     (0.975, 30, 2.0422724563), (0.975, 200, 1.9718962236), (0.975, 201, 1.9718365063), (0.025, 7, -2.3646242516)],
+     (0.975, 30, 2.0422724563), (0.975, 200, 1.9718962236), (0.975, 201, 1.9718365063),
+     (0.025, 7, -2.3646242516)],
 )  # fmt: skip
 def test_student_t_is_the_printed_table(probability, df, table):
     assert student_t(probability, df) == pytest.approx(table, abs=2e-7)

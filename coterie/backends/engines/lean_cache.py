@@ -74,6 +74,7 @@ class Bucket:
                  dtype: torch.dtype, device: torch.device) -> None:  # fmt: skip
         count, siblings = len(groups), max(len(rows) for _, rows in groups)
         longest = max(length for length, _ in groups)
+        self.idle = idle
         self.lengths = np.array([length for length, _ in groups])
         self.slots = np.full((count, siblings), idle, dtype=np.int64)
         for index, (_, rows) in enumerate(groups):
@@ -104,23 +105,23 @@ class Bucket:
         for name in ("own_keys", "own_values"):
             old = getattr(self, name)
             new = old.new_empty(*old.shape[:4], capacity, old.shape[5])
-            new[:, :, :, :, : self.capacity] = old
+            new[:, :, :, :, : old.shape[4]] = old
             setattr(self, name, new)
 
     def take(self, other: Bucket, tokens: int) -> None:
         """Copy the caches of the rows that sat in another bucket and now sit here."""
-        place = {row: (g, k) for (g, k), row in np.ndenumerate(other.slots)}
-        moves = [(g, k, *place[row]) for (g, k), row in np.ndenumerate(self.slots)
-                 if row in place and g < len(self.lengths)]  # fmt: skip
+        place = {row: at for at, row in np.ndenumerate(other.slots) if row != self.idle}
+        moves = [(*at, *place[row]) for at, row in np.ndenumerate(self.slots) if row in place]
         if not moves:
             return
-        to_g, to_k, from_g, from_k = (torch.tensor(column, device=self.keys.device) for column in zip(*moves))
-        length = min(self.keys.shape[3], other.keys.shape[3])
-        for name in ("keys", "values"):
-            getattr(self, name)[:, to_g, :, :length] = getattr(other, name)[:, from_g, :, :length]
+        to_g, to_k, from_g, from_k = torch.tensor(moves, device=self.keys.device).T
         for name in ("own_keys", "own_values"):
             new = getattr(self, name).transpose(2, 3)  # (layers, G, K, heads, capacity, width)
             new[:, to_g, to_k, :, :tokens] = getattr(other, name).transpose(2, 3)[:, from_g, from_k, :, :tokens]
+        first = to_k == 0  # every group has a row there, and one copy of its prompt is enough
+        to_g, from_g, length = to_g[first], from_g[first], min(self.keys.shape[3], other.keys.shape[3])
+        for name in ("keys", "values"):
+            getattr(self, name)[:, to_g, :, :length] = getattr(other, name)[:, from_g, :, :length]
 
 
 def surviving(buckets: Sequence[Bucket], alive: np.ndarray) -> list[Group]:

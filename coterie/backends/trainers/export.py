@@ -1,0 +1,64 @@
+"""A policy as a folder that transformers or PEFT load alone."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import save_file
+
+from coterie.backends.trainers.policies import Policy
+
+
+def export(policy: Policy, folder: Path, *, merge: bool) -> None:
+    """Write a Hugging Face folder, or for an unmerged `lora` policy a PEFT adapter folder.
+
+    An adapter names its base: the hub id or folder of the configuration; where the base was made or
+    warm-started in this run it is written too, to `folder/base`.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    start = policy.start
+    if policy.adapter is None:
+        model = _without_adapters(policy.module) if policy.module is start.peft else policy.model
+        _write_model(model, start.tokenizer, folder)
+    elif merge:
+        _write_model(_merged(start.peft, policy.adapter), start.tokenizer, folder)
+    else:
+        _write_adapter(policy, folder)
+
+
+def _write_model(model: Any, tokenizer: Any, folder: Path) -> None:
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def _write_adapter(policy: Policy, folder: Path) -> None:
+    from peft import get_peft_model_state_dict
+
+    start, adapter = policy.start, policy.adapter
+    if start.made:
+        base = (folder / "base").resolve()
+        _write_model(_without_adapters(start.peft), start.tokenizer, base)
+    else:
+        local = Path(str(start.config.model)).expanduser()
+        base = local.resolve() if local.is_dir() else start.config.model
+    tensors = get_peft_model_state_dict(start.peft, adapter_name=adapter, save_embedding_layers=False)
+    save_file(
+        {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
+        str(folder / "adapter_model.safetensors"),
+        metadata={"format": "pt"},
+    )
+    settings = copy.copy(start.peft.peft_config[adapter])
+    settings.base_model_name_or_path, settings.revision = str(base), start.config.revision
+    settings.inference_mode = True
+    settings.save_pretrained(str(folder))
+    start.tokenizer.save_pretrained(folder)
+
+
+def _without_adapters(peft: Any) -> Any:
+    return copy.deepcopy(peft).unload() if peft is not None else None
+
+
+def _merged(peft: Any, adapter: str) -> Any:
+    return copy.deepcopy(peft).merge_and_unload(adapter_names=[adapter])

@@ -1,0 +1,290 @@
+"""Who owns which weights: starts, shared bases, adapters.
+
+Policies with the same `model`, `revision`, `dtype` and `warm_start` have one *start*: they begin with identical weights. In a
+start, all `lora` and `none` policies share one frozen base; each `lora` policy has an adapter in it, named
+like the policy. Each `full` policy has a module of its own.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from coterie.backends.models.loading import load_model
+from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.optim import PolicyOptimizer, check_schedule
+from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
+from coterie.core.draws import seed64
+from coterie.core.errors import ConfigError, MissingExtra
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """The weights that some policies begin with."""
+
+    name: str
+    """Its first policy."""
+    policies: tuple[str, ...]
+    config: PolicyConfig
+    """The first policy's."""
+    tokenizer: Any
+    context: int
+    frozen: Any = None
+    """A CausalLM that holds the starting weights: the shared base, or a copy kept as reference."""
+    peft: Any = None
+    """The PeftModel around `frozen`, where there are adapters."""
+    warmed: bool = False
+
+    @property
+    def made(self) -> bool:
+        """The weights can't be read again from a hub id or a folder."""
+        return self.warmed or isinstance(self.config.model, ModelInit)
+
+    @contextmanager
+    def plain(self) -> Iterator[Any]:
+        """The starting weights without any adapter."""
+        with self.peft.disable_adapter() if self.peft is not None else nullcontext():
+            yield self.frozen
+
+    def weights(self) -> dict[str, torch.nn.Parameter]:
+        """The frozen weights by their names in a plain model."""
+        return plain_parameters(self.frozen)
+
+
+@dataclass(slots=True, eq=False)
+class Policy:
+    """One policy's weights."""
+
+    name: str
+    config: PolicyConfig
+    start: Start
+    model: Any
+    """The CausalLM that a forward goes through: its own, or the base that it shares."""
+    scorer: Scorer
+    adapter: str | None = None
+    optimizer: PolicyOptimizer | None = None
+    version: int = 0
+
+    @property
+    def module(self) -> Any:
+        """What an engine is given: the PeftModel where the base has adapters."""
+        shares = self.start.peft is not None and self.model is self.start.frozen
+        return self.start.peft if shares else self.model
+
+    def own(self) -> dict[str, torch.nn.Parameter]:
+        """Its weights: the adapter's for `lora`, all for the others; names free of PEFT's."""
+        if self.adapter is None:
+            return plain_parameters(self.model)
+        return adapter_parameters(self.model, self.adapter)
+
+    def digest(self) -> str:
+        """sha256 over names, dtypes, shapes and bytes of its own weights."""
+        return digest(self.own())
+
+    def renew_optimizer(self) -> None:
+        """A fresh optimiser over the weights as they are."""
+        if self.config.train != "none":
+            self.optimizer = PolicyOptimizer(self.own(), self.config.optimizer)
+
+    @contextmanager
+    def scoring(self) -> Iterator[Scorer]:
+        """The policy as it plays."""
+        with ExitStack() as stack:
+            if self.adapter is not None:
+                self.start.peft.set_adapter(self.adapter)
+            elif self.model is self.start.frozen:
+                stack.enter_context(self.start.plain())
+            stack.enter_context(self.scorer.session())
+            yield self.scorer
+
+    @contextmanager
+    def training(self, seed: int) -> Iterator[Scorer]:
+        """The policy as it is trained: with adapter dropout, drawn from `seed`, and checkpointing if asked."""
+        drops = [m for m in self._dropouts() if m.p > 0]
+        layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
+        device = next(self.model.parameters()).device
+        with ExitStack() as stack:
+            if drops:
+                stack.enter_context(torch.random.fork_rng(devices=[device] if device.type == "cuda" else []))
+                torch.manual_seed(seed % 2**63)
+            scorer = stack.enter_context(self.scoring())
+            # Only these: a model's own dropout would make the ratio to the behaviour policy noise.
+            for module in (*drops, *layers):
+                module.training = True
+            try:
+                yield scorer
+            finally:
+                for module in (*drops, *layers):
+                    module.training = False
+
+    @contextmanager
+    def reference(self) -> Iterator[Any]:
+        """The weights it started with.
+
+        Raises:
+            ConfigError: they were not kept, since nothing said that they are needed.
+        """
+        if self.start.frozen is None:
+            raise ConfigError(
+                f"policy '{self.name}' has no reference weights",
+                path=f"policies.{self.name}",
+                why="the starting weights of a fully trained policy are kept only where the loss or the "
+                "estimator names ref_logprobs in its `needs`",
+            )
+        with self.start.plain() as model:
+            yield model
+
+    def _dropouts(self) -> Iterator[torch.nn.Dropout]:
+        if self.adapter is None:
+            return
+        for module in self.model.modules():
+            table = getattr(module, "lora_dropout", None)
+            if table is not None and self.adapter in table and isinstance(table[self.adapter], torch.nn.Dropout):
+                yield table[self.adapter]
+
+
+def starts_of(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
+    """First policy of each start -> all policies of it, in the configuration's order."""
+    found: dict[str, list[str]] = {}
+    for name, config in policies.items():
+        key = config.model_dump_json(include={"model", "revision", "dtype", "warm_start"})
+        found.setdefault(key, []).append(name)
+    return {names[0]: tuple(names) for names in found.values()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """How policies are set up."""
+
+    seed: int
+    vocabulary: tuple[str, ...]
+    device: Any
+    packing: bool
+    budget: int
+    checkpointing: bool
+    references: bool
+
+
+def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[Start], dict[str, Policy]]:
+    """Load every start once, copy it for the policies that own their weights, and attach adapters."""
+    for name, config in configs.items():
+        _check(name, config)
+    starts, policies = [], {}
+    for names in starts_of(configs).values():
+        start, members = _set_up_start({name: configs[name] for name in names}, plan)
+        starts.append(start)
+        policies.update(members)
+    return starts, {name: policies[name] for name in configs}
+
+
+def _check(name: str, config: PolicyConfig) -> None:
+    check_schedule(config.optimizer, f"policies.{name}.optimizer")
+    if config.lora is not None and config.train != "lora":
+        raise ConfigError(
+            f"`lora` is set, and nothing reads it: the policy's `train` is {config.train}",
+            path=f"policies.{name}.lora",
+            mend=f"set policies.{name}.train=lora, or drop the table",
+        )
+
+
+def _set_up_start(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[Start, dict[str, Policy]]:
+    first, config = next(iter(configs.items()))
+    loaded = load_model(config, policy=first, seed=plan.seed, vocabulary=plan.vocabulary)
+    original = loaded.module.to(plan.device).eval()
+    if plan.checkpointing:
+        original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    start = Start(first, tuple(configs), config, loaded.tokenizer, loaded.context)
+    full = [name for name, config in configs.items() if config.train == "full"]
+    if len(full) < len(configs) or plan.references:
+        start.frozen = original.requires_grad_(False)
+    modules = {name: copy.deepcopy(original) for name in full[start.frozen is None :]}
+    if start.frozen is None:
+        modules[full[0]] = original
+    _attach_adapters(start, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
+    scorers: dict[int, Scorer] = {}  # by model: those who share a base share its scorer
+    members = {}
+    for name, member in configs.items():
+        model = modules.get(name, start.frozen)
+        if name in modules:
+            model.requires_grad_(True)
+        if id(model) not in scorers:
+            scorers[id(model)] = Scorer(model, packing=plan.packing, budget=plan.budget, name=name)
+        adapter = adapter_name(name) if member.train == "lora" else None
+        members[name] = Policy(name, member, start, model, scorers[id(model)], adapter)
+        members[name].renew_optimizer()
+    return start, members
+
+
+def _attach_adapters(start: Start, configs: Mapping[str, PolicyConfig], plan: Plan) -> None:
+    if not configs:
+        return
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "torch", needed_by="train: lora") from error
+    for name, config in configs.items():
+        lora = config.lora or LoraSettings()
+        settings = peft.LoraConfig(
+            r=lora.rank,
+            lora_alpha=lora.alpha,
+            lora_dropout=lora.dropout,
+            target_modules=lora.target_modules,
+            task_type="CAUSAL_LM",
+        )
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed64(plan.seed, name, "lora") % 2**63)
+            if start.peft is None:
+                start.peft = peft.get_peft_model(start.frozen, settings, adapter_name=adapter_name(name))
+            else:
+                start.peft.add_adapter(adapter_name(name), settings)
+        for parameter in adapter_parameters(start.frozen, adapter_name(name)).values():
+            if parameter.dtype == torch.bfloat16:  # trained without a master, so it must be fp32 itself
+                parameter.data = parameter.data.float()
+    start.peft.eval()
+
+
+def adapter_name(policy: str) -> str:
+    """The policy's name where a torch ModuleDict and PEFT can hold it, else one made from it."""
+    plain = re.fullmatch(r"[A-Za-z_][\w-]*", policy) is not None
+    if plain and "lora_" not in policy and not hasattr(torch.nn.ModuleDict(), policy):
+        return policy
+    return "policy_" + hashlib.sha256(policy.encode()).hexdigest()[:12]
+
+
+def plain_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
+    """Weights of a model by the names they have without adapters; tied ones once."""
+    return {
+        name.replace(".base_layer.", "."): parameter
+        for name, parameter in model.named_parameters()
+        if "lora_" not in name
+    }
+
+
+def adapter_parameters(model: Any, adapter: str) -> dict[str, torch.nn.Parameter]:
+    """One adapter's weights; the adapter's name is left out of theirs."""
+    found = {}
+    for name, parameter in model.named_parameters():
+        pieces = name.split(".")
+        for place, piece in enumerate(pieces[:-1]):
+            if piece.startswith("lora_") and pieces[place + 1] == adapter:
+                found[".".join(pieces[: place + 1] + pieces[place + 2 :])] = parameter
+    return found
+
+
+def digest(tensors: Mapping[str, Tensor], head: int | None = None) -> str:
+    """sha256 over names, dtypes, shapes and bytes; with `head`, of each tensor's first values only."""
+    hashed = hashlib.sha256()
+    for name in sorted(tensors):
+        tensor = tensors[name].detach()
+        values = tensor.reshape(-1)[:head].contiguous().cpu()
+        hashed.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        hashed.update(values.view(torch.uint8).numpy().tobytes())
+    return hashed.hexdigest()

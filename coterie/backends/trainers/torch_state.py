@@ -1,0 +1,163 @@
+"""The torch trainer's state in a folder: safetensors and one JSON file, restored bit for bit.
+
+    state.json                              versions, step counts, which files belong to whom
+    policies/<policy>.safetensors           its own weights: all, or its adapter's; none for `train: none`
+    policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
+    starts/<policy>.safetensors             frozen starting weights that can't be read from anywhere else
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from coterie.backends.trainers.policies import Policy, Start, digest
+from coterie.core.errors import RunFolderError
+
+_FORMAT = 1
+_HEAD = 1024
+"""Values of each tensor that tell whether a base is the one that the run began with."""
+
+
+def save(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) -> None:
+    """Write everything that `load` needs; the folder is made."""
+    for name, policy in policies.items():
+        if policy.optimizer is not None:
+            _write(_weights_file(folder, name), policy.own())
+            _write(_optimizer_file(folder, name), policy.optimizer.state())
+    for start in starts:
+        if start.frozen is not None and start.made:
+            _write(_start_file(folder, start.name), start.weights())
+    state = {
+        "format": _FORMAT,
+        "policies": {
+            name: {
+                "train": policy.config.train,
+                "version": policy.version,
+                "optimizer_steps": policy.optimizer.count if policy.optimizer is not None else 0,
+            }
+            for name, policy in policies.items()
+        },
+        "starts": {
+            start.name: {
+                "policies": list(start.policies),
+                "warmed": start.warmed,
+                "head_sha256": digest(start.weights(), _HEAD) if start.frozen is not None else None,
+            }
+            for start in starts
+        },
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+
+
+def load(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) -> None:
+    """Restore what `save` wrote into policies of the same configuration.
+
+    Raises:
+        RunFolderError: a file is missing or damaged, or it is of other policies or shapes.
+    """
+    state = _read_state(folder)
+    _same("policies", {n: s["train"] for n, s in state["policies"].items()},
+          {n: p.config.train for n, p in policies.items()}, folder)  # fmt: skip
+    _same("starts", {n: s["policies"] for n, s in state["starts"].items()},
+          {s.name: list(s.policies) for s in starts}, folder)  # fmt: skip
+    for start in starts:
+        _load_start(folder, start, state["starts"][start.name])
+    for name, policy in policies.items():
+        saved = state["policies"][name]
+        policy.version = saved["version"]
+        if policy.optimizer is not None:
+            fill(policy.own(), _weights_file(folder, name))
+            where = _optimizer_file(folder, name)
+            policy.optimizer.restore(_read(where), saved["optimizer_steps"], str(where))
+
+
+def _load_start(folder: Path, start: Start, saved: dict[str, Any]) -> None:
+    start.warmed = saved["warmed"]
+    if start.frozen is None:
+        return
+    if start.made:
+        fill(start.weights(), _start_file(folder, start.name))
+    if saved["head_sha256"] is not None and digest(start.weights(), _HEAD) != saved["head_sha256"]:
+        raise RunFolderError(
+            f"{start.config.model} is not the model that this run began with",
+            why="its weights differ from those that the checkpoint was made over",
+            mend=f"pin it: policies.{start.name}.revision, or put the old folder back",
+        )
+
+
+def fill(target: Mapping[str, Tensor], file: Path) -> None:
+    """Copy a file's tensors into parameters of the same names, shapes and dtypes.
+
+    Raises:
+        RunFolderError: they don't match.
+    """
+    source = _read(file)
+    wrong = sorted(set(target) ^ set(source))
+    if wrong:
+        raise RunFolderError(f"{file}: {len(wrong)} tensors are missing or too many, such as {wrong[0]}")
+    with torch.no_grad():
+        for name, tensor in target.items():
+            found = source[name]
+            if found.shape != tensor.shape or found.dtype != tensor.dtype:
+                raise RunFolderError(
+                    f"{file}: {name} is {found.dtype} {tuple(found.shape)}, "
+                    f"and the model has {tensor.dtype} {tuple(tensor.shape)}",
+                    why="the configuration of the model has changed",
+                )
+            tensor.copy_(found)
+
+
+def _same(what: str, saved: Any, now: Any, folder: Path) -> None:
+    if saved != now:
+        raise RunFolderError(
+            f"{folder} is of other {what}",
+            why=f"it has {saved}, the configuration has {now}",
+            mend="resume with the configuration that the run was started with",
+        )
+
+
+def _weights_file(folder: Path, policy: str) -> Path:
+    return folder / "policies" / f"{quote(policy, safe='')}.safetensors"
+
+
+def _optimizer_file(folder: Path, policy: str) -> Path:
+    return folder / "policies" / f"{quote(policy, safe='')}.optimizer.safetensors"
+
+
+def _start_file(folder: Path, policy: str) -> Path:
+    return folder / "starts" / f"{quote(policy, safe='')}.safetensors"
+
+
+def _write(file: Path, tensors: Mapping[str, Tensor]) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(file))
+
+
+def _read(file: Path) -> dict[str, Tensor]:
+    try:
+        return load_file(str(file))
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(
+            f"{file} can't be read", why=f"{type(error).__name__}: {error}", mend="resume from an earlier checkpoint"
+        ) from error
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    file = folder / "state.json"
+    try:
+        state: dict[str, Any] = json.loads(file.read_text())
+    except (OSError, ValueError) as error:
+        raise RunFolderError(f"{file} can't be read", why=f"{type(error).__name__}: {error}") from error
+    if state.get("format") != _FORMAT:
+        raise RunFolderError(f"{file} has format {state.get('format')}, and this version reads {_FORMAT}")
+    return state

@@ -1,0 +1,124 @@
+"""`coterie config`: a configuration, each value with where it came from."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coterie.cli.show import print_json
+from coterie.cli.words import json_option, overrides, plugin_option, scale_option
+from coterie.core.errors import MissingExtra
+
+if TYPE_CHECKING:
+    from coterie.core.recipes import Resolved
+
+log = logging.getLogger("coterie")
+PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
+RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
+
+
+@click.command(short_help="Show a configuration and where each value came from.")
+@click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
+@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@scale_option
+@json_option
+@plugin_option
+def command(source: str, words: tuple[str, ...], scale: str | None, as_json: bool) -> None:
+    """Show what a recipe comes to with its scale and overrides, each value with where it came from.
+
+    The configuration is checked as `coterie run` would; the settings of each plugin that the recipe leaves
+    alone are shown with their defaults. What is printed is YAML that `coterie run` takes.
+    """
+    from coterie.core.recipes import flatten, load
+
+    resolved = load(source, overrides=overrides(words), scale=scale)
+    _check(resolved)
+    table = with_defaults(resolved.table)
+    origins = {path: resolved.origins.get(path, "default") for path, _ in flatten(table)}
+    if as_json:
+        print_json({"name": resolved.name, "config": table, "origins": origins})
+        return
+    lines = list(_lines(table, origins))
+    width = min(64, max(len(text) for text, _ in lines))
+    for text, origin in lines:
+        click.echo(f"{text:<{width}}  {click.style('# ' + origin, dim=True)}" if origin else text)
+
+
+def _check(resolved: Resolved) -> None:
+    from coterie.core.compose import compose
+
+    try:
+        compose(resolved)
+    except MissingExtra as error:  # what is there can be shown all the same
+        log.warning("not checked in full: %s; %s", error.what, error.mend)
+
+
+def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
+    """The table with the chosen plugins' own defaults filled in, where they can be imported."""
+    filled: dict[str, Any] = json.loads(json.dumps(table))
+    for kind, settings in components(filled):
+        for name, value in _defaults(kind, settings.get("type")).items():
+            settings.setdefault(name, value)
+    return filled
+
+
+def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """(kind, its table) of every component of a configuration."""
+    from coterie.core.config import MAPS, TABLES
+
+    for name, kind in TABLES.items():
+        if table.get(name) is not None:
+            yield kind, table[name]
+    for name, kind in MAPS.items():
+        for settings in (table.get(name) or {}).values():
+            yield kind, settings
+    for settings in table["team"]["roles"].values():
+        yield "role", settings
+
+
+def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
+    from pydantic_core import PydanticSerializationError, to_jsonable_python
+
+    from coterie.core.plugins import plugins
+
+    try:
+        model = getattr(plugins().registry.load(kind, str(plugin)), "Config", None)
+    except MissingExtra:
+        return {}
+    found = {}
+    for name, field in model.model_fields.items() if model is not None else ():
+        if field.is_required():
+            continue
+        try:
+            found[name] = to_jsonable_python(field.get_default(call_default_factory=True))
+        except (PydanticSerializationError, TypeError, ValueError):
+            continue  # made from the other fields, or no plain value: nothing to show
+    return found
+
+
+def _lines(value: Mapping[str, Any], origins: Mapping[str, str], at: str = "") -> Iterator[tuple[str, str]]:
+    """(line of YAML, origin)."""
+    indent = "  " * (at.count(".") + 1 if at else 0)
+    for key, inner in value.items():
+        path = f"{at}.{key}" if at else str(key)
+        if isinstance(inner, Mapping) and inner:
+            yield f"{indent}{flow(key)}:", ""
+            yield from _lines(inner, origins, path)
+        else:
+            yield f"{indent}{flow(key)}: {flow(inner)}", origins.get(path, "default")
+
+
+def flow(value: Any) -> str:
+    """A value as one line of YAML 1.2: JSON, with quotes only where they are needed."""
+    if isinstance(value, str):
+        return value if PLAIN.fullmatch(value) and value.lower() not in RESERVED else json.dumps(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(flow, value))}]"
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{flow(key)}: {flow(inner)}" for key, inner in value.items()) + "}"
+    return json.dumps(value)

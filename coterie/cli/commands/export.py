@@ -1,0 +1,27 @@
+"""`coterie export`: a policy that transformers or PEFT load alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coterie.cli.commands.eval import checkpoint_option
+from coterie.cli.words import plugin_option
+
+
+@click.command(short_help="Write a policy as a Hugging Face folder or a PEFT adapter.")
+@click.argument("run", metavar="RUN", type=click.Path(path_type=Path))
+@click.option("--policy", metavar="NAME", required=True, help="Which policy of the run.")
+@click.option(
+    "-o", "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder to write."
+)
+@click.option("--merge", is_flag=True, help="Fold an adapter into the weights it was trained on.")
+@checkpoint_option
+@plugin_option
+def command(run: Path, policy: str, out: Path, merge: bool, checkpoint: Any) -> None:
+    """Write a policy of a run as a folder that transformers, or PEFT for an adapter, loads alone."""
+    from coterie.core import api
+
+    click.echo(api.export(run, policy, out, merge=merge, checkpoint=checkpoint))

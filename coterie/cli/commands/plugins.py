@@ -1,0 +1,56 @@
+"""`coterie plugins`: what was found, and what is wrong with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from coterie.cli.show import print_json
+from coterie.cli.words import json_option, plugin_option
+
+if TYPE_CHECKING:
+    from coterie.core.plugins import Report
+
+
+@click.command(short_help="List the plugins and what is wrong with the broken ones.")
+@json_option
+@plugin_option
+def command(as_json: bool) -> None:
+    """List every plugin with its distribution, what it provides by kind, and its errors.
+
+    A broken plugin stops nothing: this command tells of it, and exits 0. COTERIE_PLUGINS=a,b limits
+    third-party plugins, COTERIE_STRICT_PLUGINS=1 makes a broken one an error.
+    """
+    from coterie.core.plugins import plugins
+
+    reports = plugins().reports
+    if as_json:
+        print_json(
+            [
+                {
+                    "name": report.name,
+                    "distribution": report.distribution,
+                    "version": report.version,
+                    "ok": report.ok,
+                    "provides": report.provides,
+                    "errors": report.errors,
+                }
+                for report in reports
+            ]
+        )
+        return
+    click.echo("\n\n".join(_told(report) for report in reports))
+
+
+def _told(report: Report) -> str:
+    mark = click.style("ok", fg="green") if report.ok else click.style("broken", fg="red")
+    lines = [" ".join(filter(None, (click.style(report.distribution, bold=True), report.version, mark)))]
+    if report.name != report.distribution:
+        lines[0] += f"  (entry point {report.name})"
+    width = max((len(kind) for kind in report.provides), default=0)
+    lines += [f"  {kind:<{width}}  {', '.join(sorted(names))}" for kind, names in report.provides.items()]
+    for error in report.errors:
+        first, *rest = error.splitlines()
+        lines += [f"  {click.style('error:', fg='red')} {first}", *(f"    {line.strip()}" for line in rest)]
+    return "\n".join(lines)

@@ -1,0 +1,121 @@
+"""`coterie quickstart`: a team that learns on this machine, before your coffee is cold."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coterie.cli.curve import draw, require_matplotlib
+from coterie.cli.failure import INTERRUPTED
+from coterie.cli.interrupt import interruptible
+from coterie.cli.progress import progress
+from coterie.cli.show import duration, interval
+from coterie.core.errors import CoterieError
+
+RECIPE = "quickstart"
+TASKS = 1000
+"""Unseen tasks for each of the four evaluations."""
+EPISODES = 3
+
+
+@click.command(short_help="Train a small team from scratch on this machine, in minutes.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the run.")
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="The run's folder [runs/quickstart-<time>].",
+)
+def command(seed: int, out: Path | None) -> None:
+    """Make a tiny model, train a team of two roles with it, and measure before and after.
+
+    Both measurements are on 1,000 tasks of the test split, sampled and greedy. Prints three episodes; the
+    last line is JSON. The learning curve is `curve.png` in the run's folder.
+    """
+    from coterie.core.record import RunFolder, read_metrics
+
+    require_matplotlib()
+    with interruptible() as interrupt:
+        click.echo("making the model and its warm start")
+        folder, warm = _start(seed, out)
+        click.echo(f"  {duration(warm)}, in {folder}")
+        before = _measure(folder, "before training", "latest", interrupt)
+        click.echo("training")
+        trained = _train(folder, interrupt)
+        click.echo(f"  {duration(trained)}")
+        after = _measure(folder, "after training", "best", interrupt)
+        episodes = _episodes(folder)
+    curve = draw(
+        folder / "curve.png",
+        read_metrics(RunFolder(folder).metrics),
+        before,
+        after,
+        f"A team of two learns Plan-Path (seed {seed})",
+    )
+    for episode in episodes:
+        click.echo(f"\n{episode}")
+    click.echo(f"\nlearning curve: {curve}\n")
+    result = {
+        "before": before,
+        "after": after,
+        "seconds": round(warm + trained, 1),
+        "curve": str(curve),
+        "run": str(folder),
+    }
+    click.echo(json.dumps(result))
+
+
+def _start(seed: int, out: Path | None) -> tuple[Path, float]:
+    """Make the run, its model warm-started and saved as step 0; (folder, seconds)."""
+    from coterie.core import api
+
+    at_once = threading.Event()
+    at_once.set()  # interrupted before its first step
+    begin = time.perf_counter()
+    folder = api.train(RECIPE, overrides=(f"seed={seed}",), out=out, interrupt=at_once).folder
+    return folder, time.perf_counter() - begin
+
+
+def _train(folder: Path, interrupt: threading.Event) -> float:
+    """Go on to the end; seconds, loading the model included."""
+    from coterie.core import api
+
+    begin = time.perf_counter()
+    with progress() as shown:
+        result = api.train(None, resume=folder, progress=shown, interrupt=interrupt)
+    if not result.finished:
+        click.echo(f"stopped at step {result.step}; go on with: coterie run --resume {folder}", err=True)
+        sys.exit(INTERRUPTED)
+    return time.perf_counter() - begin
+
+
+def _measure(
+    folder: Path, title: str, checkpoint: str, interrupt: threading.Event
+) -> dict[str, dict[str, Any]]:
+    """Success on unseen tasks, sampled and greedy."""
+    from coterie.core import api
+
+    found = {}
+    click.echo(f"{title}, on {TASKS:,} unseen tasks")
+    for key, greedy in (("success", False), ("success_greedy", True)):
+        if interrupt.is_set():
+            click.echo(f"stopped; the run is in {folder}", err=True)
+            sys.exit(INTERRUPTED)
+        result = api.evaluate(folder, split="test", tasks=TASKS, greedy=greedy, checkpoint=checkpoint)  # type: ignore[arg-type]
+        found[key] = result.success.as_dict()
+        if found[key]["mean"] is None:
+            raise CoterieError("no test episode has an outcome, so there is nothing to report")
+        click.echo(f"  {'greedy ' if greedy else 'sampled'}  {interval(found[key])}")
+    return found
+
+
+def _episodes(folder: Path) -> list[str]:
+    from coterie.core import api
+
+    return list(api.evaluate(folder, split="test", tasks=EPISODES, show=EPISODES).episodes)

@@ -1,0 +1,85 @@
+"""`coterie run`: train, and go on after an interruption."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from coterie.cli.failure import INTERRUPTED
+from coterie.cli.interrupt import interruptible
+from coterie.cli.progress import progress
+from coterie.cli.show import duration, share
+from coterie.cli.words import plugin_option, scale_option, source_and_overrides
+from coterie.core.errors import UserError
+
+if TYPE_CHECKING:
+    from coterie.core.api import TrainResult
+
+
+@click.command(short_help="Train a team.")
+@click.argument("words", metavar="[RECIPE|FILE] [KEY=VALUE]...", nargs=-1)
+@click.option(
+    "--out", metavar="DIR", type=click.Path(path_type=Path), help="The run's folder [runs/<recipe>-<time>]."
+)
+@click.option(
+    "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with the run in this folder."
+)
+@scale_option
+@plugin_option
+def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale: str | None) -> None:
+    """Train a team on a recipe or a YAML file, with settings overridden as KEY=VALUE.
+
+    \b
+        coterie run plan_path algorithm.alpha=0.5 --scale cpu
+        coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
+
+    Ctrl-C finishes the step, saves, and says how to resume; a second one stops at once.
+    """
+    from coterie.core import api
+
+    source, overrides = source_and_overrides(words)
+    if source is None and resume is None:
+        raise no_recipe()
+    if out is not None and resume is not None:
+        raise UserError("--out and --resume exclude each other", why="a resumed run stays in its folder")
+    with interruptible() as interrupt, progress() as shown:
+        result = api.train(
+            source,
+            overrides=overrides,
+            scale=scale,
+            out=out,
+            resume=resume,
+            progress=shown,
+            interrupt=interrupt,
+        )
+    report(result)
+    if interrupt.is_set() and not result.finished:
+        sys.exit(INTERRUPTED)
+
+
+def no_recipe() -> UserError:
+    """What there is, when nothing was asked for."""
+    from coterie.core.recipes import recipes
+
+    return UserError(
+        "nothing to run",
+        why="neither a recipe nor a file is named, and no folder to --resume",
+        mend="coterie run RECIPE, with one of: " + ", ".join(info.name for info in recipes()),
+    )
+
+
+def report(result: TrainResult) -> None:
+    """Where the run is and what came of it; how to go on where it is not finished."""
+    parts = [f"step {result.step}/{result.steps}"]
+    if result.metrics.get("eval/success") is not None:
+        parts.append(f"val success {share(result.metrics['eval/success'])}")
+    if result.seconds:
+        parts.append(f"trained for {duration(result.seconds)}")
+    elif result.finished:
+        parts.append("finished already")
+    click.echo(f"{result.folder}  {'  '.join(parts)}")
+    if not result.finished:
+        click.echo(f"not finished; go on with: coterie run --resume {result.folder}", err=True)

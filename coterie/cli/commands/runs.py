@@ -1,0 +1,83 @@
+"""`coterie runs`: which runs there are and where they stand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from coterie.cli.show import print_json, share, table
+from coterie.cli.words import json_option
+from coterie.core.errors import UserError
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """One run. None: not known, or nothing measured yet."""
+
+    name: str
+    path: str
+    recipe: str | None
+    step: int
+    steps: int | None
+    success: float | None
+    """The last on val; where the run evaluates none, that of its last training step, if it was sampled as
+    the policy would (the best of K is not success)."""
+    finished: bool | None
+    problem: str = ""
+
+
+@click.command(short_help="List the runs in a folder.")
+@click.argument("folder", metavar="[DIR]", type=click.Path(path_type=Path), default=Path("runs"))
+@json_option
+def command(folder: Path, as_json: bool) -> None:
+    """List the runs in DIR (default: runs), oldest first: recipe, step, success, finished or not."""
+    found = [standing(path) for path in run_folders(folder)]
+    if as_json:
+        print_json([asdict(one) for one in found])
+    elif not found:
+        click.echo(f"no runs in {folder}", err=True)
+    else:
+        click.echo(table(("run", "recipe", "step", "success", "finished"), [_row(one) for one in found]))
+
+
+def run_folders(folder: Path) -> list[Path]:
+    """The folder itself if it is a run, else the runs in it."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is no folder")
+    if (folder / "config.yaml").is_file():
+        return [folder]
+    configs = sorted(folder.glob("*/config.yaml"), key=lambda path: (path.stat().st_mtime, path))
+    return [path.parent for path in configs]
+
+
+def standing(path: Path) -> Standing:
+    """Read off a run's folder how far it is; what can't be read is said in `problem`."""
+    from coterie.core.recipes import read_yaml
+    from coterie.core.record import read_metrics
+
+    try:
+        config = read_yaml(path / "config.yaml")
+        metrics = path / "metrics.jsonl"
+        rows = read_metrics(metrics) if metrics.is_file() else []
+    except UserError as error:
+        return Standing(path.name, str(path), None, 0, None, None, None, error.what)
+    step = int(rows[-1]["step"]) if rows else 0
+    steps = (config.get("schedule") or {}).get("steps")
+    finished = None if steps is None else step >= steps
+    return Standing(path.name, str(path), config.get("name"), step, steps, _success(rows), finished)
+
+
+def _success(rows: list[dict[str, Any]]) -> float | None:
+    for row in reversed(rows):
+        if row.get("eval/success") is not None:
+            return float(row["eval/success"])
+    return rows[-1].get("success") if rows else None
+
+
+def _row(one: Standing) -> tuple[str, ...]:
+    steps = "?" if one.steps is None else str(one.steps)
+    finished = one.problem or {True: "yes", False: "no", None: "?"}[one.finished]
+    return one.name, one.recipe or "?", f"{one.step}/{steps}", share(one.success), finished

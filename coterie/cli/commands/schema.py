@@ -1,0 +1,56 @@
+"""`coterie schema`: for editors and for checks without Python."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import click
+
+from coterie.cli.show import print_json
+from coterie.cli.words import plugin_option
+from coterie.core.errors import MissingExtra, PluginError
+from coterie.core.registry import Entry
+
+UNCONFIGURED = ("recipe", "command")
+"""Kinds that have no table in a configuration."""
+
+
+@click.command(short_help="Print the JSON Schema of configurations.")
+@plugin_option
+def command() -> None:
+    """Print the JSON Schema of configurations.
+
+    Under `components` it has, by kind and name, the schema of each plugin's own settings; a plugin that
+    can't be imported here says what is missing.
+    """
+    from coterie.core.config import RunConfig
+    from coterie.core.plugins import plugins
+    from coterie.core.protocols import KINDS
+
+    registry = plugins().registry
+    components = {
+        kind: {entry.name: plugin_schema(entry) for entry in registry.entries(kind)}
+        for kind in KINDS
+        if kind not in UNCONFIGURED
+    }
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
+    print_json({**head, **RunConfig.model_json_schema(), "components": components})
+
+
+def plugin_schema(entry: Entry) -> dict[str, Any]:
+    """The schema of a plugin's Config."""
+    try:
+        target = entry.load()
+    except MissingExtra as error:
+        return {"unavailable": error.what, "mend": error.mend}
+    except PluginError as error:
+        return {"unavailable": str(error)}
+    model = getattr(target, "Config", None)
+    schema: dict[str, Any] = (
+        model.model_json_schema()
+        if model is not None
+        else {"type": "object", "properties": {}, "additionalProperties": False}
+    )
+    told = inspect.getdoc(target)
+    return {**schema, "description": told.partition("\n\n")[0]} if told else schema

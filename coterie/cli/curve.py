@@ -1,0 +1,124 @@
+"""The learning curve of a run as a PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import MissingExtra
+
+Interval = Mapping[str, Any]
+"""`{"mean", "ci95": [lo, hi], "n"}`"""
+
+BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
+SMOOTH = 0.8
+"""Weight of the past in the drawn reward; the raw one stays visible behind it."""
+
+
+def require_matplotlib() -> None:
+    """Say what is missing before minutes are spent, not after.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "torch", needed_by="the learning curve") from error
+
+
+def draw(
+    path: Path,
+    rows: Sequence[Mapping[str, Any]],
+    before: Mapping[str, Interval],
+    after: Mapping[str, Interval],
+    title: str,
+) -> Path:
+    """Success on val and training reward against generated tokens, between the test results.
+
+    Args:
+        rows: of `metrics.jsonl`.
+        before, after: {"success": interval, "success_greedy": interval} on test.
+    """
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    tokens = [total / 1000 for total in accumulate(float(row.get("tokens/generated") or 0) for row in rows)]
+    figure = Figure(figsize=(7.2, 5.4), layout="constrained")
+    FigureCanvasAgg(figure)  # not pyplot: it would choose a window system, and keep the figure
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
+    _success(top, rows, tokens, before, after)
+    _reward(bottom, rows, tokens)
+    top.set_title(title, loc="left", fontsize=11, fontweight="bold")
+    bottom.set_xlabel("generated tokens (thousands)")
+    for axes in (top, bottom):
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
+        axes.set_axisbelow(True)
+        axes.tick_params(colors=GREY)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _success(
+    axes: Any,
+    rows: Sequence[Mapping[str, Any]],
+    tokens: Sequence[float],
+    before: Mapping[str, Interval],
+    after: Mapping[str, Interval],
+) -> None:
+    end = tokens[-1] if tokens else 0.0
+    width = max(end, 1e-9)
+    measured = [(x, row) for x, row in zip(tokens, rows, strict=True) if row.get("eval/success") is not None]
+    xs = [x for x, _ in measured]
+    axes.plot(
+        xs, [row["eval/success"] for _, row in measured], color=BLUE, marker="o", markersize=4, label="val"
+    )
+    bounds = [row.get("eval/success_ci95") or [None, None] for _, row in measured]
+    if bounds and all(None not in pair for pair in bounds):
+        low, high = zip(*bounds, strict=True)
+        axes.fill_between(xs, low, high, color=BLUE, alpha=0.15, linewidth=0)
+    for key, label, shift, filled in (
+        ("success", "test, sampled", -0.012, True),
+        ("success_greedy", "test, greedy", 0.012, False),
+    ):
+        found = (before[key], after[key])
+        means = [one["mean"] for one in found]
+        axes.errorbar(
+            [shift * width, end + shift * width],
+            means,
+            yerr=[
+                [mean - one["ci95"][0] for mean, one in zip(means, found, strict=True)],
+                [one["ci95"][1] - mean for mean, one in zip(means, found, strict=True)],
+            ],
+            fmt="s" if filled else "D",
+            color=ORANGE,
+            markerfacecolor=ORANGE if filled else "white",
+            markersize=6,
+            capsize=3,
+            zorder=3,
+            label=f"{label}: {means[0]:.2f} → {means[1]:.2f}",
+        )
+    axes.set_ylim(-0.02, 1.02)
+    axes.set_ylabel("success")
+    axes.legend(frameon=False, loc="best", fontsize=9)
+
+
+def _reward(axes: Any, rows: Sequence[Mapping[str, Any]], tokens: Sequence[float]) -> None:
+    """Training reward, mean over roles."""
+    points = []
+    for x, row in zip(tokens, rows, strict=True):
+        own = [value for name, value in row.items() if name.startswith("reward/") and value is not None]
+        if own:
+            points.append((x, sum(own) / len(own)))
+    if not points:
+        return
+    xs, values = zip(*points, strict=True)
+    smooth = list(accumulate(values, lambda past, value: SMOOTH * past + (1 - SMOOTH) * value))
+    axes.plot(xs, values, color=BLUE, alpha=0.25, linewidth=1)
+    axes.plot(xs, smooth, color=BLUE, linewidth=1.8)
+    axes.set_ylabel("training reward")

@@ -1,0 +1,262 @@
+"""The game: states are values, positions are present, roles see what they should."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import os
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.types import TEAM, Action, Fault
+from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner, PlanPathSolver
+from coterie.plugins.envs.plan_path import PlanPath
+from coterie.plugins.envs.plan_path.render import compact
+from tests.plugins.envs.mazes import WALLED, start
+from tests.plugins.support import Build, action, briefing, context, make, wait
+
+SEATS = {name: make(seat, Build(name=name, path=f"team.roles.{name}")) for name, seat in
+         (("planner", PlanPathPlanner), ("executor", PlanPathExecutor), ("solver", PlanPathSolver))}
+
+
+def send(env, state, **texts):
+    actions = {role: action(text, SEATS[role], env.observe(state, role)) for role, text in texts.items()}
+    return wait(env.step(state, actions, context()))
+
+
+def prompt(env, state, role, notes=()):
+    return SEATS[role].render(briefing(env.observe(state, role), role, notes=notes))
+
+
+# ---- states are values
+
+
+def test_a_step_never_mutates_the_state_and_forks_are_independent():
+    env = make(PlanPath, size=4, rendering="compact")
+    root = start(env, *WALLED)
+    before = copy.deepcopy(root)
+    planned = send(env, root, planner="r0c1 r0c3").state
+    ends = [send(env, planned, executor=moves).state for moves in ("U", "D", "L D", "U R R", "")]
+    assert root == before and planned.position == root.position
+    assert len({env.digest(end) for end in ends}) == len(ends)
+    assert send(env, planned, executor="U R R").state == ends[3]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        root.position = 3
+
+
+def test_states_pickle_and_equal_states_have_equal_digests():
+    env = make(PlanPath, size=4)
+    state = send(env, send(env, start(env, *WALLED), planner="r0c1").state, executor="U U").state
+    again = pickle.loads(pickle.dumps(state))
+    assert again == state and env.digest(again) == env.digest(state)
+    # The same in another process, under another hash seed.
+    code = (
+        "from tests.plugins.envs.test_plan_path import *; env = make(PlanPath, size=4); "
+        "print(env.digest(send(env, send(env, start(env, *WALLED), planner='r0c1').state, executor='U U').state))"
+    )
+    other = {**os.environ, "PYTHONHASHSEED": "12345"}
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True)
+    assert found.stdout.strip() == env.digest(state)
+
+
+ROOT = Path(__file__).parents[3]
+
+
+def test_an_action_that_the_system_lost_is_no_action():
+    env = make(PlanPath, size=4)
+    lost = Action(calls=(), text="", fault=Fault(kind="system", reason="engine"))
+    with pytest.raises(SystemFault):
+        wait(env.step(start(env, *WALLED), {"executor": lost}, context()))
+
+
+def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
+    env = make(PlanPath, size=4)
+    step = send(env, start(env, *WALLED), executor="north")
+    assert step.state.here == (1, 1) and step.state.turn == 1
+    assert step.info == {"executor": {"readable": False}}
+    assert "couldn't be read" in env.diagnose(step.state, "executor")
+
+
+# ---- who sees what
+
+
+def test_the_present_position_is_shown_after_a_move():
+    for rendering in ("compact", "prose"):
+        env = make(PlanPath, size=4, rendering=rendering)
+        state = send(env, start(env, *WALLED), executor="U R R" if rendering == "compact" else "[U, R, R]").state
+        for role in ("planner", "executor", "solver"):
+            told = prompt(env, state, role)[-1]["content"]
+            assert "r0c3" in told and "r1c1" not in told
+            assert env.observe(state, role).position == (0, 3)
+
+
+def test_compact_prompts_golden():
+    env = make(PlanPath, size=4)
+    state = start(env, *WALLED)
+    assert compact(env.observe(state, "planner")) == "planner r1c1 G+2+2 #+0+1 #+1+0 :"
+    assert compact(env.observe(state, "solver")) == "solver r1c1 G+2+2 #+0+1 #+1+0 :"
+    assert compact(env.observe(state, "executor")) == "executor r1c1 G+2+2 #+0+1 #+1+0 plan :"
+    planned = send(env, state, planner="r0c1 r0c3").state
+    assert prompt(env, planned, "executor") == [
+        {"role": "user", "content": "executor r1c1 G+2+2 #+0+1 #+1+0 plan r0c1 r0c3 :"}]
+    moved = send(env, planned, executor="U R R").state
+    assert compact(env.observe(moved, "planner")) == "planner r0c3 G+3+0 #+1-1 #+2-2 :"
+    assert compact(env.observe(moved, "executor")) == "executor r0c3 G+3+0 #+1-1 #+2-2 plan :"
+
+
+def test_compact_prompts_golden_in_the_language_of_moves():
+    env = make(PlanPath, size=4, plan_language="moves")
+    planned = send(env, start(env, *WALLED), planner="U R R").state
+    assert compact(env.observe(planned, "executor")) == "executor r1c1 G+2+2 #+0+1 #+1+0 plan U R R :"
+
+
+def test_split_views_tell_the_executor_its_plan_and_the_walls_beside_it_only():
+    env = make(PlanPath, size=4, views="split", waypoint_words="offsets")
+    state = send(env, start(env, "....", ".S#.", "....", ".#.G"), planner="-1+0 -1+2").state
+    assert state.plan.waypoints == ((0, 1), (0, 3))
+    assert compact(env.observe(state, "planner")) == "planner r1c1 G+2+2 #+0+1 #+2+0 :"
+    assert compact(env.observe(state, "executor")) == "executor r1c1 #+0+1 plan -1+0 -1+2 :"
+    prose = make(PlanPath, size=4, views="split", rendering="prose")
+    told = prompt(prose, state, "executor")[-1]["content"]
+    assert "goal" not in told and "r3c3" not in told and "walls: R (wall)" in told and "r0c1, r0c3" in told
+    assert "The goal is r3c3" in prompt(prose, state, "planner")[-1]["content"]
+
+
+def test_compact_prompts_are_short_and_in_the_vocabulary():
+    rng = np.random.default_rng(0)
+    for more in ({}, {"views": "split", "waypoint_words": "offsets"}, {"plan_language": "moves"}):
+        env = make(PlanPath, size=4, wall_density=0.2, min_distance=3, max_moves=4, **more)
+        words, counts = set(env.vocabulary()), []
+        assert len(list(env.vocabulary())) == len(words)
+        for index in range(300):
+            state = env.reset(env.tasks("train", 0)[index], 0)
+            for role in ("planner", "executor"):
+                said = compact(env.observe(state, role)).split()
+                message = env.demonstrate(state, role, 0.3, rng)
+                assert {*said, *message.split()} <= words
+                assert 1 <= len(message.split()) <= 4
+                counts.append(len(said))
+                state = send(env, state, **{role: message}).state
+                if state.over:
+                    break
+        assert sum(4 <= count <= 12 for count in counts) > 0.97 * len(counts)
+
+
+def test_prose_golden():
+    env = make(PlanPath, size=4, rendering="prose", max_moves=4)
+    state = send(env, start(env, *WALLED), planner="[r0c1, r0c3]").state
+    system, user = prompt(env, state, "executor", notes=("Last turn you slept.",))
+    assert system["role"] == "system" and "executor" in system["content"]
+    assert user["content"] == """\
+Turn 1. The grid has 4 rows (r0 at the top) and 4 columns (c0 at the left).
+'#' is a wall, '.' is free, '@' is where you are now, 'G' is the goal.
+
+. . . .
+. @ # .
+. # . .
+. . . G
+
+You are at r1c1. The goal is r3c3.
+The planner's way-points: r0c1, r0c3.
+Last turn you slept.
+Your moves (U, D, L, R, at most 4) as a list such as [U, R, R]:"""
+
+
+def test_a_plan_is_for_the_turn_it_was_made_in():
+    env = make(PlanPath, size=4)
+    state = send(env, start(env, *WALLED), planner="r0c1").state
+    assert env.observe(state, "executor").plan == ((0, 1),)
+    after = send(env, state, executor="U").state
+    assert env.observe(after, "executor").plan == () and after.last_plan.waypoints == ((0, 1),)
+
+
+def test_a_plan_made_while_the_executor_walks_is_for_the_next_turn():
+    env = make(PlanPath, Build(order=[["planner", "executor"]]), size=4)
+    step = send(env, start(env, *WALLED), planner="r0c3", executor="U")
+    assert env.observe(step.state, "executor").plan == ((0, 3),)
+    assert step.state.last_plan is None
+    assert step.scores[TEAM, "team"] == pytest.approx(1 / 6) and (TEAM, "plan_team") not in step.scores
+
+
+# ---- what is told
+
+
+def test_the_diagnosis_says_what_happened():
+    env = make(PlanPath, size=4, max_moves=3)
+    state = start(env, *WALLED)
+    assert env.diagnose(state, "executor") == ""
+    state = send(env, send(env, state, planner="r0c1 r1c2").state, executor="U R D L").state
+    assert env.diagnose(state, "executor") == (
+        "Last turn you played 2 of 4 moves from r1c1. Move 3 (D) hit a wall. The walk stopped there. Only the first 3 "
+        "moves of a message are played. Your walk ended at r0c2.")
+    assert env.diagnose(state, "planner") == (
+        "Your way-point 2 (r1c2) is a wall. Last turn the executor played 2 of 4 moves from r1c1. Move 3 (D) hit a "
+        "wall. The walk stopped there. Only the first 3 moves of a message are played. The executor's walk ended at "
+        "r0c2.")
+    state = send(env, state, executor="U").state
+    assert "Move 1 (U) would have left the grid." in env.diagnose(state, "executor")
+    assert "played no move" in env.diagnose(send(env, state, executor="").state, "executor")
+
+
+def test_the_diagnosis_never_tells_the_distance():
+    env = make(PlanPath, size=4, max_moves=2)
+    state = send(env, send(env, start(env, *WALLED), planner="r0c1").state, executor="U R").state
+    assert not {"goal", "steps", "away"} & set(env.diagnose(state, "executor").lower().replace(".", "").split())
+
+
+# ---- the oracle's messages
+
+
+@pytest.mark.parametrize("more", [
+    {}, {"views": "split"}, {"views": "split", "waypoint_words": "offsets"}, {"plan_language": "moves"},
+    {"rendering": "prose"}, {"rendering": "prose", "plan_language": "moves", "views": "split"}])
+def test_demonstrations_without_noise_solve_the_game(more):
+    env = make(PlanPath, size=5, max_moves=3, **more)
+    rng = np.random.default_rng(0)
+    for index in range(100):
+        state = env.reset(env.tasks("train", 0)[index], 0)
+        for _ in range(-(-state.first // 3)):
+            planned = send(env, state, planner=env.demonstrate(state, "planner", 0.0, rng))
+            assert planned.scores["planner", "shortest"] == planned.scores["planner", "legal"] == 1.0
+            state = send(env, planned.state, executor=env.demonstrate(planned.state, "executor", 0.0, rng)).state
+        assert env.outcome(state)["success"] == 1.0
+
+
+def test_noise_replaces_moves_at_its_rate():
+    env = make(PlanPath, size=6, min_distance=4)
+    rng, kept, total = np.random.default_rng(0), 0, 0
+    for index in range(400):
+        state = env.reset(env.tasks("train", 0)[index], 0)
+        clean = env.demonstrate(state, "executor", 0.0, rng).split()
+        noisy = env.demonstrate(state, "executor", 0.6, rng).split()
+        assert len(clean) == len(noisy)
+        kept += sum(one == other for one, other in zip(clean, noisy, strict=True))
+        total += len(clean)
+    assert kept / total == pytest.approx(0.4 + 0.6 / 4, abs=0.03)  # a random move may be the right one
+
+
+# ---- configurations that make no sense
+
+
+@pytest.mark.parametrize(("order", "message"), [
+    (["planner"], "nobody in team.order moves"), ([["executor", "solver"]], "can't move at once")])
+def test_teams_that_cannot_play_are_refused(order, message):
+    with pytest.raises(ConfigError, match=message):
+        make(PlanPath, Build(order=order), size=4)
+
+
+def test_offsets_in_prose_are_refused():
+    with pytest.raises(ConfigError, match="prose names cells"):
+        make(PlanPath, size=4, rendering="prose", waypoint_words="offsets")
+
+
+def test_the_solver_plays_alone():
+    env = make(PlanPath, Build(order=["solver"]), size=4)
+    step = send(env, start(env, *WALLED), solver="U R R D D D")
+    assert step.scores[TEAM, "team"] == 1.0 and step.scores["solver", "shortest"] == 1.0

@@ -1,0 +1,148 @@
+"""What Plan-Path pays: golden numbers, nothing to farm, the planner's counterfactual."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.core.types import TEAM
+from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner
+from coterie.plugins.envs.plan_path import PlanPath
+from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, team_terms
+from tests.plugins.envs.mazes import WALLED, start
+from tests.plugins.support import Build, action, context, make, wait
+
+PLANNER = make(PlanPathPlanner, Build(name="planner", path="team.roles.planner"))
+EXECUTOR = make(PlanPathExecutor, Build(name="executor", path="team.roles.executor"))
+
+
+def send(env, state, role, text):
+    seat = {"planner": PLANNER, "executor": EXECUTOR}[role]
+    return wait(env.step(state, {role: action(text, seat, env.observe(state, role))}, context()))
+
+
+def team(step, component="team"):
+    return step.scores[TEAM, component]
+
+
+@pytest.mark.parametrize(("form", "before", "after", "first", "reward", "progress"), [
+    ("progress", 6, 3, 6, 0.5, 0.5),
+    ("progress", 4, 1, 6, 0.75, 0.75),
+    ("progress", 4, 6, 6, 0.0, 0.0),
+    ("progress", 4, 0, 6, 1.0, 1.0),
+    ("potential", 6, 3, 6, 0.5, 0.5),
+    ("potential", 3, 6, 6, -0.5, -0.5),
+    ("potential", 3, 0, 6, 0.5, 0.5),
+    ("paper", 8, 1, 4, 1.75, 1.75),  # the defect: more than the goal
+    ("paper", 1, 0, 4, 1.0, 0.25),
+    ("paper", 1, 2, 4, 0.0, 0.0),
+])
+def test_golden_numbers_of_the_team_terms(form, before, after, first, reward, progress):
+    assert team_terms(form, before, after, first) == {"team": reward, "goal": float(after == 0), "progress": progress}
+
+
+def test_golden_numbers_of_an_episode():
+    env = make(PlanPath, size=4, max_moves=4)
+    one = send(env, start(env, *WALLED), "executor", "U R R")
+    assert one.scores == {
+        (TEAM, "team"): 0.5, (TEAM, "goal"): 0.0, (TEAM, "progress"): 0.5, ("executor", "format"): 1.0,
+        ("executor", "legal"): 1.0, ("executor", "shortest"): 1.0, ("executor", "illegal"): 0.0,
+        ("executor", "empty"): 0.0}
+    two = send(env, one.state, "executor", "D R D")
+    assert (team(two), two.scores["executor", "legal"], two.scores["executor", "shortest"],
+            two.scores["executor", "illegal"]) == (pytest.approx(1 / 3), 0.5, 0.0, 1.0)
+    three = send(env, two.state, "executor", "D D U")
+    assert (team(three), team(three, "goal"), three.state.over) == (1.0, 1.0, True)
+    assert env.stage(three.state) == () and env.stage(two.state) is None
+    assert env.outcome(three.state) == {"success": 1.0, "turns": 3.0, "distance_left": 0.0}
+    assert env.outcome(two.state) == {"success": 0.0, "turns": 2.0, "distance_left": 2.0}
+
+
+@pytest.mark.parametrize("text", ["", "hello", "planner planner"])
+def test_silence_and_noise_earn_nothing(text):
+    env = make(PlanPath, size=4)
+    for role in ("planner", "executor"):
+        step = send(env, start(env, *WALLED), role, text)
+        assert step.scores[role, "empty"] == float(text == "")
+        assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
+
+
+def test_components_are_declared_and_the_defaults_are_the_papers():
+    env = make(PlanPath, size=4)
+    emitted = {name for role in ("planner", "executor") for _, name in
+               send(env, start(env, *WALLED), role, "r0c1" if role == "planner" else "U").scores}
+    assert emitted == set(COMPONENTS) == set(env.components)
+    assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
+        "team": 1.0, "plan_team": 1.0, "format": 0.1, "legal": 0.1, "shortest": 0.8}
+
+
+@pytest.mark.parametrize("form", ["progress", "potential", "paper"])
+@pytest.mark.parametrize("plan_language", ["waypoints", "moves"])
+@pytest.mark.parametrize("walk", ["stop", "skip"])
+def test_the_planners_counterfactual_is_what_walking_its_plan_earns(form, plan_language, walk):
+    import numpy as np
+
+    env = make(PlanPath, size=5, max_moves=4, team=form, plan_language=plan_language, walk=walk)
+    rng, seen = np.random.default_rng(0), set()
+    for index in range(300):
+        state = env.reset(env.tasks("train", 0)[index], 0)
+        proposal = send(env, state, "planner", env.demonstrate(state, "planner", 0.4, rng))
+        assert proposal.state.position == state.position
+        assert {name: team(proposal, name) for name in ("team", "goal", "progress")} == {
+            "team": 0.0, "goal": 0.0, "progress": 0.0}
+        walked = send(env, proposal.state, "executor", " ".join(proposal.state.plan.fork.moves))
+        for name in ("team", "goal", "progress"):
+            assert team(proposal, f"plan_{name}") == team(walked, name)
+            assert (TEAM, f"plan_{name}") not in walked.scores
+        seen.add(team(walked) > 0)
+    assert seen == {True, False}
+
+
+MOVES = st.lists(st.sampled_from("UDLR"), max_size=5)
+
+
+@settings(max_examples=150, deadline=None)
+@given(index=st.integers(0, 500), turns=st.lists(MOVES, max_size=6), walk=st.sampled_from(["stop", "skip"]))
+def test_no_sequence_of_moves_earns_more_potential_than_the_oracle(index, turns, walk):
+    env = make(PlanPath, size=4, wall_density=0.25, min_distance=2, team="potential", walk=walk)
+    state, total = env.reset(env.tasks("train", 0)[index], 0), 0.0
+    for moves in turns:
+        if env.stage(state) == ():
+            break
+        step = send(env, state, "executor", " ".join(moves))
+        if step.state.position == state.position:
+            assert team(step) == 0.0  # staying and bumping never pay
+        total += team(step)
+        state = step.state
+    assert total <= 1.0 + 1e-9
+    assert total == pytest.approx((state.first - state.left) / state.first)
+
+
+@settings(max_examples=150, deadline=None)
+@given(index=st.integers(0, 500), moves=MOVES, form=st.sampled_from(["progress", "potential", "paper"]))
+def test_a_walk_that_gets_no_closer_never_pays(index, moves, form):
+    env = make(PlanPath, size=4, wall_density=0.25, team=form)
+    state = env.reset(env.tasks("train", 0)[index], 0)
+    step = send(env, state, "executor", " ".join(moves))
+    if step.state.left >= state.left:
+        assert team(step) <= 0.0 and step.scores["executor", "shortest"] == 0.0
+    if form == "progress":
+        assert 0.0 <= team(step) < 1.0 or step.state.over
+
+
+def test_naming_the_own_cell_earns_no_local_reward_but_format():
+    env = make(PlanPath, size=4)
+    step = send(env, start(env, *WALLED), "planner", "r1c1")
+    assert {name: value for (role, name), value in step.scores.items() if role == "planner" and value} == {
+        "format": 1.0, "illegal": 1.0}
+
+
+def test_the_papers_form_warns(caplog):
+    with caplog.at_level(logging.WARNING, "coterie"):
+        make(PlanPath, size=4, team="paper")
+    assert "farmed" in caplog.text
+    assert make(PlanPath, size=4, team="potential").immediate_only == ()
+    assert make(PlanPath, size=4).immediate_only == ("team", "progress")
