@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 SEED   ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-wheels test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -28,6 +28,12 @@ quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
 
 test: setup lint  ## lint, then every test that takes seconds
 	$(BIN)/python -m pytest
+
+test-learning: setup  ## the quickstart's team really learns (4 minutes)
+	$(BIN)/python -m pytest -n0 -m learning tests/learning
+
+test-wheels: setup  ## a plugin package as a wheel in a fresh venv (a minute, needs a package index)
+	$(BIN)/python -m pytest -n0 -m wheels tests/packaging
 
 test-long: setup  ## the tests that take minutes
 	$(BIN)/python -m pytest -m long --timeout 1800

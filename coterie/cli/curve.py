@@ -13,8 +13,8 @@ Interval = Mapping[str, Any]
 """`{"mean", "ci95": [lo, hi], "n"}`"""
 
 BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
-SMOOTH = 0.8
-"""Weight of the past in the drawn reward; the raw one stays visible behind it."""
+SMOOTH = 3
+"""Steps to each side in the drawn mean of the reward; the raw one stays visible behind it."""
 
 
 def require_matplotlib() -> None:
@@ -76,7 +76,12 @@ def _success(
     measured = [(x, row) for x, row in zip(tokens, rows, strict=True) if row.get("eval/success") is not None]
     xs = [x for x, _ in measured]
     axes.plot(
-        xs, [row["eval/success"] for _, row in measured], color=BLUE, marker="o", markersize=4, label="val"
+        xs,
+        [row["eval/success"] for _, row in measured],
+        color=BLUE,
+        marker="o",
+        markersize=4,
+        label="val, sampled",
     )
     bounds = [row.get("eval/success_ci95") or [None, None] for _, row in measured]
     if bounds and all(None not in pair for pair in bounds):
@@ -105,7 +110,7 @@ def _success(
         )
     axes.set_ylim(-0.02, 1.02)
     axes.set_ylabel("success")
-    axes.legend(frameon=False, loc="best", fontsize=9)
+    axes.legend(frameon=False, loc="lower right", fontsize=9)
 
 
 def _reward(axes: Any, rows: Sequence[Mapping[str, Any]], tokens: Sequence[float]) -> None:
@@ -118,7 +123,8 @@ def _reward(axes: Any, rows: Sequence[Mapping[str, Any]], tokens: Sequence[float
     if not points:
         return
     xs, values = zip(*points, strict=True)
-    smooth = list(accumulate(values, lambda past, value: SMOOTH * past + (1 - SMOOTH) * value))
+    windows = [values[max(0, index - SMOOTH) : index + SMOOTH + 1] for index in range(len(values))]
+    smooth = [sum(window) / len(window) for window in windows]
     axes.plot(xs, values, color=BLUE, alpha=0.25, linewidth=1)
     axes.plot(xs, smooth, color=BLUE, linewidth=1.8)
     axes.set_ylabel("training reward")

@@ -56,6 +56,7 @@ def facts(metrics: Mapping[str, Any], left: float | None) -> list[tuple[str, str
     found = []
     for label, key, show in (
         ("success", "success", share),
+        ("best-of-K", "success_committed", share),
         ("val", "eval/success", share),
         ("tokens/s", "time/tokens_per_second", lambda value: f"{value:,.0f}"),
     ):

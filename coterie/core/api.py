@@ -69,7 +69,7 @@ def train(source: Source | None = None, *, overrides: Sequence[str] = (), scale:
     run.progress, run.interrupt = progress, interrupt
     _ = run.total_steps, run.order  # what is wrong with the schedule or the tasks is said before a folder is made
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
-    run.store = CheckpointStore(run.folder.path, resolved.config.schedule.keep_checkpoints)
+    run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
     return asyncio.run(_train(run, resume is not None))
 
 
@@ -175,7 +175,7 @@ def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Che
         RunFolderError: no run, or no sound checkpoint of that name.
     """
     run = RunFolder.open(folder)
-    store = CheckpointStore(run.path, keep=1)
+    store = CheckpointStore(run.checkpoints, keep=1)
     if isinstance(which, int):
         return store.load(which)
     if which == "best" and "best" in store.marks():

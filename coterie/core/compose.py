@@ -155,6 +155,7 @@ def compose(resolved: Resolved) -> Run:
                               why=f"no chosen component has a field for a {table}", mend="remove it")
     if mix.weights and all(weight == 0 for weight in mix.weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
+    _check_farming(estimator, environment, mix)
     _warn_truncation(sampler, team)
     return Run(resolved=resolved, environment=environment, team=team, sources=sources, mix=mix, sampler=sampler,
                estimator=estimator, trackers=trackers, strands=Strands(), vocabulary=_vocabulary(environment, team),
@@ -219,6 +220,15 @@ def _vocabulary(environment: Environment, team: Team) -> tuple[str, ...]:
         if own is not None:
             words.update(own())
     return tuple(sorted(words))
+
+
+def _check_farming(estimator: Any, environment: Environment, mix: Mix) -> None:
+    """Refuse to sum what can be earned again and again (invariant 10)."""
+    farmable = [name for name in getattr(environment, "immediate_only", ()) if mix.weights.get(name)]
+    if farmable and getattr(estimator, "sums_over_turns", False):
+        raise ConfigError(f"component '{farmable[0]}' can be farmed when it is summed over turns", path="algorithm.type",
+                          why="it pays again for coming back after going away; it is made for immediate credit",
+                          mend="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0")
 
 
 def _warn_truncation(sampler: Any, team: Team) -> None:

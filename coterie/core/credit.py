@@ -185,6 +185,11 @@ class GroupEstimator(Plugin):
         """The Mix weights that the algorithm sets: `team` is alpha."""
         return {TEAM: self.config.alpha}
 
+    @property
+    def sums_over_turns(self) -> bool:
+        """Whether its return adds up what was earned in several turns."""
+        return self.grouping == "task"
+
     def check(self, plan: Plan, team: Team) -> None:
         """Refuse plans whose groups would have one member."""
         size, key = (plan.branches, "branches") if self.grouping == "decision" else (plan.chains, "chains")

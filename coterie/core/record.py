@@ -51,7 +51,7 @@ class RunFolder:
                 raise RunFolderError(
                     f"{path} holds a run already",
                     why="a new run would mix its rows with the old one's",
-                    mend=f"go on with it (`coterie resume {path}`), or choose another folder",
+                    mend=f"go on with it (`coterie run --resume {path}`), or choose another folder",
                 )
             for sub in (folder.rollouts, folder.checkpoints, folder.eval):
                 sub.mkdir(parents=True, exist_ok=True)
@@ -277,5 +277,5 @@ def _runs_nearby(path: Path) -> str:
     return (
         f"runs in {path.parent}: " + ", ".join(runs[-8:])
         if runs
-        else "name the folder that `coterie train` made"
+        else "name the folder that `coterie run` made"
     )

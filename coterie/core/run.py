@@ -248,7 +248,7 @@ class Run:
                 found.write(self.folder.eval / f"step-{step:06d}.json")
         self.done = step
         for tracker in self.trackers.values():
-            tracker.track(step, {"step": step, **self.metrics})
+            tracker.track(step, self.metrics)
         plugins().notify("step_ended", step=step, metrics=self.metrics)
         if self.progress is not None:
             self.progress(step, self.total_steps, self.metrics)

@@ -79,6 +79,10 @@ class TreeSampler(Plugin):
 
     config: Config
 
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self._sampling: dict[str, Sampling] = {}
+
     @property
     def plan(self) -> Plan:
         return Plan(chains=self.config.chains, branches=self.config.branches, expand=self.config.expand,
@@ -86,8 +90,12 @@ class TreeSampler(Plugin):
 
     def sampling(self, role: str) -> Sampling:
         """The role's sampling settings."""
-        base = self.config.sampling.over(Sampling())
-        return self.config.roles[role].over(base) if role in self.config.roles else base
+        known = self._sampling.get(role)
+        if known is None:
+            base = self.config.sampling.over(Sampling())
+            known = self.config.roles[role].over(base) if role in self.config.roles else base
+            self._sampling[role] = known
+        return known
 
     def for_evaluation(self, greedy: bool) -> TreeSampler:
         """The same, playing each task as the policy would: one chain, one branch; greedy at temperature 0."""

@@ -410,7 +410,7 @@ def test_kill_9_between_any_two_file_operations_of_a_save(tmp_path, again):
     done = subprocess.run(child(script, tmp_path, again), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     places, seen = done.stdout.split(maxsplit=1)
-    assert int(places) > 30 and json.loads(seen) == ([1] if again else [1, 2])
+    assert int(places) >= 20 and json.loads(seen) == ([1] if again else [1, 2])
 
 
 # ------------------------------------------------------------------------------------------------ full disks

@@ -26,7 +26,9 @@ class Build:
     @property
     def run(self) -> Any:
         names = [role for stage in self.order for role in ([stage] if isinstance(stage, str) else stage)]
-        return SimpleNamespace(team=SimpleNamespace(order=self.order, roles=dict.fromkeys(names), max_turns=3))
+        return SimpleNamespace(
+            team=SimpleNamespace(order=self.order, roles=dict.fromkeys(names), max_turns=3)
+        )
 
     def make(self, kind: str, table: Any, path: str) -> Any:
         from coterie.backends.data.jsonl import JsonlData

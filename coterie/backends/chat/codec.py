@@ -31,8 +31,9 @@ class TextCodec:
         end: the one of them that a demonstrated answer ends with.
     """
 
-    def __init__(self, tokenizer: Any, context: int | None, render: Render, stop_ids: frozenset[int],
-                 end: int | None) -> None:  # fmt: skip
+    def __init__(
+        self, tokenizer: Any, context: int | None, render: Render, stop_ids: frozenset[int], end: int | None
+    ) -> None:
         self.tokenizer = tokenizer
         self.context = context
         self.stop_ids = stop_ids
@@ -43,8 +44,12 @@ class TextCodec:
         self._ids: Lru[str, tuple[int, ...]] = Lru(_CACHED)
         self._stands_for: Lru[tuple[int, ...], str] = Lru(_CACHED)
 
-    def encode(self, messages: Sequence[Message], previous: Call | None = None,
-               previous_messages: Sequence[Message] = ()) -> Prompt:  # fmt: skip
+    def encode(
+        self,
+        messages: Sequence[Message],
+        previous: Call | None = None,
+        previous_messages: Sequence[Message] = (),
+    ) -> Prompt:
         """The ids of a prompt; those of `previous` are reused where it is proven that they may be."""
         text = self._text(messages)
         if previous is not None:
@@ -73,11 +78,12 @@ class TextCodec:
         return self._ids.of(text, lambda: tuple(self.tokenizer.encode(text, add_special_tokens=False)))
 
     def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
-        return self.tokenizer.decode(list(ids), skip_special_tokens=skip_special_tokens,
-                                     clean_up_tokenization_spaces=False)  # fmt: skip
+        return self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
 
     def _extended(self, text: str, previous: Call, before: str) -> tuple[int, ...] | None:
-        """The previous call's ids and those of what comes after them in `text`; None where it isn't proven."""
+        """The previous call's ids and those of the rest of `text`; None where it isn't proven."""
         if not previous.token_ids or not self._is_text_of(previous.prompt_ids, before):
             return None
         rest = self._after(text, before, self._in_context(previous.prompt_ids, previous.token_ids))

@@ -33,7 +33,10 @@ class TemplateChat(Plugin):
 
     class Config(PluginConfig):
         template_kwargs: dict[str, Any] = Field(
-            default_factory=dict, description="Passed to the template, e.g. {enable_thinking: false}.")  # fmt: skip
+            default_factory=dict, description="Passed to the template, e.g. {enable_thinking: false}."
+        )
+
+    config: Config
 
     def codec(self, tokenizer: Any, context: int | None) -> TextCodec:
         if not getattr(tokenizer, "chat_template", None):
@@ -67,7 +70,9 @@ def template_codec(tokenizer: Any, context: int | None, template_kwargs: dict[st
     render = TemplateRender(tokenizer, template_kwargs)
     end = _end_of_turn(tokenizer, render)
     stops = {end, tokenizer.eos_token_id} - {None}
-    return TextCodec(tokenizer, context, render, frozenset(stops), tokenizer.eos_token_id if end is None else end)
+    return TextCodec(
+        tokenizer, context, render, frozenset(stops), tokenizer.eos_token_id if end is None else end
+    )
 
 
 class PlainRender:
@@ -102,8 +107,11 @@ class TemplateRender:
 
         try:
             return self._tokenizer.apply_chat_template(
-                [dict(message) for message in messages], tokenize=False, add_generation_prompt=ask,
-                **self._kwargs)  # fmt: skip
+                [dict(message) for message in messages],
+                tokenize=False,
+                add_generation_prompt=ask,
+                **self._kwargs,
+            )
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise UserError(
@@ -124,5 +132,6 @@ def _end_of_turn(tokenizer: Any, render: Render) -> int | None:
     _, found, tail = text.rpartition(_PROBE)
     ids = tokenizer.encode(tail, add_special_tokens=False) if found else []
     special = set(tokenizer.all_special_ids) | {
-        index for index, token in tokenizer.added_tokens_decoder.items() if token.special}  # fmt: skip
+        index for index, token in tokenizer.added_tokens_decoder.items() if token.special
+    }
     return ids[0] if ids and ids[0] in special else None

@@ -35,12 +35,13 @@ class LeanDecoder:
     def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
         self.weights = LeanWeights(dense, dtype)
         self.counts = Counts()
+        self._occupied = 0
         w = self.weights
         width = w.heads * w.head_dim
         linear = 2.0 * w.hidden * (2 * width + 2 * w.kv_heads * w.head_dim + 3 * w.mlp)
         on_cpu = w.device.type == "cpu"
         # A GPU computes some rows more in no more time, and launches kernels slowly.
-        self._costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
+        self.costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
         self._chunk = 2048 if on_cpu else 16384
 
     def refresh(self, weights: Dense) -> None:
@@ -72,9 +73,18 @@ class LeanDecoder:
 
     def _seated(self, groups: Sequence[Group], tape: Tape) -> list[Bucket]:
         w = self.weights
-        buckets = [Bucket([groups[index] for index in chosen], tape.idle, layers=len(w.layers), heads=w.kv_heads,
-                          width=w.head_dim, dtype=w.dtype, device=w.device)
-                   for chosen in plan(groups, self._costs)]  # fmt: skip
+        buckets = [
+            Bucket(
+                [groups[index] for index in chosen],
+                tape.idle,
+                layers=len(w.layers),
+                heads=w.kv_heads,
+                width=w.head_dim,
+                dtype=w.dtype,
+                device=w.device,
+            )
+            for chosen in plan(groups, self.costs)
+        ]
         slots = np.concatenate([bucket.slots.reshape(-1) for bucket in buckets])
         starts = [np.repeat(bucket.lengths, bucket.slots.shape[1]) for bucket in buckets]
         self._starts = torch.from_numpy(np.concatenate(starts)).to(w.device)
@@ -85,10 +95,12 @@ class LeanDecoder:
     def _packed(self, buckets: list[Bucket], tape: Tape, tokens: Tensor) -> tuple[list[Bucket], Tensor]:
         """Close the slots of rows that ended, where that saves a quarter of a step or more."""
         groups = surviving(buckets, tape.alive)
-        now = sum(self._costs.of(*bucket.slots.shape, bucket.keys.shape[3]) for bucket in buckets)
-        parts = [[groups[index] for index in chosen] for chosen in plan(groups, self._costs)]
-        then = sum(self._costs.of(len(part), max(len(rows) for _, rows in part), max(n for n, _ in part))
-                   for part in parts)  # fmt: skip
+        now = sum(self.costs.of(*bucket.slots.shape, bucket.keys.shape[3]) for bucket in buckets)
+        parts = [[groups[index] for index in chosen] for chosen in plan(groups, self.costs)]
+        then = sum(
+            self.costs.of(len(part), max(len(rows) for _, rows in part), max(n for n, _ in part))
+            for part in parts
+        )
         if then > 0.75 * now:
             return buckets, tokens
         old_slots = np.concatenate([bucket.slots.reshape(-1) for bucket in buckets])
@@ -109,7 +121,9 @@ class LeanDecoder:
     def _prefill(self, bucket: Bucket, rows: Sequence[Row]) -> Tensor:
         """Fill the bucket's prompt caches; logits after the prompts by slot, shape (G * K, V)."""
         order = np.argsort(bucket.lengths, kind="stable")
-        last = torch.empty(len(order), self.weights.hidden, dtype=self.weights.dtype, device=self.weights.device)
+        last = torch.empty(
+            len(order), self.weights.hidden, dtype=self.weights.dtype, device=self.weights.device
+        )
         start = 0
         while start < len(order):
             stop = self._chunk_end(bucket.lengths[order], start)
@@ -132,7 +146,9 @@ class LeanDecoder:
             stop += 1
         return stop
 
-    def _prefill_chunk(self, bucket: Bucket, chosen: np.ndarray, prompts: Sequence[tuple[int, ...]]) -> Tensor:
+    def _prefill_chunk(
+        self, bucket: Bucket, chosen: np.ndarray, prompts: Sequence[tuple[int, ...]]
+    ) -> Tensor:
         """Padding stands at the right, where a causal model's other tokens never look."""
         w = self.weights
         lengths = np.array([len(prompt) for prompt in prompts])
@@ -144,8 +160,10 @@ class LeanDecoder:
         cos, sin = (table[:longest].repeat(count, 1)[:, None] for table in (self._cos, self._sin))
         groups = torch.from_numpy(chosen).to(w.device)
         for index, layer in enumerate(w.layers):
-            q, k, v = (part.reshape(count, longest, -1, w.head_dim).transpose(1, 2)
-                       for part in self._heads(x, layer, cos, sin))  # fmt: skip
+            q, k, v = (
+                part.reshape(count, longest, -1, w.head_dim).transpose(1, 2)
+                for part in self._heads(x, layer, cos, sin)
+            )
             bucket.keys[index, groups, :, :longest] = k
             bucket.values[index, groups, :, :longest] = v
             k, v = self._repeated(k), self._repeated(v)
@@ -172,9 +190,17 @@ class LeanDecoder:
         ends = np.cumsum([bucket.slots.size for bucket in buckets]).tolist()
         for index, layer in enumerate(w.layers):
             q, k, v = self._heads(x, layer, cos, sin)
-            parts = [self._attend(bucket, index, filled, q[end - bucket.slots.size : end],
-                                  k[end - bucket.slots.size : end], v[end - bucket.slots.size : end])
-                     for bucket, end in zip(buckets, ends, strict=True)]  # fmt: skip
+            parts = [
+                self._attend(
+                    bucket,
+                    index,
+                    filled,
+                    q[end - bucket.slots.size : end],
+                    k[end - bucket.slots.size : end],
+                    v[end - bucket.slots.size : end],
+                )
+                for bucket, end in zip(buckets, ends, strict=True)
+            ]
             x = self._rest_of_layer(x, parts[0] if len(parts) == 1 else torch.cat(parts), layer)
         self.counts.steps += 1
         self.counts.slots += len(tokens)

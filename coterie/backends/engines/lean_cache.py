@@ -70,8 +70,17 @@ class Bucket:
         layers, heads, width: of the cache: layers, key/value heads, head size.
     """
 
-    def __init__(self, groups: Sequence[Group], idle: int, *, layers: int, heads: int, width: int,
-                 dtype: torch.dtype, device: torch.device) -> None:  # fmt: skip
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        idle: int,
+        *,
+        layers: int,
+        heads: int,
+        width: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         count, siblings = len(groups), max(len(rows) for _, rows in groups)
         longest = max(length for length, _ in groups)
         self.idle = idle
@@ -117,7 +126,9 @@ class Bucket:
         to_g, to_k, from_g, from_k = torch.tensor(moves, device=self.keys.device).T
         for name in ("own_keys", "own_values"):
             new = getattr(self, name).transpose(2, 3)  # (layers, G, K, heads, capacity, width)
-            new[:, to_g, to_k, :, :tokens] = getattr(other, name).transpose(2, 3)[:, from_g, from_k, :, :tokens]
+            new[:, to_g, to_k, :, :tokens] = getattr(other, name).transpose(2, 3)[
+                :, from_g, from_k, :, :tokens
+            ]
         first = to_k == 0  # every group has a row there, and one copy of its prompt is enough
         to_g, from_g, length = to_g[first], from_g[first], min(self.keys.shape[3], other.keys.shape[3])
         for name in ("keys", "values"):

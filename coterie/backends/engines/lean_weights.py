@@ -94,7 +94,9 @@ class LeanWeights:
     def refresh(self, dense: Dense) -> None:
         """Copy the present values into the tensors at hand; what an adapter leaves alone is shared."""
         with torch.inference_mode():
-            self.embedding = self._shared(dense, "model.embed_tokens.weight", getattr(self, "embedding", None))
+            self.embedding = self._shared(
+                dense, "model.embed_tokens.weight", getattr(self, "embedding", None)
+            )
             if dense.same("lm_head.weight", "model.embed_tokens.weight"):
                 self.head = self.embedding
             else:
@@ -115,7 +117,10 @@ class LeanWeights:
             positions = torch.arange(max(length, 256), device=self.device, dtype=torch.float32)
             angles = positions[:, None] * self._frequencies.to(self.device)
             cos, sin = angles.cos() * self._rotary_scale, angles.sin() * self._rotary_scale
-            self._rotary = (torch.cat((cos, cos), -1).to(self.dtype), torch.cat((-sin, sin), -1).to(self.dtype))
+            self._rotary = (
+                torch.cat((cos, cos), -1).to(self.dtype),
+                torch.cat((-sin, sin), -1).to(self.dtype),
+            )
         return self._rotary
 
     def _layer(self, dense: Dense, prefix: str, old: Layer | None) -> Layer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -54,7 +54,7 @@ class Decoder(Protocol):
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
         """Draw for all rows together; rows with one prompt share its prefill."""
 
-    def refresh(self, weights: object) -> None:
+    def refresh(self, weights: Any) -> None:
         """Take the present values of the weights."""
 
 

@@ -42,8 +42,9 @@ class Tape:
         resting = Row(prompt_ids=(), seed=0, limit=0, stops=())
         padded = [*rows, resting]
         widest = max(len(row.stops) for row in padded)
-        self._all_stops = np.array([[*row.stops, *[-1] * (widest - len(row.stops))] for row in padded],
-                                   dtype=np.int64).reshape(len(padded), widest)  # fmt: skip
+        self._all_stops = np.array(
+            [[*row.stops, *[-1] * (widest - len(row.stops))] for row in padded], dtype=np.int64
+        ).reshape(len(padded), widest)
         self._all_limits = np.array([row.limit for row in padded])
         self._all_seeds = np.array([row.seed % 2**64 for row in padded], dtype=np.uint64)
         self._all_temperatures = np.array([row.temperature for row in padded], dtype=np.float32)
@@ -65,8 +66,11 @@ class Tape:
         cut = np.flatnonzero(((top_k > 0) | (top_p < 1.0)) & ~greedy)
         self._cut = None
         if len(cut):
-            self._cut = (self._place(cut), self._place(top_k[cut, None].astype(np.int64)),
-                         self._place(top_p[cut, None]))  # fmt: skip
+            self._cut = (
+                self._place(cut),
+                self._place(top_k[cut, None].astype(np.int64)),
+                self._place(top_p[cut, None]),
+            )
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw every slot's next token from its logits, shape (N, V). Returns ids, shape (N,)."""
@@ -103,8 +107,13 @@ class Tape:
             logprobs = values[row, :length]
             if not np.isfinite(logprobs).all():
                 raise SystemFault("the model's logits are not finite: its weights are damaged")
-            found.append(Drawn(tuple(tokens[row, :length].tolist()), tuple(logprobs.tolist()),
-                               "stop" if self._stopped[row] else "length"))  # fmt: skip
+            found.append(
+                Drawn(
+                    tuple(tokens[row, :length].tolist()),
+                    tuple(logprobs.tolist()),
+                    "stop" if self._stopped[row] else "length",
+                )
+            )
         return found
 
     def _place(self, array: np.ndarray) -> Tensor:

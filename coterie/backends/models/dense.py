@@ -46,7 +46,9 @@ class Dense:
         yield from self._sources
 
     def get(self, name: str) -> Tensor | None:
-        return self[name] if name in self else None
+        if name not in self:
+            return None
+        return self[name]
 
     def same(self, one: str, other: str) -> bool:
         """Whether two names are one tensor (tied embeddings), with or without an adapter."""
@@ -61,8 +63,8 @@ class Dense:
             return self._collect_adapted(module, prefix)
         if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
             saved: Any = module.modules_to_save
-            chosen: Any = saved[self.adapter] if self.adapter in saved else module.original_module
-            return self._collect(chosen, prefix)
+            own = self.adapter is not None and self.adapter in saved
+            return self._collect(saved[self.adapter] if own else module.original_module, prefix)
         for name, parameter in module.named_parameters(recurse=False):
             self._plain[prefix + name] = parameter
         for name, child in module.named_children():
@@ -87,9 +89,11 @@ class Dense:
         if not embedding and adapter not in getattr(layer, "lora_A", {}):
             return None
         if adapter in getattr(layer, "lora_variant", {}) or getattr(layer, "fan_in_fan_out", False):
-            raise UserError(f"the adapter '{adapter}' can't be merged into {prefix[:-1]}",
-                            why="it is not plain LoRA on a linear layer or an embedding",
-                            mend="set `engine.decoder: transformers`, and use plain LoRA")  # fmt: skip
+            raise UserError(
+                f"the adapter '{adapter}' can't be merged into {prefix[:-1]}",
+                why="it is not plain LoRA on a linear layer or an embedding",
+                mend="set `engine.decoder: transformers`, and use plain LoRA",
+            )
         if embedding:
             a, b = layer.lora_embedding_A[adapter], layer.lora_embedding_B[adapter]
             return {"weight": lambda: scaling * (b.detach().float() @ a.detach().float()).T}

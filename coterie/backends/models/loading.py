@@ -14,8 +14,15 @@ from coterie.core.errors import ConfigError, MissingExtra
 _UNBOUNDED = 10**9
 """Transformers writes 1e30 where a tokenizer names no longest input."""
 
-_TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json", "vocab.txt",
-                    "spiece.model", "tekken.json")  # fmt: skip
+_TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "tokenizer.model",
+    "vocab.json",
+    "vocab.txt",
+    "spiece.model",
+    "tekken.json",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +86,28 @@ def load_tokenizer(config: PolicyConfig, *, policy: str, vocabulary: tuple[str, 
             mend="give the environment a `vocabulary()`, or name a tokenizer's hub id or folder",
         )
     return words_tokenizer(vocabulary)
+
+
+def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
+    """The module in a folder that a trainer wrote (an adapter is merged into its base), and its tokenizer.
+
+    Raises:
+        ConfigError: the folder is not there or not complete.
+    """
+    require_torch(f"policies.{policy}")
+    path = f"policies.{policy}"
+    place = Path(folder)
+    if (place / "adapter_config.json").is_file():
+        if importlib.util.find_spec("peft") is None:
+            raise MissingExtra("peft", "torch", needed_by=path)
+        from peft import AutoPeftModelForCausalLM
+
+        module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
+    else:
+        _folder(str(place.absolute()), path)
+        module = _pretrained(folder, None, policy)
+    known = any((place / name).is_file() for name in _TOKENIZER_FILES)
+    return module.eval(), _tokenizer(folder, None, path) if known else None
 
 
 def context_of(config: Any, tokenizer: Any, *, policy: str) -> int:
@@ -151,8 +180,11 @@ def _pretrained(source: str, revision: str | None, policy: str) -> Any:
     try:
         # Weights come as they are stored; the caller casts, so that one rule holds for all sources.
         return AutoModelForCausalLM.from_pretrained(
-            str(folder or source), revision=revision if folder is None else None, attn_implementation="sdpa",
-            dtype="auto")  # fmt: skip
+            str(folder or source),
+            revision=revision if folder is None else None,
+            attn_implementation="sdpa",
+            dtype="auto",
+        )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unloadable("model", source, folder, error, path) from error
 
@@ -171,7 +203,8 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
         )
     try:
         return AutoTokenizer.from_pretrained(
-            str(folder or source), revision=revision if folder is None else None)  # fmt: skip
+            str(folder or source), revision=revision if folder is None else None
+        )
     except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
         raise _unloadable("tokenizer", source, folder, error, path) from error
 
@@ -202,9 +235,10 @@ def _check_weights(folder: Path, path: str) -> None:
             f"{folder} holds {'an adapter' if adapter else 'no model'}",
             path=path,
             why="config.json is missing",
-            mend="merge the adapter into its model first (`coterie export --merge`)" if adapter
+            mend="merge the adapter into its model first (`coterie export --merge`)"
+            if adapter
             else "name a folder that `save_pretrained` wrote",
-        )  # fmt: skip
+        )
     if not any(folder.glob("*.safetensors")) and not any(folder.glob("*.bin")):
         raise ConfigError(
             f"{folder} has no weights",
@@ -215,10 +249,15 @@ def _check_weights(folder: Path, path: str) -> None:
 
 
 def _unloadable(what: str, source: str, folder: Path | None, error: Exception, path: str) -> ConfigError:
-    why = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
+    said = str(error).strip().splitlines()
+    why = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
     if folder is not None:
-        return ConfigError(f"the {what} in {folder} can't be loaded", path=path, why=why,
-                           mend="check that the folder is complete, and that transformers knows this architecture")  # fmt: skip
+        return ConfigError(
+            f"the {what} in {folder} can't be loaded",
+            path=path,
+            why=why,
+            mend="check that the folder is complete and that transformers knows the model",
+        )
     return ConfigError(
         f"the {what} '{source}' can't be fetched from the hub",
         path=path,

@@ -62,8 +62,12 @@ class WordCodec:
         words = [self._word.get(index, "<unk>") for index in ids]
         return "".join(words) if self._exact else " ".join(word for word in words if word)
 
-    def encode(self, messages: Sequence[Message], previous: Call | None = None,
-               previous_messages: Sequence[Message] = ()) -> Prompt:  # fmt: skip
+    def encode(
+        self,
+        messages: Sequence[Message],
+        previous: Call | None = None,
+        previous_messages: Sequence[Message] = (),
+    ) -> Prompt:
         """The ids of a prompt, extending those of `previous` where the messages do."""
         conversation = _conversation(messages)
         if previous is not None and self._continues(messages, previous, previous_messages):
@@ -91,7 +95,8 @@ class WordCodec:
 
     def _fresh(self, conversation: Conversation, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._prompts.of(
-            conversation, lambda: self._joined(plain.pieces(messages, markers=self._markers)))  # fmt: skip
+            conversation, lambda: self._joined(plain.pieces(messages, markers=self._markers))
+        )
 
     def _joined(self, pieces: Sequence[plain.Piece]) -> tuple[int, ...]:
         found: list[int] = []

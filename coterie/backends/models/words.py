@@ -21,9 +21,12 @@ def sorted_words(vocabulary: Iterable[str]) -> list[str]:
     words = set(vocabulary) - set(SPECIAL)
     for word in words:
         if not word or word.split() != [word]:
-            raise ConfigError(f"{word!r} can't be a word of the vocabulary", path="env",
-                              why="words are what stands between white space",
-                              mend="split it in the environment's or the role's `vocabulary()`")  # fmt: skip
+            raise ConfigError(
+                f"{word!r} can't be a word of the vocabulary",
+                path="env",
+                why="words are what stands between white space",
+                mend="split it in the environment's or the role's `vocabulary()`",
+            )
     return sorted(words)
 
 

@@ -2,9 +2,9 @@
 
 A dense 4-D mask over the packed row would do as well (the models take one), but its cost is quadratic in the
 sum of all lengths. Here prompts attend to themselves once, and completions to [their prompt | themselves],
-in blocks of similar length. On one CPU thread, for 8 groups of 8 completions of 64 tokens (0.66 M parameters,
-forward and backward): 0.30 s against 0.41 s with the dense mask at prompts of 32 tokens, 0.85 s against 1.1 s at
-512 tokens; rows padded and unshared take 0.39 s and 3.8 s.
+in blocks of similar length. On one CPU thread, for 8 groups of 8 completions of 64 tokens (0.66 M
+parameters, forward and backward): 0.30 s against 0.41 s with the dense mask at prompts of 32 tokens, 0.85 s
+against 1.1 s at 512 tokens; rows padded and unshared take 0.39 s and 3.8 s.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Layout:
     """`Packed.blocks` on the device."""
 
     blocks: tuple[tuple[Tensor, Tensor | None, Tensor | None], ...]
-    """queries (n * Q,) with shape (n, Q) kept in `shapes`; keys (n * L,) or None; mask (n or 1, 1, Q, L) or None."""
+    """queries (n * Q,); keys (n * L,) or None for the queries; mask (n or 1, 1, Q, L) or None for causal."""
     shapes: tuple[tuple[int, int], ...]
     """(n, Q) of every block."""
     restore: Tensor

@@ -1,8 +1,9 @@
 """Log-probs and entropies of trained tokens under a causal language model, by the quickest way that is right.
 
-Two short cuts are taken where they can be: rows that share a prompt are packed, and the language-model head is applied
-only where the next token is trained. Which models allow them isn't looked up anywhere: a `Scorer` tries each
-way on a few tokens when it is made, and keeps the first that agrees with the model's own padded forward.
+Two short cuts are taken where they can be: rows that share a prompt are packed, and the language-model head
+is applied only where the next token is trained. Which models allow them isn't looked up anywhere: a
+`Scorer` tries each way on a few tokens when it is made, and keeps the first that agrees with the model's own
+padded forward.
 """
 
 from __future__ import annotations
@@ -103,7 +104,7 @@ class Scorer:
         """The first way that agrees with the padded forward on a few tokens."""
         rows = _probe_rows(int(self.model.config.get_text_config().vocab_size))
         tolerance = 1e-4 if self.model.dtype in (torch.float32, torch.float64) else 0.15
-        ways = [way for way in (Way(True, True), Way(True, False), Way(False, True)) if packing or not way.packed]
+        ways = (Way(True, True), Way(True, False), Way(False, True))[0 if packing else 2 :]
         failures = []
         with torch.no_grad():
             wanted = self._score(rows, Way(False, False), False).logprobs
@@ -119,8 +120,13 @@ class Scorer:
             else:
                 way = Way(False, False)
         if failures:
-            log.warning("policy '%s': %s is trained with %s, which is slower, since nothing quicker agrees with its "
-                        "own forward (%s)", name, type(self.model).__name__, way, "; ".join(failures))  # fmt: skip
+            log.warning(
+                "policy '%s': %s is trained with %s, which is slower, since nothing quicker agrees with its own forward (%s)",  # noqa: E501
+                name,
+                type(self.model).__name__,
+                way,
+                "; ".join(failures),
+            )
         return way
 
 

@@ -20,8 +20,8 @@ from typing import Protocol
 import numpy as np
 
 _COPY_SHARE = 8
-"""A key and value copied for a completion weigh an eighth of a token in the budget: of about 16 vectors of the
-hidden size that a layer keeps per token for the backward pass, they are two."""
+"""A key and value copied for a completion weigh an eighth of a token in the budget: of about 16 vectors of
+the hidden size that a layer keeps per token for the backward pass, they are two."""
 
 
 class Row(Protocol):
@@ -117,9 +117,7 @@ def plan(rows: Sequence[Row], budget: int, packing: bool) -> list[list[int]]:
     spent = math.inf
     for members in sorted(groups.values(), key=lambda members: (len(cut[members[0]].prompt), members[0])):
         prompt = len(cut[members[0]].prompt)
-        costs = [
-            len(cut[index].own) + (prompt + len(cut[index].own)) / _COPY_SHARE for index in members
-        ]
+        costs = [len(cut[index].own) + (prompt + len(cut[index].own)) / _COPY_SHARE for index in members]
         if spent + prompt + sum(costs) > budget:
             batches.append([])
             spent = 0.0

@@ -1,8 +1,8 @@
 """Who owns which weights: starts, shared bases, adapters.
 
-Policies with the same `model`, `revision`, `dtype` and `warm_start` have one *start*: they begin with identical weights. In a
-start, all `lora` and `none` policies share one frozen base; each `lora` policy has an adapter in it, named
-like the policy. Each `full` policy has a module of its own.
+Policies with the same `model`, `revision`, `dtype` and `warm_start` have one *start*: they begin with
+identical weights. In a start, all `lora` and `none` policies share one frozen base; each `lora` policy has
+an adapter in it, named like the policy. Each `full` policy has a module of its own.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ class Start:
     context: int
     frozen: Any = None
     """A CausalLM that holds the starting weights: the shared base, or a copy kept as reference."""
+    scorer: Scorer | None = None
+    """Of `frozen`."""
     peft: Any = None
     """The PeftModel around `frozen`, where there are adapters."""
     warmed: bool = False
@@ -49,10 +51,10 @@ class Start:
         return self.warmed or isinstance(self.config.model, ModelInit)
 
     @contextmanager
-    def plain(self) -> Iterator[Any]:
-        """The starting weights without any adapter."""
+    def plain(self) -> Iterator[None]:
+        """The frozen weights act without any adapter inside."""
         with self.peft.disable_adapter() if self.peft is not None else nullcontext():
-            yield self.frozen
+            yield
 
     def weights(self) -> dict[str, torch.nn.Parameter]:
         """The frozen weights by their names in a plain model."""
@@ -107,7 +109,7 @@ class Policy:
 
     @contextmanager
     def training(self, seed: int) -> Iterator[Scorer]:
-        """The policy as it is trained: with adapter dropout, drawn from `seed`, and checkpointing if asked."""
+        """The policy as it is trained: adapter dropout drawn from `seed`, and checkpointing if asked for."""
         drops = [m for m in self._dropouts() if m.p > 0]
         layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
         device = next(self.model.parameters()).device
@@ -126,28 +128,28 @@ class Policy:
                     module.training = False
 
     @contextmanager
-    def reference(self) -> Iterator[Any]:
+    def reference(self) -> Iterator[Scorer]:
         """The weights it started with.
 
         Raises:
             ConfigError: they were not kept, since nothing said that they are needed.
         """
-        if self.start.frozen is None:
+        if self.start.scorer is None:
             raise ConfigError(
                 f"policy '{self.name}' has no reference weights",
                 path=f"policies.{self.name}",
                 why="the starting weights of a fully trained policy are kept only where the loss or the "
                 "estimator names ref_logprobs in its `needs`",
             )
-        with self.start.plain() as model:
-            yield model
+        with self.start.plain(), self.start.scorer.session():
+            yield self.start.scorer
 
     def _dropouts(self) -> Iterator[torch.nn.Dropout]:
         if self.adapter is None:
             return
         for module in self.model.modules():
-            table = getattr(module, "lora_dropout", None)
-            if table is not None and self.adapter in table and isinstance(table[self.adapter], torch.nn.Dropout):
+            table = getattr(module, "lora_dropout", None) or {}
+            if self.adapter in table and isinstance(table[self.adapter], torch.nn.Dropout):
                 yield table[self.adapter]
 
 
@@ -209,16 +211,18 @@ def _set_up_start(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[Star
     if start.frozen is None:
         modules[full[0]] = original
     _attach_adapters(start, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
-    scorers: dict[int, Scorer] = {}  # by model: those who share a base share its scorer
+    if start.frozen is not None:
+        start.scorer = Scorer(start.frozen, packing=plan.packing, budget=plan.budget, name=first)
     members = {}
     for name, member in configs.items():
-        model = modules.get(name, start.frozen)
-        if name in modules:
-            model.requires_grad_(True)
-        if id(model) not in scorers:
-            scorers[id(model)] = Scorer(model, packing=plan.packing, budget=plan.budget, name=name)
-        adapter = adapter_name(name) if member.train == "lora" else None
-        members[name] = Policy(name, member, start, model, scorers[id(model)], adapter)
+        model, scorer, adapter = start.frozen, start.scorer, None
+        if member.train == "full":
+            model = modules[name].requires_grad_(True)
+            scorer = Scorer(model, packing=plan.packing, budget=plan.budget, name=name)
+        elif member.train == "lora":
+            adapter = adapter_name(name)
+        assert scorer is not None
+        members[name] = Policy(name, member, start, model, scorer, adapter)
         members[name].renew_optimizer()
     return start, members
 
@@ -234,7 +238,7 @@ def _attach_adapters(start: Start, configs: Mapping[str, PolicyConfig], plan: Pl
         lora = config.lora or LoraSettings()
         settings = peft.LoraConfig(
             r=lora.rank,
-            lora_alpha=lora.alpha,
+            lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
             lora_dropout=lora.dropout,
             target_modules=lora.target_modules,
             task_type="CAUSAL_LM",

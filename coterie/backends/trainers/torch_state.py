@@ -1,9 +1,9 @@
 """The torch trainer's state in a folder: safetensors and one JSON file, restored bit for bit.
 
-    state.json                              versions, step counts, which files belong to whom
-    policies/<policy>.safetensors           its own weights: all, or its adapter's; none for `train: none`
-    policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
-    starts/<policy>.safetensors             frozen starting weights that can't be read from anywhere else
+state.json                              versions, step counts, which files belong to whom
+policies/<policy>.safetensors           its own weights: all, or its adapter's; none for `train: none`
+policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
+starts/<policy>.safetensors             frozen starting weights that can't be read from anywhere else
 """
 
 from __future__ import annotations
@@ -148,7 +148,9 @@ def _read(file: Path) -> dict[str, Tensor]:
         return load_file(str(file))
     except (OSError, SafetensorError) as error:
         raise RunFolderError(
-            f"{file} can't be read", why=f"{type(error).__name__}: {error}", mend="resume from an earlier checkpoint"
+            f"{file} can't be read",
+            why=f"{type(error).__name__}: {error}",
+            mend="resume from an earlier checkpoint",
         ) from error
 
 

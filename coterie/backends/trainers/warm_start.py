@@ -14,7 +14,7 @@ from coterie.backends.trainers.optim import PolicyOptimizer, Taken
 from coterie.backends.trainers.policies import Policy, Start, plain_parameters
 from coterie.core.config import OptimizerSettings, WarmStart
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Codec, Demonstration
+from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics
 
 log = logging.getLogger("coterie")
@@ -25,7 +25,7 @@ def warm_start(
     policies: Mapping[str, Policy],
     demonstrations: Callable[[int], Sequence[Demonstration]],
     config: WarmStart,
-    codec: Codec,
+    codec: Any,
 ) -> Metrics:
     """Train a start's weights on completions, and give them to all its policies.
 
@@ -35,23 +35,21 @@ def warm_start(
     Args:
         policies: those of the start.
         demonstrations: called with each step's number.
+        codec: a Codec that has `encode_completion(text)` too: ids that end with the stop token.
 
     Returns:
         `loss` (token-mean cross-entropy in nats) of the last step, `loss_first`, `tokens`, `steps`,
         `skipped_steps`, and the last `grad_norm`.
     """
-    model = start.frozen if start.frozen is not None else next(iter(policies.values())).model
-    scorer = next(policy.scorer for policy in policies.values() if policy.model is model) if any(
-        policy.model is model for policy in policies.values()
-    ) else _scorer_for(model, policies)
+    first = policies[start.name]
+    model, scorer = (first.model, first.scorer) if start.scorer is None else (start.frozen, start.scorer)
     weights = plain_parameters(model)
-    frozen = {name: not weight.requires_grad for name, weight in weights.items()}
-    with start.plain():
-        _require(weights, dict.fromkeys(weights, True))
+    with start.plain(), scorer.session():
+        model.requires_grad_(True)
         try:
-            metrics = _steps(scorer, weights, demonstrations, config, codec)
+            metrics = _steps(scorer, weights, demonstrations, config, _Encoder(codec, start))
         finally:
-            _require(weights, {name: not frozen[name] for name in weights})
+            model.requires_grad_(start.frozen is None)
     start.warmed = True
     for policy in policies.values():
         if policy.model is not model:
@@ -59,4 +57,63 @@ def warm_start(
                 for name, weight in plain_parameters(policy.model).items():
                     weight.copy_(weights[name])
         policy.renew_optimizer()  # its masters are of the weights before
+    return metrics
+
+
+class _Encoder:
+    """Demonstrations to rows; texts recur, so what was encoded is kept."""
+
+    def __init__(self, codec: Any, start: Start) -> None:
+        self._codec, self._start = codec, start
+        self._completions: dict[str, tuple[int, ...]] = {}
+
+    def __call__(self, demonstration: Demonstration) -> Probe:
+        prompt = self._codec.encode(demonstration.messages).ids
+        text = demonstration.completion
+        if text not in self._completions:
+            self._completions[text] = tuple(self._codec.encode_completion(text))
+        ids = np.array([*prompt, *self._completions[text]], dtype=np.int64)
+        if len(ids) > self._start.context:
+            raise ConfigError(
+                f"a demonstration has {len(ids)} tokens, and the context is {self._start.context}",
+                path=f"policies.{demonstration.policy}.model.context",
+                mend="make the context longer, or the demonstrations shorter",
+            )
+        return Probe(ids, np.arange(len(ids)) >= len(prompt))
+
+
+def _steps(
+    scorer: Scorer,
+    weights: Mapping[str, torch.nn.Parameter],
+    demonstrations: Callable[[int], Sequence[Demonstration]],
+    config: WarmStart,
+    encode: Callable[[Demonstration], Probe],
+) -> Metrics:
+    settings = OptimizerSettings(
+        learning_rate=config.learning_rate,
+        weight_decay=config.weight_decay,
+        betas=(0.9, 0.95),
+        clip=config.clip,
+        schedule="linear",
+        warmup_steps=config.warmup_steps,
+        final_share=config.final_share,
+        horizon=config.steps,
+    )
+    optimizer = PolicyOptimizer(weights, settings)
+    metrics: Metrics = {"steps": float(config.steps), "tokens": 0.0, "skipped_steps": 0.0}
+    for step in range(config.steps):
+        rows = [encode(one) for one in demonstrations(step)]
+        tokens = sum(int(row.loss_mask.sum()) for row in rows)
+        loss = 0.0
+        for indices in scorer.plan(rows):
+            part = -scorer([rows[index] for index in indices]).logprobs.sum() / tokens
+            part.backward()
+            optimizer.absorb()
+            loss += float(part.detach())
+        taken: Taken = optimizer.step()
+        metrics["tokens"] += tokens
+        metrics["skipped_steps"] += taken.skipped
+        metrics["grad_norm"], metrics["loss"] = taken.norm, loss
+        metrics.setdefault("loss_first", loss)
+        log.debug("warm start, step %d: loss %.4f", step, loss)
     return metrics

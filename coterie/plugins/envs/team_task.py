@@ -14,7 +14,7 @@ from pydantic import Field, model_validator
 from coterie.core.config import Composed, PluginConfig
 from coterie.core.errors import ConfigError, PolicyFault, did_you_mean
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import DataSource, Split, StepContext
+from coterie.core.protocols import ComponentKind, DataSource, Split, StepContext
 from coterie.core.types import TEAM, Action, Step, Task, as_tuple
 from coterie.plugins.envs.team_records import TYPES, FieldType, Reader
 from coterie.plugins.envs.team_records import number as as_number
@@ -109,7 +109,7 @@ class TeamTask(Plugin):
 
     config: Config
     roles: tuple[str, ...] = ()
-    components: Mapping[str, Literal["increment", "level"]] = {"correct": "level"}
+    components: Mapping[str, ComponentKind] = {"correct": "level"}
     weights: Mapping[str, float] = {"correct": 1.0}
 
     def __init__(self, config: Config, build: Any) -> None:

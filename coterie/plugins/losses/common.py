@@ -35,8 +35,8 @@ class LossConfig(PluginConfig):
     def _no_k1(cls, value: Any) -> Any:
         if value == "k1":
             raise ValueError(
-                "k1 (log pi - log ref) can't be a loss: the expectation of its gradient is zero, whatever the "
-                "policy. Use k2 or k3 here, or put k1 into the reward (REINFORCE++ does)"
+                "k1 (log pi - log ref) can't be a loss: the expectation of its gradient is zero, whatever "
+                "the policy. Use k2 or k3 here, or put k1 into the reward (REINFORCE++ does)"
             )
         return value
 
@@ -63,7 +63,7 @@ class TokenLoss(Plugin):
 
 
 def log_ratio(xp: Any, logprobs: Any, other: Any) -> tuple[Any, Any]:
-    """log pi - log other, cut to where its exponential stays finite, and where it was left as it is; shape (N,).
+    """log pi - log other, cut to where its exponential stays finite, and where it was not cut; shape (N,).
 
     Beyond the cut the slope of the ratio is zero, as autograd has it.
     """

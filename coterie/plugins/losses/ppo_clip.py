@@ -24,7 +24,7 @@ class PPOClip(TokenLoss):
         clip_low: float = Field(0.2, ge=0, lt=1, description="The ratio is cut below 1 - this.")
         clip_high: float = Field(0.2, ge=0, description="The ratio is cut above 1 + this.")
         dual_clip: float | None = Field(
-            None, gt=1, description="Where A < 0, the loss stops at this times -A."
+            None, gt=1, description="For A < 0, the loss is at most this times -A."
         )
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:

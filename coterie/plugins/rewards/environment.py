@@ -10,7 +10,7 @@ from pydantic import Field
 from coterie.core.config import PluginConfig
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import JointView
+from coterie.core.protocols import ComponentKind, JointView
 
 
 class EnvironmentReward(Plugin):
@@ -24,7 +24,7 @@ class EnvironmentReward(Plugin):
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        self.components: Mapping[str, Any] = build.environment.components
+        self.components: Mapping[str, ComponentKind] = build.environment.components
         self.weights: Mapping[str, float] = build.environment.weights
         self.policy_fault = config.floor
 

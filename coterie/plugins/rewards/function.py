@@ -11,7 +11,7 @@ from pydantic import Field
 from coterie.core.config import PluginConfig
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import ActionView, SiblingsView, View
+from coterie.core.protocols import ActionView, ComponentKind, SiblingsView, View
 from coterie.core.types import TEAM
 from coterie.plugins.functions import FunctionReference, call, load_function
 
@@ -35,7 +35,7 @@ class FunctionReward(Plugin):
         scope: Literal["action", "joint", "siblings", "episode"] = Field(
             "joint", description="What it is called with: ActionView, JointView, SiblingsView or EpisodeView."
         )
-        components: dict[str, Literal["increment", "level"]] = Field(
+        components: dict[str, ComponentKind] = Field(
             default_factory=dict,
             description="Names of the scores, and whether each is a gain or the value of a "
             "state. Default: one increment, named as this source.",
@@ -47,9 +47,7 @@ class FunctionReward(Plugin):
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
         self.scope = config.scope
-        self.components: Mapping[str, Literal["increment", "level"]] = config.components or {
-            build.name: "increment"
-        }
+        self.components: Mapping[str, ComponentKind] = config.components or {build.name: "increment"}
         self.weights: Mapping[str, float] = {}
         self.policy_fault = config.floor
         self._function = load_function(config.function, f"{build.path}.function")

@@ -28,32 +28,49 @@ def team(step, component="team"):
     return step.scores[TEAM, component]
 
 
-@pytest.mark.parametrize(("form", "before", "after", "first", "reward", "progress"), [
-    ("progress", 6, 3, 6, 0.5, 0.5),
-    ("progress", 4, 1, 6, 0.75, 0.75),
-    ("progress", 4, 6, 6, 0.0, 0.0),
-    ("progress", 4, 0, 6, 1.0, 1.0),
-    ("potential", 6, 3, 6, 0.5, 0.5),
-    ("potential", 3, 6, 6, -0.5, -0.5),
-    ("potential", 3, 0, 6, 0.5, 0.5),
-    ("paper", 8, 1, 4, 1.75, 1.75),  # the defect: more than the goal
-    ("paper", 1, 0, 4, 1.0, 0.25),
-    ("paper", 1, 2, 4, 0.0, 0.0),
-])
+@pytest.mark.parametrize(
+    ("form", "before", "after", "first", "reward", "progress"),
+    [
+        ("progress", 6, 3, 6, 0.5, 0.5),
+        ("progress", 4, 1, 6, 0.75, 0.75),
+        ("progress", 4, 6, 6, 0.0, 0.0),
+        ("progress", 4, 0, 6, 1.0, 1.0),
+        ("potential", 6, 3, 6, 0.5, 0.5),
+        ("potential", 3, 6, 6, -0.5, -0.5),
+        ("potential", 3, 0, 6, 0.5, 0.5),
+        ("paper", 8, 1, 4, 1.75, 1.75),  # the defect: more than the goal
+        ("paper", 1, 0, 4, 1.0, 0.25),
+        ("paper", 1, 2, 4, 0.0, 0.0),
+    ],
+)
 def test_golden_numbers_of_the_team_terms(form, before, after, first, reward, progress):
-    assert team_terms(form, before, after, first) == {"team": reward, "goal": float(after == 0), "progress": progress}
+    assert team_terms(form, before, after, first) == {
+        "team": reward,
+        "goal": float(after == 0),
+        "progress": progress,
+    }
 
 
 def test_golden_numbers_of_an_episode():
     env = make(PlanPath, size=4, max_moves=4)
     one = send(env, start(env, *WALLED), "executor", "U R R")
     assert one.scores == {
-        (TEAM, "team"): 0.5, (TEAM, "goal"): 0.0, (TEAM, "progress"): 0.5, ("executor", "format"): 1.0,
-        ("executor", "legal"): 1.0, ("executor", "shortest"): 1.0, ("executor", "illegal"): 0.0,
-        ("executor", "empty"): 0.0}
+        (TEAM, "team"): 0.5,
+        (TEAM, "goal"): 0.0,
+        (TEAM, "progress"): 0.5,
+        ("executor", "format"): 1.0,
+        ("executor", "legal"): 1.0,
+        ("executor", "shortest"): 1.0,
+        ("executor", "illegal"): 0.0,
+        ("executor", "empty"): 0.0,
+    }
     two = send(env, one.state, "executor", "D R D")
-    assert (team(two), two.scores["executor", "legal"], two.scores["executor", "shortest"],
-            two.scores["executor", "illegal"]) == (pytest.approx(1 / 3), 0.5, 0.0, 1.0)
+    assert (
+        team(two),
+        two.scores["executor", "legal"],
+        two.scores["executor", "shortest"],
+        two.scores["executor", "illegal"],
+    ) == (pytest.approx(1 / 3), 0.5, 0.0, 1.0)
     three = send(env, two.state, "executor", "D D U")
     assert (team(three), team(three, "goal"), three.state.over) == (1.0, 1.0, True)
     assert env.stage(three.state) == () and env.stage(two.state) is None
@@ -72,11 +89,19 @@ def test_silence_and_noise_earn_nothing(text):
 
 def test_components_are_declared_and_the_defaults_are_the_papers():
     env = make(PlanPath, size=4)
-    emitted = {name for role in ("planner", "executor") for _, name in
-               send(env, start(env, *WALLED), role, "r0c1" if role == "planner" else "U").scores}
+    emitted = {
+        name
+        for role in ("planner", "executor")
+        for _, name in send(env, start(env, *WALLED), role, "r0c1" if role == "planner" else "U").scores
+    }
     assert emitted == set(COMPONENTS) == set(env.components)
     assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
-        "team": 1.0, "plan_team": 1.0, "format": 0.1, "legal": 0.1, "shortest": 0.8}
+        "team": 1.0,
+        "plan_team": 1.0,
+        "format": 0.1,
+        "legal": 0.1,
+        "shortest": 0.8,
+    }
 
 
 @pytest.mark.parametrize("form", ["progress", "potential", "paper"])
@@ -92,7 +117,10 @@ def test_the_planners_counterfactual_is_what_walking_its_plan_earns(form, plan_l
         proposal = send(env, state, "planner", env.demonstrate(state, "planner", 0.4, rng))
         assert proposal.state.position == state.position
         assert {name: team(proposal, name) for name in ("team", "goal", "progress")} == {
-            "team": 0.0, "goal": 0.0, "progress": 0.0}
+            "team": 0.0,
+            "goal": 0.0,
+            "progress": 0.0,
+        }
         walked = send(env, proposal.state, "executor", " ".join(proposal.state.plan.fork.moves))
         for name in ("team", "goal", "progress"):
             assert team(proposal, f"plan_{name}") == team(walked, name)
@@ -137,7 +165,9 @@ def test_naming_the_own_cell_earns_no_local_reward_but_format():
     env = make(PlanPath, size=4)
     step = send(env, start(env, *WALLED), "planner", "r1c1")
     assert {name: value for (role, name), value in step.scores.items() if role == "planner" and value} == {
-        "format": 1.0, "illegal": 1.0}
+        "format": 1.0,
+        "illegal": 1.0,
+    }
 
 
 def test_the_papers_form_warns(caplog):

@@ -145,9 +145,7 @@ def test_k1_is_refused_with_the_reason() -> None:
         PPOClip.Config(kl=0.1, kl_form="k1")
 
 
-@pytest.mark.parametrize(
-    "settings", [{"clip_low": 1.0}, {"dual_clip": 1.0}, {"entropy": -0.1}, {"clip": 0.2}]
-)
+@pytest.mark.parametrize("settings", [{"clip_low": 1}, {"dual_clip": 1}, {"entropy": -0.1}, {"clip": 0.2}])
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError):
         PPOClip.Config(**settings)

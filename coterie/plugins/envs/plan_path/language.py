@@ -133,7 +133,7 @@ def _read_prose(text: str, read: Callable[[str], tuple[T, ...]], what: str) -> t
 
 
 def _words(part: str) -> list[str]:
-    return [word for word in re.split(r"[\s,;\"'`.]+", part) if word]
+    return [word for word in re.split(r"[\s,;\"'`.*]+", part) if word]
 
 
 def _move(word: str) -> str:
@@ -144,7 +144,7 @@ def _move(word: str) -> str:
 
 def _spelt(word: str) -> str:
     """A move in prose: any case, and `up` for `U`."""
-    upper = word.strip("*").upper()
+    upper = word.upper()
     return _move(_LONG.get(upper, upper if upper in MOVES else word))
 
 

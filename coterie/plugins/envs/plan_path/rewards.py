@@ -10,11 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Literal
 
+from coterie.core.protocols import ComponentKind
 from coterie.plugins.envs.plan_path.grid import Walk
 
 Form = Literal["progress", "potential", "paper"]
 
-COMPONENTS: Mapping[str, Literal["increment", "level", "counterfactual"]] = {
+COMPONENTS: Mapping[str, ComponentKind] = {
     "team": "increment",
     "goal": "level",
     "progress": "increment",

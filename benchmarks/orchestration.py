@@ -1,0 +1,152 @@
+"""Framework time per generated action, with an engine that answers at once.
+
+Plays steps of a team of two over several turns with the scripted engine, then scores, credits and makes samples of them, and
+divides the time by the number of generated actions. The environment's and the role's own time, the
+tokenizer's and the record's are left out: they are measured in the same run by a clock around each, and subtracted.
+
+    python benchmarks/orchestration.py [--live 100 1000 10000] [--repeats 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from coterie import Plugin, Step, Task
+from coterie.core.batching import samples_of
+from coterie.core.compose import compose
+from coterie.core.protocols import Batch
+from coterie.core.recipes import load
+from coterie.core.run import Run
+
+SPENT = {"environment": 0.0, "template": 0.0, "tokenizer": 0.0, "engine": 0.0}
+
+
+def clocked(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with its time added to SPENT."""
+
+    def timed(*args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        try:
+            return function(*args, **kwargs)
+        finally:
+            SPENT[what] += time.perf_counter() - begin
+
+    return timed
+
+
+class Count(Plugin):
+    """Counts turns; pays the number that was written."""
+
+    roles = ()
+    components = {"value": "increment"}
+    weights: Mapping[str, float] = {}
+
+    def tasks(self, split: str, seed: int) -> Sequence[Task]:
+        return [Task(id=f"{split}-{index}") for index in range(10_000)]
+
+    def reset(self, task: Task, seed: int) -> int:
+        return 0
+
+    def stage(self, state: int) -> None:
+        return None
+
+    def observe(self, state: int, role: str) -> str:
+        return f"turn {state}"
+
+    async def step(self, state: int, actions: Mapping[str, Any], ctx: Any) -> Step:
+        return Step(state=state + 1, scores={(role, "value"): float(action.parsed) for role, action in actions.items()})
+
+    def outcome(self, state: int) -> dict[str, float]:
+        return {"success": 1.0}
+
+    def digest(self, state: int) -> str:
+        return str(state)
+
+
+class Seat(Plugin):
+    def render(self, briefing: Any) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{briefing.role} {briefing.observation}"}]
+
+    def parse(self, text: str, observation: Any) -> int:
+        return int(text)
+
+
+def answer(request: Any, text: str) -> str:
+    return str(request.key.branch)
+
+
+def make(live: int, branches: int, turns: int) -> Run:
+    here = "benchmarks.orchestration" if __name__ != "__main__" else "__main__"
+    return compose(load({
+        "env": {"type": f"{here}:Count"},
+        "team": {"order": ["one", "two"], "max_turns": turns,
+                 "roles": {name: {"type": f"{here}:Seat", "policy": name} for name in ("one", "two")}},
+        "policies": {name: {"model": {"init": "none"}, "train": "none"} for name in ("one", "two")},
+        "sampler": {"branches": branches}, "algorithm": "at_grpo",
+        "engine": {"type": "scripted", "play": f"{here}:answer"}, "trainer": "none", "executor": {"max_live": live},
+        "schedule": {"steps": 1, "tasks_per_step": live, "record_every": 0}}))
+
+
+async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
+    """One step with `live` episodes at once; microseconds per generated action."""
+    run = make(live, branches, turns)
+    await run.open()
+    for name in ("reset", "stage", "observe", "outcome", "digest"):
+        setattr(run.environment, name, clocked("environment", getattr(run.environment, name)))
+    for seat in run.team.roles.values():
+        seat.render, seat.parse = clocked("template", seat.render), clocked("template", seat.parse)  # type: ignore[method-assign]
+    codec = run.engine.codec("one")
+    codec.encode, codec.decode = clocked("tokenizer", codec.encode), clocked("tokenizer", codec.decode)
+    tasks = run.order.step(0, live)
+    SPENT.update(dict.fromkeys(SPENT, 0.0))
+    begin = time.perf_counter()
+    trees = await run.play(tasks)
+    scores = await run.score(trees)
+    credit, _ = run.estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)
+    samples_of(trees, credit)
+    whole = time.perf_counter() - begin
+    await run.close()
+    actions = live * branches * turns * 2
+    apart = sum(SPENT.values())
+    return {"live": live, "actions": actions, "microseconds": 1e6 * (whole - apart) / actions,
+            "whole_microseconds": 1e6 * whole / actions,
+            **{f"{name}_microseconds": 1e6 * value / actions for name, value in SPENT.items()}}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--live", type=int, nargs="+", default=[100, 1000, 10_000])
+    parser.add_argument("--branches", type=int, default=4)
+    parser.add_argument("--turns", type=int, default=4)
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--json", type=Path, default=Path(__file__).parent / "results" / "orchestration.json")
+    options = parser.parse_args()
+    rows = []
+    for live in options.live:
+        runs = [asyncio.run(measure(live, options.branches, options.turns)) for _ in range(options.repeats)]
+        rows.append({name: statistics.median(one[name] for one in runs) for name in runs[0]})
+    table = Table(title="framework time per generated action (microseconds, medians)")
+    for name in rows[0]:
+        table.add_column(name.replace("_microseconds", ""), justify="right")
+    for row in rows:
+        table.add_row(*(f"{value:,.1f}" if "micro" in name else f"{value:,.0f}" for name, value in row.items()))
+    Console().print(table)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps({"rows": rows, "branches": options.branches, "turns": options.turns,
+                                        "python": platform.python_version(), "cpus": os.cpu_count()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

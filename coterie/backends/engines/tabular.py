@@ -1,0 +1,150 @@
+"""The engine of tabular policies: exact, torch-free, and small enough to reason about in a test."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.backends.models.table import Table, log_softmax, table_words
+from coterie.backends.models.wordcodec import EOS_ID, WordCodec
+from coterie.core.config import ModelInit
+from coterie.core.draws import uniforms
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.gathering import Batcher
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import EngineContext
+from coterie.core.types import Call, Request, Sampling, Weights
+
+
+class TabularEngine(Plugin):
+    """Draws words from a table of logits, one row a context, with the same keyed uniforms as `hf`.
+
+    Words are those of the environment's and the roles' vocabulary, and `<eos>`. Log-probs are those of the
+    untruncated distribution at the sampling temperature (at temperature 1 for greedy calls).
+    """
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._codec = WordCodec(exact=False, markers=False)
+        self._tables: dict[str, tuple[Table, int]] = {}
+        self._batcher: Batcher | None = None
+
+    async def open(self, ctx: EngineContext) -> None:
+        for name, policy in ctx.policies.items():
+            if not (isinstance(policy.model, ModelInit) and policy.model.init == "tabular"):
+                raise ConfigError(
+                    f"the engine `tabular` can't play the model of policy '{name}'",
+                    path=f"policies.{name}.model",
+                    mend="set it to {init: tabular}",
+                )
+        self._words = table_words(ctx.vocabulary)
+        if not self._words:
+            raise ConfigError(
+                "a tabular policy needs words to choose from, and there are none",
+                path="engine",
+                mend="give the environment or a role a `vocabulary()`",
+            )
+        self._codec.ids(" ".join(self._words))  # so that whatever is drawn can be read
+        self._batcher = Batcher(self._generate, ctx.strands, deterministic=ctx.deterministic, threaded=False)
+
+    async def close(self) -> None:
+        if self._batcher is not None:
+            self._batcher.close()
+
+    async def load_weights(self, weights: Weights) -> None:
+        table = weights.module if weights.module is not None else Table(self._words)
+        if table.words != self._words:
+            raise ConfigError(
+                f"the table of policy '{weights.policy}' is over other words than the engine's",
+                path=f"policies.{weights.policy}.model",
+            )
+        self._tables[weights.policy] = table, weights.version
+
+    def codec(self, policy: str) -> WordCodec:
+        return self._codec
+
+    async def generate(self, request: Request) -> Call:
+        if request.policy not in self._tables:
+            raise SystemFault(f"the policy '{request.policy}' has no weights in the engine yet")
+        if self._batcher is None:
+            raise RuntimeError("the engine is not open")
+        self._stops(request.sampling)
+        return await self._batcher.submit(request)
+
+    def _stops(self, sampling: Sampling) -> set[int]:
+        for word in sampling.stop:
+            if word not in self._words:
+                raise ConfigError(
+                    f"the stop string {word!r} is not one token",
+                    path="sampler.sampling.stop",
+                    why="a tabular policy's tokens are the words of the vocabulary",
+                )
+        return {EOS_ID, *(index for word in sampling.stop for index in self._codec.ids(word))}
+
+    def _generate(self, policy: str, requests: Sequence[Request]) -> list[Call]:
+        table, version = self._tables[policy]
+        seeds = np.array([request.seed % 2**64 for request in requests], dtype=np.uint64)
+        contexts = [request.prompt_ids for request in requests]
+        logprobs: list[list[float]] = [[] for _ in requests]
+        finish = ["length"] * len(requests)
+        stops = [self._stops(request.sampling) for request in requests]
+        alive = [index for index, request in enumerate(requests) if request.sampling.max_new_tokens > 0]
+        position = 0
+        while alive:
+            draws = uniforms(seeds[alive], position)
+            position += 1
+            going = []
+            for index, uniform in zip(alive, draws.tolist(), strict=True):
+                sampling = requests[index].sampling
+                column, logprob = draw(table.logits(contexts[index]), sampling, uniform)
+                token = int(table.ids[column])
+                contexts[index] = (*contexts[index], token)
+                logprobs[index].append(logprob)
+                if token in stops[index]:
+                    finish[index] = "stop"
+                elif position < sampling.max_new_tokens:
+                    going.append(index)
+            alive = going
+        return [
+            Call(
+                prompt_ids=request.prompt_ids,
+                token_ids=contexts[index][len(request.prompt_ids) :],
+                logprobs=tuple(logprobs[index]),
+                version=version,
+                finish=finish[index],  # type: ignore[arg-type]
+                continues=request.continues,
+            )
+            for index, request in enumerate(requests)
+        ]
+
+
+def draw(logits: np.ndarray, sampling: Sampling, uniform: float) -> tuple[int, float]:
+    """A column by inverse distribution function, and its untruncated log-prob."""
+    greedy = sampling.temperature == 0.0
+    logprobs = log_softmax(logits if greedy else logits / sampling.temperature)
+    if greedy:
+        column = int(logits.argmax())
+        return column, float(logprobs[column])
+    mass = np.exp(logprobs)
+    if sampling.truncated:
+        mass = _truncated(mass, sampling)
+    summed = mass.cumsum()
+    column = int(np.searchsorted(summed, uniform * summed[-1], side="right"))
+    if column == len(mass):  # the product was rounded up to the total
+        column = int(np.flatnonzero(mass)[-1])
+    return column, float(logprobs[column])
+
+
+def _truncated(mass: np.ndarray, sampling: Sampling) -> np.ndarray:
+    order = np.argsort(-mass, kind="stable")
+    ordered = mass[order]
+    if sampling.top_k > 0:
+        ordered[sampling.top_k :] = 0.0
+    before = ordered.cumsum() - ordered
+    keep = before < sampling.top_p * ordered.sum()
+    keep[0] = True
+    result = np.zeros_like(mass)
+    result[order] = ordered * keep
+    return result

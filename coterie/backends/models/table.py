@@ -1,0 +1,83 @@
+"""A softmax policy as a table: one row of logits for every context, a context being all ids so far."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from coterie.backends.models.wordcodec import EOS_ID, word_id
+
+Context = tuple[int, ...]
+
+
+def table_words(vocabulary: Iterable[str]) -> tuple[str, ...]:
+    """The words that a table chooses from, in an order that depends on nothing else; column 0 is `<eos>`."""
+    return tuple(sorted({word for entry in vocabulary for word in entry.split()} - {"<eos>"}))
+
+
+class Table:
+    """Logits by context, zeros (uniform) at first sight. Rows are replaced, never written into.
+
+    Args:
+        words: what can be drawn besides `<eos>`; column i + 1 is word i.
+        rows: context -> logits, float64, shape (V,).
+    """
+
+    def __init__(self, words: tuple[str, ...], rows: Mapping[Context, np.ndarray] | None = None) -> None:
+        self.words = words
+        self.ids = np.array([EOS_ID, *(word_id(word) for word in words)], dtype=np.int64)
+        self.columns = {int(index): column for column, index in enumerate(self.ids)}
+        self.rows: dict[Context, np.ndarray] = dict(rows or {})
+        self._unseen = np.zeros(len(self.ids))
+
+    def logits(self, context: Context) -> np.ndarray:
+        """Shape (V,); not to be written into."""
+        return self.rows.get(context, self._unseen)
+
+    def snapshot(self) -> Table:
+        """The table as it is now; cheap, for rows are never written into."""
+        return Table(self.words, self.rows)
+
+    def digest(self) -> str:
+        hasher = hashlib.sha256(repr(self.words).encode())
+        for context in sorted(self.rows):
+            row = self.rows[context]
+            if row.any():  # a row of zeros is a row that was never seen
+                hasher.update(np.array([len(context), *context], dtype="<i8").tobytes())
+                hasher.update(row.astype("<f8").tobytes())
+        return hasher.hexdigest()
+
+
+def log_softmax(logits: np.ndarray) -> np.ndarray:
+    """Along the last axis."""
+    shifted = logits - logits.max(axis=-1, keepdims=True)
+    return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def write_rows(path: Path, words: tuple[str, ...], **tables: Mapping[Context, np.ndarray]) -> None:
+    """Write tables over one vocabulary to an .npz file, exactly."""
+    arrays: dict[str, np.ndarray] = {"words": np.array(words, dtype=str)}
+    for name, rows in tables.items():
+        arrays[f"{name}.lengths"] = np.array([len(context) for context in rows], dtype=np.int64)
+        arrays[f"{name}.contexts"] = np.array(
+            [index for context in rows for index in context], dtype=np.int64
+        )
+        arrays[f"{name}.rows"] = np.stack(list(rows.values())) if rows else np.zeros((0, len(words) + 1))
+    with path.open("wb") as file:
+        np.savez(file, **arrays)  # type: ignore[arg-type]
+
+
+def read_rows(path: Path) -> tuple[tuple[str, ...], dict[str, dict[Context, np.ndarray]]]:
+    """What `write_rows` wrote: the words, and the tables by name."""
+    tables: dict[str, dict[Context, np.ndarray]] = {}
+    with np.load(path) as file:
+        words = tuple(str(word) for word in file["words"])
+        for name in sorted({entry.rpartition(".")[0] for entry in file.files} - {""}):
+            ends = np.cumsum(file[f"{name}.lengths"])
+            flat, rows = file[f"{name}.contexts"], file[f"{name}.rows"]
+            contexts = [tuple(part.tolist()) for part in np.split(flat, ends[:-1])] if len(ends) else []
+            tables[name] = {context: row.copy() for context, row in zip(contexts, rows, strict=True)}
+    return words, tables

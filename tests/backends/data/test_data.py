@@ -1,0 +1,152 @@
+"""Data sources: formats, splits by content, and errors with their place."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import types
+from itertools import chain
+
+import pytest
+
+from coterie.backends.data.hub import HubData
+from coterie.backends.data.jsonl import JsonlData
+from coterie.backends.data.parquet import ParquetData
+from coterie.core.errors import ConfigError, DataError, MissingExtra
+from tests.plugins.support import Build, make
+
+ROWS = [{"id": i, "text": f"row {i}"} for i in range(200)]
+SPLITS = ("train", "val", "test")
+
+
+def jsonl(path, rows=ROWS):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def source(plugin, **settings):
+    return make(plugin, Build(path="data"), **settings)
+
+
+def test_one_file_becomes_three_disjoint_splits(tmp_path):
+    data = source(JsonlData, path=jsonl(tmp_path / "a.jsonl"), val_share=0.2, test_share=0.3)
+    ids = [[row["id"] for row in data.records(split)] for split in SPLITS]
+    assert sorted(chain.from_iterable(ids)) == list(range(200))
+    assert [len(part) for part in ids] == pytest.approx([100, 40, 60], abs=20)
+    # Written down: a run's test set must not change under its feet.
+    assert ids[1][:5] == [3, 7, 12, 17, 21]
+    assert data.records("val").where(0) == (str(tmp_path / "a.jsonl"), ids[1][0] + 1)
+
+
+def test_what_is_no_content_does_not_decide_the_split(tmp_path):
+    rows = [{"id": i, "text": f"row {i % 50}"} for i in range(200)]
+    data = source(JsonlData, path=jsonl(tmp_path / "a.jsonl", rows), split_ignore=["id"])
+    texts = [{row["text"] for row in data.records(split)} for split in SPLITS]
+    assert sum(map(len, texts)) == 50
+
+
+def test_a_file_a_split(tmp_path):
+    data = source(
+        JsonlData, train=jsonl(tmp_path / "a.jsonl", ROWS[:3]), test=jsonl(tmp_path / "b.jsonl", ROWS[3:4])
+    )
+    assert list(data.records("train")) == ROWS[:3] and list(data.records("test")) == ROWS[3:4]
+    with pytest.raises(ConfigError, match="split 'val'") as caught:
+        data.records("val")
+    assert caught.value.path == "data.val"
+
+
+def test_gzipped_and_with_a_byte_order_mark(tmp_path):
+    with gzip.open(tmp_path / "a.jsonl.gz", "wt") as file:
+        file.write('{"id": 1}\n\n{"id": 2}\n')
+    assert list(source(JsonlData, train=str(tmp_path / "a.jsonl.gz")).records("train")) == [
+        {"id": 1},
+        {"id": 2},
+    ]
+    (tmp_path / "b.jsonl").write_bytes(b'\xef\xbb\xbf{"id": 1}\r\n')
+    assert list(source(JsonlData, train=str(tmp_path / "b.jsonl")).records("train")) == [{"id": 1}]
+
+
+@pytest.mark.parametrize(
+    ("line", "what"),
+    [
+        (b'{"id": ', "not JSON"),
+        (b'"text"', "a JSON str"),
+        (b'{"id": "\xff"}', "not UTF-8"),
+        (b"[" * 100_000, "not JSON"),
+    ],
+)
+def test_a_wrong_line_is_named(tmp_path, line, what):
+    (tmp_path / "a.jsonl").write_bytes(b'{"id": 1}\n\n' + line + b"\n")
+    with pytest.raises(DataError, match=what) as caught:
+        source(JsonlData, train=str(tmp_path / "a.jsonl")).records("train")
+    assert (caught.value.line, caught.value.field) == (3, "-")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"path": "a", "train": "b"},
+        {"train": "a", "val_share": 0.5},
+        {"path": "a", "val_share": 0.5, "test_share": 0.5},
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ConfigError):
+        source(JsonlData, **settings)
+
+
+def test_parquet(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = pytest.importorskip("pyarrow").Table.from_pylist(ROWS)
+    parquet.write_table(table, tmp_path / "a.parquet")
+    data = source(ParquetData, path=str(tmp_path / "a.parquet"))
+    same = source(JsonlData, path=jsonl(tmp_path / "a.jsonl"))
+    for split in SPLITS:
+        assert list(data.records(split)) == list(same.records(split))
+    (tmp_path / "b.parquet").write_text("no")
+    with pytest.raises(DataError, match="Parquet"):
+        source(ParquetData, train=str(tmp_path / "b.parquet")).records("train")
+
+
+@pytest.fixture
+def fake_datasets(monkeypatch):
+    """The part of `datasets` that is used, without a network."""
+    module = types.ModuleType("datasets")
+    asked = []
+
+    def load_dataset(name, subset, *, split, revision):
+        asked.append((name, subset, split, revision))
+        if name == "gone":
+            raise FileNotFoundError("no such dataset")
+        return iter(ROWS if split == "train" else ROWS[:2])
+
+    module.load_dataset = load_dataset
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return asked
+
+
+def test_hub(fake_datasets):
+    data = source(
+        HubData, name="own/set", subset="main", revision="abc", splits={"train": "train", "val": "validation"}
+    )
+    assert list(data.records("val")) == ROWS[:2] and data.records("val").where(1) == ("own/set/validation", 2)
+    assert fake_datasets[0] == ("own/set", "main", "validation", "abc")
+    with pytest.raises(ConfigError, match="'test'"):
+        data.records("test")
+    whole = source(HubData, name="own/set")
+    assert sorted(row["id"] for split in SPLITS for row in whole.records(split)) == list(range(200))
+    with pytest.raises(ConfigError, match="can't be loaded"):
+        source(HubData, name="gone").records("train")
+
+
+@pytest.mark.parametrize(
+    ("plugin", "package", "settings"),
+    [(HubData, "datasets", {"name": "own/set"}), (ParquetData, "pyarrow", {"path": "a.parquet"})],
+)
+def test_a_missing_package_names_its_extra(monkeypatch, plugin, package, settings):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(MissingExtra) as caught:
+        source(plugin, **settings).records("train")
+    assert "coterie[data]" in str(caught.value) and caught.value.package == package

@@ -1,0 +1,146 @@
+"""Log-probs: every short cut gives what the plain model gives, row by row."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch")
+transformers = pytest.importorskip("transformers")
+
+from coterie.backends.trainers import forward
+from coterie.backends.trainers.forward import Scorer, Way
+from tests.backends.trainers.tiny import VOCABULARY, gradients, independent_logprobs, really_double, samples
+
+pytestmark = pytest.mark.torch
+
+SIZES: dict[str, Any] = {
+    "vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "intermediate_size": 48, "max_position_embeddings": 128,
+}  # fmt: skip
+
+
+def model(kind: str = "Qwen3", **settings: Any) -> Any:
+    torch.manual_seed(0)
+    sizes = {**SIZES, "attn_implementation": "sdpa", "initializer_range": 0.2, **settings}
+    made = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes))
+    return made.double().eval() if kind == "Gemma2" else really_double(made)
+
+
+def scored(found: Any, rows: list, packing: bool = True, budget: int = 10_000, **how: Any) -> tuple[Any, Any, Scorer]:
+    """Log-probs and entropies in the order of the rows."""
+    scorer = Scorer(found, packing=packing, budget=budget, name="p")
+    logprobs: dict[int, Any] = {}
+    entropies: dict[int, Any] = {}
+    with scorer.session():
+        for indices in scorer.plan(rows):
+            counts = [int(rows[index].loss_mask.sum()) for index in indices]
+            scores = scorer([rows[index] for index in indices], **how)
+            logprobs.update(zip(indices, scores.logprobs.split(counts), strict=True))
+            entropies.update(zip(indices, scores.entropy.split(counts), strict=True))
+    order = range(len(rows))
+    return torch.cat([logprobs[i] for i in order]), torch.cat([entropies[i] for i in order]), scorer
+
+
+@pytest.mark.parametrize("packing", [True, False])
+@pytest.mark.parametrize("kind", ["Qwen3", "Qwen2", "Llama"])
+def test_logprobs_are_those_of_the_plain_model(kind: str, packing: bool) -> None:
+    found = model(kind)
+    rows = samples(groups=6, temperatures=(1.0, 0.7, 1.5))
+    wanted = torch.cat([independent_logprobs(found, row) for row in rows])
+    logprobs, _, scorer = scored(found, rows, packing)
+    assert scorer.way == Way(packing, True)
+    torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("budget", [1, 60, 10_000])
+@pytest.mark.parametrize("packing", [True, False])
+def test_gradients_depend_neither_on_packing_nor_on_the_split(packing: bool, budget: int) -> None:
+    found = model()
+    rows = samples(groups=5)
+    torch.cat([independent_logprobs(found, row) for row in rows]).square().sum().backward()
+    wanted = gradients(found)
+    found.zero_grad()
+    scored(found, rows, packing, budget)[0].square().sum().backward()
+    for name, gradient in gradients(found).items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-9)
+
+
+def test_entropy_is_that_of_the_whole_distribution() -> None:
+    found = model()
+    rows = samples(groups=1, siblings=1, temperatures=(0.5,))
+    ids = torch.from_numpy(rows[0].token_ids)
+    logits = found(ids[None]).logits[0] / 0.5
+    at = torch.from_numpy(rows[0].loss_mask.nonzero()[0]) - 1
+    wanted = torch.distributions.Categorical(logits=logits[at]).entropy()
+    _, entropies, _ = scored(found, rows)
+    torch.testing.assert_close(entropies, wanted)
+    assert not entropies.requires_grad
+    assert scored(found, rows, entropy_slope=True)[1].requires_grad
+
+
+def test_the_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    found, rows = model(), samples(groups=3, temperatures=(1.0, 2.0))
+    whole = scored(found, rows)[0]
+    whole.square().sum().backward()
+    wanted = gradients(found)
+    found.zero_grad()
+    monkeypatch.setattr(forward, "_LOGITS", 7 * VOCABULARY)
+    chunked = scored(found, rows)[0]
+    chunked.square().sum().backward()
+    torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-12)
+    for name, gradient in gradients(found).items():
+        torch.testing.assert_close(gradient, wanted[name])
+
+
+def test_lora_layers_are_scored_too() -> None:
+    peft = pytest.importorskip("peft")
+    found = model()
+    settings = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    peft.get_peft_model(found, settings)
+    rows = samples(groups=3)
+    wanted = torch.cat([independent_logprobs(found, row) for row in rows])
+    torch.testing.assert_close(scored(found, rows)[0], wanted, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "way"),
+    [
+        ("Mistral", {"sliding_window": 4}, Way(False, True)),  # the packed attention has no window
+        ("Granite", {"logits_scaling": 3.0}, Way(True, False)),  # logits are not the head's output
+        ("Gemma2", {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8}, Way(False, False)),
+    ],
+)
+def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(
+    kind: str, settings: dict[str, Any], way: Way, caplog: pytest.LogCaptureFixture
+) -> None:
+    found, rows = model(kind, **settings), samples(groups=3)
+    with caplog.at_level(logging.WARNING, "coterie"):
+        logprobs, _, scorer = scored(found, rows)
+    assert scorer.way == way
+    assert "nothing quicker agrees" in caplog.text
+    wanted = torch.cat([independent_logprobs(found, row) for row in rows])
+    torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
+
+
+def test_the_models_attention_is_as_it_was_afterwards() -> None:
+    found = model()
+    scored(found, samples(groups=1))
+    assert found.config._attn_implementation == "sdpa"
+
+
+def test_an_engine_may_use_the_model_meanwhile() -> None:
+    """Without a layout the packed attention is plain SDPA, masks included."""
+    found = model()
+    ids = torch.randint(3, VOCABULARY, (2, 9))
+    mask = torch.tensor([[0, 0] + [1] * 7, [1] * 9])
+    wanted = found(ids, attention_mask=mask).logits
+    with Scorer(found, packing=True, budget=100, name="p").session():
+        torch.testing.assert_close(found(ids, attention_mask=mask).logits, wanted)
+
+
+def test_greedy_samples_are_refused() -> None:
+    with pytest.raises(ValueError, match="temperature 0"):
+        scored(model(), samples(groups=1, temperatures=(0.0,)))

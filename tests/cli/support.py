@@ -1,0 +1,43 @@
+"""Running the command: in this process where possible, in one of its own where that is the point."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+from click.testing import CliRunner, Result
+
+from coterie.cli.main import cli
+
+TABULAR = Path(__file__).parents[1] / "recipes" / "tabular.yaml"
+
+
+def coterie(*words: object) -> Result:
+    """In this process. `.exit_code`, `.stdout`, `.stderr`; `.exception` is a bug's."""
+    return CliRunner().invoke(cli, [str(word) for word in words], prog_name="coterie")
+
+
+def process(*words: object, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+    """In a process of its own, `code` run before."""
+    script = textwrap.dedent(code) + "\nfrom coterie.cli.main import main\nmain()"
+    return subprocess.run(
+        [sys.executable, "-c", script, *map(str, words)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, **environment},
+    )
+
+
+def plugin_package(folder: Path, name: str, code: str) -> str:
+    """An installed distribution, as far as importlib can tell; put the returned path on PYTHONPATH."""
+    module = name.replace("-", "_")
+    (folder / f"{module}.py").write_text(textwrap.dedent(code))
+    info = folder / f"{module}-1.2.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[coterie]\n{module} = {module}\n")
+    return str(folder)

@@ -1,0 +1,168 @@
+"""recipes, plugins, config, schema, runs: for people and for machines."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from ruamel.yaml import YAML
+
+from coterie.cli.commands.config import flow
+from coterie.core.config import RunConfig
+from tests.cli.support import TABULAR, coterie, process
+
+
+def as_json(*words):
+    done = coterie(*words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_recipes_are_listed_with_summary_and_path():
+    found = as_json("recipes")
+    assert all(set(one) == {"name", "summary", "path"} for one in found)
+    by_name = {one["name"]: one for one in found}
+    assert by_name["plan_path"]["path"].endswith("plan_path.yaml") and by_name["plan_path"]["summary"]
+    assert by_name["plan_path"]["summary"] in coterie("recipes").stdout
+
+
+def test_plugins_are_listed_by_kind():
+    ours = next(one for one in as_json("plugins") if one["distribution"] == "coterie")
+    assert ours["ok"] and not ours["errors"] and ours["version"]
+    assert "at_grpo" in ours["provides"]["estimator"]
+    assert "at_grpo" in coterie("plugins").stdout
+
+
+def test_a_plugin_file_is_loaded_first(tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text(
+        "from coterie import hookimpl\n\n\n"
+        "@hookimpl\ndef register_roles(register):\n    register('mine', 'x:Y')\n"
+    )
+    listed = json.loads(process("plugins", "--json", "-p", file).stdout)
+    assert listed[-1]["provides"] == {"role": ["mine"]} and listed[-1]["distribution"] == str(file)
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [("1 / 0", "ZeroDivisionError"), ("", "implements no hook"), (None, "no such plugin file")],
+)
+def test_a_plugin_file_that_is_broken_is_an_error(tmp_path, code, told):
+    file = tmp_path / "mine.py"
+    if code is not None:
+        file.write_text(code)
+    done = process("plugins", "-p", file)
+    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+
+
+def test_config_shows_each_value_with_where_it_came_from():
+    found = as_json("config", TABULAR, "algorithm.alpha=0.5")
+    assert found["name"] == "tabular"
+    assert found["config"]["algorithm"]["alpha"] == 0.5 and found["origins"]["algorithm.alpha"] == "override"
+    assert found["origins"]["env.size"] == f"file {TABULAR}"
+    assert found["origins"]["seed"] == "default"
+    assert found["config"]["env"]["walk"] == "stop" and found["origins"]["env.walk"] == "default"
+
+
+def test_config_names_the_recipe_that_a_value_is_inherited_from():
+    origins = as_json("config", "plan_path_per_role", "--scale", "smoke")["origins"]
+    assert origins["env.type"] == "recipe plan_path"
+    assert origins["team.roles.planner.policy"] == "recipe plan_path_per_role"
+    assert origins["schedule.steps"] == "scale smoke"
+
+
+def test_what_config_prints_is_a_configuration_again(tmp_path):
+    printed = coterie("config", TABULAR, "schedule.steps=7").stdout
+    assert "steps: 7 " in printed and "# override" in printed
+    file = tmp_path / "again.yaml"
+    file.write_text(printed)
+    again = as_json("config", file)["config"]
+    assert again == as_json("config", TABULAR, "schedule.steps=7")["config"]
+
+
+def test_config_refuses_what_run_would_refuse():
+    done = coterie("config", TABULAR, "algorithm.alhpa=0.5")
+    assert done.exit_code == 2 and "algorithm.alhpa" in done.stderr and "'alpha'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "plain",
+        "no",
+        "1e-5",
+        "",
+        "a: b",
+        "null",
+        1e-05,
+        3,
+        None,
+        True,
+        ["a", ["b", "c"]],
+        {"a": [1, "x y"]},
+        "#",
+    ],
+)
+def test_one_line_values_read_back_as_they_were(value):
+    assert YAML(typ="safe", pure=True).load(f"key: {flow(value)}") == {"key": value}
+
+
+def test_the_schema_covers_the_configuration_and_every_plugin():
+    done = coterie("schema")
+    schema = json.loads(done.stdout)
+    assert set(schema["properties"]) == set(RunConfig.model_fields)
+    assert schema["components"]["environment"]["plan_path"]["properties"]["size"]["type"] == "integer"
+    assert schema["components"]["environment"]["plan_path"]["additionalProperties"] is False
+    assert "at_grpo" in schema["components"]["estimator"]
+
+
+def test_the_schema_lists_what_an_absent_extra_hides():
+    done = process("schema", code=WITHOUT_TORCH)
+    trainer = json.loads(done.stdout)["components"]["trainer"]["torch"]
+    assert "torch" in trainer["unavailable"] and "coterie[torch]" in trainer["mend"]
+
+
+WITHOUT_TORCH = """
+import sys
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("torch", "transformers", "peft"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+sys.meta_path.insert(0, Blocker())
+"""
+
+
+def run_folder(path, text, rows=()):
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(text)
+    if rows:
+        (path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+
+def test_runs_say_how_far_each_is(tmp_path):
+    steps = "name: plan_path\nschedule: {steps: 2}\n"
+    run_folder(tmp_path / "a", steps)
+    run_folder(tmp_path / "b", steps, [{"step": 1, "eval/success": 0.25}, {"step": 2, "success": 0.5}])
+    run_folder(tmp_path / "c", steps, [{"step": 1, "success_committed": 0.75}])
+    run_folder(tmp_path / "d", "name: x\nschedule: {epochs: 1}\n", [{"step": 1, "success": 0.5}])
+    run_folder(tmp_path / "e", "nonsense: [")
+    (tmp_path / "no-run").mkdir()
+    found = {one["name"]: one for one in as_json("runs", tmp_path)}
+    assert list(found) == ["a", "b", "c", "d", "e"]
+    told = {
+        name: (one["recipe"], one["step"], one["steps"], one["success"], one["finished"])
+        for name, one in found.items()
+    }
+    assert told["a"] == ("plan_path", 0, 2, None, False)
+    assert told["b"] == ("plan_path", 2, 2, 0.25, True)
+    assert told["c"] == ("plan_path", 1, 2, None, False), "the best of K is not success"
+    assert told["d"] == ("x", 1, None, 0.5, None)
+    assert "YAML" in found["e"]["problem"]
+    text = coterie("runs", tmp_path).stdout
+    assert "2/2" in text and ".25" in text and "yes" in text
+
+
+def test_no_runs_is_no_error(tmp_path):
+    done = coterie("runs", tmp_path / "none")
+    assert done.exit_code == 0 and "no runs in" in done.stderr
+    assert as_json("runs", tmp_path / "none") == []

@@ -1,0 +1,168 @@
+"""The group: quick help, commands of plugins, and how errors end."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+
+from coterie import __version__
+from coterie.cli.main import COMMANDS, cli
+from coterie.core.errors import ConfigError, TooManyMissing
+from tests.cli.support import coterie, plugin_package, process
+
+PLUGIN = """
+    from coterie import hookimpl
+
+    @hookimpl
+    def register_commands(register):
+        register("greet", "acme_greet_command:command")
+        register("run", "acme_greet_command:command")
+        register("odd", "json:dumps")
+"""
+COMMAND = """
+import click
+
+@click.command()
+@click.argument("name")
+def command(name):
+    '''Say hello.'''
+    click.echo(f"hello {name}")
+"""
+
+
+@pytest.fixture
+def acme(tmp_path):
+    path = plugin_package(tmp_path, "acme-greet", PLUGIN)
+    (tmp_path / "acme_greet_command.py").write_text(COMMAND)
+    return path
+
+
+def test_help_lists_the_commands_and_imports_nothing_heavy():
+    watch = """
+        import atexit, sys
+        heavy = "torch transformers numpy pydantic pydantic_core rich ruamel httpx matplotlib".split()
+        atexit.register(lambda: print("HEAVY", [name for name in heavy if name in sys.modules]))
+    """
+    done = process("--help", code=watch, COTERIE_PLUGINS="")
+    assert done.returncode == 0, done.stderr
+    assert "HEAVY []" in done.stdout
+    for name, text in COMMANDS.items():
+        assert name in done.stdout and text in done.stdout
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_table_of_short_helps_says_what_the_commands_say(name):
+    command = cli.get_command(None, name)
+    assert command.name == "command"
+    assert command.get_short_help_str(limit=200) == COMMANDS[name]
+    assert coterie(name, "--help").exit_code == 0
+
+
+def test_no_command_imports_torch_for_its_help():
+    loop = (
+        "import sys\nfrom coterie.cli.main import COMMANDS, cli\n[cli.get_command(None, n) for n in COMMANDS]"
+    )
+    done = process("--version", code=loop + "\nprint('torch' in sys.modules)")
+    assert done.stdout.split() == ["False", "coterie", __version__]
+
+
+def test_commands_of_plugins_are_listed_without_importing_them_and_run(acme):
+    watch = "import atexit, sys\natexit.register(lambda: print('acme_greet_command' in sys.modules))"
+    listed = process("--help", code=watch, PYTHONPATH=acme)
+    assert "Commands of plugins" in listed.stdout and "From acme-greet." in listed.stdout
+    assert listed.stdout.endswith("False\n")
+    assert process("greet", "you", PYTHONPATH=acme).stdout == "hello you\n"
+
+
+def test_a_plugins_command_with_a_built_in_name_is_had_by_its_distribution(acme):
+    assert "acme-greet:run" in process("--help", PYTHONPATH=acme).stdout
+    assert process("acme-greet:run", "you", PYTHONPATH=acme).stdout == "hello you\n"
+
+
+def test_a_plugins_command_that_is_none_says_so(acme):
+    done = process("odd", PYTHONPATH=acme)
+    assert done.returncode == 2
+    assert "command 'odd' is function, not a click command" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_broken_plugin_is_listed_and_stops_nothing(tmp_path):
+    path = plugin_package(tmp_path, "acme-broken", "import nothing_of_that_name")
+    done = process("--help", PYTHONPATH=path)
+    assert done.returncode == 0 and "quickstart" in done.stdout
+    listed = process("plugins", PYTHONPATH=path)
+    assert listed.returncode == 0
+    assert "acme-broken 1.2 broken" in listed.stdout and "nothing_of_that_name" in listed.stdout
+    assert "Traceback" not in done.stderr + listed.stderr
+
+
+def test_strict_plugins_make_a_broken_one_an_error_even_of_help(tmp_path):
+    path = plugin_package(tmp_path, "acme-broken", "import nothing_of_that_name")
+    done = process("--help", PYTHONPATH=path, COTERIE_STRICT_PLUGINS="1")
+    assert done.returncode == 2 and "acme-broken" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_an_unknown_command_names_the_nearest():
+    done = coterie("evl")
+    assert done.exit_code == 2
+    assert done.stderr == "Error: unknown command 'evl'\n  mend: did you mean 'eval'?\n"
+
+
+def test_version():
+    assert coterie("--version").stdout == f"coterie {__version__}\n"
+
+
+def fails_with(monkeypatch, error):
+    def load(*_, **__):
+        raise error
+
+    monkeypatch.setattr("coterie.core.recipes.recipes", load)
+    return coterie("recipes")
+
+
+def test_wrong_input_is_told_with_why_and_mend_and_exits_2(monkeypatch):
+    done = fails_with(monkeypatch, ConfigError("it is odd", path="a.b", why="because", mend="turn it"))
+    assert done.exit_code == 2 and done.stdout == ""
+    assert done.stderr == "Error: a.b: it is odd\n  why: because\n  mend: turn it\n"
+
+
+def test_other_failures_of_ours_exit_1(monkeypatch):
+    done = fails_with(monkeypatch, TooManyMissing("9 of 10 scores are missing"))
+    assert done.exit_code == 1
+    assert done.stderr == "Error: 9 of 10 scores are missing\n"
+
+
+def test_debug_shows_the_traceback_of_wrong_input_too():
+    plain, debug = process("evl"), process("evl", COTERIE_DEBUG="1")
+    assert plain.returncode == debug.returncode == 2
+    assert "Traceback" not in plain.stderr and "Traceback" in debug.stderr
+    assert "did you mean 'eval'?" in debug.stderr
+
+
+def test_a_bug_shows_its_traceback_and_asks_for_a_report():
+    code = (
+        "import coterie.core.recipes as r\ndef recipes(): raise ZeroDivisionError('oh')\nr.recipes = recipes"
+    )
+    done = process("recipes", code=code)
+    assert done.returncode == 1
+    assert "Traceback" in done.stderr and "ZeroDivisionError: oh" in done.stderr
+    assert "please report it" in done.stderr
+
+
+def test_ctrl_c_in_a_command_that_saves_nothing_exits_130(monkeypatch):
+    done = fails_with(monkeypatch, KeyboardInterrupt())
+    assert done.exit_code == 130 and done.stderr == "stopped\n"
+
+
+def test_warnings_of_the_package_go_to_stderr(monkeypatch):
+    def warn():
+        logging.getLogger("coterie").warning("mind the %s", "gap")
+        logging.getLogger("coterie").info("not this")
+        return []
+
+    monkeypatch.setattr("coterie.core.recipes.recipes", warn)
+    done = coterie("recipes", "--json")
+    assert done.stdout == "[]\n"
+    assert done.stderr == "warning: mind the gap\n"

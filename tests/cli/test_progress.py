@@ -1,0 +1,96 @@
+"""Progress lines, and the numbers in them."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from coterie.cli import progress as module
+from coterie.cli.progress import Lines, Live, progress
+from coterie.cli.show import duration, interval, number, share, table
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that a test sets."""
+    now = [100.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    return now
+
+
+def test_a_line_says_step_success_pace_and_time_left(clock, capsys):
+    with Lines("step") as shown:
+        clock[0] += 20
+        shown(12, 60, {"success": 0.41, "time/tokens_per_second": 8400.4})
+    # A first call with step 12 is a resumed run's: its pace is not known yet.
+    assert capsys.readouterr().err == "step 12/60  success .41  tokens/s 8,400\n"
+
+
+def test_time_left_follows_the_pace(clock, capsys):
+    with Lines("step") as shown:
+        for step in (1, 2, 3):
+            clock[0] += 2
+            shown(step, 43, {})
+    assert capsys.readouterr().err.splitlines()[-1] == "step 3/43  left 1m20s"
+
+
+def test_a_resumed_run_counts_only_its_own_steps(clock, capsys):
+    with Lines("step") as shown:
+        for step in (51, 52):
+            clock[0] += 10
+            shown(step, 60, {})
+    assert capsys.readouterr().err.splitlines()[-1] == "step 52/60  left 1m20s"
+
+
+def test_quick_steps_do_not_flood_but_evaluations_and_the_end_are_told(clock, capsys):
+    with Lines("step") as shown:
+        for step in range(1, 101):
+            clock[0] += 0.01
+            shown(step, 100, {"eval/success": 0.5} if step == 50 else {})
+    lines = capsys.readouterr().err.splitlines()
+    assert [line.split()[1] for line in lines] == ["1/100", "50/100", "100/100"]
+    assert "val .50" in lines[1]
+
+
+def test_the_best_of_several_is_not_called_success(clock, capsys):
+    Lines("step")(1, 2, {"success_committed": 0.9})
+    told = capsys.readouterr().err
+    assert "best-of-K .90" in told and "success" not in told
+
+
+def test_a_terminal_gets_a_bar_and_a_pipe_lines(monkeypatch):
+    assert isinstance(progress(), Lines)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    assert isinstance(progress(), Live)
+
+
+def test_the_bar_takes_the_same_calls(capsys):
+    with Live("step") as shown:
+        shown(1, 3, {"success": 0.5})
+        shown(3, 3)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.414, ".41"), (0.999, "1.00"), (1.0, "1.00"), (0, ".00"), (-0.25, "-.25"), (None, "-")],
+)
+def test_shares(value, text):
+    assert share(value) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.6, "8s"), (80, "1m20s"), (59.7, "1m00s"), (7500, "2h05m"), (-1, "0s")]
+)
+def test_durations(seconds, text):
+    assert duration(seconds) == text
+
+
+def test_intervals_with_and_without_bounds():
+    assert interval({"mean": 0.5, "ci95": [0.25, 1.0], "n": 4}) == ".500  [.250, 1.000]"
+    assert interval({"mean": -0.0625, "ci95": [None, None], "n": 1}) == "-.062  [-, -]"
+
+
+def test_numbers_and_tables():
+    assert [number(one) for one in (12345, 0.123456, "x", True)] == ["12,345", "0.1235", "x", "True"]
+    assert table(("a", "b"), [("long", "x"), ("s", "")]).splitlines()[1:] == ["long  x", "s"]

@@ -1,0 +1,163 @@
+"""run, resume, eval and export on a team that learns in tables, in seconds and without torch."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from ruamel.yaml import YAML
+
+from tests.cli.support import TABULAR, coterie
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A finished run."""
+    folder = tmp_path_factory.mktemp("cli") / "run"
+    done = coterie("run", TABULAR, "--out", folder)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+def evaluated(*words):
+    done = coterie("eval", *words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_run_says_where_it_is_and_how_far(tmp_path):
+    done = coterie("run", TABULAR, "schedule.steps=2", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.startswith(f"{tmp_path / 'run'}  step 2/2")
+    assert "step 2/2" in done.stderr, "progress is on stderr"
+    assert (tmp_path / "run" / "config.yaml").is_file()
+    assert len((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+def test_the_default_folder_is_named_by_recipe_and_time(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert coterie("run", TABULAR, "schedule.steps=1").exit_code == 0
+    (made,) = (tmp_path / "runs").iterdir()
+    assert made.name.startswith("tabular-2")
+
+
+def test_resuming_a_finished_run_is_no_error(folder):
+    done = coterie("run", "--resume", folder)
+    assert done.exit_code == 0 and "step 4/4" in done.stdout and "finished already" in done.stdout
+
+
+def test_a_run_may_grow_on_resume(tmp_path):
+    assert coterie("run", TABULAR, "schedule.steps=2", "--out", tmp_path / "run").exit_code == 0
+    done = coterie("run", "--resume", tmp_path / "run", "schedule.steps=3")
+    assert done.exit_code == 0, done.output
+    assert "step 3/3" in done.stdout
+    standing = json.loads(coterie("runs", tmp_path, "--json").stdout)[0]
+    assert (standing["step"], standing["steps"], standing["finished"]) == (3, 3, True)
+
+
+def test_a_run_that_its_time_stops_says_how_to_go_on_and_exits_0(tmp_path):
+    done = coterie("run", TABULAR, "schedule.stop_after=1e-9", "--out", tmp_path / "run")
+    assert done.exit_code == 0, done.output
+    assert f"coterie run --resume {tmp_path / 'run'}" in done.stderr
+
+
+def test_eval_prints_success_with_its_interval_and_nothing_else_on_stdout(folder):
+    told = evaluated(folder, "--tasks", "16", "--samples", "2")
+    assert set(told["success"]) == {"mean", "ci95", "n"} and told["success"]["n"] == 16
+    low, high = told["success"]["ci95"]
+    assert 0 <= low <= told["success"]["mean"] <= high <= 1
+    assert set(told["roles"]) == {"planner", "executor"}
+    assert told["metrics"] and len(told["config_digest"]) == 64
+
+
+def test_eval_takes_a_recipe_a_split_greed_and_overrides():
+    told = evaluated(TABULAR, "env.size=4", "--split", "val", "--tasks", "4", "--greedy")
+    assert told["success"]["n"] == 4
+
+
+def test_eval_of_a_checkpoint_by_name_and_step(folder):
+    best, latest, fourth = (
+        evaluated(folder, "--tasks", "8", "--checkpoint", which) for which in ("best", "latest", "4")
+    )
+    assert latest["success"] == fourth["success"] and best["success"]["n"] == 8
+
+
+def test_eval_for_people_with_episodes(folder):
+    done = coterie("eval", folder, "--tasks", "8", "--show", "2")
+    assert done.exit_code == 0, done.output
+    assert done.stdout.count("turn 1  planner") == 2
+    assert "95 % interval over 8 test tasks" in done.stdout and "role executor" in done.stdout
+
+
+def test_eval_of_swapped_policies_prints_paired_differences_per_task(tmp_path):
+    two = "policies: {other: {model: {init: tabular}}}\nteam: {roles: {executor: {policy: other}}}\n"
+    recipe = tmp_path / "two.yaml"
+    (tmp_path / "tabular.yaml").write_text(TABULAR.read_text())
+    recipe.write_text("extends: tabular.yaml\n" + two)
+    words = (recipe, "--tasks", "8", "--swap", "planner=executor")
+    told = evaluated(*words)
+    assert told["swap"]["roles"] == ["planner", "executor"]
+    assert set(told["swap"]["difference"]) >= {"mean", "ci95", "n"} and len(told["swap"]["per_task"]) == 8
+    text = coterie("eval", *words).stdout
+    assert "paired by task" in text and "of 8 tasks differ" in text
+
+
+def test_config_of_a_run_is_what_it_ran_with(folder):
+    told = json.loads(coterie("config", folder, "--json").stdout)
+    assert told["name"] == "tabular" and told["config"]["schedule"]["steps"] == 4
+
+
+# ------------------------------------------------------------------------------------------------ interrupts
+
+
+def started(folder, steps=100_000):
+    """A long run in a process of its own, past its first steps."""
+    process = subprocess.Popen(
+        [
+            sys.executable, "-c", "from coterie.cli.main import main; main()",
+            "run", TABULAR, f"schedule.steps={steps}", "schedule.record_every=0", "schedule.evaluate_every=0",
+            "schedule.checkpoint_every=0", "--out", folder,
+        ],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    metrics, end = folder / "metrics.jsonl", time.monotonic() + 60
+    while (
+        not (metrics.is_file() and metrics.stat().st_size)
+        and time.monotonic() < end
+        and process.poll() is None
+    ):
+        time.sleep(0.05)
+    return process
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path, number):
+    folder = tmp_path / "run"
+    process = started(folder)
+    os.kill(process.pid, number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130, (out, err)
+    assert "finishing the step; press again to stop at once" in err
+    assert f"coterie run --resume {folder}" in err and "Traceback" not in err
+    step = int(out.split("step ")[1].split("/")[0])
+    rows = (folder / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(rows[-1])["step"] == step, "the last step that was tracked is the one that was saved"
+    with (folder / "config.yaml").open() as file:
+        assert YAML(typ="safe", pure=True).load(file)["schedule"]["steps"] == 100_000
+    told = evaluated(folder, "--tasks", "4", "--checkpoint", str(step))
+    assert told["success"]["n"] == 4
+
+
+def test_a_second_signal_stops_at_once(tmp_path):
+    process = started(tmp_path / "run")
+    # The step that would be finished never ends: the first signal alone must not be enough.
+    os.kill(process.pid, signal.SIGINT)
+    os.kill(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode in (130, -signal.SIGINT), err
+    assert "Traceback" not in err

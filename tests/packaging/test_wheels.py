@@ -1,0 +1,92 @@
+"""A plugin package as strangers get it: a wheel, installed by pip into a fresh venv, with broken ones beside it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import venv
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+pytestmark = [pytest.mark.wheels, pytest.mark.timeout(300)]
+
+GOOD_HOOK = "from coterie import hookimpl\n@hookimpl\ndef register_rewards(register):\n    "
+BROKEN = {
+    "broken-import": ("import a_library_that_is_not_there\n", "a_library_that_is_not_there"),
+    "broken-hook": ("from coterie import hookimpl\n@hookimpl\ndef register_reward(register): pass\n",
+                    "did you mean 'register_rewards'"),
+    "broken-signature": ("from coterie import hookimpl\n@hookimpl\ndef register_rewards(registry): pass\n",
+                         "argument 'registry'"),
+    "broken-name": (GOOD_HOOK + "register('environment', 'json:loads')\n", "already registered by coterie"),
+    "broken-raise": (GOOD_HOOK + "raise RuntimeError('boom')\n", "boom"),
+}
+
+
+def build(project: Path, out: Path) -> Path:
+    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(project)],
+                   check=True, capture_output=True, text=True)
+    return next(out.glob(f"{project.name.replace('-', '_')}*.whl")) if project != ROOT else next(out.glob("coterie-*.whl"))
+
+
+def tiny_wheel(folder: Path, name: str, code: str) -> Path:
+    """A wheel with one module that is a plugin."""
+    module = name.replace("-", "_")
+    path = folder / f"{module}-1.0-py3-none-any.whl"
+    info = f"{module}-1.0.dist-info"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr(f"{module}.py", code)
+        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(f"{info}/entry_points.txt", f"[coterie]\n{module} = {module}\n")
+        wheel.writestr(f"{info}/RECORD", "")
+    return path
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory):
+    """A fresh venv with Coterie's wheel (no extras), the plugin's, and five broken ones."""
+    folder = tmp_path_factory.mktemp("wheels")
+    wheels = [build(ROOT, folder / "dist"), build(ROOT / "tests" / "packaging" / "coterie-countdown", folder / "dist")]
+    wheels += [tiny_wheel(folder, name, code) for name, (code, _) in BROKEN.items()]
+    venv.create(folder / "venv", with_pip=True)
+    python = folder / "venv" / "bin" / "python"
+    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *wheels], check=True,
+                   capture_output=True, text=True)
+    return folder
+
+
+def coterie(fresh: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([fresh / "venv" / "bin" / "coterie", *arguments], cwd=fresh, check=check,
+                          capture_output=True, text=True, timeout=120)
+
+
+def test_the_plugin_is_listed_and_the_broken_ones_are_named_with_their_errors(fresh):
+    listed = {row["distribution"]: row for row in json.loads(coterie(fresh, "plugins", "--json").stdout)}
+    assert listed["coterie-countdown"]["ok"]
+    assert listed["coterie-countdown"]["provides"]["environment"] == ["countdown"]
+    for name, (_, says) in BROKEN.items():
+        assert not listed[name]["ok"] and says in " ".join(listed[name]["errors"])
+
+
+def test_a_run_uses_its_environment_role_reward_and_estimator(fresh):
+    coterie(fresh, "run", "countdown", "--out", "out")
+    rows = [json.loads(line) for line in (fresh / "out" / "metrics.jsonl").read_text().splitlines()]
+    assert len(rows) == 30
+    assert rows[0]["sign/credited"] > 0 and rows[0]["score/counter/brief"] is not None
+    assert rows[-1]["eval/success"] > 0.9 > rows[0]["success_committed"]
+
+
+def test_its_recipe_and_its_command_are_there(fresh):
+    assert "countdown" in {row["name"] for row in json.loads(coterie(fresh, "recipes", "--json").stdout)}
+    assert coterie(fresh, "countdown").stdout == "3 2 1 0\n"
+
+
+def test_without_extras_what_needs_torch_says_what_to_install(fresh):
+    found = coterie(fresh, "run", "quickstart", "--out", "never", check=False)
+    assert found.returncode == 2 and "coterie[torch]" in found.stderr and "Traceback" not in found.stderr
+    assert not (fresh / "never").exists()

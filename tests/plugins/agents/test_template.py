@@ -1,0 +1,152 @@
+"""The template role: what it can say, what it refuses, and its parsers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.core.errors import ConfigError, PolicyFault
+from coterie.core.types import Action, Past
+from coterie.plugins.agents.template import TemplateRole
+from tests.plugins.support import Build, briefing, make
+
+SEEN = {"question": "2+2?", "actions": {"planner": "add"}, "parsed": {"planner": "add"}, "transcript": []}
+
+
+def role(prompt="{{ question }}", fields=None, **settings):
+    build = Build(
+        name="solver",
+        path="team.roles.solver",
+        order=["planner", "solver"],
+        environment=SimpleNamespace(fields=fields),
+    )
+    return make(TemplateRole, build, prompt=prompt, **settings)
+
+
+def text(role, observation=SEEN, **more):
+    return role.render(briefing(observation, "solver", **more))[-1]["content"]
+
+
+def test_variables():
+    past = Past(
+        turn=0, observation=SEEN, messages=(), action=Action(calls=(), text="five", parsed=5), info={}
+    )
+    seat = role(
+        "{{ role }} {{ turn }} {{ question }} {{ actions.planner }} {{ actions['solver'] }}|"
+        "{% for one in history %}{{ one.turn }}={{ one.parsed }} {% endfor %}{{ notes | join(' ') }} "
+        "{{ observation.question }}",
+        system="You are {{ role }}.",
+    )
+    assert seat.render(briefing(SEEN, "solver", 1, notes=("wrong", "again"), history=(past,))) == [
+        {"role": "system", "content": "You are solver."},
+        {"role": "user", "content": "solver 1 2+2? add |0=5 wrong again 2+2?"},
+    ]
+
+
+def test_fields_of_a_dataclass_observation_are_variables():
+    from coterie.plugins.envs.plan_path import PlanPath
+    from tests.plugins.envs.mazes import WALLED, start
+
+    env = make(PlanPath, size=4)
+    assert text(role("{{ position[0] }},{{ goal[1] }}"), env.observe(start(env, *WALLED), "solver")) == "1,3"
+
+
+@pytest.mark.parametrize(
+    ("prompt", "said"),
+    [
+        ("{{ qestion }}", "unknown variable 'qestion'"),
+        ("{{ actions.planer }}", "'planer', who is not in the team"),
+        ("{{ actions['planer'] }}", "'planer', who is not in the team"),
+        ("{% if %}", "wrong in line 1"),
+        ("a\n{{ question | shout }}", "wrong in line 2"),
+    ],
+)
+def test_what_can_be_known_at_once_is_refused_at_once(prompt, said):
+    with pytest.raises(ConfigError, match=said) as caught:
+        role(prompt, fields=("question",))
+    assert caught.value.path == "team.roles.solver.prompt"
+    if "known" in said or "team" in said:
+        assert "did you mean" in caught.value.mend
+
+
+def test_an_undefined_variable_is_never_an_empty_place_in_the_prompt():
+    with pytest.raises(ConfigError, match="qestion") as caught:
+        text(role("{{ qestion }}"))
+    assert caught.value.path == "team.roles.solver.prompt" and "question" in caught.value.mend
+    with pytest.raises(ConfigError, match="hint"):
+        text(role("{{ question.hint }}"))
+    with pytest.raises(ConfigError, match="TypeError"):
+        text(role("{{ question + 1 }}"))
+
+
+def test_templates_run_in_a_sandbox():
+    with pytest.raises(ConfigError):
+        text(role("{{ ''.__class__.__mro__ }}"))
+    with pytest.raises(ConfigError):
+        text(role("{{ transcript.append(1) }}"))
+
+
+def test_notes_without_a_place_are_refused():
+    with pytest.raises(ConfigError, match="no place") as caught:
+        text(role(), notes=("wrong",))
+    assert "{{ note }}" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("settings", "answer", "parsed"),
+    [
+        ({}, " as it is ", " as it is "),
+        ({"parser": "strip"}, " x \n", "x"),
+        ({"parser": "number"}, "first 3, then 1,234.5", 1234.5),
+        ({"parser": "number"}, "so x = -7.", -7),
+        ({"parser": "number"}, "2e3 apples", 2000.0),
+        ({"parser": "number"}, "none", None),
+        ({"parser": "number"}, "9" * 5000, None),
+        ({"parser": "number"}, "1e999", None),
+        ({"parser": "choice", "choices": ["yes", "no"]}, "Not no: YES!", "yes"),
+        ({"parser": "choice", "choices": ["yes", "no"]}, "I know nothing", None),
+        ({"parser": "choice", "choices": ["A", "A+"]}, "grade: A+", "A+"),
+        ({"parser": "json"}, 'x {"a": [1, 2]} y {"b": {"c": null}} z', {"b": {"c": None}}),
+        ({"parser": "json"}, "```json\n[1, {}]\n```", [1, {}]),
+        ({"parser": "json"}, "{broken", None),
+        ({"parser": "json"}, "[" * 20000, None),
+        ({"parser": "regex", "pattern": r"<a>(.*?)</a>"}, "<a>1</a> <a>2</a>", "2"),
+        ({"parser": "regex", "pattern": r"(?P<x>\d)-(?P<y>\d)"}, "1-2", {"x": "1", "y": "2"}),
+        ({"parser": "regex", "pattern": r"\d+"}, "1 22", "22"),
+        ({"parser": "regex", "pattern": r"\d+"}, "x", None),
+        ({"parser": "code"}, "a\n```python\nx = 1\n```\nb\n```\ny\n```", "y\n"),
+        ({"parser": "code"}, "x = 1", None),
+        ({"parser": "boxed"}, r"\boxed{1} or \boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        ({"parser": "boxed"}, r"\boxed{1", None),
+        ({"parser": "boxed"}, "1", None),
+    ],
+)
+def test_parsers(settings, answer, parsed):
+    seat = role(**settings)
+    if parsed is None:
+        with pytest.raises(PolicyFault):
+            seat.parse(answer, SEEN)
+    else:
+        found = seat.parse(answer, SEEN)
+        assert found == parsed and type(found) is type(parsed)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"parser": "regex"},
+        {"parser": "choice"},
+        {"pattern": "x"},
+        {"choices": ["a"]},
+        {"parser": "regex", "pattern": "("},
+        {"parser": "numbr"},
+    ],
+)
+def test_parser_settings_that_make_no_sense_are_refused(settings):
+    with pytest.raises(ConfigError):
+        role(**settings)
+
+
+def test_remembering_is_said_by_the_role():
+    assert role(remembers=True).remembers and not role().remembers

@@ -1,0 +1,44 @@
+"""What roles are told between turns."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.core.errors import ConfigError
+from coterie.core.types import Action, Past
+from coterie.plugins.transitions.diagnosis import Diagnosis
+from coterie.plugins.transitions.plain import Plain
+from tests.plugins.support import Build, make, wait
+
+PAST = (Past(turn=0, observation=None, messages=(), action=Action(calls=(), text=""), info={}),)
+
+
+def test_plain_tells_nothing():
+    assert wait(make(Plain).tell("solver", "state", PAST, SimpleNamespace())) == ()
+
+
+async def slowly(state, role):
+    return f"{role} slept"
+
+
+@pytest.mark.parametrize(
+    ("diagnose", "history", "told"),
+    [
+        (lambda state, role: f"{role} hit {state}", PAST, ("solver hit wall",)),
+        (lambda state, role: "never asked", (), ()),
+        (lambda state, role: "", PAST, ()),
+        (slowly, PAST, ("solver slept",)),
+    ],
+)
+def test_diagnosis_tells_what_the_environment_says(diagnose, history, told):
+    environment = SimpleNamespace(diagnose=diagnose)
+    mode = make(Diagnosis, Build(path="transition", environment=environment))
+    assert wait(mode.tell("solver", "wall", history, environment)) == told
+
+
+def test_an_environment_without_diagnosis_is_refused():
+    with pytest.raises(ConfigError, match="no diagnosis") as caught:
+        make(Diagnosis, Build(path="transition", environment=SimpleNamespace()))
+    assert caught.value.path == "transition"
