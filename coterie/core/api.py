@@ -69,32 +69,30 @@ def train(source: Source | None = None, *, overrides: Sequence[str] = (), scale:
     run.progress, run.interrupt = progress, interrupt
     _ = run.total_steps, run.order  # what is wrong with the schedule or the tasks is said before a folder is made
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
-    run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
-    return asyncio.run(_train(run, resume is not None))
+    with run.folder.claimed():
+        run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
+        return asyncio.run(_train(run, resume is not None))
 
 
 async def _train(run: Run, resuming: bool) -> TrainResult:
     assert run.folder is not None and run.store is not None
-    begin = time.perf_counter()
     checkpoint = run.store.latest() if resuming else None
+    if resuming and checkpoint is None and run.store.steps():
+        raise RunFolderError(f"every checkpoint in {run.folder.path} is damaged", why="see the warnings above",
+                             mend="start a new run in another folder")
     try:
+        reached = checkpoint.step if checkpoint is not None else -1
         if checkpoint is not None:
-            run.done = checkpoint.step
-            run.credit_state = checkpoint.meta.get("credit_state")
-            run.best = checkpoint.meta["best"] if checkpoint.meta.get("best") is not None else run.best
-            run.seconds = float(checkpoint.meta.get("seconds", 0.0))
-            _cut(run, checkpoint.step)
+            run.restore(checkpoint)
             if checkpoint.step >= run.total_steps:
                 log.info("the run is finished: %d of %d steps", checkpoint.step, run.total_steps)
                 return TrainResult(run.folder.path, checkpoint.step, run.total_steps, {}, True, 0.0)
         elif resuming:
-            log.warning("no sound checkpoint in %s: starting over", run.folder.path)
-            _cut(run, -1)
+            log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
         for tracker in run.trackers.values():
-            if hasattr(tracker, "open"):
-                tracker.open(run.folder.path)
-            if checkpoint is not None and hasattr(tracker, "truncate"):
-                tracker.truncate(checkpoint.step)
+            tracker.open(run.folder.path)
+        if resuming:
+            _cut(run, reached)
         await run.open(restore=checkpoint.path if checkpoint is not None else None)
         if checkpoint is None:
             run.checkpoint(0)
@@ -206,7 +204,9 @@ def _cut(run: Run, step: int) -> None:
     """Remove what was written after the checkpoint that the run goes on from."""
     assert run.folder is not None and run.store is not None
     run.store.truncate_after(step)
-    for folder, suffix in ((run.folder.rollouts, ".jsonl"), (run.folder.eval, ".json")):
-        for path in folder.glob(f"step-*{suffix}") if folder.is_dir() else ():
-            if int(path.stem.partition("-")[2]) > step:
-                path.unlink()
+    run.folder.truncate_rollouts(step)
+    for path in run.folder.eval.glob("step-*.json"):
+        if int(path.stem.partition("-")[2]) > step:
+            path.unlink()
+    for tracker in run.trackers.values():
+        tracker.truncate(step)

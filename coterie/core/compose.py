@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, get_args, get_origin
 
@@ -155,6 +155,7 @@ def compose(resolved: Resolved) -> Run:
                               why=f"no chosen component has a field for a {table}", mend="remove it")
     if mix.weights and all(weight == 0 for weight in mix.weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
+    _check_selection(sampler, sources)
     _check_farming(estimator, environment, mix)
     _warn_truncation(sampler, team)
     return Run(resolved=resolved, environment=environment, team=team, sources=sources, mix=mix, sampler=sampler,
@@ -220,6 +221,16 @@ def _vocabulary(environment: Environment, team: Team) -> tuple[str, ...]:
         if own is not None:
             words.update(own())
     return tuple(sorted(words))
+
+
+def _check_selection(sampler: Any, sources: Sequence[Source]) -> None:
+    """A choice during play can't wait for the episode's end (invariant 11)."""
+    for source in sources:
+        if source.scope == "episode" and sampler.plan.expand == "best" and sampler.plan.branches > 1 \
+                and any(source.weights.values()):
+            raise ConfigError("the best branch can't be chosen by a score of the whole episode",
+                              path=f"rewards.{source.name}", why="the choice is made before the episode has ended",
+                              mend="set sampler.expand to sampled or all, or give its components weight 0")
 
 
 def _check_farming(estimator: Any, environment: Environment, mix: Mix) -> None:

@@ -374,7 +374,8 @@ class Trainer(Protocol):
 
     async def close(self) -> None: ...
 
-    # Optional: async warm_start(policy, demonstrations, config) -> Metrics
+    # Optional, together: bases() -> {name: policies that start from the same weights}, and
+    # async warm_start(policy, demonstrations, config) -> Metrics, which trains the start of all of those.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -445,6 +446,12 @@ class DataSource(Protocol):
 @runtime_checkable
 class Tracker(Protocol):
     """Is told the metrics of every step."""
+
+    def open(self, folder: Path) -> None:
+        """The run's folder; before the first row."""
+
+    def truncate(self, step: int) -> None:
+        """Forget the rows after `step`: a resumed run tells them again."""
 
     def track(self, step: int, metrics: Mapping[str, Any]) -> None: ...
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from coterie.core import evaluation
 from coterie.core.batching import merge_notes, samples_of
-from coterie.core.checkpoint import CheckpointStore
+from coterie.core.checkpoint import Checkpoint, CheckpointStore
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.gathering import Strands
@@ -110,6 +110,13 @@ class Run:
         else:
             await warm_start(self)
         await self.sync()
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Stand where a checkpoint stood; the weights follow in `open`."""
+        self.done = checkpoint.step
+        self.credit_state = checkpoint.meta["credit_state"]
+        self.best = -math.inf if checkpoint.meta["best"] is None else checkpoint.meta["best"]
+        self.seconds = float(checkpoint.meta["seconds"])
 
     async def close(self) -> None:
         await self.engine.close()
@@ -223,7 +230,7 @@ class Run:
         row = {**step_metrics(trees, scores, credit, self.mix), **updated}
         schedule = self.config.schedule
         if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
-            write_rollouts(self.folder.rollouts / f"step-{step:06d}.jsonl",
+            write_rollouts(self.folder.rollout_file(step),
                            rollout_rows(trees, scores, credit, self.mix))
         self._lap("record")
         spent = time.perf_counter() - self._started

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.draws import generator, seed64
@@ -36,7 +37,7 @@ async def warm_start(run: Run) -> None:
                           why=f"'{run.config.env['type']}' has no demonstrate(state, role, noise, rng)", mend="remove it")
     if not hasattr(run.trainer, "warm_start"):
         raise ConfigError("the trainer has no supervised steps", path=f"policies.{first}.warm_start", mend="remove it")
-    for group in run.trainer.origins():
+    for group in run.trainer.bases().values():
         settings = wanting.get(group[0])
         if settings is None:
             continue
@@ -50,7 +51,7 @@ async def warm_start(run: Run) -> None:
 class Oracle:
     """Plays train tasks by the oracle and yields what each role would have written."""
 
-    def __init__(self, run: Run, policies: list[str], noise: float) -> None:
+    def __init__(self, run: Run, policies: Sequence[str], noise: float) -> None:
         self._run, self._noise = run, noise
         self._roles = [role for stage in run.team.order for role in stage if run.team.policies[role] in policies]
         self._tasks = run.environment.tasks("train", run.config.seed)

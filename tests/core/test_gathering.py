@@ -87,7 +87,9 @@ def test_nested_strands_are_counted():
         batcher = Batcher(generate, strands, deterministic=True)
 
         async def branch(name):
+            await asyncio.sleep(random.random() / 100)  # a tool, say
             await batcher.submit(request(name, 0))
+            await asyncio.sleep(random.random() / 100)
             await batcher.submit(request(name, 1))
 
         async def episode(name):

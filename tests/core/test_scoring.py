@@ -89,13 +89,29 @@ def test_sources_of_all_scopes_write_beside_the_tree():
         "environment": {"type": "environment", "weights": {"sum": 0, "own": 0}},
         "a": source("by_action", scope="action", components={"style": "increment"}),
         "s": source("ranked", scope="siblings", components={"rank": "increment"}, ),
-        "e": source("ending", scope="episode", components={"ended": "level"})})
+        "e": source("ending", scope="episode", components={"ended": "level"})}, sampler={"expand": "sampled"})
     trees, scores = play(run)
     root = trees[0].root
     assert branch_rewards(root, "one", scores, run.mix)[:2] == [1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0), 0.0]
     assert scores.at(root.key.of_branch("one", 2))["one", "rank"].value == -2.0
     (leaf, _), = trees[0].leaves()
     assert scores.at(leaf)[TEAM, "ended"].value == 1.0
+
+
+def test_a_choice_that_needs_the_episodes_score_is_refused():
+    with pytest.raises(ConfigError, match="can't be chosen by a score of the whole episode") as error:
+        run_of(rewards={"e": source("ending", scope="episode", components={"ended": "level"})})
+    assert error.value.path == "rewards.e"
+    run_of(rewards={"environment": {"type": "environment"},
+                    "e": source("ending", scope="episode", components={"ended": "level"}) | {"weights": {"ended": 0}}})
+
+
+def test_truncated_sampling_warns(caplog):
+    run_of(sampler={"sampling": {"top_p": 0.9}})
+    assert "role 'one' samples with top_p/top_k" in caplog.text
+    caplog.clear()
+    run_of()
+    assert caplog.text == ""
 
 
 def test_a_ranking_of_too_few_is_missing():

@@ -31,6 +31,7 @@ class Dense:
             raise UserError(f"the module has no adapter '{adapter}'", why=f"its adapters: {known}")
         self._sources: dict[str, Callable[[], Tensor]] = {}
         self._plain: dict[str, Tensor] = {}
+        self._trained: tuple[str, ...] = ()
         self._collect(self.model, "")
 
     def __contains__(self, name: str) -> bool:
@@ -56,15 +57,17 @@ class Dense:
 
     def frozen(self, name: str) -> bool:
         """Whether the tensor belongs to the base that an adapter stands on, so that nothing changes it."""
-        return self.adapter is not None and name in self._plain
+        return self.adapter is not None and name in self._plain and not name.startswith(self._trained)
 
     def _collect(self, module: nn.Module, prefix: str) -> None:
         if hasattr(module, "base_layer"):
             return self._collect_adapted(module, prefix)
         if hasattr(module, "modules_to_save") and hasattr(module, "original_module"):
             saved: Any = module.modules_to_save
-            own = self.adapter is not None and self.adapter in saved
-            return self._collect(saved[self.adapter] if own else module.original_module, prefix)
+            if self.adapter is None or self.adapter not in saved:
+                return self._collect(module.original_module, prefix)
+            self._trained += (prefix,)
+            return self._collect(saved[self.adapter], prefix)
         for name, parameter in module.named_parameters(recurse=False):
             self._plain[prefix + name] = parameter
         for name, child in module.named_children():

@@ -20,7 +20,8 @@ def export(policy: Policy, folder: Path, *, merge: bool) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     start = policy.start
     if policy.adapter is None:
-        model = _without_adapters(policy.module) if policy.module is start.peft else policy.model
+        shares = start.peft is not None and policy.module is start.peft
+        model = _without_adapters(start.peft) if shares else policy.model
         _write_model(model, start.tokenizer, folder)
     elif merge:
         _write_model(_merged(start.peft, policy.adapter), start.tokenizer, folder)
@@ -37,12 +38,12 @@ def _write_adapter(policy: Policy, folder: Path) -> None:
     from peft import get_peft_model_state_dict
 
     start, adapter = policy.start, policy.adapter
+    base = str(start.config.model)  # a hub id
     if start.made:
-        base = (folder / "base").resolve()
-        _write_model(_without_adapters(start.peft), start.tokenizer, base)
-    else:
-        local = Path(str(start.config.model)).expanduser()
-        base = local.resolve() if local.is_dir() else start.config.model
+        base = str((folder / "base").resolve())
+        _write_model(_without_adapters(start.peft), start.tokenizer, Path(base))
+    elif Path(base).expanduser().is_dir():
+        base = str(Path(base).expanduser().resolve())
     tensors = get_peft_model_state_dict(start.peft, adapter_name=adapter, save_embedding_layers=False)
     save_file(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
@@ -50,14 +51,14 @@ def _write_adapter(policy: Policy, folder: Path) -> None:
         metadata={"format": "pt"},
     )
     settings = copy.copy(start.peft.peft_config[adapter])
-    settings.base_model_name_or_path, settings.revision = str(base), start.config.revision
+    settings.base_model_name_or_path, settings.revision = base, start.config.revision
     settings.inference_mode = True
     settings.save_pretrained(str(folder))
     start.tokenizer.save_pretrained(folder)
 
 
 def _without_adapters(peft: Any) -> Any:
-    return copy.deepcopy(peft).unload() if peft is not None else None
+    return copy.deepcopy(peft).unload()
 
 
 def _merged(peft: Any, adapter: str) -> Any:

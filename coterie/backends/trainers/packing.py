@@ -162,7 +162,8 @@ def pack(rows: Sequence[Row]) -> Packed:
         select=np.concatenate(select),
         blocks=tuple(block for block, _ in blocks),
         restore=_restore(blocks, int(starts[-1])),
-        **_targets(rows, cut),
+        targets=_targets(cut),
+        temperatures=_temperatures(rows, cut),
     )
 
 
@@ -181,17 +182,17 @@ def pad(rows: Sequence[Row], filler: int = 0) -> Packed:
         positions=np.broadcast_to(np.arange(longest), ids.shape).copy(),
         select=np.concatenate([number * longest + part.trained - 1 for number, part in enumerate(cut)]),
         mask=mask,
-        **_targets(rows, cut),
+        targets=_targets(cut),
+        temperatures=_temperatures(rows, cut),
     )
 
 
-def _targets(rows: Sequence[Row], cut: Sequence[_Parts]) -> dict[str, np.ndarray]:
-    return {
-        "targets": np.concatenate([part.ids[part.trained] for part in cut]),
-        "temperatures": np.concatenate(
-            [np.full(len(part.trained), row.temperature) for row, part in zip(rows, cut, strict=True)]
-        ),
-    }
+def _targets(cut: Sequence[_Parts]) -> np.ndarray:
+    return np.concatenate([part.ids[part.trained] for part in cut])
+
+
+def _temperatures(rows: Sequence[Row], cut: Sequence[_Parts]) -> np.ndarray:
+    return np.repeat([float(row.temperature) for row in rows], [len(part.trained) for part in cut])
 
 
 def _octave(length: int) -> int:

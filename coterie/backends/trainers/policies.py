@@ -258,7 +258,8 @@ def _attach_adapters(start: Start, configs: Mapping[str, PolicyConfig], plan: Pl
 def adapter_name(policy: str) -> str:
     """The policy's name where a torch ModuleDict and PEFT can hold it, else one made from it."""
     plain = re.fullmatch(r"[A-Za-z_][\w-]*", policy) is not None
-    if plain and "lora_" not in policy and not hasattr(torch.nn.ModuleDict(), policy):
+    apart = "lora_" not in policy and policy not in "lora_"  # PEFT finds its weights by this prefix
+    if plain and apart and not hasattr(torch.nn.ModuleDict(), policy):
         return policy
     return "policy_" + hashlib.sha256(policy.encode()).hexdigest()[:12]
 

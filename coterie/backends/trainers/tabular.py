@@ -13,7 +13,7 @@ from pydantic import Field
 
 from coterie.backends.models.table import Context, Table, log_softmax, read_rows, table_words, write_rows
 from coterie.core.batching import minibatches, token_coefficients
-from coterie.core.config import ModelInit, PluginConfig
+from coterie.core.config import ModelInit, OptimizerSettings, PluginConfig
 from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin
@@ -71,7 +71,7 @@ class TabularTrainer(Plugin):
                 )
             if policy.train == "lora":
                 raise ConfigError("a table has no adapters", path=f"{path}.train", mend="set it to `full`")
-            if "optimizer" in policy.model_fields_set:
+            if policy.optimizer != OptimizerSettings():
                 raise ConfigError(
                     "nothing reads this table",
                     path=f"{path}.optimizer",

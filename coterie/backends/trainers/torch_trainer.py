@@ -85,9 +85,9 @@ class TorchTrainer(Plugin):
         """One training step of each policy on its samples.
 
         Returns:
-            by policy that was given: `samples`, `tokens`, `optimizer_steps`, `skipped_steps`, and where
-            samples had trained tokens `loss` and `grad_norm` (means over the optimiser steps), token means
-            of `entropy` and of the loss's own metrics, and the last `learning_rate`.
+            by trained policy: `samples`, `tokens`, `optimizer_steps`, `skipped_steps`, and where samples had
+            trained tokens `loss` and `grad_norm` (means over the optimiser steps), token means of `entropy`
+            and of the loss's own metrics, and the last `learning_rate`.
         """
         for name, rows in samples.items():
             policy = self._policy(name)
@@ -100,7 +100,8 @@ class TorchTrainer(Plugin):
 
     def _update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         with self._turn, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
-            return {name: self._update_policy(name, samples[name], step) for name in sorted(samples)}
+            trained = [name for name, policy in self._policies.items() if policy.optimizer is not None]
+            return {name: self._update_policy(name, samples.get(name, ()), step) for name in trained}
 
     def _update_policy(self, name: str, samples: Sequence[Sample], step: int) -> Metrics:
         policy, meter = self._policies[name], Meter(samples)

@@ -99,7 +99,13 @@ def worst_logprob(model: Any, asked: Sequence[Row], drawn: Sequence[Drawn]) -> f
 
 
 def request(
-    prompt: Sequence[int], *, seed: int = 0, policy: str = "p", branch: int = 0, task: str = "t", **sampling: Any
+    prompt: Sequence[int],
+    *,
+    seed: int = 0,
+    policy: str = "p",
+    branch: int = 0,
+    task: str = "t",
+    **sampling: Any,
 ) -> Request:
     return Request(
         key=Key(task).of_branch("solver", branch).of_call(0),
@@ -110,10 +116,13 @@ def request(
     )
 
 
-def context(policies: dict[str, Any], chat: Any = None, vocabulary: Sequence[str] = ("a", "b")) -> EngineContext:
+def context(
+    policies: dict[str, Any], chat: Any = None, vocabulary: Sequence[str] = ("a", "b")
+) -> EngineContext:
     return EngineContext(
         policies=policies,
-        chat=chat or SimpleNamespace(codec=lambda tokenizer, context: SimpleNamespace(stop_ids=frozenset({1}))),
+        chat=chat
+        or SimpleNamespace(codec=lambda tokenizer, context: SimpleNamespace(stop_ids=frozenset({1}))),
         strands=Strands(),
         deterministic=True,
         vocabulary=tuple(vocabulary),

@@ -56,7 +56,9 @@ def test_draws_follow_the_distribution(more):
     tokens = [one.token_ids[0] for one in drawn([row(seed, **more) for seed in range(count)], LOGITS)]
     mass = torch.softmax(LOGITS.double() / more.get("temperature", 1.0), -1)[None]
     if "top_k" in more or "top_p" in more:
-        mass = truncated(mass, torch.tensor([[more.get("top_k", 0)]]), torch.tensor([[more.get("top_p", 1.0)]]))
+        mass = truncated(
+            mass, torch.tensor([[more.get("top_k", 0)]]), torch.tensor([[more.get("top_p", 1.0)]])
+        )
     expected = (mass / mass.sum())[0].numpy() * count
     statistic, freedom = chi_square(np.bincount(tokens, minlength=6).astype(float), expected)
     # 99.99 % quantile of chi-square (Wilson and Hilferty)
@@ -99,7 +101,7 @@ def test_top_k_one_is_greedy_and_ties_go_to_the_lower_id():
 
 @settings(deadline=None, max_examples=100)
 @given(
-    st.lists(st.floats(0.0, 1.0), min_size=2, max_size=12).filter(lambda values: sum(values) > 0),
+    st.lists(st.integers(0, 100), min_size=2, max_size=12).filter(any),
     st.integers(0, 12),
     st.floats(0.01, 1.0),
 )
@@ -123,8 +125,10 @@ def test_truncation_keeps_the_smallest_likeliest_set(values, top_k, top_p):
 
 
 def test_a_row_ends_on_its_own_stop_and_the_others_go_on():
-    tape = Tape([row(limit=5, stops=(2,), temperature=0.0), row(limit=3, stops=(4, 5), temperature=0.0)],
-                torch.device("cpu"))  # fmt: skip
+    tape = Tape(
+        [row(limit=5, stops=(2,), temperature=0.0), row(limit=3, stops=(4, 5), temperature=0.0)],
+        torch.device("cpu"),
+    )
     tape.seat(np.array([0, 1, 2]))  # the third slot is idle
     logits = torch.eye(6)[[2, 2, 2]]
     tape.draw(logits)

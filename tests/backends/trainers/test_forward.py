@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (torch is asked for first)
 """Log-probs: every short cut gives what the plain model gives, row by row."""
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def model(kind: str = "Qwen3", **settings: Any) -> Any:
     return made.double().eval() if kind == "Gemma2" else really_double(made)
 
 
-def scored(found: Any, rows: list, packing: bool = True, budget: int = 10_000, **how: Any) -> tuple[Any, Any, Scorer]:
+def scored(
+    found: Any, rows: list, packing: bool = True, budget: int = 10_000, **how: Any
+) -> tuple[Any, Any, Scorer]:
     """Log-probs and entropies in the order of the rows."""
     scorer = Scorer(found, packing=packing, budget=budget, name="p")
     logprobs: dict[int, Any] = {}
@@ -98,7 +101,9 @@ def test_the_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> N
 def test_lora_layers_are_scored_too() -> None:
     peft = pytest.importorskip("peft")
     found = model()
-    settings = peft.LoraConfig(r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM")
+    settings = peft.LoraConfig(
+        r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
+    )
     peft.get_peft_model(found, settings)
     rows = samples(groups=3)
     wanted = torch.cat([independent_logprobs(found, row) for row in rows])
@@ -110,7 +115,11 @@ def test_lora_layers_are_scored_too() -> None:
     [
         ("Mistral", {"sliding_window": 4}, Way(False, True)),  # the packed attention has no window
         ("Granite", {"logits_scaling": 3.0}, Way(True, False)),  # logits are not the head's output
-        ("Gemma2", {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8}, Way(False, False)),
+        (
+            "Gemma2",
+            {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8},
+            Way(False, False),
+        ),
     ],
 )
 def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(

@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (torch is asked for first)
 """AdamW over masters, its schedule, clipping and skipping."""
 
 from __future__ import annotations
@@ -63,7 +64,9 @@ def test_the_schedule_moves_the_weights() -> None:
 
 def test_betas_and_eps_are_the_settings() -> None:
     weight = parameter(0.0)
-    optimizer = PolicyOptimizer({"w": weight}, settings(learning_rate=0.1, betas=(0.5, 0.75), eps=1.0, clip=10))
+    optimizer = PolicyOptimizer(
+        {"w": weight}, settings(learning_rate=0.1, betas=(0.5, 0.75), eps=1.0, clip=10)
+    )
     stepped(optimizer, weight, 1.0)
     assert weight.item() == pytest.approx(-0.1 * 1.0 / (1.0 + 1.0))
     stepped(optimizer, weight, 3.0)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
 from coterie.backends.trainers.packing import pack, pad, parts, plan
 from tests.backends.trainers.tiny import sample, samples
 
@@ -61,7 +64,9 @@ def test_every_trained_row_is_planned_once_within_the_budget(packing: bool, budg
 
 
 def test_a_group_that_fits_is_not_split() -> None:
-    rows = [row([1] * 20 + [group], [2, 3, 4, 5], [1] * 4, branch) for group in range(6) for branch in range(4)]
+    rows = [
+        row([1] * 20 + [group], [2, 3, 4, 5], [1] * 4, branch) for group in range(6) for branch in range(4)
+    ]
     for batch in plan(rows, 100, True):
         for group in {rows[index].token_ids[20] for index in batch}:
             assert sum(rows[index].token_ids[20] == group for index in batch) == 4

@@ -1,3 +1,4 @@
+# ruff: noqa: E402 (torch is asked for first)
 """One update: the loss that is minimised, and every setting of it."""
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.plugins.losses.reinforce import Reinforce
 from tests.backends.trainers.tiny import (
-    gradients, in_float64, independent_logprobs, opened, policy, sample, samples, update,
+    gradients,
+    in_float64,
+    independent_logprobs,
+    opened,
+    policy,
+    sample,
+    samples,
+    update,
 )  # fmt: skip
 
 pytestmark = pytest.mark.torch
@@ -42,11 +50,16 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def with_reference(rows: list) -> list:
     rng = np.random.default_rng(7)
-    return [replace(r, extras={"ref_logprobs": np.where(r.loss_mask, r.logprobs + 0.1 * rng.normal(size=len(r.logprobs)), 0)
-                               .astype(np.float32)}) for r in rows]  # fmt: skip
+    found = []
+    for row in rows:
+        reference = row.logprobs + 0.1 * row.loss_mask * rng.normal(size=len(row.logprobs))
+        found.append(replace(row, extras={"ref_logprobs": reference.astype(np.float32)}))
+    return found
 
 
-def gradient_of_update(monkeypatch: pytest.MonkeyPatch, rows: list, loss: Any, **settings: Any) -> tuple[dict, dict]:
+def gradient_of_update(
+    monkeypatch: pytest.MonkeyPatch, rows: list, loss: Any, **settings: Any
+) -> tuple[dict, dict]:
     """The summed gradients that reach the optimiser, and the update's metrics."""
     trainer = opened({"p": policy()}, loss, **settings)
     owner = trainer._policies["p"]
@@ -81,7 +94,7 @@ def gradient_by_hand(rows: list, loss: Any) -> tuple[dict, float]:
         entropy = torch.distributions.Categorical(logits=logits).entropy()[at[1:]]
         total = total - loss.entropy * (share * entropy).sum()
     total.backward()
-    return gradients(model), float(total)
+    return gradients(model), float(total.detach())
 
 
 @pytest.mark.parametrize(("kind", "settings"), LOSSES)
@@ -106,20 +119,19 @@ def test_the_gradient_is_the_loss_by_hand_whatever_the_split(
 def test_gradient_checkpointing_changes_no_gradient_and_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = samples(groups=2)
     wanted, _ = gradient_of_update(monkeypatch, rows, PPOClip())
+    found, _ = gradient_of_update(monkeypatch, rows, PPOClip(), gradient_checkpointing=True)
+    for name, gradient in found.items():
+        torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-9)
     calls: list[int] = []
-    import torch.utils.checkpoint as module
-
-    original = module.CheckpointFunction if hasattr(module, "CheckpointFunction") else None
-    assert original is not None
-    trainer_gradients, _ = gradient_of_update(monkeypatch, rows, PPOClip(), gradient_checkpointing=True)
     trainer = opened({"p": policy()}, gradient_checkpointing=True)
     layer = trainer._policies["p"].model.model.layers[0]
     recompute = layer._gradient_checkpointing_func
-    layer._gradient_checkpointing_func = lambda *args, **kwargs: (calls.append(1), recompute(*args, **kwargs))[1]
+    layer._gradient_checkpointing_func = lambda *args, **kwargs: (
+        calls.append(1),
+        recompute(*args, **kwargs),
+    )[1]
     update(trainer, {"p": rows})
     assert calls and not layer.training
-    for name, gradient in trainer_gradients.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-9)
 
 
 def test_metrics_are_token_means_by_hand() -> None:
@@ -130,7 +142,9 @@ def test_metrics_are_token_means_by_hand() -> None:
         logprobs = torch.cat([independent_logprobs(model, row) for row in rows])
     behaviour = torch.cat([torch.from_numpy(row.logprobs[row.loss_mask]) for row in rows]).double()
     advantages = torch.cat([torch.from_numpy(row.advantages[row.loss_mask]) for row in rows]).double()
-    wanted = PPOClip()(torch, TokenBatch(logprobs=logprobs, behaviour=behaviour, advantages=advantages)).metrics
+    wanted = PPOClip()(
+        torch, TokenBatch(logprobs=logprobs, behaviour=behaviour, advantages=advantages)
+    ).metrics
     found = update(trainer, {"p": rows})["p"]
     for name, value in wanted.items():
         assert found[name] == pytest.approx(float(value.double().mean())), name
@@ -141,6 +155,21 @@ def test_metrics_are_token_means_by_hand() -> None:
     assert 0 < found["entropy"] <= math.log(32) + 1e-9
     assert "kl_ref" not in found
     assert "kl_ref" in update(trainer, {"p": with_reference(rows)}, 1)["p"]
+
+
+def test_packing_and_micro_tokens_shape_the_forwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    def forwards(**settings: Any) -> tuple[int, bool]:
+        trainer = opened({"p": policy()}, **settings)
+        shapes: list[tuple[int, ...]] = []
+        trainer._policies["p"].model.model.register_forward_pre_hook(
+            lambda module, args, kwargs: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
+        )
+        update(trainer, {"p": samples(groups=3)})
+        return len(shapes), all(rows == 1 for rows, _ in shapes)
+
+    assert forwards() == (1, True)
+    assert forwards(packing=False) == (1, False)
+    assert forwards(micro_tokens=1) == (12, True)
 
 
 def test_minibatches_and_epochs_make_optimiser_steps() -> None:
@@ -157,7 +186,12 @@ def test_minibatches_and_epochs_make_optimiser_steps() -> None:
 def test_minibatches_are_drawn_anew_for_every_step_and_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     original = torch_trainer.minibatches
-    monkeypatch.setattr(torch_trainer, "minibatches", lambda rows, size, seed: (seeds.append(seed), original(rows, size, seed))[1])
+
+    def noted(rows: list, size: int | None, seed: int) -> list:
+        seeds.append(seed)
+        return original(rows, size, seed)
+
+    monkeypatch.setattr(torch_trainer, "minibatches", noted)
     trainer = opened({"p": policy(), "q": policy()}, epochs=2)
     for step in range(2):
         update(trainer, {"p": samples("p"), "q": samples("q")}, step)
@@ -166,20 +200,23 @@ def test_minibatches_are_drawn_anew_for_every_step_and_epoch(monkeypatch: pytest
 
 def test_an_update_raises_the_log_probs_of_what_was_good() -> None:
     trainer = opened({"p": policy()}, Reinforce())
-    prompt = [3, 4, 5]
-    rows = [replace(sample("p", "t", b, prompt, [6 + b, 1], [True, True]), advantages=np.array([0, 0, 0, a, a], np.float32))
-            for b, a in ((0, 1.0), (1, -1.0))]  # fmt: skip
+    rows = []
+    for branch, advantage in ((0, 1.0), (1, -1.0)):
+        one = sample("p", "t", branch, [3, 4, 5], [6 + branch, 1], [True, True])
+        rows.append(replace(one, advantages=np.array([0, 0, 0, advantage, advantage], np.float32)))
     model = trainer._policies["p"].model
-    before = [float(independent_logprobs(model, row)[0]) for row in rows]
+    before = [independent_logprobs(model, row)[0].item() for row in rows]
     update(trainer, {"p": rows})
-    after = [float(independent_logprobs(model, row)[0]) for row in rows]
+    after = [independent_logprobs(model, row)[0].item() for row in rows]
     assert after[0] > before[0] and after[1] < before[1]
 
 
 def test_an_update_repeats_bit_for_bit() -> None:
     digests = []
     for _ in range(2):
-        trainer = opened({"p": policy(), "q": policy("lora", lora={"rank": 2, "dropout": 0.3})}, minibatch_size=4, epochs=2)
+        trainer = opened(
+            {"p": policy(), "q": policy("lora", lora={"rank": 2, "dropout": 0.3})}, minibatch_size=4, epochs=2
+        )
         update(trainer, {"p": samples("p"), "q": samples("q")})
         digests.append(trainer.digest())
     assert digests[0] == digests[1]
@@ -206,9 +243,9 @@ def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_gen
 
 
 def test_a_policy_without_samples_is_not_stepped() -> None:
-    trainer = opened({"p": policy(), "q": policy()})
+    trainer = opened({"p": policy(), "q": policy(), "r": policy("none")})
     before = trainer.digest()
-    found = update(trainer, {"p": [], "q": samples("q")})
+    found = update(trainer, {"q": samples("q")})
     assert found["p"] == {"samples": 0, "tokens": 0, "optimizer_steps": 0, "skipped_steps": 0}
     assert trainer.digest()["p"] == before["p"] and trainer.digest()["q"] != before["q"]
     assert (trainer.weights("p").version, trainer.weights("q").version) == (0, 1)
@@ -221,7 +258,9 @@ def test_samples_without_a_trained_token_take_no_step() -> None:
     assert update(trainer, {"p": [*rows, *samples(groups=1)]})["p"]["optimizer_steps"] == 1
 
 
-def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     trainer = opened({"p": policy()}, minibatch_size=4)
     rows = samples(groups=3, siblings=4)
     rows[0] = replace(rows[0], advantages=np.where(rows[0].loss_mask, np.nan, 0).astype(np.float32))
@@ -312,6 +351,8 @@ def test_a_loss_of_somebody_else_needs_only_value_and_metrics() -> None:
         length, entropy = "token_mean", 0.0
 
         def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
-            return Surrogate(value=tokens.logprobs**2, slope=2 * tokens.logprobs, metrics={"mine": tokens.logprobs})
+            return Surrogate(
+                value=tokens.logprobs**2, slope=2 * tokens.logprobs, metrics={"mine": tokens.logprobs}
+            )
 
     assert update(opened({"p": policy()}, Square()), {"p": samples()})["p"]["mine"] < 0

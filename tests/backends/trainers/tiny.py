@@ -21,8 +21,10 @@ from coterie.plugins.losses.ppo_clip import PPOClip
 
 WORDS = tuple(f"w{number}" for number in range(29))
 VOCABULARY = 32
-MODEL = {"init": "qwen3", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_size": 48,
-         "context": 128}  # fmt: skip
+MODEL = {
+    "init": "qwen3", "hidden_size": 32, "layers": 2, "heads": 4, "kv_heads": 2, "head_dim": 8, "mlp_size": 48,
+    "context": 128,
+}  # fmt: skip
 
 
 def policy(train: str = "full", **settings: Any) -> PolicyConfig:
@@ -41,7 +43,9 @@ def really_double(model: Any) -> Any:
 
 
 def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-    return module.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + module.variance_epsilon)
+    return (
+        module.weight * hidden * torch.rsqrt(hidden.square().mean(-1, keepdim=True) + module.variance_epsilon)
+    )
 
 
 def in_float64(monkeypatch: Any) -> None:
@@ -55,7 +59,12 @@ def in_float64(monkeypatch: Any) -> None:
 
 
 def opened(
-    policies: dict[str, PolicyConfig], loss: Any = None, *, needs: Sequence[str] = (), seed: int = 0, **settings: Any
+    policies: dict[str, PolicyConfig],
+    loss: Any = None,
+    *,
+    needs: Sequence[str] = (),
+    seed: int = 0,
+    **settings: Any,
 ) -> TorchTrainer:
     trainer = TorchTrainer(TorchTrainer.Config(device="cpu", **settings))
     context = TrainerContext(
@@ -72,7 +81,9 @@ def opened(
     return trainer
 
 
-def update(trainer: TorchTrainer, samples: dict[str, list[Sample]], step: int = 0) -> dict[str, dict[str, float]]:
+def update(
+    trainer: TorchTrainer, samples: dict[str, list[Sample]], step: int = 0
+) -> dict[str, dict[str, float]]:
     return asyncio.run(trainer.update(samples, step))
 
 
@@ -84,13 +95,15 @@ def sample(
     rng = np.random.default_rng([seed, branch])
     ids = np.array([*prompt, *own], dtype=np.int64)
     loss_mask = np.array([False] * len(prompt) + list(mask))
-    key = Key(task, role="solver", branch=branch)
+    key = Key(task, role=f"role of {policy}", branch=branch)
     return Sample(
         key=key,
         policy=policy,
         token_ids=ids,
         loss_mask=loss_mask,
-        logprobs=np.where(loss_mask, -np.log(VOCABULARY) + 0.2 * rng.normal(size=len(ids)), 0).astype(np.float32),
+        logprobs=np.where(loss_mask, -np.log(VOCABULARY) + 0.2 * rng.normal(size=len(ids)), 0).astype(
+            np.float32
+        ),
         advantages=np.where(loss_mask, rng.normal(size=len(ids)), 0).astype(np.float32),
         spans=(Span(len(prompt), len(ids), key, weight),),
         version=0,
@@ -101,7 +114,12 @@ def sample(
 
 
 def samples(
-    policy: str = "p", *, groups: int = 3, siblings: int = 4, seed: int = 0, temperatures: Sequence[float] = (1.0,)
+    policy: str = "p",
+    *,
+    groups: int = 3,
+    siblings: int = 4,
+    seed: int = 0,
+    temperatures: Sequence[float] = (1.0,),
 ) -> list[Sample]:
     """Ragged groups; every third sample has a tool result between two calls."""
     rng = np.random.default_rng(seed)

@@ -1,0 +1,126 @@
+"""Coterie's own training step, as `coterie.train` takes it: play, score, credit, samples, update, weights to the engine.
+
+The run is composed from a configuration like any other, with engine `hf` and trainer `torch`; only the
+environment (fixed prompts, random rewards) and the chat format (no stop token, so that all completions are as
+long as asked) are the benchmark's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import common
+
+case = common.start(common.parser(__doc__).parse_args()) if __name__ == "__main__" else None
+
+from coterie import Plugin, Step, Task  # noqa: E402  (after the threads are pinned)
+from coterie.backends.chat.formats import PlainChat  # noqa: E402
+from coterie.core.compose import compose  # noqa: E402
+from coterie.core.protocols import Batch  # noqa: E402
+from coterie.core.recipes import load  # noqa: E402
+from coterie.core.run import Run  # noqa: E402
+
+
+class FixedPrompts(Plugin):
+    """Task i shows prompt i; every action earns a random number."""
+
+    roles = ()
+    components = {"luck": "increment"}
+    weights: Mapping[str, float] = {}
+
+    def __init__(self, config: Any, build: Any) -> None:
+        super().__init__(config, build)
+        assert case is not None
+        self.texts = [" ".join(common.word(token) for token in row) for row in common.prompt_ids(case)]
+        self.draw = random.Random(common.SEED)
+
+    def tasks(self, split: str, seed: int) -> list[Task]:
+        return [Task(id=f"{split}-{index}", payload=index) for index in range(len(self.texts))]
+
+    def reset(self, task: Task, seed: int) -> int:
+        return int(task.payload)
+
+    def stage(self, state: int) -> tuple[str, ...] | None:
+        return () if state < 0 else None
+
+    def observe(self, state: int, role: str) -> str:
+        return self.texts[state]
+
+    async def step(self, state: int, actions: Mapping[str, Any], ctx: Any) -> Step:
+        return Step(state=-1, scores={(role, "luck"): self.draw.random() for role in actions})
+
+    def outcome(self, state: int) -> dict[str, float]:
+        return {"success": 0.0}
+
+
+class Seat(Plugin):
+    def render(self, briefing: Any) -> list[dict[str, str]]:
+        return [{"role": "user", "content": briefing.observation}]
+
+    def parse(self, text: str, observation: Any) -> str:
+        return text
+
+
+class Endless(PlainChat):
+    """No token stops a completion."""
+
+    def codec(self, tokenizer: Any, context: int | None) -> Any:
+        made = super().codec(tokenizer, context)
+        made.stop_ids = frozenset()
+        return made
+
+
+def make(case: common.Case) -> Run:
+    here = "coterie_step"
+    return compose(load({
+        "env": {"type": f"{here}:FixedPrompts"},
+        "team": {"order": ["one"], "max_turns": 1, "roles": {"one": {"type": f"{here}:Seat", "policy": "one"}}},
+        "policies": {"one": {"model": str(case.model), "optimizer": {"learning_rate": common.LEARNING_RATE,
+                                                                     "clip": common.MAX_GRAD_NORM}}},
+        "sampler": {"branches": case.siblings, "sampling": {"max_new_tokens": case.new_tokens}},
+        "algorithm": "at_grpo", "chat": f"{here}:Endless", "trackers": {},
+        "schedule": {"steps": case.total_steps, "tasks_per_step": case.prompts}}))
+
+
+async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]]:
+    """(seconds, loss) of every step; the body of the clock is the body of `core/loop.py`."""
+    seconds, losses = [], []
+    await run.open()
+    begun = time.perf_counter()
+    async for step, trees in run.rollouts():
+        scores = await run.score(trees)
+        notes = await run.annotate(trees)
+        credit, run.credit_state = run.estimator(
+            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state)
+        updated = await run.update(run.samples(trees, credit, notes))
+        run.track(step, trees, scores, credit, updated)
+        run.done = step
+        seconds.append(time.perf_counter() - begun)
+        losses.append(float(updated["policy/one/loss"]))
+        common.check_lengths([len(call.token_ids) for tree in trees for node in tree.nodes()
+                              for decision in node.decisions.values() for action in decision.branches
+                              for call in action.calls], case)
+        begun = time.perf_counter()
+    await run.close()
+    return seconds, losses
+
+
+def main() -> None:
+    assert case is not None
+    sys.modules["coterie_step"] = sys.modules["__main__"]  # the configuration names classes of this file
+    run = make(case)
+    seconds, losses = asyncio.run(measure(run, case))
+    module = None
+    from transformers import AutoModelForCausalLM
+
+    module = AutoModelForCausalLM.from_pretrained(case.model)
+    common.report("Coterie", case, seconds, loss=losses, parameters=sum(p.numel() for p in module.parameters()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,88 @@
+"""Reading a PEFT model as if it were plain."""
+
+import pytest
+
+torch = pytest.importorskip("torch")
+peft = pytest.importorskip("peft")
+
+from coterie.backends.models.dense import Dense  # noqa: E402
+from coterie.core.errors import UserError  # noqa: E402
+from tests.backends.engines.support import tiny  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+
+def adapted(**settings):
+    model = peft.get_peft_model(tiny(), peft.LoraConfig(r=2, **settings), adapter_name="one")
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(std=0.2)
+    return model
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"target_modules": "all-linear"},
+        {"target_modules": ["q_proj", "embed_tokens"], "lora_alpha": 3, "use_rslora": True},
+        {"target_modules": ["up_proj"], "modules_to_save": ["lm_head"]},
+    ],
+)
+def test_it_gives_what_merging_would(settings):
+    model = adapted(**settings)
+    if "modules_to_save" in settings:
+        with torch.no_grad():
+            model.base_model.model.lm_head.modules_to_save["one"].weight.normal_()
+    dense = Dense(model, "one")
+    found = {name: dense[name].clone() for name in dense}
+    merged = model.merge_and_unload()
+    expected = dict(merged.named_parameters())
+    assert set(found) == set(expected)
+    for name, parameter in expected.items():
+        assert torch.allclose(found[name], parameter, atol=1e-6), name
+
+
+def test_without_an_adapter_it_gives_the_base():
+    model = adapted(target_modules="all-linear")
+    dense = Dense(model)
+    expected = dict(tiny().named_parameters())
+    assert set(dense) == set(expected)
+    assert all(torch.equal(dense[name], parameter) for name, parameter in expected.items())
+
+
+def test_a_plain_model_is_given_as_it_is():
+    model = tiny(tie_word_embeddings=True)
+    dense = Dense(model)
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert dense[name].data_ptr() == model.get_parameter(name).data_ptr()
+    assert not dense[name].requires_grad
+    assert dense.same("lm_head.weight", "model.embed_tokens.weight")
+    assert not Dense(tiny()).same("lm_head.weight", "model.embed_tokens.weight")
+    assert dense.get("model.layers.0.mlp.up_proj.bias") is None
+
+
+def test_a_small_delta_is_not_lost_in_bfloat16():
+    model = adapted(target_modules=["q_proj"])
+    name = "model.layers.0.self_attn.q_proj.weight"
+    whole = Dense(model, "one")[name]
+    half = model.base_model.model.to(torch.bfloat16)
+    assert half.dtype == torch.bfloat16
+    assert Dense(model, "one")[name].dtype == torch.float32
+    assert (Dense(model, "one")[name] - whole).abs().max() < 2e-2
+
+
+def test_only_what_no_adapter_changes_is_frozen():
+    dense = Dense(adapted(target_modules=["up_proj"], modules_to_save=["lm_head"]), "one")
+    assert dense.frozen("model.embed_tokens.weight")
+    assert not dense.frozen("lm_head.weight") and not dense.frozen("model.layers.0.mlp.up_proj.weight")
+    assert not Dense(tiny()).frozen("model.embed_tokens.weight")
+
+
+def test_an_unknown_adapter_and_one_that_can_not_be_merged_are_refused():
+    with pytest.raises(UserError, match="no adapter 'two'"):
+        Dense(adapted(target_modules=["q_proj"]), "two")
+    with pytest.raises(UserError, match="no adapter"):
+        Dense(tiny(), "one")
+    with pytest.raises(UserError, match="can't be merged"):
+        Dense(adapted(target_modules=["q_proj"], use_dora=True), "one")

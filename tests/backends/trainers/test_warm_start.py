@@ -1,0 +1,161 @@
+# ruff: noqa: E402 (torch is asked for first)
+"""Warm starts: supervised steps on a start's weights, once for all policies that share it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+from coterie.backends.chat.formats import AutoChat
+from coterie.backends.trainers.torch_trainer import TorchTrainer
+from coterie.core.config import WarmStart
+from coterie.core.errors import ConfigError
+from coterie.core.protocols import Demonstration
+from tests.backends.trainers.tiny import MODEL, in_float64, opened, policy, samples, update
+
+pytestmark = pytest.mark.torch
+
+
+def demonstrations(step: int, policies: Sequence[str] = ("a",), count: int = 16) -> list[Demonstration]:
+    """Repeat the first word of the prompt, then the word after it."""
+    found = []
+    for number in range(count):
+        word = (7 * number + step) % 20
+        messages = ({"role": "user", "content": f"w{word} w28"},)
+        found.append(Demonstration(policy=policies[number % len(policies)], messages=messages,
+                                   completion=f"w{word} w{word + 1}"))  # fmt: skip
+    return found
+
+
+def warm(trainer: TorchTrainer, policy: str = "a", steps: int = 40, **settings: object) -> dict[str, float]:
+    config = WarmStart.model_validate({"steps": steps, "learning_rate": 1e-2, "warmup_steps": 5, **settings})
+    return asyncio.run(trainer.warm_start(policy, demonstrations, config))
+
+
+def test_a_warm_start_learns_the_demonstrations() -> None:
+    trainer = opened({"a": policy()})
+    found = warm(trainer)
+    assert found["loss"] < 0.3 * found["loss_first"]
+    assert found["tokens"] == 40 * 16 * 3  # two words and the stop token
+    assert found["steps"] == 40 and found["skipped_steps"] == 0
+    assert trainer.weights("a").version == 0
+
+
+def test_the_loss_is_the_token_mean_of_the_plain_models(monkeypatch: pytest.MonkeyPatch) -> None:
+    in_float64(monkeypatch)
+    trainer = opened({"a": policy()}, micro_tokens=20)
+    found = trainer._policies["a"]
+    codec = AutoChat().codec(found.start.tokenizer, found.start.context)
+    losses = []
+    with torch.no_grad():
+        for one in demonstrations(0):
+            prompt, own = codec.encode(one.messages).ids, codec.encode_completion(one.completion)
+            logprobs = found.model(torch.tensor([[*prompt, *own]])).logits[0].log_softmax(-1)
+            losses += [-float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(own)]
+    assert warm(trainer, steps=1)["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-9)
+
+
+def test_the_start_is_trained_once_for_all_its_policies() -> None:
+    configs = {
+        "a": policy("lora"),
+        "b": policy(),
+        "c": policy("none"),
+        "d": policy("full", model=MODEL | {"layers": 1}),
+    }
+    trainer = opened(configs, needs=("ref_logprobs",))
+    before = trainer.digest()
+    warm(trainer, "c", steps=3)
+    after = trainer.digest()
+    assert after["a"] == before["a"] and after["d"] == before["d"]  # its adapter, and another start
+    assert after["b"] == after["c"] != before["b"]
+    assert all(p.grad is None and not p.requires_grad for p in trainer._starts[0].weights().values())
+    rows = {name: samples(name) for name in ("a", "b")}
+    assert set(update(trainer, rows)) == {"a", "b"}
+    assert trainer.digest()["c"] == after["c"]
+
+
+def test_the_same_weights_come_out_whatever_shares_the_start() -> None:
+    digests = set()
+    for configs in (
+        {"a": policy()},
+        {"a": policy(), "b": policy("lora")},
+        {"a": policy("none"), "b": policy()},
+    ):
+        trainer = opened(configs)
+        warm(trainer, steps=3)
+        digests.add(trainer.digest()["a"])
+    assert len(digests) == 1
+
+
+def test_references_are_the_warm_weights() -> None:
+    trainer = opened({"a": policy(), "b": policy("lora")}, needs=("ref_logprobs",))
+    warm(trainer, steps=3)
+    rows = samples("a")
+    reference = asyncio.run(trainer.annotate(rows, "ref_logprobs"))
+    with trainer._policies["a"].scoring() as scorer, torch.no_grad():
+        own = scorer(rows).logprobs
+    assert torch.equal(torch.cat([torch.from_numpy(reference[row.key]) for row in rows]), own)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"learning_rate": 2e-2},
+        {"weight_decay": 0.5},
+        {"warmup_steps": 0},
+        {"final_share": 1.0},
+        {"clip": 1e-3},
+        {"steps": 5},
+    ],
+)
+def test_every_setting_is_felt(change: dict) -> None:
+    plain, changed = opened({"a": policy()}), opened({"a": policy()})
+    warm(plain, **{"steps": 6, "warmup_steps": 2})
+    warm(changed, **{"steps": 6, "warmup_steps": 2, **change})
+    assert plain.digest() != changed.digest()
+
+
+def test_bf16_weights_are_warmed_through_masters_and_trained_from_there() -> None:
+    trainer = opened({"a": policy(dtype="bfloat16")})
+    found = warm(trainer)
+    assert found["loss"] < 0.5 * found["loss_first"]
+    owner = trainer._policies["a"]
+    assert all(torch.equal(m.bfloat16(), owner.own()[n]) for n, m in owner.optimizer.masters().items())
+
+
+def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
+    configs = {"a": policy("lora"), "b": policy(), "c": policy("none")}
+    trainer = opened(configs)
+    warm(trainer, steps=3)
+    trainer.save(tmp_path / "made")
+    other = opened(configs)
+    other.load(tmp_path / "made")
+    assert other.digest() == trainer.digest()
+    trainer.export("c", tmp_path / "model")
+    fetched = {"a": policy("lora", model=str(tmp_path / "model"))}
+    first = opened(fetched)
+    warm(first, steps=2)
+    first.save(tmp_path / "fetched")
+    second = opened(fetched)
+    second.load(tmp_path / "fetched")
+    assert second._starts[0].warmed
+    assert all(torch.equal(p, second._starts[0].weights()[n]) for n, p in first._starts[0].weights().items())
+
+
+def test_a_policy_that_was_updated_is_not_warm_started() -> None:
+    trainer = opened({"a": policy()})
+    update(trainer, {"a": samples("a")})
+    with pytest.raises(ValueError, match="updated already"):
+        warm(trainer)
+
+
+def test_a_demonstration_past_the_context_is_refused() -> None:
+    trainer = opened({"a": policy(model=MODEL | {"context": 4})})
+    with pytest.raises(ConfigError, match="the context is 4"):
+        warm(trainer)
