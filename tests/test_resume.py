@@ -17,7 +17,7 @@ import coterie
 from coterie.core.checkpoint import CheckpointStore
 
 HERE = Path(__file__).parent
-TABULAR = str(HERE / "recipes" / "tabular.yaml")
+MATRIX = str(HERE / "recipes" / "matrix.yaml")
 TINY = ["schedule.steps=6", "schedule.checkpoint_every=1", "schedule.evaluate_every=3"]
 
 
@@ -43,7 +43,7 @@ def same(one: Path, other: Path) -> None:
     assert rollouts(one) == rollouts(other)
 
 
-@pytest.mark.parametrize("source", [(TABULAR, None, []), ("plan_path", "smoke", TINY), ("plan_path_per_role", "smoke", TINY)],
+@pytest.mark.parametrize("source", [(MATRIX, None, []), ("plan_path", "smoke", TINY), ("plan_path_per_role", "smoke", TINY)],
                          ids=["tabular", "torch", "per_role"])
 def test_n_steps_are_k_steps_and_resume(tmp_path, source):
     recipe, scale, overrides = source
@@ -56,7 +56,7 @@ def test_n_steps_are_k_steps_and_resume(tmp_path, source):
 
 
 def test_resuming_a_finished_run_changes_nothing(tmp_path):
-    coterie.train(TABULAR, out=tmp_path / "run")
+    coterie.train(MATRIX, out=tmp_path / "run")
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     again = coterie.train(resume=tmp_path / "run")
     assert again.finished and (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
@@ -64,7 +64,7 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
 
 def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not(tmp_path):
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        coterie.train(TABULAR, overrides=[f"seed={seed}"], out=tmp_path / name)
+        coterie.train(MATRIX, overrides=[f"seed={seed}"], out=tmp_path / name)
     same(tmp_path / "a", tmp_path / "b")
     assert weights(tmp_path / "a") != weights(tmp_path / "c")
 
@@ -78,7 +78,7 @@ def uninterrupted(tmp_path_factory):
 
 
 def command(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "coterie.cli.main", *arguments], text=True,
+    return subprocess.Popen([sys.executable, "-m", "coterie", *arguments], text=True,
                             stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
 
 

@@ -20,7 +20,9 @@ def share(value: float | None) -> str:
 
 
 def number(value: Any) -> str:
-    """Any metric, short."""
+    """Any metric, short; `-` where there is none."""
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
@@ -58,8 +60,16 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def print_json(value: Any) -> None:
-    """The only thing on stdout, for machines."""
-    click.echo(json.dumps(value, indent=2, ensure_ascii=False))
+    """The only thing on stdout, for machines: strict JSON, so a number that is not finite is null."""
+    click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _finite(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 class _Warnings(logging.Handler):

@@ -8,10 +8,6 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.types import TEAM, as_tuple
 
-ROLE_KEYS = ("type", "policy", "tools")
-"""Keys of a role's table that are the team's, not the plugin's."""
-
-
 def check(config: RunConfig) -> None:
     """Raise for the first table that doesn't fit the others.
 

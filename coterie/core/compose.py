@@ -11,13 +11,13 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel
 
 from coterie.core import protocols
-from coterie.core.checks import ROLE_KEYS, check
+from coterie.core.checks import check
 from coterie.core.config import MAPS, TABLES, Composed, RunConfig, Table, as_table
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.gathering import Strands
 from coterie.core.plugins import plugins
 from coterie.core.protocols import Environment, Team
-from coterie.core.recipes import Resolved
+from coterie.core.recipes import TEAM_KEYS, Resolved
 from coterie.core.run import Run
 from coterie.core.scoring import Mix, Source
 from coterie.core.types import TEAM, as_tuple
@@ -44,8 +44,8 @@ class Workshop:
     environment: Environment | None = None
     consumed: set[str] = field(default_factory=set)
 
-    def make(self, kind: str, table: Any, path: str, name: str = "") -> Any:
-        """One component from its table.
+    def make(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Any:
+        """One component from its table; `also` are keys of it that are somebody else's, for hints.
 
         Raises:
             ConfigError: no `type`, or settings that its Config refuses.
@@ -53,13 +53,15 @@ class Workshop:
         """
         settings = dict(as_table(table))
         plugin = settings.pop("type", None)
+        if plugin is None and name in plugins().registry.names(kind):
+            plugin = name  # `rewards: {environment: {...}}` means what it says
         if plugin is None:
             raise ConfigError("'type' is missing", path=f"{path}.type",
                               mend=f"one of: {', '.join(plugins().registry.names(kind))}")
         target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
         if not inspect.isclass(target):
             raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=f"it is a {type(target).__name__}")
-        config = self._config(target, settings, path)
+        config = self._config(target, settings, path, also)
         try:
             made = target(config, Bench(self, name or path.rpartition(".")[2], path))
         except TypeError as error:
@@ -71,7 +73,7 @@ class Workshop:
                               mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}")
         return made
 
-    def _config(self, target: type, settings: Table, path: str) -> Any:
+    def _config(self, target: type, settings: Table, path: str, also: Sequence[str]) -> Any:
         model = getattr(target, "Config", None)
         if model is None:
             if settings:
@@ -87,7 +89,7 @@ class Workshop:
         def nested(kind: str, table: Table, where: str) -> Any:
             return self.make(kind, table, where)
 
-        return validate(model, settings, path, context={"build": nested, "path": path})
+        return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,8 +172,8 @@ def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
         if environment.roles and name not in environment.roles:
             raise ConfigError(f"the environment '{config.env['type']}' has no role '{name}'", path=f"team.roles.{name}",
                               mend=did_you_mean(name, environment.roles))
-        settings = {key: value for key, value in table.items() if key not in ROLE_KEYS or key == "type"}
-        roles[name] = shop.make("role", settings, f"team.roles.{name}", name)
+        settings = {key: value for key, value in table.items() if key not in TEAM_KEYS}
+        roles[name] = shop.make("role", settings, f"team.roles.{name}", name, also=TEAM_KEYS)
         tools[name] = tuple(made_tools[tool] for tool in table.get("tools", ()))
     return Team(
         roles=roles, order=as_tuple(config.team.order), max_turns=config.team.max_turns,
@@ -188,7 +190,7 @@ def _rewards(shop: Workshop, config: RunConfig, estimator: Any) -> tuple[list[So
     owner: dict[str, str] = {}
     for name, table in config.rewards.items():
         settings = {key: value for key, value in table.items() if key != "weights"}
-        plugin = shop.make("reward", settings, f"rewards.{name}", name)
+        plugin = shop.make("reward", settings, f"rewards.{name}", name, also=["weights"])
         own = table.get("weights") or {}
         if not isinstance(own, Mapping):
             raise ConfigError("weights is no table", path=f"rewards.{name}.weights", mend="component: weight")

@@ -26,6 +26,8 @@ from coterie.core.validation import validate
 
 Table = dict[str, Any]
 COMPONENTS = frozenset(TABLES)
+TEAM_KEYS = ("policy", "tools")
+"""Keys of a role's table that are the team's, not the plugin's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,6 +171,9 @@ class _Layers:
             if isinstance(value, Mapping) and isinstance(old, dict) and not _changes_type(old, value):
                 self._merge(old, value, origin, path)
                 continue
+            if path[:2] == ("team", "roles") and isinstance(value, Mapping) and isinstance(old, dict):
+                # What is the team's (who plays it, with which tools) outlives a change of the role's type.
+                value = {**{name: old[name] for name in TEAM_KEYS if name in old}, **value}
             self._forget(path)
             into[str(key)] = copy.deepcopy(dict(value) if isinstance(value, Mapping) else value)
             for leaf, _ in flatten(into[str(key)]):

@@ -242,9 +242,9 @@ class Run:
     async def maybe_evaluate(self, step: int) -> None:
         """Evaluate on `val`, and remember the best; then hand the step's row to the trackers."""
         schedule = self.config.schedule
-        last = step == self.total_steps
         better = False
-        if schedule.evaluate_every and (step % schedule.evaluate_every == 0 or last):
+        # Not also at the last step: a run that is made longer afterwards must have the same rows.
+        if schedule.evaluate_every and step % schedule.evaluate_every == 0:
             begin = time.perf_counter()
             found = await evaluation.evaluate(self, "val", schedule.evaluate_tasks)
             self.metrics |= {f"eval/{name}": value for name, value in found.flat().items()}

@@ -14,11 +14,13 @@ from coterie.core.errors import ConfigError, did_you_mean
 Loc = tuple[int | str, ...]
 
 
-def validate(model: type[BaseModel], table: Any, path: str = "", context: Mapping[str, Any] | None = None) -> Any:
+def validate(model: type[BaseModel], table: Any, path: str = "", context: Mapping[str, Any] | None = None,
+             also: Sequence[str] = ()) -> Any:
     """Validate a table against a model.
 
     Args:
         path: dotted path of the table in the configuration, for messages.
+        also: keys that the table may have besides the model's (they were taken out before), for hints.
 
     Raises:
         ConfigError: for the first thing that is wrong.
@@ -26,10 +28,11 @@ def validate(model: type[BaseModel], table: Any, path: str = "", context: Mappin
     try:
         return model.model_validate(table, context=dict(context) if context is not None else None)
     except ValidationError as error:
-        raise explain(error, model, table, path) from None
+        raise explain(error, model, table, path, also) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], table: Any, path: str) -> ConfigError:
+def explain(error: ValidationError, model: type[BaseModel], table: Any, path: str,
+            also: Sequence[str] = ()) -> ConfigError:
     """One ConfigError for the most telling of pydantic's errors.
 
     Where a field is a union, pydantic reports every member's complaint; the deepest is about the member
@@ -41,7 +44,7 @@ def explain(error: ValidationError, model: type[BaseModel], table: Any, path: st
     loc, parent = _walk(first["loc"], table)
     where = ".".join(filter(None, (path, *map(str, loc))))
     if first["type"] == "extra_forbidden":
-        known = _fields(model, loc[:-1])
+        known = [*_fields(model, loc[:-1]), *(also if len(loc) == 1 else ())]
         return ConfigError(f"unknown key '{loc[-1]}'", path=where, mend=did_you_mean(str(loc[-1]), known))
     if first["type"] == "missing":
         holder = ".".join(filter(None, (path, *map(str, loc[:-1])))) or "the configuration"

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pytest
 
 from coterie.cli import progress as module
 from coterie.cli.progress import Lines, Live, progress
-from coterie.cli.show import duration, interval, number, share, table
+from coterie.cli.show import duration, interval, number, print_json, share, table
 
 
 @pytest.fixture
@@ -91,6 +92,12 @@ def test_intervals_with_and_without_bounds():
     assert interval({"mean": -0.0625, "ci95": [None, None], "n": 1}) == "-.062  [-, -]"
 
 
+def test_json_is_strict(capsys):
+    print_json({"a": [float("nan"), float("inf"), 1.5, "é"]})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail) == {"a": [None, None, 1.5, "é"]}
+
+
 def test_numbers_and_tables():
     assert [number(one) for one in (12345, 0.123456, "x", True)] == ["12,345", "0.1235", "x", "True"]
+    assert number(float("nan")) == number(None) == "-"
     assert table(("a", "b"), [("long", "x"), ("s", "")]).splitlines()[1:] == ["long  x", "s"]

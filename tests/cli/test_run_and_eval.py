@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 
 import pytest
@@ -115,30 +116,36 @@ def test_config_of_a_run_is_what_it_ran_with(folder):
 # ------------------------------------------------------------------------------------------------ interrupts
 
 
-def started(folder, steps=100_000):
-    """A long run in a process of its own, past its first steps."""
-    process = subprocess.Popen(
+def started(folder, code=""):
+    """A long run in a process of its own."""
+    settings = ("schedule.steps=100000", "schedule.record_every=0", "schedule.evaluate_every=0")
+    return subprocess.Popen(
         [
-            sys.executable, "-c", "from coterie.cli.main import main; main()",
-            "run", TABULAR, f"schedule.steps={steps}", "schedule.record_every=0", "schedule.evaluate_every=0",
-            "schedule.checkpoint_every=0", "--out", folder,
+            sys.executable,
+            "-c",
+            f"{textwrap.dedent(code)}\nfrom coterie.cli.main import main\nmain()",
+            *("run", TABULAR, *settings, "schedule.checkpoint_every=0", "--out", folder),
         ],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    metrics, end = folder / "metrics.jsonl", time.monotonic() + 60
-    while (
-        not (metrics.is_file() and metrics.stat().st_size)
-        and time.monotonic() < end
-        and process.poll() is None
-    ):
-        time.sleep(0.05)
-    return process
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def wait_for(true, process):
+    end = time.monotonic() + 60
+    while not true():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < end, "it took too long"
+        time.sleep(0.02)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path, number):
     folder = tmp_path / "run"
     process = started(folder)
+    metrics = folder / "metrics.jsonl"
+    wait_for(lambda: metrics.is_file() and metrics.stat().st_size > 0, process)
     os.kill(process.pid, number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130, (out, err)
@@ -154,10 +161,25 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path, numbe
 
 
 def test_a_second_signal_stops_at_once(tmp_path):
-    process = started(tmp_path / "run")
-    # The step that would be finished never ends: the first signal alone must not be enough.
+    process = started(
+        tmp_path / "run",
+        code="""
+            import pathlib, sys, time
+            from coterie.core.run import Run
+
+            def track(*_):
+                (pathlib.Path(sys.argv[-1]) / "stuck").touch()
+                time.sleep(3600)
+
+            Run.track = track
+        """,
+    )
+    wait_for((tmp_path / "run" / "stuck").exists, process)
     os.kill(process.pid, signal.SIGINT)
+    assert process.stderr.readline() == "\n"
+    assert process.stderr.readline().startswith("finishing the step")
+    time.sleep(0.3)
+    assert process.poll() is None, "the first signal alone waits for the step"
     os.kill(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode in (130, -signal.SIGINT), err
-    assert "Traceback" not in err
+    _, err = process.communicate(timeout=20)
+    assert process.returncode == 130 and "stopped" in err and "Traceback" not in err

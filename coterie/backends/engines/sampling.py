@@ -18,9 +18,11 @@ from coterie.core.draws import uniforms
 from coterie.core.errors import SystemFault
 
 _UNIT = 2.0**50
-"""What a probability of one is in the integer distribution function."""
-_BELOW_ONE = 1.0 - 2.0**-49
-"""Keeps uniform * total below total after rounding, so that a token of probability 0 is never drawn."""
+"""What a probability of one is in the integer distribution function.
+
+Small enough that the largest uniform (1 - 2**-53) times the total rounds below the total, so that a token of
+probability 0 is never drawn; large enough that only what is rarer than 2**-50 is taken for impossible.
+"""
 
 
 class Tape:
@@ -128,7 +130,7 @@ class Tape:
             mass[rows] = truncated(mass[rows], top_k, top_p)
         # exp and the scaling are exact to float32; from here on everything is.
         summed = (mass * _UNIT).long().cumsum(dim=-1)
-        uniform = self._place(uniforms(self._seeds, self.position) * _BELOW_ONE)
+        uniform = self._place(uniforms(self._seeds, self.position))
         aim = (summed[:, -1] * uniform).long()
         tokens = torch.searchsorted(summed, aim[:, None], right=True)[:, 0]
         tokens = tokens.clamp_(max=logits.shape[-1] - 1)  # only reached where logits are NaN

@@ -235,11 +235,19 @@ def test_a_space_that_the_decoder_swallows_is_no_obstacle():
 
 def test_a_space_that_the_tokenizer_adds_starts_a_fresh_prompt():
     codec = PlainChat().codec(metaspace(), 100)
-    ids = codec.tokenizer.encode("hello", add_special_tokens=False)
-    call = sampled(codec.encode(USER), ids, "length")
-    codec._ids.put("</s>\nUser: x\nAssistant:", tuple(codec.tokenizer.encode("hi", add_special_tokens=False)))
-    extended = [*USER, told("assistant", codec.decode(call)), told("user", "x")]
-    assert not codec.encode(extended, call, USER).continues
+    ids = codec.tokenizer.convert_tokens_to_ids(list("hello"))  # no space in front
+    call, extended, prompt = answered(codec, USER, ids, told("tool", "found"))
+    assert codec.render(extended).startswith(USER[0]["content"] + codec.decode(call))
+    # Alone, "\nTool: found" would get a space in front, and the text would not be the rendered one.
+    assert not prompt.continues and prompt.ids == codec.encode(extended).ids
+
+
+def test_an_answer_that_ends_with_another_token_than_the_templates_starts_a_fresh_prompt():
+    codec = AutoChat().codec(bpe(KEEPS, eos="<|endoftext|>"), 100)
+    call = sampled(codec.encode(USER), (*codec.encode_completion("hello")[:-1], codec.tokenizer.eos_token_id))
+    assert codec.decode(call) == "hello"
+    prompt = codec.encode([*USER, told("assistant", "hello"), told("user", "x")], call, USER)
+    assert not prompt.continues
 
 
 def test_conversations_are_rendered_and_encoded_once():

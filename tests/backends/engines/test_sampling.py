@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 from hypothesis import given, settings  # noqa: E402
 from hypothesis import strategies as st  # noqa: E402
 
+from coterie.backends.engines import sampling  # noqa: E402
 from coterie.backends.engines.rows import Row  # noqa: E402
 from coterie.backends.engines.sampling import Tape, truncated  # noqa: E402
 from coterie.core.draws import uniforms  # noqa: E402
@@ -72,6 +73,14 @@ def test_a_token_is_where_the_distribution_function_passes_the_uniform():
     for position in range(3):
         expected = np.searchsorted(summed, uniforms(seeds, position), side="right")
         assert [token[position] for token in tokens] == expected.tolist()
+
+
+def test_the_largest_uniform_draws_a_possible_token(monkeypatch):
+    largest = np.nextafter(1.0, 0.0)
+    monkeypatch.setattr(sampling, "uniforms", lambda seeds, position: np.full(len(seeds), largest))
+    logits = torch.randn(200, 64, generator=torch.Generator().manual_seed(0)).sub_(3.0)
+    logits[:, -3:] = -torch.inf
+    assert max(one.token_ids[0] for one in drawn([row()] * 200, logits)) == 60
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])

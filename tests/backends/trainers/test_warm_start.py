@@ -76,7 +76,7 @@ def test_the_start_is_trained_once_for_all_its_policies() -> None:
     assert after["b"] == after["c"] != before["b"]
     assert all(p.grad is None and not p.requires_grad for p in trainer._starts[0].weights().values())
     rows = {name: samples(name) for name in ("a", "b")}
-    assert set(update(trainer, rows)) == {"a", "b"}
+    assert set(update(trainer, rows)) == {"a", "b", "d"}
     assert trainer.digest()["c"] == after["c"]
 
 
