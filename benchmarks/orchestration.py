@@ -1,8 +1,9 @@
 """Framework time per generated action, with an engine that answers at once.
 
-Plays steps of a team of two over several turns with the scripted engine, then scores, credits and makes samples of them, and
-divides the time by the number of generated actions. The environment's and the role's own time, the
-tokenizer's and the record's are left out: they are measured in the same run by a clock around each, and subtracted.
+Plays steps of a team of two over several turns with the scripted engine, then scores, credits and makes
+samples of them, and divides the time by the number of generated actions. The time of the environment, of the
+roles and of the tokenizer is left out: a clock around each measures it in the same run, and it is subtracted.
+Nothing is recorded.
 
     python benchmarks/orchestration.py [--live 100 1000 10000] [--repeats 3]
 """
@@ -66,7 +67,10 @@ class Count(Plugin):
         return f"turn {state}"
 
     async def step(self, state: int, actions: Mapping[str, Any], ctx: Any) -> Step:
-        return Step(state=state + 1, scores={(role, "value"): float(action.parsed) for role, action in actions.items()})
+        return Step(
+            state=state + 1,
+            scores={(role, "value"): float(action.parsed) for role, action in actions.items()},
+        )
 
     def outcome(self, state: int) -> dict[str, float]:
         return {"success": 1.0}
@@ -89,14 +93,25 @@ def answer(request: Any, text: str) -> str:
 
 def make(live: int, branches: int, turns: int) -> Run:
     here = "benchmarks.orchestration" if __name__ != "__main__" else "__main__"
-    return compose(load({
-        "env": {"type": f"{here}:Count"},
-        "team": {"order": ["one", "two"], "max_turns": turns,
-                 "roles": {name: {"type": f"{here}:Seat", "policy": name} for name in ("one", "two")}},
-        "policies": {name: {"model": {"init": "none"}, "train": "none"} for name in ("one", "two")},
-        "sampler": {"branches": branches}, "algorithm": "at_grpo",
-        "engine": {"type": "scripted", "play": f"{here}:answer"}, "trainer": "none", "executor": {"max_live": live},
-        "schedule": {"steps": 1, "tasks_per_step": live, "record_every": 0}}))
+    return compose(
+        load(
+            {
+                "env": {"type": f"{here}:Count"},
+                "team": {
+                    "order": ["one", "two"],
+                    "max_turns": turns,
+                    "roles": {name: {"type": f"{here}:Seat", "policy": name} for name in ("one", "two")},
+                },
+                "policies": {name: {"model": {"init": "none"}, "train": "none"} for name in ("one", "two")},
+                "sampler": {"branches": branches},
+                "algorithm": "at_grpo",
+                "engine": {"type": "scripted", "play": f"{here}:answer"},
+                "trainer": "none",
+                "executor": {"max_live": live},
+                "schedule": {"steps": 1, "tasks_per_step": live, "record_every": 0},
+            }
+        )
+    )
 
 
 async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
@@ -120,13 +135,19 @@ async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
     await run.close()
     actions = live * branches * turns * 2
     apart = sum(SPENT.values())
-    return {"live": live, "actions": actions, "microseconds": 1e6 * (whole - apart) / actions,
-            "whole_microseconds": 1e6 * whole / actions,
-            **{f"{name}_microseconds": 1e6 * value / actions for name, value in SPENT.items()}}
+    return {
+        "live": live,
+        "actions": actions,
+        "microseconds": 1e6 * (whole - apart) / actions,
+        "whole_microseconds": 1e6 * whole / actions,
+        **{f"{name}_microseconds": 1e6 * value / actions for name, value in SPENT.items()},
+    }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--live", type=int, nargs="+", default=[100, 1000, 10_000])
     parser.add_argument("--branches", type=int, default=4)
     parser.add_argument("--turns", type=int, default=4)
@@ -141,11 +162,24 @@ def main() -> None:
     for name in rows[0]:
         table.add_column(name.replace("_microseconds", ""), justify="right")
     for row in rows:
-        table.add_row(*(f"{value:,.1f}" if "micro" in name else f"{value:,.0f}" for name, value in row.items()))
+        table.add_row(
+            *(f"{value:,.1f}" if "micro" in name else f"{value:,.0f}" for name, value in row.items())
+        )
     Console().print(table)
     options.json.parent.mkdir(parents=True, exist_ok=True)
-    options.json.write_text(json.dumps({"rows": rows, "branches": options.branches, "turns": options.turns,
-                                        "python": platform.python_version(), "cpus": os.cpu_count()}, indent=1) + "\n")
+    options.json.write_text(
+        json.dumps(
+            {
+                "rows": rows,
+                "branches": options.branches,
+                "turns": options.turns,
+                "python": platform.python_version(),
+                "cpus": os.cpu_count(),
+            },
+            indent=1,
+        )
+        + "\n"
+    )
 
 
 if __name__ == "__main__":

@@ -28,10 +28,16 @@ hookimpl = pluggy.HookimplMarker("coterie")
 """Marks a function as an implementation of one of the hooks in `coterie.core.hookspecs`."""
 
 _LAZY = {
-    "train": "coterie.core.api", "evaluate": "coterie.core.api",
-    "Plugin": "coterie.core.plugins", "PluginConfig": "coterie.core.config", "Composed": "coterie.core.config",
-    "PolicyFault": "coterie.core.errors", "SystemFault": "coterie.core.errors",
-    "TEAM": "coterie.core.types", "Step": "coterie.core.types", "Task": "coterie.core.types",
+    "train": "coterie.core.api",
+    "evaluate": "coterie.core.api",
+    "Plugin": "coterie.core.plugins",
+    "PluginConfig": "coterie.core.config",
+    "Composed": "coterie.core.config",
+    "PolicyFault": "coterie.core.errors",
+    "SystemFault": "coterie.core.errors",
+    "TEAM": "coterie.core.types",
+    "Step": "coterie.core.types",
+    "Task": "coterie.core.types",
 }
 __all__ = ["__version__", "hookimpl", *_LAZY]
 

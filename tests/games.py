@@ -65,14 +65,22 @@ class Ledger(Plugin):
         texts = {role: action.text for role, action in actions.items()}
         if self.config.fail_on and self.config.fail_on in texts.values():
             raise SystemFault("the world broke")
-        values = {role: float(text) if text.lstrip("-").replace(".", "").isdigit() else 0.0
-                  for role, text in texts.items()}
+        values = {
+            role: float(text) if text.lstrip("-").replace(".", "").isdigit() else 0.0
+            for role, text in texts.items()
+        }
         after = (*state, *sorted(texts.items()))
         total = sum(values.values())
         level = max([float(t) for _, t in after if t.lstrip("-").replace(".", "").isdigit()], default=0.0)
-        return Step(state=after, scores={(TEAM, "sum"): total, (TEAM, "best"): level,
-                                         **{(role, "own"): value / 10 for role, value in values.items()}},
-                    info={"texts": texts})
+        return Step(
+            state=after,
+            scores={
+                (TEAM, "sum"): total,
+                (TEAM, "best"): level,
+                **{(role, "own"): value / 10 for role, value in values.items()},
+            },
+            info={"texts": texts},
+        )
 
     def outcome(self, state: Any) -> Mapping[str, float]:
         return {"success": float(bool(state) and state[-1][1] == "stop"), "length": float(len(state))}
@@ -153,16 +161,25 @@ def stops(request: Any, text: str) -> str:
     return "stop" if request.key.branch == 1 else str(request.key.branch)
 
 
-def run_of(*, play: str = "tests.games:numbers", env: dict[str, Any] | None = None, order: Any = ("one", "two"),
-           max_turns: int = 1, **tables: Any) -> Run:
+def run_of(
+    *,
+    play: str = "tests.games:numbers",
+    env: dict[str, Any] | None = None,
+    order: Any = ("one", "two"),
+    max_turns: int = 1,
+    **tables: Any,
+) -> Run:
     """A composed run on a scripted engine, in memory."""
     from coterie.core.compose import compose
 
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
     table: dict[str, Any] = {
         "env": {"type": "tests.games:Ledger", **(env or {})},
-        "team": {"order": list(order), "max_turns": max_turns,
-                 "roles": {name: {"type": "tests.games:Seat", "policy": "p"} for name in dict.fromkeys(names)}},
+        "team": {
+            "order": list(order),
+            "max_turns": max_turns,
+            "roles": {name: {"type": "tests.games:Seat", "policy": "p"} for name in dict.fromkeys(names)},
+        },
         "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
         "sampler": {"branches": 3},
         "algorithm": {"type": "at_grpo"},
@@ -171,8 +188,11 @@ def run_of(*, play: str = "tests.games:numbers", env: dict[str, Any] | None = No
         "schedule": {"steps": 1, "tasks_per_step": 2},
     }
     for name, value in tables.items():
-        table[name] = {**table[name], **value} if isinstance(value, dict) and name in table and "type" not in value \
+        table[name] = (
+            {**table[name], **value}
+            if isinstance(value, dict) and name in table and "type" not in value
             else value
+        )
     return compose(load(table))
 
 

@@ -23,8 +23,14 @@ TINY = ["schedule.steps=6", "schedule.checkpoint_every=1", "schedule.evaluate_ev
 
 def rows(folder: Path) -> list[dict[str, object]]:
     """metrics.jsonl without what depends on the machine."""
-    return [{name: value for name, value in json.loads(line).items() if name.split("/")[0] not in ("time", "machine")}
-            for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [
+        {
+            name: value
+            for name, value in json.loads(line).items()
+            if name.split("/")[0] not in ("time", "machine")
+        }
+        for line in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
 
 
 def weights(folder: Path) -> dict[str, str]:
@@ -43,12 +49,19 @@ def same(one: Path, other: Path) -> None:
     assert rollouts(one) == rollouts(other)
 
 
-@pytest.mark.parametrize("source", [(MATRIX, None, []), ("plan_path", "smoke", TINY), ("plan_path_per_role", "smoke", TINY)],
-                         ids=["tabular", "torch", "per_role"])
+@pytest.mark.parametrize(
+    "source",
+    [(MATRIX, None, []), ("plan_path", "smoke", TINY), ("plan_path_per_role", "smoke", TINY)],
+    ids=["tabular", "torch", "per_role"],
+)
 def test_n_steps_are_k_steps_and_resume(tmp_path, source):
     recipe, scale, overrides = source
-    whole = coterie.train(recipe, scale=scale, overrides=[*overrides, "schedule.steps=5"], out=tmp_path / "whole")
-    part = coterie.train(recipe, scale=scale, overrides=[*overrides, "schedule.steps=2"], out=tmp_path / "part")
+    whole = coterie.train(
+        recipe, scale=scale, overrides=[*overrides, "schedule.steps=5"], out=tmp_path / "whole"
+    )
+    part = coterie.train(
+        recipe, scale=scale, overrides=[*overrides, "schedule.steps=2"], out=tmp_path / "part"
+    )
     assert part.finished and part.step == 2
     rest = coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=5"])
     assert rest.step == whole.step == 5
@@ -78,8 +91,13 @@ def uninterrupted(tmp_path_factory):
 
 
 def command(*arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-m", "coterie", *arguments], text=True,
-                            stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        [sys.executable, "-m", "coterie", *arguments],
+        text=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
 
 
 def run(folder: Path, *arguments: str) -> None:

@@ -1,4 +1,4 @@
-"""Coterie's own training step, as `coterie.train` takes it: play, score, credit, samples, update, weights to the engine.
+"""Coterie's own training step: play, score, credit, samples, update, weights to the engine.
 
 The run is composed from a configuration like any other, with engine `hf` and trainer `torch`; only the
 environment (fixed prompts, random rewards) and the chat format (no stop token, so that all completions are as
@@ -77,14 +77,29 @@ class Endless(PlainChat):
 
 def make(case: common.Case) -> Run:
     here = "coterie_step"
-    return compose(load({
-        "env": {"type": f"{here}:FixedPrompts"},
-        "team": {"order": ["one"], "max_turns": 1, "roles": {"one": {"type": f"{here}:Seat", "policy": "one"}}},
-        "policies": {"one": {"model": str(case.model), "optimizer": {"learning_rate": common.LEARNING_RATE,
-                                                                     "clip": common.MAX_GRAD_NORM}}},
-        "sampler": {"branches": case.siblings, "sampling": {"max_new_tokens": case.new_tokens}},
-        "algorithm": "at_grpo", "chat": f"{here}:Endless", "trackers": {},
-        "schedule": {"steps": case.total_steps, "tasks_per_step": case.prompts}}))
+    return compose(
+        load(
+            {
+                "env": {"type": f"{here}:FixedPrompts"},
+                "team": {
+                    "order": ["one"],
+                    "max_turns": 1,
+                    "roles": {"one": {"type": f"{here}:Seat", "policy": "one"}},
+                },
+                "policies": {
+                    "one": {
+                        "model": str(case.model),
+                        "optimizer": {"learning_rate": common.LEARNING_RATE, "clip": common.MAX_GRAD_NORM},
+                    }
+                },
+                "sampler": {"branches": case.siblings, "sampling": {"max_new_tokens": case.new_tokens}},
+                "algorithm": "at_grpo",
+                "chat": f"{here}:Endless",
+                "trackers": {},
+                "schedule": {"steps": case.total_steps, "tasks_per_step": case.prompts},
+            }
+        )
+    )
 
 
 async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]]:
@@ -96,15 +111,24 @@ async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]
         scores = await run.score(trees)
         notes = await run.annotate(trees)
         credit, run.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state)
+            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state
+        )
         updated = await run.update(run.samples(trees, credit, notes))
         run.track(step, trees, scores, credit, updated)
         run.done = step
         seconds.append(time.perf_counter() - begun)
         losses.append(float(updated["policy/one/loss"]))
-        common.check_lengths([len(call.token_ids) for tree in trees for node in tree.nodes()
-                              for decision in node.decisions.values() for action in decision.branches
-                              for call in action.calls], case)
+        common.check_lengths(
+            [
+                len(call.token_ids)
+                for tree in trees
+                for node in tree.nodes()
+                for decision in node.decisions.values()
+                for action in decision.branches
+                for call in action.calls
+            ],
+            case,
+        )
         begun = time.perf_counter()
     await run.close()
     return seconds, losses
@@ -119,7 +143,9 @@ def main() -> None:
     from transformers import AutoModelForCausalLM
 
     module = AutoModelForCausalLM.from_pretrained(case.model)
-    common.report("Coterie", case, seconds, loss=losses, parameters=sum(p.numel() for p in module.parameters()))
+    common.report(
+        "Coterie", case, seconds, loss=losses, parameters=sum(p.numel() for p in module.parameters())
+    )
 
 
 if __name__ == "__main__":

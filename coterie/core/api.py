@@ -25,7 +25,9 @@ from coterie.core.run import Progress, Run
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
 
-MAY_CHANGE = frozenset({"schedule.steps", "schedule.epochs", "schedule.stop_after", "schedule.keep_checkpoints", "summary"})
+MAY_CHANGE = frozenset(
+    {"schedule.steps", "schedule.epochs", "schedule.stop_after", "schedule.keep_checkpoints", "summary"}
+)
 """Keys that a resumed run may change: they decide how long it goes on, not what happens in it."""
 
 
@@ -42,9 +44,16 @@ class TrainResult:
     """Of training in this call."""
 
 
-def train(source: Source | None = None, *, overrides: Sequence[str] = (), scale: str | None = None,
-          out: Path | str | None = None, resume: Path | str | None = None, progress: Progress | None = None,
-          interrupt: Event | None = None) -> TrainResult:
+def train(
+    source: Source | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    out: Path | str | None = None,
+    resume: Path | str | None = None,
+    progress: Progress | None = None,
+    interrupt: Event | None = None,
+) -> TrainResult:
     """Train a team.
 
     Args:
@@ -64,10 +73,17 @@ def train(source: Source | None = None, *, overrides: Sequence[str] = (), scale:
         raise ConfigError("nothing to train", mend="give a recipe, a file, or a run folder to resume")
     else:
         resolved = load(source, overrides=overrides, scale=scale)
-        folder = Path(out) if out is not None else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        folder = (
+            Path(out)
+            if out is not None
+            else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        )
     run = compose(resolved)
     run.progress, run.interrupt = progress, interrupt
-    _ = run.total_steps, run.order  # what is wrong with the schedule or the tasks is said before a folder is made
+    _ = (
+        run.total_steps,
+        run.order,
+    )  # what is wrong with the schedule or the tasks is said before a folder is made
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run.folder.claimed():
         run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
@@ -78,8 +94,11 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
     assert run.folder is not None and run.store is not None
     checkpoint = run.store.latest() if resuming else None
     if resuming and checkpoint is None and run.store.steps():
-        raise RunFolderError(f"every checkpoint in {run.folder.path} is damaged", why="see the warnings above",
-                             mend="start a new run in another folder")
+        raise RunFolderError(
+            f"every checkpoint in {run.folder.path} is damaged",
+            why="see the warnings above",
+            mend="start a new run in another folder",
+        )
     try:
         reached = checkpoint.step if checkpoint is not None else -1
         if checkpoint is not None:
@@ -98,16 +117,31 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
             run.checkpoint(0)
         begin = time.perf_counter()
         await train_loop(run)
-        return TrainResult(run.folder.path, run.done, run.total_steps, dict(run.metrics),
-                           run.done >= run.total_steps, time.perf_counter() - begin)
+        return TrainResult(
+            run.folder.path,
+            run.done,
+            run.total_steps,
+            dict(run.metrics),
+            run.done >= run.total_steps,
+            time.perf_counter() - begin,
+        )
     finally:
         await run.close()
 
 
-def evaluate(source: Source, *, overrides: Sequence[str] = (), scale: str | None = None,
-             split: Literal["train", "val", "test"] = "test", tasks: int | None = None, samples: int = 1,
-             greedy: bool = False, swap: tuple[str, str] | None = None, show: int = 0,
-             checkpoint: Literal["best", "latest"] | int = "best") -> Evaluation:
+def evaluate(
+    source: Source,
+    *,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    split: Literal["train", "val", "test"] = "test",
+    tasks: int | None = None,
+    samples: int = 1,
+    greedy: bool = False,
+    swap: tuple[str, str] | None = None,
+    show: int = 0,
+    checkpoint: Literal["best", "latest"] | int = "best",
+) -> Evaluation:
     """Evaluate a recipe's untrained team, or a run's checkpoint (a folder).
 
     Args:
@@ -127,7 +161,11 @@ def evaluate(source: Source, *, overrides: Sequence[str] = (), scale: str | None
     async def go() -> Evaluation:
         try:
             await run.open(restore=restore.path if restore is not None else None)
-            count = tasks if tasks is not None else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
+            count = (
+                tasks
+                if tasks is not None
+                else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
+            )
             if swap is not None:
                 return await evaluate_swap(run, swap, split, count, samples=samples, greedy=greedy, show=show)
             return await evaluate_run(run, split, count, samples=samples, greedy=greedy, show=show)
@@ -137,8 +175,14 @@ def evaluate(source: Source, *, overrides: Sequence[str] = (), scale: str | None
     return asyncio.run(go())
 
 
-def export(run_dir: Path | str, policy: str, out: Path | str, *, merge: bool = False,
-           checkpoint: Literal["best", "latest"] | int = "best") -> Path:
+def export(
+    run_dir: Path | str,
+    policy: str,
+    out: Path | str,
+    *,
+    merge: bool = False,
+    checkpoint: Literal["best", "latest"] | int = "best",
+) -> Path:
     """Write a policy as a Hugging Face folder, or as a PEFT adapter; `merge` folds the adapter in.
 
     Raises:
@@ -148,7 +192,9 @@ def export(run_dir: Path | str, policy: str, out: Path | str, *, merge: bool = F
     restore = find_checkpoint(folder, checkpoint)
     run = compose(load(folder))
     if policy not in run.config.policies:
-        raise ConfigError(f"unknown policy '{policy}'", path="--policy", mend=did_you_mean(policy, run.config.policies))
+        raise ConfigError(
+            f"unknown policy '{policy}'", path="--policy", mend=did_you_mean(policy, run.config.policies)
+        )
 
     async def go() -> None:
         try:
@@ -184,18 +230,29 @@ def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Che
     return latest
 
 
-def _resume(source: Source | None, folder: Path, overrides: Sequence[str], scale: str | None) -> tuple[Resolved, Path]:
+def _resume(
+    source: Source | None, folder: Path, overrides: Sequence[str], scale: str | None
+) -> tuple[Resolved, Path]:
     RunFolder.open(folder)
     before = load(folder)
     after = load(source if source is not None else folder, overrides=overrides, scale=scale)
     old, new = dict(flatten(before.table)), dict(flatten(after.table))
-    changed = [path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE]
+    changed = [
+        path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE
+    ]
     if changed:
         told = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
-        raise RunFolderError("a resumed run can't change its configuration", path=changed[0], why=told,
-                             mend="resume without these changes, or start a new run; schedule.steps may grow")
-    if after.config.schedule.steps is not None and before.config.schedule.steps is not None \
-            and after.config.schedule.steps > before.config.schedule.steps:
+        raise RunFolderError(
+            "a resumed run can't change its configuration",
+            path=changed[0],
+            why=told,
+            mend="resume without these changes, or start a new run; schedule.steps may grow",
+        )
+    if (
+        after.config.schedule.steps is not None
+        and before.config.schedule.steps is not None
+        and after.config.schedule.steps > before.config.schedule.steps
+    ):
         write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
     return Resolved(before.name, after.config, after.table, after.origins), folder
 

@@ -30,8 +30,15 @@ def samples_of(trees: Sequence[Tree], credit: Credit, notes: Notes | None = None
                     key = node.key.of_branch(role, branch)
                     if key in credit.advantage and action.trainable:
                         found.setdefault(decision.policy, []).extend(
-                            action_samples(key, decision, action, credit.advantage[key],
-                                           credit.weight.get(key, 1.0), notes or {}))
+                            action_samples(
+                                key,
+                                decision,
+                                action,
+                                credit.advantage[key],
+                                credit.weight.get(key, 1.0),
+                                notes or {},
+                            )
+                        )
     return found
 
 
@@ -50,11 +57,12 @@ def runs_of(action: Action) -> list[list[Call]]:
 
 def _extends(before: Call, call: Call) -> bool:
     ids = before.prompt_ids + before.token_ids
-    return call.prompt_ids[:len(ids)] == ids
+    return call.prompt_ids[: len(ids)] == ids
 
 
-def action_samples(key: Key, decision: Decision, action: Action, advantage: float | np.ndarray, weight: float,
-                   notes: Notes) -> list[Sample]:
+def action_samples(
+    key: Key, decision: Decision, action: Action, advantage: float | np.ndarray, weight: float, notes: Notes
+) -> list[Sample]:
     """The samples of one branch. A per-token advantage runs over all sampled tokens of the action."""
     samples, offset = [], 0
     for index, run in enumerate(runs_of(action)):
@@ -63,24 +71,36 @@ def action_samples(key: Key, decision: Decision, action: Action, advantage: floa
         logprobs = np.zeros(len(ids), dtype=np.float32)
         for call in run:
             start = len(call.prompt_ids)
-            mask[start:start + len(call.token_ids)] = True
-            logprobs[start:start + len(call.token_ids)] = call.logprobs
+            mask[start : start + len(call.token_ids)] = True
+            logprobs[start : start + len(call.token_ids)] = call.logprobs
         count = int(mask.sum())
         advantages = np.zeros(len(ids), dtype=np.float32)
-        advantages[mask] = advantage if np.ndim(advantage) == 0 else np.asarray(advantage)[offset:offset + count]
+        advantages[mask] = (
+            advantage if np.ndim(advantage) == 0 else np.asarray(advantage)[offset : offset + count]
+        )
         extras = {}
         for name, table in notes.items():
             if key in table:
                 extras[name] = np.zeros(len(ids), dtype=np.float32)
-                extras[name][mask] = table[key][offset:offset + count]
+                extras[name][mask] = table[key][offset : offset + count]
         # Only a first run shares the decision's prompt with its siblings; a run that starts after a
         # broken prefix has a prompt of its own.
         place = key if index == 0 else key.of_call(index)
-        samples.append(Sample(
-            key=place, policy=decision.policy, token_ids=ids, loss_mask=mask, logprobs=logprobs,
-            advantages=advantages, spans=(Span(len(run[0].prompt_ids), len(ids), key, weight),),
-            version=run[0].version, temperature=decision.temperature,
-            prompt_tokens=len(run[0].prompt_ids), extras=extras))
+        samples.append(
+            Sample(
+                key=place,
+                policy=decision.policy,
+                token_ids=ids,
+                loss_mask=mask,
+                logprobs=logprobs,
+                advantages=advantages,
+                spans=(Span(len(run[0].prompt_ids), len(ids), key, weight),),
+                version=run[0].version,
+                temperature=decision.temperature,
+                prompt_tokens=len(run[0].prompt_ids),
+                extras=extras,
+            )
+        )
         offset += count
     return samples
 
@@ -104,7 +124,9 @@ def token_coefficients(samples: Sequence[Sample], length: Length) -> list[np.nda
     weight: dict[Key, float] = {}
     for sample in samples:
         for span in sample.spans:
-            tokens[span.branch] = tokens.get(span.branch, 0) + int(sample.loss_mask[span.start:span.stop].sum())
+            tokens[span.branch] = tokens.get(span.branch, 0) + int(
+                sample.loss_mask[span.start : span.stop].sum()
+            )
             weight[span.branch] = span.weight
     if length == "token_mean":
         denominator = sum(weight[branch] * count for branch, count in tokens.items())
@@ -117,7 +139,7 @@ def token_coefficients(samples: Sequence[Sample], length: Length) -> list[np.nda
             share = weight[span.branch] / denominator if denominator else 0.0
             if length == "sequence_mean":
                 share /= max(tokens[span.branch], 1)
-            row[span.start:span.stop] = share
+            row[span.start : span.stop] = share
         row[~sample.loss_mask] = 0.0
         coefficients.append(row)
     return coefficients
@@ -147,7 +169,9 @@ def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[
     return batches
 
 
-def merge_notes(samples: Mapping[str, Sequence[Sample]], name: str, values: Mapping[Key, np.ndarray]) -> Notes:
+def merge_notes(
+    samples: Mapping[str, Sequence[Sample]], name: str, values: Mapping[Key, np.ndarray]
+) -> Notes:
     """Per-sample arrays (by sample key) joined to per-branch arrays, in the order of the calls."""
     table: dict[Key, list[np.ndarray]] = {}
     for rows in samples.values():

@@ -8,6 +8,7 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.types import TEAM, as_tuple
 
+
 def check(config: RunConfig) -> None:
     """Raise for the first table that doesn't fit the others.
 
@@ -25,7 +26,9 @@ def check(config: RunConfig) -> None:
     if schedule.steps is not None and schedule.epochs is not None:
         raise ConfigError("set steps or epochs, not both", path="schedule.epochs")
     if not config.rewards:
-        raise ConfigError("a run needs a reward", path="rewards", mend="leave the table out for the environment's own")
+        raise ConfigError(
+            "a run needs a reward", path="rewards", mend="leave the table out for the environment's own"
+        )
 
 
 def _check_order(config: RunConfig) -> None:
@@ -43,12 +46,17 @@ def _check_order(config: RunConfig) -> None:
         seen.update(stage)
     _unused("team.roles", set(roles) - seen, "it is not in team.order")
     if TEAM in roles:
-        raise ConfigError(f"'{TEAM}' is the name of what belongs to everybody", path=f"team.roles.{TEAM}",
-                          mend="give the role another name")
+        raise ConfigError(
+            f"'{TEAM}' is the name of what belongs to everybody",
+            path=f"team.roles.{TEAM}",
+            mend="give the role another name",
+        )
     own = config.sampler.get("roles")
     for role in own if isinstance(own, dict) else ():
         if role not in roles:
-            raise ConfigError(f"unknown role '{role}'", path=f"sampler.roles.{role}", mend=did_you_mean(role, roles))
+            raise ConfigError(
+                f"unknown role '{role}'", path=f"sampler.roles.{role}", mend=did_you_mean(role, roles)
+            )
 
 
 def _check_policies(config: RunConfig) -> None:
@@ -57,23 +65,40 @@ def _check_policies(config: RunConfig) -> None:
         path = f"team.roles.{role}.policy"
         policy = table.get("policy")
         if policy is None:
-            raise ConfigError(f"role '{role}' has no policy", path=path,
-                              mend=f"set {path}=... to one of: {', '.join(sorted(config.policies)) or 'none defined'}")
+            raise ConfigError(
+                f"role '{role}' has no policy",
+                path=path,
+                mend=f"set {path}=... to one of: {', '.join(sorted(config.policies)) or 'none defined'}",
+            )
         if policy not in config.policies:
-            raise ConfigError(f"unknown policy '{policy}'", path=path, mend=did_you_mean(str(policy), config.policies))
+            raise ConfigError(
+                f"unknown policy '{policy}'", path=path, mend=did_you_mean(str(policy), config.policies)
+            )
         played.add(policy)
-    _unused("policies", set(config.policies) - played, "no role plays it: name it in team.roles.<role>.policy")
+    _unused(
+        "policies", set(config.policies) - played, "no role plays it: name it in team.roles.<role>.policy"
+    )
     for name, policy_config in config.policies.items():
         if policy_config.lora is not None and policy_config.train != "lora":
-            raise ConfigError("nothing reads these settings", path=f"policies.{name}.lora",
-                              why=f"policies.{name}.train is {policy_config.train}", mend=f"set policies.{name}.train=lora")
+            raise ConfigError(
+                "nothing reads these settings",
+                path=f"policies.{name}.lora",
+                why=f"policies.{name}.train is {policy_config.train}",
+                mend=f"set policies.{name}.train=lora",
+            )
         schedule = policy_config.optimizer
         if schedule.schedule != "constant" and schedule.horizon is None:
-            raise ConfigError(f"a {schedule.schedule} schedule needs its horizon", path=f"policies.{name}.optimizer.horizon",
-                              mend="set it to the number of optimiser steps over which the rate decays")
+            raise ConfigError(
+                f"a {schedule.schedule} schedule needs its horizon",
+                path=f"policies.{name}.optimizer.horizon",
+                mend="set it to the number of optimiser steps over which the rate decays",
+            )
         if schedule.schedule == "constant" and schedule.horizon is not None:
-            raise ConfigError("nothing reads this", path=f"policies.{name}.optimizer.horizon",
-                              why="the schedule is constant")
+            raise ConfigError(
+                "nothing reads this",
+                path=f"policies.{name}.optimizer.horizon",
+                why="the schedule is constant",
+            )
 
 
 def _unused(table: str, names: Iterable[str], why: str) -> None:

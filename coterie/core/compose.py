@@ -26,11 +26,21 @@ from coterie.core.validation import validate
 log = logging.getLogger("coterie")
 
 PROTOCOL: dict[str, type] = {
-    "environment": protocols.Environment, "role": protocols.Role, "reward": protocols.RewardSource,
-    "estimator": protocols.AdvantageEstimator, "loss": protocols.Loss, "transition": protocols.TransitionMode,
-    "sampler": protocols.Sampler, "engine": protocols.Engine, "trainer": protocols.Trainer,
-    "executor": protocols.Executor, "sandbox": protocols.Sandbox, "tool": protocols.Tool, "chat": protocols.Chat,
-    "data": protocols.DataSource, "tracker": protocols.Tracker,
+    "environment": protocols.Environment,
+    "role": protocols.Role,
+    "reward": protocols.RewardSource,
+    "estimator": protocols.AdvantageEstimator,
+    "loss": protocols.Loss,
+    "transition": protocols.TransitionMode,
+    "sampler": protocols.Sampler,
+    "engine": protocols.Engine,
+    "trainer": protocols.Trainer,
+    "executor": protocols.Executor,
+    "sandbox": protocols.Sandbox,
+    "tool": protocols.Tool,
+    "chat": protocols.Chat,
+    "data": protocols.DataSource,
+    "tracker": protocols.Tracker,
 }
 SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
 """Kinds whose top-level table serves every component that has a field for it and names none itself."""
@@ -56,21 +66,33 @@ class Workshop:
         if plugin is None and name in plugins().registry.names(kind):
             plugin = name  # `rewards: {environment: {...}}` means what it says
         if plugin is None:
-            raise ConfigError("'type' is missing", path=f"{path}.type",
-                              mend=f"one of: {', '.join(plugins().registry.names(kind))}")
+            raise ConfigError(
+                "'type' is missing",
+                path=f"{path}.type",
+                mend=f"one of: {', '.join(plugins().registry.names(kind))}",
+            )
         target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
         if not inspect.isclass(target):
-            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=f"it is a {type(target).__name__}")
+            what = type(target).__name__
+            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=f"it is a {what}")
+        maker: Any = target
         config = self._config(target, settings, path, also)
         try:
-            made = target(config, Bench(self, name or path.rpartition(".")[2], path))
+            made = maker(config, Bench(self, name or path.rpartition(".")[2], path))
         except TypeError as error:
-            raise PluginError(f"{kind} '{plugin}' can't be made", path=path, why=str(error),
-                              mend="its constructor is called as cls(config, build)") from error
+            raise PluginError(
+                f"{kind} '{plugin}' can't be made",
+                path=path,
+                why=str(error),
+                mend="its constructor is called as cls(config, build)",
+            ) from error
         lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
         if lacking:
-            raise PluginError(f"{kind} '{plugin}' lacks {', '.join(lacking)}", path=f"{path}.type",
-                              mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}")
+            raise PluginError(
+                f"{kind} '{plugin}' lacks {', '.join(lacking)}",
+                path=f"{path}.type",
+                mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}",
+            )
         return made
 
     def _config(self, target: type, settings: Table, path: str, also: Sequence[str]) -> Any:
@@ -78,7 +100,9 @@ class Workshop:
         if model is None:
             if settings:
                 key = next(iter(settings))
-                raise ConfigError(f"unknown key '{key}'", path=f"{path}.{key}", why=f"{target.__name__} has no settings")
+                raise ConfigError(
+                    f"unknown key '{key}'", path=f"{path}.{key}", why=f"{target.__name__} has no settings"
+                )
             return None
         for field_name, kind in composed_fields(model).items():
             shared = SHARED.get(kind)
@@ -127,8 +151,11 @@ def composed_fields(model: type[BaseModel]) -> dict[str, str]:
 
 
 def _required(protocol: type) -> list[str]:
-    names = [name for name, value in vars(protocol).items()
-             if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))]
+    names = [
+        name
+        for name, value in vars(protocol).items()
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+    ]
     return names + [name for name in protocol.__annotations__ if not name.startswith("_")]
 
 
@@ -147,40 +174,67 @@ def compose(resolved: Resolved) -> Run:
     estimator = shop.make("estimator", config.algorithm, "algorithm")
     estimator.check(sampler.plan, team)
     sources, mix = _rewards(shop, config, estimator)
-    made = {name: shop.make(kind, getattr(config, name), name) for name, kind in TABLES.items()
-            if name in ("loss", "engine", "trainer", "executor", "chat")}
-    trackers = {name: shop.make("tracker", table, f"trackers.{name}", name)
-                for name, table in config.trackers.items()}
+    made = {
+        name: shop.make(kind, getattr(config, name), name)
+        for name, kind in TABLES.items()
+        if name in ("loss", "engine", "trainer", "executor", "chat")
+    }
+    trackers = {
+        name: shop.make("tracker", table, f"trackers.{name}", name) for name, table in config.trackers.items()
+    }
     for table in SHARED.values():
         if getattr(config, table) is not None and table not in shop.consumed:
-            raise ConfigError("nothing consumes this table", path=table,
-                              why=f"no chosen component has a field for a {table}", mend="remove it")
+            raise ConfigError(
+                "nothing consumes this table",
+                path=table,
+                why=f"no chosen component has a field for a {table}",
+                mend="remove it",
+            )
     if mix.weights and all(weight == 0 for weight in mix.weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
     _check_selection(sampler, sources)
     _check_farming(estimator, environment, mix)
     _warn_truncation(sampler, team)
-    return Run(resolved=resolved, environment=environment, team=team, sources=sources, mix=mix, sampler=sampler,
-               estimator=estimator, trackers=trackers, strands=Strands(), vocabulary=_vocabulary(environment, team),
-               **made)
+    return Run(
+        resolved=resolved,
+        environment=environment,
+        team=team,
+        sources=sources,
+        mix=mix,
+        sampler=sampler,
+        estimator=estimator,
+        trackers=trackers,
+        strands=Strands(),
+        vocabulary=_vocabulary(environment, team),
+        **made,
+    )
 
 
 def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
     roles, tools = {}, {}
-    made_tools = {name: shop.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()}
+    made_tools = {
+        name: shop.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()
+    }
     for name, table in config.team.roles.items():
         if environment.roles and name not in environment.roles:
-            raise ConfigError(f"the environment '{config.env['type']}' has no role '{name}'", path=f"team.roles.{name}",
-                              mend=did_you_mean(name, environment.roles))
+            raise ConfigError(
+                f"the environment '{config.env['type']}' has no role '{name}'",
+                path=f"team.roles.{name}",
+                mend=did_you_mean(name, environment.roles),
+            )
         settings = {key: value for key, value in table.items() if key not in TEAM_KEYS}
         roles[name] = shop.make("role", settings, f"team.roles.{name}", name, also=TEAM_KEYS)
         tools[name] = tuple(made_tools[tool] for tool in table.get("tools", ()))
     return Team(
-        roles=roles, order=as_tuple(config.team.order), max_turns=config.team.max_turns,
+        roles=roles,
+        order=as_tuple(config.team.order),
+        max_turns=config.team.max_turns,
         policies={name: table["policy"] for name, table in config.team.roles.items()},
         trainable={name: policy.train != "none" for name, policy in config.policies.items()},
-        transition=shop.make("transition", config.transition, "transition"), tools=tools,
-        max_tool_turns=config.team.max_tool_turns)
+        transition=shop.make("transition", config.transition, "transition"),
+        tools=tools,
+        max_tool_turns=config.team.max_tool_turns,
+    )
 
 
 def _rewards(shop: Workshop, config: RunConfig, estimator: Any) -> tuple[list[Source], Mix]:
@@ -196,15 +250,22 @@ def _rewards(shop: Workshop, config: RunConfig, estimator: Any) -> tuple[list[So
             raise ConfigError("weights is no table", path=f"rewards.{name}.weights", mend="component: weight")
         for component in own:
             if component not in plugin.components:
-                raise ConfigError(f"unknown component '{component}'", path=f"rewards.{name}.weights.{component}",
-                                  mend=did_you_mean(component, plugin.components))
+                raise ConfigError(
+                    f"unknown component '{component}'",
+                    path=f"rewards.{name}.weights.{component}",
+                    mend=did_you_mean(component, plugin.components),
+                )
         for component, kind in plugin.components.items():
             if component in owner:
-                raise ConfigError(f"component '{component}' also comes from rewards.{owner[component]}",
-                                  path=f"rewards.{name}", mend="give one of them another name")
+                raise ConfigError(
+                    f"component '{component}' also comes from rewards.{owner[component]}",
+                    path=f"rewards.{name}",
+                    mend="give one of them another name",
+                )
             owner[component], kinds[component] = name, kind
-            weights[component] = _number(own.get(component, plugin.weights.get(component, 1.0)),
-                                         f"rewards.{name}.weights.{component}")
+            weights[component] = _number(
+                own.get(component, plugin.weights.get(component, 1.0)), f"rewards.{name}.weights.{component}"
+            )
         sources.append(Source(name, plugin, {c: weights[c] for c in plugin.components}))
     return sources, Mix(weights=weights, alpha=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds)
 
@@ -228,27 +289,40 @@ def _vocabulary(environment: Environment, team: Team) -> tuple[str, ...]:
 def _check_selection(sampler: Any, sources: Sequence[Source]) -> None:
     """A choice during play can't wait for the episode's end (invariant 11)."""
     for source in sources:
-        if source.scope == "episode" and sampler.plan.expand == "best" and sampler.plan.branches > 1 \
-                and any(source.weights.values()):
-            raise ConfigError("the best branch can't be chosen by a score of the whole episode",
-                              path=f"rewards.{source.name}", why="the choice is made before the episode has ended",
-                              mend="set sampler.expand to sampled or all, or give its components weight 0")
+        if (
+            source.scope == "episode"
+            and sampler.plan.expand == "best"
+            and sampler.plan.branches > 1
+            and any(source.weights.values())
+        ):
+            raise ConfigError(
+                "the best branch can't be chosen by a score of the whole episode",
+                path=f"rewards.{source.name}",
+                why="the choice is made before the episode has ended",
+                mend="set sampler.expand to sampled or all, or give its components weight 0",
+            )
 
 
 def _check_farming(estimator: Any, environment: Environment, mix: Mix) -> None:
     """Refuse to sum what can be earned again and again (invariant 10)."""
     farmable = [name for name in getattr(environment, "immediate_only", ()) if mix.weights.get(name)]
     if farmable and getattr(estimator, "sums_over_turns", False):
-        raise ConfigError(f"component '{farmable[0]}' can be farmed when it is summed over turns", path="algorithm.type",
-                          why="it pays again for coming back after going away; it is made for immediate credit",
-                          mend="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0")
+        raise ConfigError(
+            f"component '{farmable[0]}' can be farmed when it is summed over turns",
+            path="algorithm.type",
+            why="it pays again for coming back after going away; it is made for immediate credit",
+            mend="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
+        )
 
 
 def _warn_truncation(sampler: Any, team: Team) -> None:
     for role in team.roles:
         if sampler.sampling(role).truncated:
-            log.warning("role '%s' samples with top_p/top_k: what is trained is not what is sampled (log-probs are "
-                        "of the untruncated distribution)", role)
+            log.warning(
+                "role '%s' samples with top_p/top_k: what is trained is not what is sampled (log-probs are "
+                "of the untruncated distribution)",
+                role,
+            )
 
 
 __all__ = ["MAPS", "Workshop", "compose", "composed_fields"]

@@ -19,12 +19,17 @@ Table = dict[str, Any]
 class PluginConfig(BaseModel):
     """Base of every plugin's settings: unknown keys are refused."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True,
-                              coerce_numbers_to_str=True, validate_default=False)
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+        coerce_numbers_to_str=True,
+        validate_default=False,
+    )
 
 
 class Composed:
-    """Marks a Config field that holds another component: `judge: Annotated[RewardSource, Composed("reward")]`.
+    """Marks a Config field that holds a component: `judge: Annotated[RewardSource, Composed("reward")]`.
 
     In YAML the field is a table with a `type` (or just the name); in the built Config it is the object.
     """
@@ -32,7 +37,9 @@ class Composed:
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
-    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> core_schema.CoreSchema:
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
         def build(value: Any, info: core_schema.ValidationInfo) -> Any:
             if not isinstance(value, (str, dict)):
                 return value  # already an object: the Python interface
@@ -42,11 +49,21 @@ class Composed:
             return info.context["build"](self.kind, as_table(value), where)
 
         return core_schema.with_info_plain_validator_function(
-            build, serialization=core_schema.plain_serializer_function_ser_schema(lambda value: value
-                                                                                  if isinstance(value, dict) else str(value)))
+            build,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: value if isinstance(value, dict) else str(value)
+            ),
+        )
 
-    def __get_pydantic_json_schema__(self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler) -> Table:
-        return {"type": "object", "title": self.kind, "properties": {"type": {"type": "string"}}, "required": ["type"]}
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> Table:
+        return {
+            "type": "object",
+            "title": self.kind,
+            "properties": {"type": {"type": "string"}},
+            "required": ["type"],
+        }
 
 
 def as_table(value: Any) -> Any:
@@ -64,7 +81,9 @@ class Strict(BaseModel):
 class ModelInit(Strict):
     """A model made on the spot, where no pretrained weights are wanted."""
 
-    init: Literal["qwen3", "tabular", "none"] = Field(description="Architecture; `none` for engines that need no weights.")
+    init: Literal["qwen3", "tabular", "none"] = Field(
+        description="Architecture; `none` for engines that need no weights."
+    )
     hidden_size: int = Field(128, ge=1)
     layers: int = Field(3, ge=1)
     heads: int = Field(4, ge=1)
@@ -73,7 +92,9 @@ class ModelInit(Strict):
     mlp_size: int = Field(384, ge=1)
     context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
     tie_embeddings: bool = True
-    tokenizer: str = Field("words", description="`words`: one id a word of the environment; or a tokenizer's hub id or folder.")
+    tokenizer: str = Field(
+        "words", description="`words`: one id a word of the environment; or a tokenizer's hub id or folder."
+    )
 
 
 class LoraSettings(Strict):
@@ -95,17 +116,25 @@ class OptimizerSettings(Strict):
     clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = Field(0, ge=0, description="In optimiser steps.")
-    final_share: float = Field(0.1, ge=0, le=1, description="Of the learning rate, at the end of `linear` and `cosine`.")
-    horizon: int | None = Field(None, ge=1, description="Optimiser steps over which `linear` and `cosine` decay; "
-                                "required for them, since a schedule that depends on `schedule.steps` would "
-                                "change when a resumed run is made longer.")
+    final_share: float = Field(
+        0.1, ge=0, le=1, description="Of the learning rate, at the end of `linear` and `cosine`."
+    )
+    horizon: int | None = Field(
+        None,
+        ge=1,
+        description="Optimiser steps over which `linear` and `cosine` decay; "
+        "required for them, since a schedule that depends on `schedule.steps` would "
+        "change when a resumed run is made longer.",
+    )
 
 
 class WarmStart(Strict):
     """Supervised steps before RL, on demonstrations of the environment's oracle."""
 
     demonstrations: Literal["oracle"] = "oracle"
-    noise: float = Field(0.0, ge=0, le=1, description="Probability that a demonstrated move is random instead.")
+    noise: float = Field(
+        0.0, ge=0, le=1, description="Probability that a demonstrated move is random instead."
+    )
     steps: int = Field(80, ge=1)
     batch: int = Field(256, ge=1, description="Demonstrations a step, shared equally by the policy's roles.")
     learning_rate: float = Field(1e-3, gt=0)
@@ -128,7 +157,9 @@ class PolicyConfig(Strict):
 
 
 class TeamConfig(Strict):
-    order: list[str | list[str]] = Field(min_length=1, description="Stages of a turn; a nested list acts at once.")
+    order: list[str | list[str]] = Field(
+        min_length=1, description="Stages of a turn; a nested list acts at once."
+    )
     max_turns: int = Field(1, ge=1)
     max_tool_turns: int = Field(4, ge=0, description="Tool results inside one action.")
     roles: dict[str, Table] = Field(description="By role: `policy`, `tools`, and `type` with its settings.")
@@ -144,8 +175,12 @@ class ScheduleConfig(Strict):
     keep_checkpoints: int = Field(2, ge=1, description="Besides the best on `val`.")
     record_every: int = Field(1, ge=0, description="Rollouts of every n-th step are written; 0: none.")
     stratify: bool = Field(False, description="Keep the strata's shares of the tasks in every step.")
-    stop_after: float | None = Field(None, gt=0, description="Seconds; the run ends after the step that passes it.")
-    max_missing: float = Field(0.2, ge=0, le=1, description="Share of missing scores in a step that stops the run.")
+    stop_after: float | None = Field(
+        None, gt=0, description="Seconds; the run ends after the step that passes it."
+    )
+    max_missing: float = Field(
+        0.2, ge=0, le=1, description="Share of missing scores in a step that stops the run."
+    )
 
 
 class RunConfig(Strict):
@@ -153,12 +188,16 @@ class RunConfig(Strict):
 
     summary: str = Field("", description="One line, shown by `coterie recipes`.")
     seed: int = 0
-    deterministic: bool = Field(True, description="Batches form when all live episodes wait, rows in key order.")
+    deterministic: bool = Field(
+        True, description="Batches form when all live episodes wait, rows in key order."
+    )
     env: Component
     team: TeamConfig
     policies: dict[str, PolicyConfig]
-    rewards: dict[str, Component] = Field(default_factory=lambda: {"environment": {"type": "environment"}},
-                                          description="By name: `type`, `weights`, and the source's settings.")
+    rewards: dict[str, Component] = Field(
+        default_factory=lambda: {"environment": {"type": "environment"}},
+        description="By name: `type`, `weights`, and the source's settings.",
+    )
     sampler: Component
     algorithm: Component
     loss: Component
@@ -175,15 +214,28 @@ class RunConfig(Strict):
 
 
 DEFAULT_TYPES: Table = {
-    "sampler": {"type": "tree"}, "loss": {"type": "ppo_clip"}, "transition": {"type": "plain"},
-    "engine": {"type": "hf"}, "trainer": {"type": "torch"}, "executor": {"type": "local"}, "chat": {"type": "auto"},
+    "sampler": {"type": "tree"},
+    "loss": {"type": "ppo_clip"},
+    "transition": {"type": "plain"},
+    "engine": {"type": "hf"},
+    "trainer": {"type": "torch"},
+    "executor": {"type": "local"},
+    "chat": {"type": "auto"},
 }
 """The lowest layer of every configuration: which plugin a table means that names none."""
 
 TABLES: dict[str, str] = {
-    "env": "environment", "sampler": "sampler", "algorithm": "estimator", "loss": "loss",
-    "transition": "transition", "engine": "engine", "trainer": "trainer", "executor": "executor",
-    "sandbox": "sandbox", "chat": "chat", "data": "data",
+    "env": "environment",
+    "sampler": "sampler",
+    "algorithm": "estimator",
+    "loss": "loss",
+    "transition": "transition",
+    "engine": "engine",
+    "trainer": "trainer",
+    "executor": "executor",
+    "sandbox": "sandbox",
+    "chat": "chat",
+    "data": "data",
 }
 """Top-level tables that hold one component, and its kind."""
 

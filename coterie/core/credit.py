@@ -49,9 +49,16 @@ def by_decision(batch: Batch) -> Iterator[Group]:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
                 rewards = branch_rewards(node, role, batch.scores, batch.mix)
-                yield Group(role, tuple(
-                    Row(reward if decision.branches[branch].trainable else None, (node.key.of_branch(role, branch),))
-                    for branch, reward in enumerate(rewards)))
+                yield Group(
+                    role,
+                    tuple(
+                        Row(
+                            reward if decision.branches[branch].trainable else None,
+                            (node.key.of_branch(role, branch),),
+                        )
+                        for branch, reward in enumerate(rewards)
+                    ),
+                )
 
 
 def by_task(batch: Batch) -> Iterator[Group]:
@@ -61,9 +68,12 @@ def by_task(batch: Batch) -> Iterator[Group]:
         roles = tasks.setdefault((tree.task.id, tree.epoch), {})
         for path in tree.chains():
             for role in sorted({role for node, _ in path for role in node.decisions}):
-                taken = [(node.key.of_branch(role, branch), node.decisions[role].branches[branch])
-                         for node, index in path if role in node.decisions
-                         for branch in (node.joints[index].pick[role],)]
+                taken = [
+                    (node.key.of_branch(role, branch), node.decisions[role].branches[branch])
+                    for node, index in path
+                    if role in node.decisions
+                    for branch in (node.joints[index].pick[role],)
+                ]
                 value = episode_return(path, role, batch.scores, batch.mix)
                 if not all(action.trainable for _, action in taken):
                     value = None
@@ -107,29 +117,37 @@ def episode_return(path: Sequence[tuple[Node, int]], role: str, scores: Scores, 
 
 # ------------------------------------------------------------------------------------------- baselines
 
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
-def mean_baseline(values: np.ndarray) -> np.ndarray:
+
+def mean_baseline(values: Floats) -> Floats:
     """Each value minus the group's mean. Shape (n,)."""
-    return values - values.mean()
+    centred: Floats = values - values.mean()
+    return centred
 
 
-def loo_baseline(values: np.ndarray) -> np.ndarray:
+def loo_baseline(values: Floats) -> Floats:
     """Each value minus the mean of the others: n/(n-1) times the above (RLOO, arXiv 2402.14740)."""
     n = len(values)
-    return (values - values.mean()) * n / (n - 1)
+    return mean_baseline(values) * (n / (n - 1))
 
 
-def no_baseline(values: np.ndarray) -> np.ndarray:
+def no_baseline(values: Floats) -> Floats:
     return values.copy()
 
 
-def max_baseline(values: np.ndarray) -> np.ndarray:
+def max_baseline(values: Floats) -> Floats:
     """Each value minus the group's largest: biased, since no action can be better than its baseline."""
-    return values - values.max()
+    below: Floats = values - values.max()
+    return below
 
 
 BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "mean": mean_baseline, "loo": loo_baseline, "none": no_baseline, "max": max_baseline}
+    "mean": mean_baseline,
+    "loo": loo_baseline,
+    "none": no_baseline,
+    "max": max_baseline,
+}
 GROUPINGS: dict[str, Callable[[Batch], Iterator[Group]]] = {"decision": by_decision, "task": by_task}
 
 
@@ -168,8 +186,10 @@ class GroupConfig(PluginConfig):
     alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
     normalise: Normaliser = Normaliser()
     zero_variance: Literal["keep", "drop"] = Field(
-        "keep", description="Groups whose rewards are all equal: `keep` them at advantage 0 (they count in the loss's "
-        "denominators), or `drop` them from the update. Counted either way.")
+        "keep",
+        description="Groups whose rewards are all equal: `keep` them at advantage 0 (they count in the "
+        "loss's denominators), or `drop` them from the update. Counted either way.",
+    )
 
 
 class GroupEstimator(Plugin):
@@ -195,18 +215,30 @@ class GroupEstimator(Plugin):
         size, key = (plan.branches, "branches") if self.grouping == "decision" else (plan.chains, "chains")
         if size < 2:
             raise ConfigError(
-                f"groups would have one member: {key} is {size}", path=f"sampler.{key}",
-                why=f"this algorithm compares the {key} of one {self.grouping} with each other, and a single one "
-                "equals its own mean", mend=f"set sampler.{key} to 2 or more")
+                f"groups would have one member: {key} is {size}",
+                path=f"sampler.{key}",
+                why=f"this algorithm compares the {key} of one {self.grouping} with each other, and a single "
+                "one equals its own mean",
+                mend=f"set sampler.{key} to 2 or more",
+            )
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
         groups = list(GROUPINGS[self.grouping](batch))
-        return credit_groups(groups, BASELINES[self.baseline], self.config.normalise,
-                             drop_zero_variance=self.config.zero_variance == "drop"), state
+        return credit_groups(
+            groups,
+            BASELINES[self.baseline],
+            self.config.normalise,
+            drop_zero_variance=self.config.zero_variance == "drop",
+        ), state
 
 
-def credit_groups(groups: Sequence[Group], baseline: Callable[[np.ndarray], np.ndarray], normalise: Normaliser, *,
-                  drop_zero_variance: bool = False) -> Credit:
+def credit_groups(
+    groups: Sequence[Group],
+    baseline: Callable[[np.ndarray], np.ndarray],
+    normalise: Normaliser,
+    *,
+    drop_zero_variance: bool = False,
+) -> Credit:
     """Credit of groups: advantage = normalise(baseline(values)) over the rows whose value is present.
 
     A group with fewer than two present rows has nothing to compare and is not trained. A branch that
@@ -230,7 +262,11 @@ def credit_groups(groups: Sequence[Group], baseline: Callable[[np.ndarray], np.n
             continue
         # A mean of equal numbers can differ from them in the last bit; with a tiny deviation below
         # it that would become an advantage of order 1.
-        numbers = np.zeros_like(values) if flat and baseline is not no_baseline else normalise(baseline(values), values)
+        numbers = (
+            np.zeros_like(values)
+            if flat and baseline is not no_baseline
+            else normalise(baseline(values), values)
+        )
         for row, number in zip(rows, numbers, strict=True):
             for key in row.branches:
                 advantage.setdefault(key, []).append(float(number))
@@ -241,8 +277,11 @@ def credit_groups(groups: Sequence[Group], baseline: Callable[[np.ndarray], np.n
         metrics[f"groups/{role}/zero_variance"] = count["flat"] / whole
         metrics[f"groups/{role}/too_small"] = count["small"] / whole
         metrics[f"groups/{role}/missing_rows"] = float(count["missing"])
-    return Credit(advantage={key: math.fsum(v) / len(v) for key, v in advantage.items()},
-                  returns={key: math.fsum(v) / len(v) for key, v in returns.items()}, metrics=metrics)
+    return Credit(
+        advantage={key: math.fsum(v) / len(v) for key, v in advantage.items()},
+        returns={key: math.fsum(v) / len(v) for key, v in returns.items()},
+        metrics=metrics,
+    )
 
 
 def trainable_branches(trees: Sequence[Tree]) -> Iterator[tuple[Node, str, int]]:

@@ -1,15 +1,15 @@
 """Errors: what went wrong, why, and how to mend it.
 
-    CoterieError
-    ├── UserError            bad input: the command exits with code 2 and prints no traceback
-    │   ├── ConfigError      a setting is wrong; carries the dotted path of the key
-    │   ├── PluginError      a plugin is broken, missing or ambiguous; carries its distribution
-    │   ├── MissingExtra     an optional dependency is not installed; names the extra
-    │   ├── DataError        a line of the user's data is wrong; carries file, line and field
-    │   └── RunFolderError   a run folder can't be used (no run, changed config, damaged checkpoint)
-    ├── SystemFault          ours or the world's doing (5xx, lost worker): the score is *missing*
-    ├── PolicyFault          the output's doing (verifier time-out on it): scored with the source's floor
-    └── TooManyMissing       the share of missing scores passed `schedule.max_missing`: the run stops
+CoterieError
+├── UserError            bad input: the command exits with code 2 and prints no traceback
+│   ├── ConfigError      a setting is wrong; carries the dotted path of the key
+│   ├── PluginError      a plugin is broken, missing or ambiguous; carries its distribution
+│   ├── MissingExtra     an optional dependency is not installed; names the extra
+│   ├── DataError        a line of the user's data is wrong; carries file, line and field
+│   └── RunFolderError   a run folder can't be used (no run, changed config, damaged checkpoint)
+├── SystemFault          ours or the world's doing (5xx, lost worker): the score is *missing*
+├── PolicyFault          the output's doing (verifier time-out on it): scored with the source's floor
+└── TooManyMissing       the share of missing scores passed `schedule.max_missing`: the run stops
 """
 
 from __future__ import annotations

@@ -36,9 +36,12 @@ class Evaluation:
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `coterie eval --json`."""
         found: dict[str, Any] = {
-            "success": self.success.as_dict(), "metrics": dict(self.metrics),
-            "roles": {role: dict(own) for role, own in self.roles.items()}, "config_digest": self.config_digest,
-            "split": self.split}
+            "success": self.success.as_dict(),
+            "metrics": dict(self.metrics),
+            "roles": {role: dict(own) for role, own in self.roles.items()},
+            "config_digest": self.config_digest,
+            "split": self.split,
+        }
         if self.swap is not None:
             found["swap"] = dict(self.swap)
         return found
@@ -46,15 +49,27 @@ class Evaluation:
     def flat(self) -> dict[str, Any]:
         """For a row of metrics."""
         interval = self.success.as_dict()
-        return {"success": interval["mean"], "success_ci95": interval["ci95"], "tasks": interval["n"],
-                **{name: value for name, value in self.metrics.items() if name != "success"}}
+        return {
+            "success": interval["mean"],
+            "success_ci95": interval["ci95"],
+            "tasks": interval["n"],
+            **{name: value for name, value in self.metrics.items() if name != "success"},
+        }
 
     def write(self, path: Path) -> None:
         write_atomic(path, json.dumps({**self.as_dict(), "per_task": dict(self.per_task)}, indent=1))
 
 
-async def evaluate(run: Run, split: Literal["train", "val", "test"], tasks: int, *, samples: int = 1,
-                   greedy: bool = False, policies: Mapping[str, str] | None = None, show: int = 0) -> Evaluation:
+async def evaluate(
+    run: Run,
+    split: Literal["train", "val", "test"],
+    tasks: int,
+    *,
+    samples: int = 1,
+    greedy: bool = False,
+    policies: Mapping[str, str] | None = None,
+    show: int = 0,
+) -> Evaluation:
     """Play `tasks` tasks of a split, `samples` times each.
 
     Args:
@@ -66,7 +81,9 @@ async def evaluate(run: Run, split: Literal["train", "val", "test"], tasks: int,
         raise ConfigError(f"the {split} split has no tasks", path="env")
     sampler = run.sampler.for_evaluation(greedy)
     play = run.new_play(evaluation=True, policies=policies)
-    items = [(source[index], 0, sample) for index in range(min(tasks, len(source))) for sample in range(samples)]
+    items = [
+        (source[index], 0, sample) for index in range(min(tasks, len(source))) for sample in range(samples)
+    ]
     trees = await run.play_with(sampler, play, items)
     scores = await run.score(trees, play)
     per_task: dict[str, list[float]] = {}
@@ -76,13 +93,26 @@ async def evaluate(run: Run, split: Literal["train", "val", "test"], tasks: int,
                 per_task.setdefault(tree.task.id, []).append(float(leaf.outcome["success"]))
     metrics = step_metrics(trees, scores, None, run.mix)
     return Evaluation(
-        success=clustered_bootstrap(per_task, seed=run.config.seed), metrics=_team_metrics(metrics),
-        roles=_role_metrics(metrics, run, policies), config_digest=run.resolved.digest(), split=split,
-        per_task=per_task, episodes=[render(tree, scores, run) for tree in trees[:show * samples:samples]])
+        success=clustered_bootstrap(per_task, seed=run.config.seed),
+        metrics=_team_metrics(metrics),
+        roles=_role_metrics(metrics, run, policies),
+        config_digest=run.resolved.digest(),
+        split=split,
+        per_task=per_task,
+        episodes=[render(tree, scores, run) for tree in trees[: show * samples : samples]],
+    )
 
 
-async def evaluate_swap(run: Run, pair: tuple[str, str], split: Literal["train", "val", "test"], tasks: int, *,
-                        samples: int = 1, greedy: bool = False, show: int = 0) -> Evaluation:
+async def evaluate_swap(
+    run: Run,
+    pair: tuple[str, str],
+    split: Literal["train", "val", "test"],
+    tasks: int,
+    *,
+    samples: int = 1,
+    greedy: bool = False,
+    show: int = 0,
+) -> Evaluation:
     """The team, and the team with the policies of two roles swapped, on the same tasks and draws.
 
     Raises:
@@ -90,21 +120,44 @@ async def evaluate_swap(run: Run, pair: tuple[str, str], split: Literal["train",
     """
     for role in pair:
         if role not in run.team.roles:
-            raise ConfigError(f"unknown role '{role}'", path="--swap", mend=did_you_mean(role, run.team.roles))
+            raise ConfigError(
+                f"unknown role '{role}'", path="--swap", mend=did_you_mean(role, run.team.roles)
+            )
     one, other = (run.team.policies[role] for role in pair)
     if one == other:
-        raise ConfigError(f"roles '{pair[0]}' and '{pair[1]}' are played by one policy, '{one}'", path="--swap",
-                          why="swapping them changes nothing", mend="swap roles of two policies")
+        raise ConfigError(
+            f"roles '{pair[0]}' and '{pair[1]}' are played by one policy, '{one}'",
+            path="--swap",
+            why="swapping them changes nothing",
+            mend="swap roles of two policies",
+        )
     base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, show=show)
-    swapped = await evaluate(run, split, tasks, samples=samples, greedy=greedy, policies={pair[0]: other, pair[1]: one})
+    swapped = await evaluate(
+        run, split, tasks, samples=samples, greedy=greedy, policies={pair[0]: other, pair[1]: one}
+    )
     both = [task for task in base.per_task if task in swapped.per_task]
-    difference = paired_difference({task: swapped.per_task[task] for task in both},
-                                      {task: base.per_task[task] for task in both}, seed=run.config.seed)
-    swap = {"roles": list(pair), "base": base.success.as_dict(), "swapped": swapped.success.as_dict(),
-            "difference": difference.as_dict(),
-            "per_task": {task: _mean(swapped.per_task[task]) - _mean(base.per_task[task]) for task in both}}
-    return Evaluation(success=base.success, metrics=base.metrics, roles=base.roles, config_digest=base.config_digest,
-                      split=split, per_task=base.per_task, episodes=base.episodes, swap=swap)
+    difference = paired_difference(
+        {task: swapped.per_task[task] for task in both},
+        {task: base.per_task[task] for task in both},
+        seed=run.config.seed,
+    )
+    swap = {
+        "roles": list(pair),
+        "base": base.success.as_dict(),
+        "swapped": swapped.success.as_dict(),
+        "difference": difference.as_dict(),
+        "per_task": {task: _mean(swapped.per_task[task]) - _mean(base.per_task[task]) for task in both},
+    }
+    return Evaluation(
+        success=base.success,
+        metrics=base.metrics,
+        roles=base.roles,
+        config_digest=base.config_digest,
+        split=split,
+        per_task=base.per_task,
+        episodes=base.episodes,
+        swap=swap,
+    )
 
 
 def _mean(values: Sequence[float]) -> float:
@@ -112,13 +165,20 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
-    return {name: value for name, value in metrics.items()
-            if name.split("/")[0] not in ("reward", "score", "length", "empty", "finish_length", "advantage", "groups")}
+    return {
+        name: value
+        for name, value in metrics.items()
+        if name.split("/")[0]
+        not in ("reward", "score", "length", "empty", "finish_length", "advantage", "groups")
+    }
 
 
-def _role_metrics(metrics: Mapping[str, float], run: Run, policies: Mapping[str, str] | None) -> dict[str, dict[str, Any]]:
+def _role_metrics(
+    metrics: Mapping[str, float], run: Run, policies: Mapping[str, str] | None
+) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {
-        role: {"policy": (policies or {}).get(role, run.team.policies[role])} for role in run.team.roles}
+        role: {"policy": (policies or {}).get(role, run.team.policies[role])} for role in run.team.roles
+    }
     for name, value in metrics.items():
         head, _, rest = name.partition("/")
         role, _, tail = rest.partition("/")

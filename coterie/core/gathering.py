@@ -54,7 +54,7 @@ class Strands:
 
     @property
     def idle(self) -> bool:
-        return 0 < self.waiting and self.waiting >= self.live
+        return self.waiting > 0 and self.waiting >= self.live
 
     def _check(self) -> None:
         if self.idle:
@@ -97,8 +97,14 @@ class Batcher:
         threaded: False calls it on the loop: for engines that cost nothing (scripted, tabular).
     """
 
-    def __init__(self, generate: Callable[[str, list[Request]], list[Call]], strands: Strands, *,
-                 deterministic: bool, threaded: bool = True) -> None:
+    def __init__(
+        self,
+        generate: Callable[[str, list[Request]], list[Call]],
+        strands: Strands,
+        *,
+        deterministic: bool,
+        threaded: bool = True,
+    ) -> None:
         self._generate, self._strands = generate, strands
         self._deterministic, self._threaded = deterministic, threaded
         self._queue: list[tuple[Request, asyncio.Future[Call]]] = []
@@ -163,21 +169,25 @@ class Batcher:
     async def _run_threaded(self, by_policy: dict[str, list[tuple[Request, asyncio.Future[Call]]]]) -> None:
         answers = []
         for policy in sorted(by_policy):
-            answers.append((by_policy[policy], *await asyncio.to_thread(self._compute, policy, by_policy[policy])))
+            answers.append(
+                (by_policy[policy], *await asyncio.to_thread(self._compute, policy, by_policy[policy]))
+            )
         for items, calls, error in answers:
             self._answer(items, calls, error)
         self._done()
 
-    def _compute(self, policy: str, items: list[tuple[Request, asyncio.Future[Call]]]
-                 ) -> tuple[list[Call], BaseException | None]:
+    def _compute(
+        self, policy: str, items: list[tuple[Request, asyncio.Future[Call]]]
+    ) -> tuple[list[Call], BaseException | None]:
         try:
             return self._generate(policy, [request for request, _ in items]), None
         except Exception as error:  # goes to every strand that waits for this batch
             return [], error
 
     @staticmethod
-    def _answer(items: list[tuple[Request, asyncio.Future[Call]]], calls: list[Call],
-                error: BaseException | None) -> None:
+    def _answer(
+        items: list[tuple[Request, asyncio.Future[Call]]], calls: list[Call], error: BaseException | None
+    ) -> None:
         for index, (_, future) in enumerate(items):
             if future.done():
                 continue
@@ -194,7 +204,11 @@ class Batcher:
     def _stalled(self) -> None:
         self._stall = None
         if self._queue and not self._running:
-            log.warning("no progress for %.0f s: %d of %d live strands wait for tokens; generating for those "
-                        "(the order of this batch may not repeat)", STALL_SECONDS, self._strands.waiting,
-                        self._strands.live)
+            log.warning(
+                "no progress for %.0f s: %d of %d live strands wait for tokens; generating for those "
+                "(the order of this batch may not repeat)",
+                STALL_SECONDS,
+                self._strands.waiting,
+                self._strands.live,
+            )
             self._flush(stalled=True)

@@ -12,7 +12,8 @@ async def train(run: Run) -> None:
         scores = await run.score(trees)  # completes what sampling didn't need; missing stays missing
         notes = await run.annotate(trees)  # only what the estimator or the loss needs
         credit, run.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state)
+            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state
+        )
         updated = await run.update(run.samples(trees, credit, notes))  # then weights to the engine
         run.track(step, trees, scores, credit, updated)
         await run.maybe_evaluate(step)

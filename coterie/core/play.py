@@ -46,9 +46,16 @@ class Asked:
 
     def decided(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
         return Decision(
-            role=self.role, policy=self.policy, observation=self.observation, messages=self.messages,
-            prompt_ids=self.prompt.ids, prompt_sha256=ids_sha256(self.prompt.ids), branches=branches,
-            trainable=trainable, temperature=self.sampling.temperature or 1.0)
+            role=self.role,
+            policy=self.policy,
+            observation=self.observation,
+            messages=self.messages,
+            prompt_ids=self.prompt.ids,
+            prompt_sha256=ids_sha256(self.prompt.ids),
+            branches=branches,
+            trainable=trainable,
+            temperature=self.sampling.temperature or 1.0,
+        )
 
 
 @dataclass(slots=True)
@@ -90,19 +97,25 @@ class Play:
         """Score in the background; `Run.score` waits for it."""
         self.background.append(asyncio.ensure_future(work))
 
-    async def ask(self, role: str, state: Any, turn: int, history: tuple[Past, ...], sampling: Sampling) -> Asked:
-        """Make a role's prompt: role.render(what the transition tells of environment.observe(state, role))."""
+    async def ask(
+        self, role: str, state: Any, turn: int, history: tuple[Past, ...], sampling: Sampling
+    ) -> Asked:
+        """Make a role's prompt: render what the transition tells of what the environment shows."""
         observation = self.environment.observe(state, role)
         notes = await self.team.transition.tell(role, state, history, self.environment) if history else ()
         seat = self.team.roles[role]
-        messages = tuple(seat.render(Briefing(role=role, turn=turn, observation=observation, notes=tuple(notes),
-                                              history=history)))
+        messages = tuple(
+            seat.render(
+                Briefing(role=role, turn=turn, observation=observation, notes=tuple(notes), history=history)
+            )
+        )
         policy = self.policy(role)
         codec = self.codec(policy)
         if history and getattr(seat, "remembers", False):
             last = history[-1]
-            messages = (*last.messages, {"role": "assistant", "content": last.action.text}, *messages)
-            prompt = codec.encode(messages, last.action.calls[-1] if last.action.calls else None, last.messages)
+            before = last.action.dialogue or last.messages
+            messages = (*before, {"role": "assistant", "content": last.action.text}, *messages)
+            prompt = codec.encode(messages, last.action.calls[-1] if last.action.calls else None, before)
         else:
             prompt = codec.encode(messages)
         return Asked(role, policy, observation, messages, prompt, sampling)
@@ -118,9 +131,16 @@ class Play:
         try:
             for index in range(self.team.max_tool_turns + 1):
                 place = key.of_call(index)
-                call = await self.engine.generate(Request(
-                    key=place, policy=asked.policy, prompt_ids=prompt.ids, sampling=asked.sampling,
-                    seed=self.seed(place, "tokens"), continues=prompt.continues))
+                call = await self.engine.generate(
+                    Request(
+                        key=place,
+                        policy=asked.policy,
+                        prompt_ids=prompt.ids,
+                        sampling=asked.sampling,
+                        seed=self.seed(place, "tokens"),
+                        continues=prompt.continues,
+                    )
+                )
                 if call.finish == "abort":
                     raise SystemFault("the engine aborted the call")
                 calls.append(call)
@@ -129,27 +149,44 @@ class Play:
                 if found is None or index == self.team.max_tool_turns:
                     break
                 results.append(await found[0].run(found[1]))
-                extended = (*messages, {"role": "assistant", "content": text},
-                            {"role": "tool", "content": results[-1]})
+                extended = (
+                    *messages,
+                    {"role": "assistant", "content": text},
+                    {"role": "tool", "content": results[-1]},
+                )
                 prompt = codec.encode(extended, call, messages)
                 messages = extended
         except SystemFault as fault:
-            return Action(calls=tuple(calls), text=text, tool_results=tuple(results),
-                          fault=Fault(kind="system", reason=str(fault)))
+            return Action(
+                calls=tuple(calls),
+                text=text,
+                tool_results=tuple(results),
+                fault=Fault(kind="system", reason=str(fault)),
+            )
         try:
             parsed, fault_ = seat.parse(text, asked.observation), None
         except PolicyFault as fault:
             parsed, fault_ = None, Fault(kind="policy", reason=str(fault))
-        return Action(calls=tuple(calls), text=text, parsed=parsed, tool_results=tuple(results), fault=fault_)
+        return Action(
+            calls=tuple(calls),
+            text=text,
+            parsed=parsed,
+            tool_results=tuple(results),
+            fault=fault_,
+            dialogue=messages if results else (),
+        )
 
-    async def step(self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]) -> Step | Fault:
+    async def step(
+        self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
+    ) -> Step | Fault:
         """Step the environment; what is not the policy's doing comes back as a fault."""
         for action in actions.values():
             if action.fault is not None and action.fault.kind == "system":
                 return action.fault
         try:
-            return await self.environment.step(state, actions, StepContext(
-                task=task, turn=turn, seed=self.seed(key, "environment")))
+            return await self.environment.step(
+                state, actions, StepContext(task=task, turn=turn, seed=self.seed(key, "environment"))
+            )
         except SystemFault as fault:
             return Fault(kind="system", reason=str(fault))
         except Exception as error:  # an environment's mistake must not end everybody's episode

@@ -40,6 +40,7 @@ class Plugin:
     """Optional base of plugin classes: stores `config` and `build`."""
 
     Config: type[PluginConfig] = PluginConfig
+    config: Any
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         self.config = config if config is not None else type(self).Config()
@@ -77,8 +78,10 @@ class Plugins:
         Args:
             only: limits third-party plugins to these entry-point or distribution names.
         """
-        found = sorted(importlib.metadata.entry_points(group=GROUP),
-                       key=lambda e: (_distribution(e)[0] != "coterie", _distribution(e)[0], e.name))
+        found = sorted(
+            importlib.metadata.entry_points(group=GROUP),
+            key=lambda e: (_distribution(e)[0] != "coterie", _distribution(e)[0], e.name),
+        )
         seen: set[tuple[str, str]] = set()
         for entry in found:
             distribution, version = _distribution(entry)
@@ -117,8 +120,9 @@ class Plugins:
         try:
             spec.loader.exec_module(module)
         except Exception as error:
-            raise PluginError(f"{path} fails when it is imported", path="-p",
-                              why=f"{type(error).__name__}: {error}") from error
+            raise PluginError(
+                f"{path} fails when it is imported", path="-p", why=f"{type(error).__name__}: {error}"
+            ) from error
         self.register(module, report)
         if not report.ok:
             raise PluginError(f"{path} is not a working plugin", path="-p", why="; ".join(report.errors))
@@ -172,8 +176,10 @@ class Plugins:
         report.ok = False
         report.errors.append(message)
         if os.environ.get("COTERIE_STRICT_PLUGINS") == "1":
-            raise PluginError(f"plugin '{report.name}' of {report.distribution}: {message}",
-                              mend="unset COTERIE_STRICT_PLUGINS to go on without it") from cause
+            raise PluginError(
+                f"plugin '{report.name}' of {report.distribution}: {message}",
+                mend="unset COTERIE_STRICT_PLUGINS to go on without it",
+            ) from cause
 
     def notify(self, hook: str, **arguments: Any) -> None:
         """Tell observers; each is isolated, and a failing one is logged by name."""
@@ -186,7 +192,9 @@ class Plugins:
 
 
 def _hook_names() -> list[str]:
-    return [name for name, value in vars(hookspecs).items() if callable(value) and hasattr(value, "coterie_spec")]
+    return [
+        name for name, value in vars(hookspecs).items() if callable(value) and hasattr(value, "coterie_spec")
+    ]
 
 
 def _marked(module: Any) -> Iterable[tuple[str, Any]]:
@@ -199,7 +207,10 @@ def _marked(module: Any) -> Iterable[tuple[str, Any]]:
 def _signature_error(spec: Any, function: Any) -> str:
     allowed = list(inspect.signature(spec).parameters)
     for name, parameter in inspect.signature(function).parameters.items():
-        if parameter.kind is inspect.Parameter.VAR_KEYWORD or parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+        if (
+            parameter.kind is inspect.Parameter.VAR_KEYWORD
+            or parameter.kind is inspect.Parameter.VAR_POSITIONAL
+        ):
             return "takes *args or **kwargs; name its arguments"
         if name not in allowed:
             return f"has an argument '{name}' that the hook doesn't give; it gives {', '.join(allowed)}"
@@ -224,6 +235,9 @@ def plugins() -> Plugins:
     if not any(report.distribution == "coterie" for report in manager.reports):
         # Run from a source tree that isn't installed: the built-ins are missing, and every error
         # after this one would only be a consequence.
-        raise UserError("Coterie's own plugins were not found", why="the package is not installed",
-                        mend="pip install -e . in the source tree")
+        raise UserError(
+            "Coterie's own plugins were not found",
+            why="the package is not installed",
+            mend="pip install -e . in the source tree",
+        )
     return manager

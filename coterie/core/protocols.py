@@ -16,8 +16,26 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 import numpy as np
 
 from coterie.core.types import (
-    Action, Briefing, Call, Credit, Joint, Message, Metrics, Node, Notes, Past, Prompt, Request, Sample,
-    Sampling, Scores, Step, Task, Tree, Weights,
+    Action,
+    Briefing,
+    Call,
+    Credit,
+    Joint,
+    Key,
+    Message,
+    Metrics,
+    Node,
+    Notes,
+    Past,
+    Prompt,
+    Request,
+    Sample,
+    Sampling,
+    Scores,
+    Step,
+    Task,
+    Tree,
+    Weights,
 )
 
 if TYPE_CHECKING:
@@ -30,8 +48,23 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 KINDS: tuple[str, ...] = (
-    "environment", "role", "reward", "estimator", "loss", "transition", "sampler", "engine", "trainer",
-    "executor", "sandbox", "tool", "chat", "data", "tracker", "recipe", "command",
+    "environment",
+    "role",
+    "reward",
+    "estimator",
+    "loss",
+    "transition",
+    "sampler",
+    "engine",
+    "trainer",
+    "executor",
+    "sandbox",
+    "tool",
+    "chat",
+    "data",
+    "tracker",
+    "recipe",
+    "command",
 )
 """Every kind of plugin; each has a hook `register_<kind>s`."""
 
@@ -176,8 +209,9 @@ class RewardSource(Protocol):
     policy_fault: float
     """The floor."""
 
-    async def score(self, view: Any) -> Mapping[tuple[str, str], float | None] | Sequence[
-            Mapping[tuple[str, str], float | None]]:
+    async def score(
+        self, view: Any
+    ) -> Mapping[tuple[str, str], float | None] | Sequence[Mapping[tuple[str, str], float | None]]:
         """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
 
 
@@ -296,7 +330,9 @@ class Surrogate:
 class TransitionMode(Protocol):
     """What roles are told between turns."""
 
-    async def tell(self, role: str, state: Any, history: Sequence[Past], environment: Environment) -> Sequence[str]:
+    async def tell(
+        self, role: str, state: Any, history: Sequence[Past], environment: Environment
+    ) -> Sequence[str]:
         """Sentences for the briefing; none on a role's first decision of an episode."""
 
 
@@ -304,13 +340,24 @@ class TransitionMode(Protocol):
 class Codec(Protocol):
     """Text to ids and back for one policy."""
 
-    def encode(self, messages: Sequence[Message], previous: Call | None = None,
-               previous_messages: Sequence[Message] = ()) -> Prompt:
+    def encode(
+        self,
+        messages: Sequence[Message],
+        previous: Call | None = None,
+        previous_messages: Sequence[Message] = (),
+    ) -> Prompt:
         """Prompt ids, with the generation prompt. With `previous`, its ids are reused verbatim where
         the messages extend `previous_messages` plus its decoded text; else a fresh prompt."""
 
     def decode(self, call: Call) -> str:
         """The text of a call, without its stop token."""
+
+    def encode_completion(self, text: str) -> tuple[int, ...]:
+        """Ids of an answer, its stop token included: for supervised steps."""
+
+    @property
+    def stop_ids(self) -> frozenset[int]:
+        """Tokens that end an answer."""
 
     @property
     def context(self) -> int | None:

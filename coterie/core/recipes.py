@@ -65,8 +65,12 @@ def table_digest(table: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def load(source: str | Path | Mapping[str, Any] | RunConfig, *, overrides: Sequence[str] = (),
-         scale: str | None = None) -> Resolved:
+def load(
+    source: str | Path | Mapping[str, Any] | RunConfig,
+    *,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+) -> Resolved:
     """Resolve a recipe's name, a YAML file, or a table.
 
     Raises:
@@ -86,7 +90,9 @@ def load(source: str | Path | Mapping[str, Any] | RunConfig, *, overrides: Seque
     name = str(merged.table.pop("name", name))
     if scale is not None:
         if scale not in scales:
-            raise ConfigError(f"{name} has no scale '{scale}'", path="--scale", mend=did_you_mean(scale, scales))
+            raise ConfigError(
+                f"{name} has no scale '{scale}'", path="--scale", mend=did_you_mean(scale, scales)
+            )
         merged.add(scales[scale] or {}, f"scale {scale}")
     # A change of type replaces its table, so it goes before the keys that are meant for the new one.
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
@@ -102,7 +108,9 @@ def recipes() -> list[RecipeInfo]:
     found = []
     for entry in plugins().registry.entries("recipe"):
         path = _recipe_path(entry.target)
-        found.append(RecipeInfo(entry.name, str(read_yaml(path).get("summary", "")), str(path), entry.distribution))
+        found.append(
+            RecipeInfo(entry.name, str(read_yaml(path).get("summary", "")), str(path), entry.distribution)
+        )
     return found
 
 
@@ -122,8 +130,10 @@ def locate(source: str | Path) -> tuple[Path, str, str]:
         return path, f"file {path}", path.parent.name if path.name == "config.yaml" else path.stem
     registry = plugins().registry
     if text not in registry.names("recipe"):
-        raise ConfigError(f"unknown recipe '{text}'", mend=did_you_mean(text, registry.names("recipe"))
-                          + "  (a file's name ends in .yaml)")
+        raise ConfigError(
+            f"unknown recipe '{text}'",
+            mend=did_you_mean(text, registry.names("recipe")) + "  (a file's name ends in .yaml)",
+        )
     return _recipe_path(registry.find("recipe", text).target), f"recipe {text}", text
 
 
@@ -228,7 +238,9 @@ def parse_override(text: str) -> Table:
     try:
         parsed = YAML(typ="safe", pure=True).load(value)
     except YAMLError as error:
-        raise ConfigError(f"the value {value!r} is no YAML", path=key, why=str(error).split("\n")[0]) from None
+        raise ConfigError(
+            f"the value {value!r} is no YAML", path=key, why=str(error).split("\n")[0]
+        ) from None
     table: Any = parsed
     for part in reversed(key.split(".")):
         table = {part: table}
@@ -249,7 +261,8 @@ def read_yaml(path: Path) -> Table:
         raise ConfigError(f"{path} is not valid YAML", why=" ".join(str(error).split())) from None
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path} holds no table", why=f"it is a {type(value).__name__}")
-    return json_like(value)
+    table: Table = json_like(value)
+    return table
 
 
 def json_like(value: Any) -> Any:

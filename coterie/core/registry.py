@@ -15,9 +15,22 @@ from coterie.core.errors import MissingExtra, PluginError, did_you_mean
 from coterie.core.protocols import KINDS
 
 EXTRA_OF: dict[str, str] = {
-    "torch": "torch", "transformers": "torch", "peft": "torch", "safetensors": "torch", "tokenizers": "torch",
-    "matplotlib": "torch", "vllm": "vllm", "deepspeed": "deepspeed", "ray": "ray", "google": "coach",
-    "math_verify": "math", "datasets": "data", "pyarrow": "data", "jinja2": "data", "tensorboard": "tensorboard", "wandb": "wandb",
+    "torch": "torch",
+    "transformers": "torch",
+    "peft": "torch",
+    "safetensors": "torch",
+    "tokenizers": "torch",
+    "matplotlib": "torch",
+    "vllm": "vllm",
+    "deepspeed": "deepspeed",
+    "ray": "ray",
+    "google": "coach",
+    "math_verify": "math",
+    "datasets": "data",
+    "pyarrow": "data",
+    "jinja2": "data",
+    "tensorboard": "tensorboard",
+    "wandb": "wandb",
 }
 """Which extra brings an optional package."""
 
@@ -53,14 +66,17 @@ class Registry:
             PluginError: the name is taken (it can still be had as `distribution:name`).
         """
         if not isinstance(name, str) or not name or ":" in name:
-            raise PluginError(f"{kind} name {name!r} is not a plain word", mend="use letters, digits, '-' and '_'")
+            raise PluginError(
+                f"{kind} name {name!r} is not a plain word", mend="use letters, digits, '-' and '_'"
+            )
         entry = Entry(kind, name, target, distribution)
         self._qualified[kind][f"{distribution}:{name}"] = entry
         taken = self._entries[kind].get(name)
         if taken is not None:
             raise PluginError(
                 f"{kind} '{name}' of {distribution} is already registered by {taken.distribution}",
-                mend=f"choose another name, or select it as '{distribution}:{name}'")
+                mend=f"choose another name, or select it as '{distribution}:{name}'",
+            )
         self._entries[kind][name] = entry
 
     def names(self, kind: str) -> list[str]:
@@ -114,6 +130,9 @@ def import_object(target: str, what: str, path: str = "") -> Any:
     except MissingExtra:
         raise
     except Exception as error:  # a plugin's module may fail in any way
-        raise PluginError(f"{what} fails when '{module_name}' is imported", path=path,
-                          why=f"{type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"{what} fails when '{module_name}' is imported",
+            path=path,
+            why=f"{type(error).__name__}: {error}",
+        ) from error
     return found

@@ -78,8 +78,11 @@ class Run:
     @property
     def order(self) -> TaskOrder:
         if self._order is None:
-            self._order = TaskOrder(self.environment.tasks("train", self.config.seed), self.config.seed,
-                                    stratify=self.config.schedule.stratify)
+            self._order = TaskOrder(
+                self.environment.tasks("train", self.config.seed),
+                self.config.seed,
+                stratify=self.config.schedule.stratify,
+            )
         return self._order
 
     @property
@@ -89,7 +92,9 @@ class Run:
         if schedule.epochs is not None:
             return math.ceil(len(self.order) * schedule.epochs / schedule.tasks_per_step)
         if schedule.steps is None:
-            raise ConfigError("the schedule has no end", path="schedule.steps", mend="set schedule.steps or schedule.epochs")
+            raise ConfigError(
+                "the schedule has no end", path="schedule.steps", mend="set schedule.steps or schedule.epochs"
+            )
         return schedule.steps
 
     # ---------------------------------------------------------------------------------------- life
@@ -97,14 +102,28 @@ class Run:
     async def open(self, restore: Path | None = None) -> None:
         """Make weights and connections; from a checkpoint's folder, or fresh with the warm start."""
         config = self.config
-        await self.engine.open(EngineContext(
-            policies=config.policies, chat=self.chat, strands=self.strands, deterministic=config.deterministic,
-            vocabulary=self.vocabulary))
+        await self.engine.open(
+            EngineContext(
+                policies=config.policies,
+                chat=self.chat,
+                strands=self.strands,
+                deterministic=config.deterministic,
+                vocabulary=self.vocabulary,
+            )
+        )
         needs = tuple(sorted({*self.estimator.needs, *self.loss.needs}))
-        await self.trainer.open(TrainerContext(
-            policies=config.policies, loss=self.loss, chat=self.chat, seed=config.seed,
-            total_steps=config.schedule.steps or 0, deterministic=config.deterministic,
-            vocabulary=self.vocabulary, needs=needs))
+        await self.trainer.open(
+            TrainerContext(
+                policies=config.policies,
+                loss=self.loss,
+                chat=self.chat,
+                seed=config.seed,
+                total_steps=config.schedule.steps or 0,
+                deterministic=config.deterministic,
+                vocabulary=self.vocabulary,
+                needs=needs,
+            )
+        )
         if restore is not None:
             self.trainer.load(restore)
         else:
@@ -153,9 +172,17 @@ class Run:
         return limit is not None and time.perf_counter() - begin >= limit
 
     def new_play(self, *, evaluation: bool = False, policies: Mapping[str, str] | None = None) -> Play:
-        return Play(environment=self.environment, team=self.team, engine=self.engine, sources=self.sources,
-                    mix=self.mix, strands=self.strands, run_seed=self.config.seed, evaluation=evaluation,
-                    policies=dict(policies or {}))
+        return Play(
+            environment=self.environment,
+            team=self.team,
+            engine=self.engine,
+            sources=self.sources,
+            mix=self.mix,
+            strands=self.strands,
+            run_seed=self.config.seed,
+            evaluation=evaluation,
+            policies=dict(policies or {}),
+        )
 
     async def play(self, tasks: Sequence[tuple[Task, int]]) -> list[Tree]:
         """All chains of the tasks, played together."""
@@ -194,16 +221,22 @@ class Run:
         if count and missing / count > bound:
             told = sorted(reasons.items(), key=lambda item: -item[1])[:3]
             raise TooManyMissing(
-                f"{missing} of {count} scores of this step are missing, more than schedule.max_missing={bound}\n  "
-                + "\n  ".join(f"{number} x {reason}" for reason, number in told))
+                f"{missing} of {count} scores of this step are missing: above schedule.max_missing={bound}"
+                + "".join(f"\n  {number} x {reason}" for reason, number in told)
+            )
         return play.scores
 
     async def annotate(self, trees: Sequence[Tree]) -> Notes:
         """Only what the estimator or the loss needs: reference log-probs, values."""
         notes: Notes = {}
         for what in sorted({*self.estimator.needs, *self.loss.needs}):
-            every = {key: 0.0 for tree in trees for node in tree.nodes() for role, decision in node.decisions.items()
-                     for key in (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))}
+            every = {
+                key: 0.0
+                for tree in trees
+                for node in tree.nodes()
+                for role, decision in node.decisions.items()
+                for key in (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))
+            }
             samples = samples_of(trees, Credit(advantage=dict[Key, Any](every)))
             values: dict[Key, Any] = {}
             for rows in samples.values():
@@ -221,21 +254,27 @@ class Run:
         updated = await self.trainer.update(samples, self.done)
         await self.sync()
         self._lap("update")
-        return {f"policy/{policy}/{name}": value for policy, metrics in updated.items()
-                for name, value in metrics.items()}
+        return {
+            f"policy/{policy}/{name}": value
+            for policy, metrics in updated.items()
+            for name, value in metrics.items()
+        }
 
-    def track(self, step: int, trees: Sequence[Tree], scores: Scores, credit: Credit,
-              updated: Mapping[str, Any]) -> None:
+    def track(
+        self, step: int, trees: Sequence[Tree], scores: Scores, credit: Credit, updated: Mapping[str, Any]
+    ) -> None:
         """Write down the step: a row of metrics, and its rollouts."""
         row = {**step_metrics(trees, scores, credit, self.mix), **updated}
         schedule = self.config.schedule
         if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
-            write_rollouts(self.folder.rollout_file(step),
-                           rollout_rows(trees, scores, credit, self.mix))
+            write_rollouts(self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.mix))
         self._lap("record")
         spent = time.perf_counter() - self._started
         row |= {f"time/{name}": value for name, value in self._clock.items()}
-        row |= {"time/step": spent, "time/tokens_per_second": row.get("tokens/generated", 0.0) / max(spent, 1e-9)}
+        row |= {
+            "time/step": spent,
+            "time/tokens_per_second": row.get("tokens/generated", 0.0) / max(spent, 1e-9),
+        }
         self._clock = {}
         self.metrics = row
 
@@ -274,9 +313,17 @@ class Run:
         """Save all that an exact resume needs; a checkpoint that is there already is not written again."""
         if self.store is None or step in self.store.steps():
             return
-        self.store.save(step, self.trainer.save, {
-            "credit_state": self.credit_state, "best": None if math.isinf(self.best) else self.best,
-            "config_digest": self.resolved.digest(), "weights": self.trainer.digest(), "seconds": self.seconds})
+        self.store.save(
+            step,
+            self.trainer.save,
+            {
+                "credit_state": self.credit_state,
+                "best": None if math.isinf(self.best) else self.best,
+                "config_digest": self.resolved.digest(),
+                "weights": self.trainer.digest(),
+                "seconds": self.seconds,
+            },
+        )
 
     def _lap(self, name: str) -> None:
         now = time.perf_counter()

@@ -22,7 +22,7 @@ from coterie.core.play import Asked, Play
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import ActionView, JointView, Plan, SiblingsView
 from coterie.core.scoring import SELECTION_SCOPES, joint_reward, score_selection
-from coterie.core.types import Action, Fault, Joint, Key, Node, Past, Sampling, Step, Task, Tree, committed
+from coterie.core.types import Fault, Joint, Key, Node, Past, Sampling, Step, Task, Tree, committed
 
 
 class SamplingSettings(PluginConfig):
@@ -72,10 +72,14 @@ class TreeSampler(Plugin):
         expand: Literal["best", "sampled", "all"] = "best"
         pairing: Literal["aligned", "cross"] = "aligned"
         commit: Literal["joint", "per_role"] = Field(
-            "joint", description="With `best` and roles that act at once: `per_role` plays the combination of each "
-            "role's best branch once more, outside every baseline, and goes on from there.")
+            "joint",
+            description="With `best` and roles that act at once: `per_role` plays the combination of each "
+            "role's best branch once more, outside every baseline, and goes on from there.",
+        )
         sampling: SamplingSettings = SamplingSettings()
-        roles: dict[str, SamplingSettings] = Field(default_factory=dict, description="By role, over `sampling`.")
+        roles: dict[str, SamplingSettings] = Field(
+            default_factory=dict, description="By role, over `sampling`."
+        )
 
     config: Config
 
@@ -85,8 +89,12 @@ class TreeSampler(Plugin):
 
     @property
     def plan(self) -> Plan:
-        return Plan(chains=self.config.chains, branches=self.config.branches, expand=self.config.expand,
-                    pairing=self.config.pairing)
+        return Plan(
+            chains=self.config.chains,
+            branches=self.config.branches,
+            expand=self.config.expand,
+            pairing=self.config.pairing,
+        )
 
     def sampling(self, role: str) -> Sampling:
         """The role's sampling settings."""
@@ -102,8 +110,9 @@ class TreeSampler(Plugin):
         update: dict[str, Any] = {"chains": 1, "branches": 1}
         if greedy:
             update["sampling"] = self.config.sampling.model_copy(update={"temperature": 0.0})
-            update["roles"] = {role: own.model_copy(update={"temperature": 0.0})
-                               for role, own in self.config.roles.items()}
+            update["roles"] = {
+                role: own.model_copy(update={"temperature": 0.0}) for role, own in self.config.roles.items()
+            }
         return TreeSampler(self.config.model_copy(update=update), self.build)
 
     async def play(self, task: Task, epoch: int, chain: int, ctx: Play) -> Tree:
@@ -121,18 +130,32 @@ class TreeSampler(Plugin):
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 
     async def _grow(self, task: Task, place: Place, ctx: Play) -> Node:
-        asked = [await ctx.ask(role, place.state, place.turn, place.history.get(role, ()), self.sampling(role))
-                 for role in place.roles]
+        asked = [
+            await ctx.ask(role, place.state, place.turn, place.history.get(role, ()), self.sampling(role))
+            for role in place.roles
+        ]
         count = self.config.branches
         seats = [(one, place.key.of_branch(one.role, branch)) for one in asked for branch in range(count)]
         actions = await ctx.strands.gather([ctx.act(key, one) for one, key in seats])
-        decisions = {one.role: one.decided(tuple(actions[i * count:(i + 1) * count]),
-                                           ctx.team.trainable.get(one.policy, False) and not ctx.evaluation)
-                     for i, one in enumerate(asked)}
-        node = Node(key=place.key, turn=place.turn, stage=place.stage, decisions=decisions, joints=(),
-                    state_digest=ctx.digest(place.state))
-        steps = [self._play(task, place, node, index, pick, ctx)
-                 for index, pick in enumerate(self._picks(place.roles, count))]
+        decisions = {
+            one.role: one.decided(
+                tuple(actions[i * count : (i + 1) * count]),
+                ctx.team.trainable.get(one.policy, False) and not ctx.evaluation,
+            )
+            for i, one in enumerate(asked)
+        }
+        node = Node(
+            key=place.key,
+            turn=place.turn,
+            stage=place.stage,
+            decisions=decisions,
+            joints=(),
+            state_digest=ctx.digest(place.state),
+        )
+        steps = [
+            self._play(task, place, node, index, pick, ctx)
+            for index, pick in enumerate(self._picks(place.roles, count))
+        ]
         # Tasks cost more than a quick step does; an environment that waits (a sandbox) says so.
         waits = getattr(ctx.environment, "concurrent", False)
         played = list(await asyncio.gather(*steps)) if waits else [await one for one in steps]
@@ -144,11 +167,22 @@ class TreeSampler(Plugin):
 
     def _picks(self, roles: tuple[str, ...], count: int) -> list[dict[str, int]]:
         if self.config.pairing == "cross" and len(roles) > 1:
-            return [dict(zip(roles, pick, strict=True)) for pick in itertools.product(range(count), repeat=len(roles))]
+            return [
+                dict(zip(roles, pick, strict=True))
+                for pick in itertools.product(range(count), repeat=len(roles))
+            ]
         return [dict.fromkeys(roles, branch) for branch in range(count)]
 
-    async def _play(self, task: Task, place: Place, node: Node, index: int, pick: Mapping[str, int], ctx: Play,
-                    recombined: bool = False) -> Played:
+    async def _play(
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        index: int,
+        pick: Mapping[str, int],
+        ctx: Play,
+        recombined: bool = False,
+    ) -> Played:
         actions = committed(node.decisions, pick)
         step = await ctx.step(task, place.key.of_joint(index), place.turn, place.state, actions)
         if isinstance(step, Fault):
@@ -156,8 +190,16 @@ class TreeSampler(Plugin):
         following, terminal = _following(ctx, place, step)
         return Played(pick, step, following, terminal, recombined)
 
-    async def _score(self, task: Task, place: Place, node: Node, asked: Sequence[Asked], played: Sequence[Played],
-                     first: int, ctx: Play) -> None:
+    async def _score(
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        asked: Sequence[Asked],
+        played: Sequence[Played],
+        first: int,
+        ctx: Play,
+    ) -> None:
         """Scores of the joints from `first` on (and of their branches, the first time)."""
         joints = []
         for index, one in enumerate(played):
@@ -166,25 +208,59 @@ class TreeSampler(Plugin):
             if isinstance(one.step, Fault):
                 ctx.mark_missing(place.key.of_joint(index), one.step.reason)
                 continue
-            joints.append((index, JointView(
-                task=task, turn=place.turn, actions=committed(node.decisions, one.pick), state=place.state,
-                after=one.step.state, emitted=one.step.scores, info=one.step.info, terminal=one.terminal)))
+            joints.append(
+                (
+                    index,
+                    JointView(
+                        task=task,
+                        turn=place.turn,
+                        actions=committed(node.decisions, one.pick),
+                        state=place.state,
+                        after=one.step.state,
+                        emitted=one.step.scores,
+                        info=one.step.info,
+                        terminal=one.terminal,
+                    ),
+                )
+            )
         wanted = [source for source in ctx.sources if source.scope in SELECTION_SCOPES]
         views: dict[tuple[str, int], ActionView] = {}
         siblings: dict[str, SiblingsView] = {}
         if first == 0 and any(source.scope == "action" for source in wanted):
-            views = {(one.role, branch): ActionView(
-                task=task, turn=place.turn, role=one.role, observation=one.observation, messages=one.messages,
-                action=action, state=place.state)
-                for one in asked for branch, action in enumerate(node.decisions[one.role].branches)}
+            views = {
+                (one.role, branch): ActionView(
+                    task=task,
+                    turn=place.turn,
+                    role=one.role,
+                    observation=one.observation,
+                    messages=one.messages,
+                    action=action,
+                    state=place.state,
+                )
+                for one in asked
+                for branch, action in enumerate(node.decisions[one.role].branches)
+            }
         if first == 0 and any(source.scope == "siblings" for source in wanted):
-            siblings = {one.role: SiblingsView(task=task, turn=place.turn, role=one.role, observation=one.observation,
-                                               actions=node.decisions[one.role].branches) for one in asked}
+            siblings = {
+                one.role: SiblingsView(
+                    task=task,
+                    turn=place.turn,
+                    role=one.role,
+                    observation=one.observation,
+                    actions=node.decisions[one.role].branches,
+                )
+                for one in asked
+            }
         # A source that is slow and that no choice waits for is asked while play goes on.
         selects = self.config.expand == "best" and len(played) > 1
         slow = [source for source in wanted if getattr(source.plugin, "background", False) and not selects]
         quick = [source for source in wanted if source not in slow]
-        arguments: dict[str, Any] = {"roles": place.roles, "joints": joints, "actions": views, "siblings": siblings}
+        arguments: dict[str, Any] = {
+            "roles": place.roles,
+            "joints": joints,
+            "actions": views,
+            "siblings": siblings,
+        }
         await score_selection(quick, ctx.scores, place.key, **arguments)
         if slow:
             ctx.later(score_selection(slow, ctx.scores, place.key, **arguments))
@@ -205,8 +281,9 @@ class TreeSampler(Plugin):
             return [best], "per_role"
         return [best], "best"
 
-    async def _recombine(self, task: Task, place: Place, node: Node, asked: Sequence[Asked], played: list[Played],
-                         ctx: Play) -> int:
+    async def _recombine(
+        self, task: Task, place: Place, node: Node, asked: Sequence[Asked], played: list[Played], ctx: Play
+    ) -> int:
         """Play the combination of each role's best branch; returns its index among the played."""
         view = _with_joints(node, played)
         pick = {}
@@ -224,8 +301,16 @@ class TreeSampler(Plugin):
         await self._score(task, place, node, asked, played, len(played) - 1, ctx)
         return len(played) - 1
 
-    async def _extend(self, task: Task, place: Place, node: Node, played: Sequence[Played], chosen: Sequence[int],
-                      rule: str, ctx: Play) -> Node:
+    async def _extend(
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        played: Sequence[Played],
+        chosen: Sequence[int],
+        rule: str,
+        ctx: Play,
+    ) -> Node:
         """Grow the children of the chosen joints and put the node together."""
         work = []
         for index in chosen:
@@ -235,16 +320,50 @@ class TreeSampler(Plugin):
                 history = dict(place.history)
                 for role, action in committed(node.decisions, one.pick).items():
                     decision = node.decisions[role]
-                    history[role] = (*history.get(role, ()), Past(
-                        turn=place.turn, observation=decision.observation, messages=decision.messages,
-                        action=action, info=one.step.info))
-                work.append((index, self._grow(task, Place(place.key.child(index), one.step.state, turn, stage, roles,
-                                                           history), ctx)))
-        children = dict(zip([index for index, _ in work], await ctx.strands.gather([one for _, one in work]),
-                            strict=True)) if work else {}
-        joints = tuple(_joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played))
-        return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints,
-                    state_digest=node.state_digest, expanded=tuple(chosen), rule=rule)
+                    history[role] = (
+                        *history.get(role, ()),
+                        Past(
+                            turn=place.turn,
+                            observation=decision.observation,
+                            messages=decision.messages,
+                            action=action,
+                            info=one.step.info,
+                        ),
+                    )
+                work.append(
+                    (
+                        index,
+                        self._grow(
+                            task,
+                            Place(place.key.child(index), one.step.state, turn, stage, roles, history),
+                            ctx,
+                        ),
+                    )
+                )
+        children = (
+            dict(
+                zip(
+                    [index for index, _ in work],
+                    await ctx.strands.gather([one for _, one in work]),
+                    strict=True,
+                )
+            )
+            if work
+            else {}
+        )
+        joints = tuple(
+            _joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)
+        )
+        return Node(
+            key=node.key,
+            turn=node.turn,
+            stage=node.stage,
+            decisions=node.decisions,
+            joints=joints,
+            state_digest=node.state_digest,
+            expanded=tuple(chosen),
+            rule=rule,
+        )
 
 
 def _acting(ctx: Play, state: Any, stage: int) -> tuple[str, ...]:
@@ -268,15 +387,28 @@ def _joint(one: Played, child: Node | None, expanded: bool, ctx: Play) -> Joint:
     if isinstance(one.step, Fault):
         return Joint(pick=one.pick, state_digest="", cut=True, recombined=one.recombined, fault=one.step)
     ended = one.following is None
-    return Joint(pick=one.pick, state_digest=ctx.digest(one.step.state), terminal=one.terminal,
-                 cut=ended and not one.terminal, child=child, info=one.step.info,
-                 outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
-                 recombined=one.recombined)
+    return Joint(
+        pick=one.pick,
+        state_digest=ctx.digest(one.step.state),
+        terminal=one.terminal,
+        cut=ended and not one.terminal,
+        child=child,
+        info=one.step.info,
+        outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
+        recombined=one.recombined,
+    )
 
 
 def _with_joints(node: Node, played: Sequence[Played]) -> Node:
-    joints = tuple(Joint(pick=one.pick, state_digest="", recombined=one.recombined,
-                         fault=one.step if isinstance(one.step, Fault) else None) for one in played)
+    joints = tuple(
+        Joint(
+            pick=one.pick,
+            state_digest="",
+            recombined=one.recombined,
+            fault=one.step if isinstance(one.step, Fault) else None,
+        )
+        for one in played
+    )
     return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
 
 
@@ -286,7 +418,9 @@ def _joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float
     values: list[float | None] = []
     for index in range(len(played)):
         rewards = [joint_reward(view, index, role, ctx.scores, ctx.mix) for role in node.decisions]
-        values.append(None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None))
+        values.append(
+            None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
+        )
     return values
 
 

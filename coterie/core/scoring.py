@@ -13,7 +13,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import ActionView, ComponentKind, EpisodeView, JointView, RewardSource, SiblingsView
+from coterie.core.protocols import (
+    ActionView,
+    ComponentKind,
+    EpisodeView,
+    JointView,
+    RewardSource,
+    SiblingsView,
+)
 from coterie.core.types import TEAM, Key, Node, Score, Scores, Tree
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
@@ -117,17 +124,28 @@ def write(scores: Scores, source: Source, key: Key, table: Any, roles: Sequence[
         return
     for (role, component), value in table.items():
         if role != TEAM and role not in roles:
-            scores.add(key, TEAM, component, Score(
-                None, f"scored role '{role}', which does not act here", source.name))
+            scores.add(
+                key,
+                TEAM,
+                component,
+                Score(None, f"scored role '{role}', which does not act here", source.name),
+            )
             continue
         number = None if value is None or not math.isfinite(value) else float(value)
         reason = "" if number is not None else ("no score" if value is None else f"{value} is no number")
         scores.add(key, role, component, Score(number, reason, source.name))
 
 
-async def score_selection(sources: Sequence[Source], scores: Scores, key: Key, *, roles: Sequence[str],
-                          joints: Sequence[tuple[int, JointView]], actions: Mapping[tuple[str, int], ActionView],
-                          siblings: Mapping[str, SiblingsView]) -> None:
+async def score_selection(
+    sources: Sequence[Source],
+    scores: Scores,
+    key: Key,
+    *,
+    roles: Sequence[str],
+    joints: Sequence[tuple[int, JointView]],
+    actions: Mapping[tuple[str, int], ActionView],
+    siblings: Mapping[str, SiblingsView],
+) -> None:
     """All scores of scopes action, joint and siblings at one node."""
     for source in sources:
         if source.scope == "joint":
@@ -142,11 +160,17 @@ async def score_selection(sources: Sequence[Source], scores: Scores, key: Key, *
                 count = len(group.actions)
                 rows = [answer] * count if isinstance(answer, Score) else list(answer)
                 for branch in range(count):
-                    row = rows[branch] if branch < len(rows) else Score(None, "fewer scores than branches", source.name)
+                    row = (
+                        rows[branch]
+                        if branch < len(rows)
+                        else Score(None, "fewer scores than branches", source.name)
+                    )
                     write(scores, source, key.of_branch(role, branch), row, roles)
 
 
-async def score_episodes(sources: Sequence[Source], scores: Scores, trees: Sequence[Tree], roles: Sequence[str]) -> None:
+async def score_episodes(
+    sources: Sequence[Source], scores: Scores, trees: Sequence[Tree], roles: Sequence[str]
+) -> None:
     """Scores of scope `episode`, one per leaf, after play."""
     episode = [source for source in sources if source.scope == "episode"]
     for tree in trees if episode else ():
@@ -159,7 +183,8 @@ async def score_episodes(sources: Sequence[Source], scores: Scores, trees: Seque
 
 def missing_share(scores: Scores) -> tuple[int, int, dict[str, int]]:
     """(missing, all, missing by reason)."""
-    missing, reasons = 0, {}
+    missing = 0
+    reasons: dict[str, int] = {}
     for _, _, _, score in scores:
         if score.value is None:
             missing += 1

@@ -45,6 +45,9 @@ class TaskOrder:
         for index in order:
             strata[self._tasks[int(index)].stratum].append(int(index))
         # The j-th of n members goes to (j + 1/2) / n of the pass: every window has each stratum's share.
-        placed = [((j + 0.5) / len(members), name, index)
-                  for name, members in strata.items() for j, index in enumerate(members)]
+        placed = [
+            ((j + 0.5) / len(members), name, index)
+            for name, members in strata.items()
+            for j, index in enumerate(members)
+        ]
         return np.array([index for _, _, index in sorted(placed)])

@@ -69,8 +69,11 @@ class Key(NamedTuple):
         parts = [self.task, f"e{self.epoch}", f"c{self.chain}", "n" + ".".join(map(str, self.path))]
         if self.role:
             parts.append(self.role)
-        parts += [f"{mark}{number}" for mark, number in
-                  (("b", self.branch), ("j", self.joint), ("k", self.call)) if number >= 0]
+        parts += [
+            f"{mark}{number}"
+            for mark, number in (("b", self.branch), ("j", self.joint), ("k", self.call))
+            if number >= 0
+        ]
         return "/".join(parts)
 
 
@@ -144,6 +147,8 @@ class Action:
     parsed: Any = None
     """What the role's parser made of the text; what the environment steps with."""
     tool_results: tuple[str, ...] = ()
+    dialogue: tuple[Message, ...] = ()
+    """Messages of the last call's prompt, where tool results extended the decision's; else empty."""
     fault: Fault | None = None
 
     @property

@@ -14,8 +14,13 @@ from coterie.core.errors import ConfigError, did_you_mean
 Loc = tuple[int | str, ...]
 
 
-def validate(model: type[BaseModel], table: Any, path: str = "", context: Mapping[str, Any] | None = None,
-             also: Sequence[str] = ()) -> Any:
+def validate(
+    model: type[BaseModel],
+    table: Any,
+    path: str = "",
+    context: Mapping[str, Any] | None = None,
+    also: Sequence[str] = (),
+) -> Any:
     """Validate a table against a model.
 
     Args:
@@ -31,8 +36,9 @@ def validate(model: type[BaseModel], table: Any, path: str = "", context: Mappin
         raise explain(error, model, table, path, also) from None
 
 
-def explain(error: ValidationError, model: type[BaseModel], table: Any, path: str,
-            also: Sequence[str] = ()) -> ConfigError:
+def explain(
+    error: ValidationError, model: type[BaseModel], table: Any, path: str, also: Sequence[str] = ()
+) -> ConfigError:
     """One ConfigError for the most telling of pydantic's errors.
 
     Where a field is a union, pydantic reports every member's complaint; the deepest is about the member
@@ -48,9 +54,12 @@ def explain(error: ValidationError, model: type[BaseModel], table: Any, path: st
         return ConfigError(f"unknown key '{loc[-1]}'", path=where, mend=did_you_mean(str(loc[-1]), known))
     if first["type"] == "missing":
         holder = ".".join(filter(None, (path, *map(str, loc[:-1])))) or "the configuration"
-        return ConfigError(f"'{loc[-1]}' is missing", path=where, why=f"{holder} needs it",
-                           mend=f"set {where}=...")
-    given = parent[loc[-1]] if loc and isinstance(parent, (Mapping, list)) and _has(parent, loc[-1]) else table
+        return ConfigError(
+            f"'{loc[-1]}' is missing", path=where, why=f"{holder} needs it", mend=f"set {where}=..."
+        )
+    given: Any = table
+    if loc and isinstance(parent, (Mapping, list)) and _has(parent, loc[-1]):
+        given = parent[loc[-1]]  # type: ignore[index]
     return ConfigError(f"{first['msg'][0].lower()}{first['msg'][1:]}", path=where, why=f"got {given!r}")
 
 

@@ -33,18 +33,30 @@ async def warm_start(run: Run) -> None:
         return
     first = next(iter(wanting))
     if not hasattr(run.environment, "demonstrate"):
-        raise ConfigError("the environment has no oracle to imitate", path=f"policies.{first}.warm_start",
-                          why=f"'{run.config.env['type']}' has no demonstrate(state, role, noise, rng)", mend="remove it")
+        raise ConfigError(
+            "the environment has no oracle to imitate",
+            path=f"policies.{first}.warm_start",
+            why=f"'{run.config.env['type']}' has no demonstrate(state, role, noise, rng)",
+            mend="remove it",
+        )
     if not hasattr(run.trainer, "warm_start"):
-        raise ConfigError("the trainer has no supervised steps", path=f"policies.{first}.warm_start", mend="remove it")
+        raise ConfigError(
+            "the trainer has no supervised steps", path=f"policies.{first}.warm_start", mend="remove it"
+        )
     for group in run.trainer.bases().values():
         settings = wanting.get(group[0])
         if settings is None:
             continue
         source = Oracle(run, group, settings.noise)
-        log.info("warm start of %s: %d steps of %d demonstrations", ", ".join(group), settings.steps, settings.batch)
+        log.info(
+            "warm start of %s: %d steps of %d demonstrations",
+            ", ".join(group),
+            settings.steps,
+            settings.batch,
+        )
         metrics = await run.trainer.warm_start(
-            group[0], lambda step, source=source, n=settings.batch: source.batch(step, n), settings)
+            group[0], lambda step, source=source, n=settings.batch: source.batch(step, n), settings
+        )
         log.info("warm start of %s: loss %.3f", ", ".join(group), metrics.get("loss", float("nan")))
 
 
@@ -53,7 +65,9 @@ class Oracle:
 
     def __init__(self, run: Run, policies: Sequence[str], noise: float) -> None:
         self._run, self._noise = run, noise
-        self._roles = [role for stage in run.team.order for role in stage if run.team.policies[role] in policies]
+        self._roles = [
+            role for stage in run.team.order for role in stage if run.team.policies[role] in policies
+        ]
         self._tasks = run.environment.tasks("train", run.config.seed)
 
     def batch(self, step: int, count: int) -> list[Demonstration]:
@@ -70,8 +84,11 @@ class Oracle:
                     found[role].append(row)
             game += 1
             if game > 20 * count + 20:
-                raise ConfigError("the oracle's games ask some roles too rarely for a warm start", path="policies",
-                                  why=f"after {game} games: { {role: len(rows) for role, rows in found.items()} }")
+                raise ConfigError(
+                    "the oracle's games ask some roles too rarely for a warm start",
+                    path="policies",
+                    why=f"after {game} games: { {role: len(rows) for role, rows in found.items()} }",
+                )
         return [row for rows in found.values() for row in rows][:count]
 
     async def _game(self, step: int, game: int) -> list[tuple[str, Demonstration]]:
@@ -90,8 +107,12 @@ class Oracle:
             for role in roles:
                 text, parsed, messages = self._demonstrate(state, role, turn, rng)
                 actions[role] = Action(calls=(), text=text, parsed=parsed)
-                found.append((role, Demonstration(policy=run.team.policies[role], messages=messages, completion=text)))
-            step_ = await env.step(state, actions, StepContext(task=task, turn=turn, seed=int(rng.integers(2**63))))
+                found.append(
+                    (role, Demonstration(policy=run.team.policies[role], messages=messages, completion=text))
+                )
+            step_ = await env.step(
+                state, actions, StepContext(task=task, turn=turn, seed=int(rng.integers(2**63)))
+            )
             state = step_.state
             over = step_.turn_over or (own is None and stage + 1 >= len(run.team.order))
             turn, stage = (turn + 1, 0) if over else (turn, stage + 1)
@@ -106,5 +127,8 @@ class Oracle:
         try:
             return text, seat.parse(text, observation), messages
         except PolicyFault as fault:
-            raise ConfigError(f"role '{role}' can't read the oracle's own message {text!r}", path=f"team.roles.{role}",
-                              why=str(fault)) from None
+            raise ConfigError(
+                f"role '{role}' can't read the oracle's own message {text!r}",
+                path=f"team.roles.{role}",
+                why=str(fault),
+            ) from None

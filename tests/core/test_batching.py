@@ -12,13 +12,28 @@ from coterie.core.types import Action, Call, Credit, Decision, Joint, Key, Node,
 
 
 def call(prompt, tokens, continues=False, version=3):
-    return Call(prompt_ids=tuple(prompt), token_ids=tuple(tokens), logprobs=tuple(-0.1 * t for t in tokens),
-                version=version, finish="stop", continues=continues)
+    return Call(
+        prompt_ids=tuple(prompt),
+        token_ids=tuple(tokens),
+        logprobs=tuple(-0.1 * t for t in tokens),
+        version=version,
+        finish="stop",
+        continues=continues,
+    )
 
 
 def decision(*actions, trainable=True):
-    return Decision(role="r", policy="p", observation=None, messages=(), prompt_ids=(7, 8), prompt_sha256="",
-                    branches=actions, trainable=trainable, temperature=0.7)
+    return Decision(
+        role="r",
+        policy="p",
+        observation=None,
+        messages=(),
+        prompt_ids=(7, 8),
+        prompt_sha256="",
+        branches=actions,
+        trainable=trainable,
+        temperature=0.7,
+    )
 
 
 KEY = Key("t").of_branch("r", 0)
@@ -29,7 +44,7 @@ def samples(action, advantage=1.0, weight=1.0, notes=None):
 
 
 def test_the_ids_that_were_sampled_are_the_ids_that_are_trained_on():
-    one, = samples(Action(calls=(call([7, 8], [1, 2, 3]),), text="x"))
+    (one,) = samples(Action(calls=(call([7, 8], [1, 2, 3]),), text="x"))
     assert one.token_ids.tolist() == [7, 8, 1, 2, 3]
     assert one.loss_mask.tolist() == [False, False, True, True, True]
     assert one.logprobs.tolist() == pytest.approx([0, 0, -0.1, -0.2, -0.3])
@@ -38,7 +53,7 @@ def test_the_ids_that_were_sampled_are_the_ids_that_are_trained_on():
 
 def test_tool_results_lie_between_the_calls_and_are_masked():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50, 51], [3], True)), text="x")
-    one, = samples(action)
+    (one,) = samples(action)
     assert one.token_ids.tolist() == [7, 8, 1, 2, 50, 51, 3]
     assert one.loss_mask.tolist() == [False, False, True, True, False, False, True]
     assert one.spans == (Span(2, 7, KEY, 1.0),)
@@ -59,13 +74,19 @@ def test_a_prompt_that_claims_to_continue_and_does_not_is_not_believed():
 
 def test_notes_lie_on_the_sampled_tokens():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50], [3], True)), text="x")
-    one, = samples(action, notes={"ref_logprobs": {KEY: np.array([0.1, 0.2, 0.3])}})
+    (one,) = samples(action, notes={"ref_logprobs": {KEY: np.array([0.1, 0.2, 0.3])}})
     assert one.extras["ref_logprobs"].tolist() == pytest.approx([0, 0, 0.1, 0.2, 0, 0.3])
 
 
 def tree(*decisions):
-    node = Node(key=Key("t"), turn=0, stage=0, decisions={d.role: d for d in decisions},
-                joints=(Joint(pick={"r": 0}, state_digest=""),), expanded=(0,))
+    node = Node(
+        key=Key("t"),
+        turn=0,
+        stage=0,
+        decisions={d.role: d for d in decisions},
+        joints=(Joint(pick={"r": 0}, state_digest=""),),
+        expanded=(0,),
+    )
     return Tree(task=Task(id="t"), chain=0, epoch=0, root=node)
 
 
@@ -82,16 +103,27 @@ def test_a_branch_without_credit_or_of_a_frozen_policy_gives_no_sample():
 def sample(branch, tokens, prompt=2, weight=1.0, group=0):
     key = Key(f"t{group}").of_branch("r", branch)
     mask = np.array([False] * prompt + [True] * tokens)
-    return Sample(key=key, policy="p", token_ids=np.zeros(prompt + tokens, dtype=np.int64), loss_mask=mask,
-                  logprobs=np.zeros(prompt + tokens, np.float32), advantages=np.zeros(prompt + tokens, np.float32),
-                  spans=(Span(prompt, prompt + tokens, key, weight),), version=0, prompt_tokens=prompt)
+    return Sample(
+        key=key,
+        policy="p",
+        token_ids=np.zeros(prompt + tokens, dtype=np.int64),
+        loss_mask=mask,
+        logprobs=np.zeros(prompt + tokens, np.float32),
+        advantages=np.zeros(prompt + tokens, np.float32),
+        spans=(Span(prompt, prompt + tokens, key, weight),),
+        version=0,
+        prompt_tokens=prompt,
+    )
 
 
-@pytest.mark.parametrize(("length", "expected"), [
-    ("token_mean", [[0.2, 0.2], [0.2, 0.2, 0.2]]),
-    ("sequence_mean", [[0.25, 0.25], [1 / 6, 1 / 6, 1 / 6]]),
-    ("sequence_sum", [[0.5, 0.5], [0.5, 0.5, 0.5]]),
-])
+@pytest.mark.parametrize(
+    ("length", "expected"),
+    [
+        ("token_mean", [[0.2, 0.2], [0.2, 0.2, 0.2]]),
+        ("sequence_mean", [[0.25, 0.25], [1 / 6, 1 / 6, 1 / 6]]),
+        ("sequence_sum", [[0.5, 0.5], [0.5, 0.5, 0.5]]),
+    ],
+)
 def test_coefficients_by_hand(length, expected):
     rows = token_coefficients([sample(0, 2), sample(1, 3)], length)
     assert [row[2:].tolist() for row in rows] == [pytest.approx(e) for e in expected]
@@ -110,4 +142,6 @@ def test_minibatches_use_every_sample_once_and_keep_siblings_together(sizes, siz
     assert sorted(id(s) for batch in batches for s in batch) == sorted(id(s) for s in rows)
     for g in range(len(sizes)):
         assert sum(any(s.key.task == f"t{g}" for s in batch) for batch in batches) == 1
-    assert [[s.key for s in b] for b in batches] == [[s.key for s in b] for b in minibatches(rows, size, seed=1)]
+    assert [[s.key for s in b] for b in batches] == [
+        [s.key for s in b] for b in minibatches(rows, size, seed=1)
+    ]

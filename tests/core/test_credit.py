@@ -9,7 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.credit import BASELINES, Group, Normaliser, Row, credit_groups, episode_return, mean_baseline
+from coterie.core.credit import (
+    BASELINES,
+    Group,
+    Normaliser,
+    Row,
+    credit_groups,
+    episode_return,
+    mean_baseline,
+)
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
 from coterie.core.scoring import Mix
@@ -32,7 +40,9 @@ def test_at_grpo_by_hand():
 
 
 def test_the_normaliser_can_be_trls_comlrls_or_none():
-    assert advantages([0, 2], eps=1e-4) == pytest.approx([-1 / (math.sqrt(2) + 1e-4), 1 / (math.sqrt(2) + 1e-4)])
+    assert advantages([0, 2], eps=1e-4) == pytest.approx(
+        [-1 / (math.sqrt(2) + 1e-4), 1 / (math.sqrt(2) + 1e-4)]
+    )
     assert advantages([0, 2], ddof=0, eps_mode="clamp") == pytest.approx([-1.0, 1.0])
     assert advantages([0, 1e-9], ddof=0, eps=1.0, eps_mode="clamp") == pytest.approx([-5e-10, 5e-10])
     assert advantages([0, 2], type="none") == [-1.0, 1.0]
@@ -66,8 +76,11 @@ def test_advantages_sum_to_zero_and_forget_a_shift(values, shift):
     assert np.allclose(BASELINES["loo"](np.array(values)), base * n / (n - 1))
 
 
-@given(st.lists(st.floats(-10, 10), min_size=2, max_size=6).flatmap(
-    lambda values: st.tuples(st.just(values), st.permutations(range(len(values))))))
+@given(
+    st.lists(st.floats(-10, 10), min_size=2, max_size=6).flatmap(
+        lambda values: st.tuples(st.just(values), st.permutations(range(len(values))))
+    )
+)
 def test_advantages_follow_a_permutation_of_the_siblings(drawn):
     values, order = drawn
     plain = advantages(values)
@@ -81,11 +94,24 @@ def test_advantages_follow_a_permutation_of_the_siblings(drawn):
 def chain(levels, increments, role="r"):
     """A path of nodes with a level and an increment each."""
     scores, path, key = Scores(), [], Key("t")
-    decision = Decision(role=role, policy="p", observation=None, messages=(), prompt_ids=(), prompt_sha256="",
-                        branches=(Action(calls=(), text=""),))
+    decision = Decision(
+        role=role,
+        policy="p",
+        observation=None,
+        messages=(),
+        prompt_ids=(),
+        prompt_sha256="",
+        branches=(Action(calls=(), text=""),),
+    )
     for turn, (level, increment) in enumerate(zip(levels, increments, strict=True)):
-        node = Node(key=key, turn=turn, stage=0, decisions={role: decision},
-                    joints=(Joint(pick={role: 0}, state_digest=""),), expanded=(0,))
+        node = Node(
+            key=key,
+            turn=turn,
+            stage=0,
+            decisions={role: decision},
+            joints=(Joint(pick={role: 0}, state_digest=""),),
+            expanded=(0,),
+        )
         scores.add(key.of_joint(0), TEAM, "level", Score(level))
         scores.add(key.of_joint(0), TEAM, "gain", Score(increment))
         path.append((node, 0))
@@ -137,18 +163,26 @@ def test_at_grpo_groups_the_branches_of_one_decision():
     for tree in trees:  # rewards 0, 1.1, 2.2 for each role: mean 1.1
         for node in tree.nodes():
             for role in node.decisions:
-                assert [credit.advantage[node.key.of_branch(role, b)] for b in range(3)] == pytest.approx([-1.1, 0, 1.1])
+                assert [credit.advantage[node.key.of_branch(role, b)] for b in range(3)] == pytest.approx(
+                    [-1.1, 0, 1.1]
+                )
 
 
 def test_alpha_scales_the_teams_part_only():
-    trees, credit = credit_of(run_of(algorithm={"type": "at_grpo", "alpha": 0.5, "normalise": {"type": "none"}}))
+    trees, credit = credit_of(
+        run_of(algorithm={"type": "at_grpo", "alpha": 0.5, "normalise": {"type": "none"}})
+    )
     key = trees[0].root.key
     assert credit.advantage[key.of_branch("one", 2)] == pytest.approx(0.5 * 1.0 + 0.1)
 
 
 def test_grpo_compares_the_chains_of_a_task_role_by_role():
-    run = run_of(play="tests.core.test_credit:by_chain", sampler={"chains": 3, "branches": 1},
-                 algorithm={"type": "grpo", "normalise": {"type": "none"}}, max_turns=2)
+    run = run_of(
+        play="tests.core.test_credit:by_chain",
+        sampler={"chains": 3, "branches": 1},
+        algorithm={"type": "grpo", "normalise": {"type": "none"}},
+        max_turns=2,
+    )
     trees, credit = credit_of(run)
     # each chain c writes c four times: team 4c; own 2 * c / 10 per role
     for tree in trees:
@@ -173,8 +207,12 @@ def test_groups_of_one_are_refused_by_name():
 
 
 def test_a_branch_that_the_engine_lost_is_not_credited():
-    run = run_of(play="tests.core.test_credit:loses_one", algorithm={"type": "at_grpo", "normalise": {"type": "none"}},
-                 order=["one"], schedule={"max_missing": 0.9})
+    run = run_of(
+        play="tests.core.test_credit:loses_one",
+        algorithm={"type": "at_grpo", "normalise": {"type": "none"}},
+        order=["one"],
+        schedule={"max_missing": 0.9},
+    )
     trees, credit = credit_of(run)
     key = trees[0].root.key
     assert key.of_branch("one", 1) not in credit.advantage

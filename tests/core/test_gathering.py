@@ -20,7 +20,9 @@ def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True):
 
     def generate(policy, requests):
         batches.append((policy, [r.key for r in requests]))
-        return [Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests]
+        return [
+            Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests
+        ]
 
     async def go():
         strands = Strands()
@@ -68,8 +70,9 @@ def test_a_failing_batch_reaches_every_strand_that_waits_for_it():
         strands = Strands()
         batcher = Batcher(generate, strands, deterministic=True)
         strands.start(2)
-        results = await asyncio.gather(*[batcher.submit(request(str(n), 0)) for n in range(2)],
-                                       return_exceptions=True)
+        results = await asyncio.gather(
+            *[batcher.submit(request(str(n), 0)) for n in range(2)], return_exceptions=True
+        )
         assert [str(r) for r in results] == ["out of memory"] * 2
 
     asyncio.run(asyncio.wait_for(go(), 10))
@@ -80,7 +83,9 @@ def test_nested_strands_are_counted():
 
     def generate(policy, requests):
         seen.append(len(requests))
-        return [Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests]
+        return [
+            Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests
+        ]
 
     async def go():
         strands = Strands()
@@ -109,8 +114,13 @@ def test_a_strand_that_never_asks_does_not_hold_the_batch_for_ever(monkeypatch, 
 
     async def go():
         strands = Strands()
-        batcher = Batcher(lambda policy, rows: [Call(prompt_ids=(1,), token_ids=(), logprobs=(), version=0,
-                                                     finish="stop") for _ in rows], strands, deterministic=True)
+        batcher = Batcher(
+            lambda policy, rows: [
+                Call(prompt_ids=(1,), token_ids=(), logprobs=(), version=0, finish="stop") for _ in rows
+            ],
+            strands,
+            deterministic=True,
+        )
         strands.start(2)  # one of them waits for something else for ever
         await asyncio.wait_for(batcher.submit(request("a", 0)), 5)
 

@@ -58,7 +58,11 @@ def test_every_kind_has_a_typed_documented_registration_hook():
 
 def test_built_ins_register_through_the_entry_point():
     report = next(r for r in Plugins_from_installation().reports if r.distribution == "coterie")
-    assert report.ok and "plan_path" in report.provides["environment"] and "at_grpo" in report.provides["estimator"]
+    assert (
+        report.ok
+        and "plan_path" in report.provides["environment"]
+        and "at_grpo" in report.provides["estimator"]
+    )
 
 
 def Plugins_from_installation():
@@ -95,17 +99,27 @@ def raises(register):
     raise RuntimeError("boom")
 
 
-@pytest.mark.parametrize(("broken", "says"), [
-    (FakeEntry("bad", "bad-dist", broken_import), "no such library"),
-    (FakeEntry("bad", "bad-dist", exits), "SystemExit"),
-    (FakeEntry("bad", "bad-dist", lambda: module(register_reward=register_reward)), "did you mean 'register_rewards'"),
-    (FakeEntry("bad", "bad-dist", lambda: module(f=wrong_signature)), "argument 'registry'"),
-    (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
-    (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
-    (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
-])
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (FakeEntry("bad", "bad-dist", broken_import), "no such library"),
+        (FakeEntry("bad", "bad-dist", exits), "SystemExit"),
+        (
+            FakeEntry("bad", "bad-dist", lambda: module(register_reward=register_reward)),
+            "did you mean 'register_rewards'",
+        ),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=wrong_signature)), "argument 'registry'"),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
+        (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
+    ],
+)
 def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, says):
-    good = FakeEntry("good", "a-good-dist" if "already" not in says else "good-dist", lambda: module(register_rewards=register_rewards))
+    good = FakeEntry(
+        "good",
+        "a-good-dist" if "already" not in says else "good-dist",
+        lambda: module(register_rewards=register_rewards),
+    )
     broken.dist.name = "z-" + broken.dist.name.removeprefix("z-")
     entries += [broken, good]
     manager, reports = loaded()
@@ -118,15 +132,20 @@ def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypa
 
 
 def test_a_taken_name_can_be_had_by_its_distribution(entries):
-    entries += [FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
-                FakeEntry("two", "b-dist", lambda: module(f=taken))]
+    entries += [
+        FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
+        FakeEntry("two", "b-dist", lambda: module(f=taken)),
+    ]
     manager, _ = loaded()
     assert manager.registry.load("reward", "b-dist:mine").__name__ == "loads"
     assert manager.registry.load("reward", "mine").__name__ == "JSONDecoder"
 
 
 def test_third_party_plugins_can_be_limited(entries):
-    entries += [FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)), FakeEntry("two", "b-dist", broken_import)]
+    entries += [
+        FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
+        FakeEntry("two", "b-dist", broken_import),
+    ]
     assert set(loaded(frozenset({"one"}))[1]) == {"one"}
     assert set(loaded(frozenset({"a-dist"}))[1]) == {"one"}
     assert set(loaded(frozenset())[1]) == set()
@@ -152,13 +171,15 @@ def test_a_missing_extra_says_what_to_install(monkeypatch, tmp_path):
 
 def test_one_file_is_a_plugin(tmp_path):
     file = tmp_path / "my_plugin_file.py"
-    file.write_text(textwrap.dedent("""
+    file.write_text(
+        textwrap.dedent("""
         from coterie import hookimpl
         @hookimpl
         def register_rewards(register):
             register("from_file", "my_plugin_file:Thing")
         class Thing: pass
-    """))
+    """)
+    )
     manager = Plugins_from_installation()
     manager.load_file(file)
     assert manager.registry.load("reward", "from_file").__name__ == "Thing"

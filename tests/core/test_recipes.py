@@ -29,7 +29,9 @@ scales:
 @pytest.fixture
 def files(tmp_path):
     (tmp_path / "base.yaml").write_text(BASE)
-    (tmp_path / "child.yaml").write_text("extends: base.yaml\nsummary: child\nschedule: {tasks_per_step: 7}\n")
+    (tmp_path / "child.yaml").write_text(
+        "extends: base.yaml\nsummary: child\nschedule: {tasks_per_step: 7}\n"
+    )
     return tmp_path
 
 
@@ -44,9 +46,20 @@ def test_recipes_extend_one_another_and_scales_and_overrides_come_after(files):
     assert found.origins["schedule.record_every"] == "default"
 
 
-@pytest.mark.parametrize(("text", "value"), [
-    ("a=1e-5", 1e-5), ("a=1", 1), ("a=yes", "yes"), ("a=true", True), ("a=[x, [y, z]]", ["x", ["y", "z"]]),
-    ("a=null", None), ("a={b: 2}", {"b": 2}), ("a=Qwen/Qwen3-1.7B", "Qwen/Qwen3-1.7B"), ("a=b=c", "b=c")])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1e-5", 1e-5),
+        ("a=1", 1),
+        ("a=yes", "yes"),
+        ("a=true", True),
+        ("a=[x, [y, z]]", ["x", ["y", "z"]]),
+        ("a=null", None),
+        ("a={b: 2}", {"b": 2}),
+        ("a=Qwen/Qwen3-1.7B", "Qwen/Qwen3-1.7B"),
+        ("a=b=c", "b=c"),
+    ],
+)
 def test_overrides_are_yaml(text, value):
     assert parse_override(text) == {"a": value}
 
@@ -62,14 +75,18 @@ def test_a_text_field_takes_a_number_as_text(files):
 
 
 def test_another_type_replaces_the_table(files):
-    found = load(files / "base.yaml", overrides=["algorithm.type=grpo", "sampler.chains=2", "sampler.branches=1"])
+    found = load(
+        files / "base.yaml", overrides=["algorithm.type=grpo", "sampler.chains=2", "sampler.branches=1"]
+    )
     assert found.config.algorithm == {"type": "grpo"}
     found = load(files / "base.yaml", overrides=["algorithm.alpha=2", "algorithm=grpo"])
     assert found.config.algorithm == {"type": "grpo"}
 
 
 def test_null_removes_an_entry_by_name(files):
-    found = load(files / "base.yaml", overrides=["policies.q={model: x}", "team.roles.one.policy=q", "policies.p=null"])
+    found = load(
+        files / "base.yaml", overrides=["policies.q={model: x}", "team.roles.one.policy=q", "policies.p=null"]
+    )
     assert list(found.config.policies) == ["q"]
 
 
@@ -80,30 +97,37 @@ def test_the_resolved_text_loads_to_the_same_configuration(files):
     assert again.config == found.config and again.digest() == found.digest() and again.name == "child"
 
 
-@pytest.mark.parametrize(("override", "path", "says"), [
-    ("schedule.stpes=1", "schedule.stpes", "did you mean 'steps'?"),
-    ("algorthm.alpha=1", "algorthm", "did you mean 'algorithm'?"),
-    ("algorithm.alhpa=1", "algorithm.alhpa", "did you mean 'alpha'?"),
-    ("env.taks=1", "env.taks", "did you mean 'tasks'?"),
-    ("sampler.roles.one.temprature=1", "sampler.roles.one.temprature", "did you mean 'temperature'?"),
-    ("policies.p.optimizer.lr=1", "policies.p.optimizer.lr", "known: "),
-    ("policies.p.model={init: qwen3, hiden_size: 3}", "policies.p.model.hiden_size", "did you mean 'hidden_size'?"),
-    ("schedule.steps=many", "schedule.steps", "'many'"),
-    ("algorithm.alpha=high", "algorithm.alpha", "'high'"),
-    ("algorithm.type=at_grop", "algorithm.type", "did you mean 'at_grpo'?"),
-    ("team.roles.one.policy=q", "team.roles.one.policy", "unknown policy 'q'"),
-    ("team.order=[one, tow]", "team.order", "unknown role 'tow'"),
-    ("team.roles.two={type: x, policy: p}", "team.roles.two", "nothing uses this"),
-    ("policies.q={model: x}", "policies.q", "nothing uses this"),
-    ("sampler.roles.tow.temperature=1", "sampler.roles.tow", "unknown role 'tow'"),
-    ("policies.p.lora.rank=4", "policies.p.lora", "nothing reads"),
-    ("policies.p.model=null", "policies.p.model", ""),
-    ("data.type=jsonl", "data", "nothing consumes"),
-    ("sandbox.type=local", "sandbox", "nothing consumes"),
-    ("tools.python={type: python}", "tools.python", "nothing uses this"),
-    ("sampler.branches=1", "sampler.branches", "one member"),
-    ("policies.p.optimizer.schedule=linear", "policies.p.optimizer.horizon", "needs its horizon"),
-])
+@pytest.mark.parametrize(
+    ("override", "path", "says"),
+    [
+        ("schedule.stpes=1", "schedule.stpes", "did you mean 'steps'?"),
+        ("algorthm.alpha=1", "algorthm", "did you mean 'algorithm'?"),
+        ("algorithm.alhpa=1", "algorithm.alhpa", "did you mean 'alpha'?"),
+        ("env.taks=1", "env.taks", "did you mean 'tasks'?"),
+        ("sampler.roles.one.temprature=1", "sampler.roles.one.temprature", "did you mean 'temperature'?"),
+        ("policies.p.optimizer.lr=1", "policies.p.optimizer.lr", "known: "),
+        (
+            "policies.p.model={init: qwen3, hiden_size: 3}",
+            "policies.p.model.hiden_size",
+            "did you mean 'hidden_size'?",
+        ),
+        ("schedule.steps=many", "schedule.steps", "'many'"),
+        ("algorithm.alpha=high", "algorithm.alpha", "'high'"),
+        ("algorithm.type=at_grop", "algorithm.type", "did you mean 'at_grpo'?"),
+        ("team.roles.one.policy=q", "team.roles.one.policy", "unknown policy 'q'"),
+        ("team.order=[one, tow]", "team.order", "unknown role 'tow'"),
+        ("team.roles.two={type: x, policy: p}", "team.roles.two", "nothing uses this"),
+        ("policies.q={model: x}", "policies.q", "nothing uses this"),
+        ("sampler.roles.tow.temperature=1", "sampler.roles.tow", "unknown role 'tow'"),
+        ("policies.p.lora.rank=4", "policies.p.lora", "nothing reads"),
+        ("policies.p.model=null", "policies.p.model", ""),
+        ("data.type=jsonl", "data", "nothing consumes"),
+        ("sandbox.type=local", "sandbox", "nothing consumes"),
+        ("tools.python={type: python}", "tools.python", "nothing uses this"),
+        ("sampler.branches=1", "sampler.branches", "one member"),
+        ("policies.p.optimizer.schedule=linear", "policies.p.optimizer.horizon", "needs its horizon"),
+    ],
+)
 def test_what_is_wrong_is_named_with_its_path(files, override, path, says):
     with pytest.raises(UserError) as error:
         compose(load(files / "base.yaml", overrides=[override]))

@@ -53,16 +53,20 @@ def test_first_of_equals_is_committed():
     assert all(node.expanded == (0,) for node in tree.nodes())
 
 
-@pytest.mark.parametrize(("order", "turns", "branches", "pairing", "leaves"), [
-    (["one"], 1, 3, "aligned", 3),
-    (["one", "two"], 2, 2, "aligned", 2 ** (2 * 2)),
-    ([["one", "two"]], 2, 3, "aligned", 3 ** 2),
-    ([["one", "two"]], 2, 2, "cross", 2 ** (2 * 2)),
-    ([["one", "two"], "three"], 1, 2, "cross", 2 ** 3),
-])
+@pytest.mark.parametrize(
+    ("order", "turns", "branches", "pairing", "leaves"),
+    [
+        (["one"], 1, 3, "aligned", 3),
+        (["one", "two"], 2, 2, "aligned", 2 ** (2 * 2)),
+        ([["one", "two"]], 2, 3, "aligned", 3**2),
+        ([["one", "two"]], 2, 2, "cross", 2 ** (2 * 2)),
+        ([["one", "two"], "three"], 1, 2, "cross", 2**3),
+    ],
+)
 def test_expanding_all_grows_every_leaf(order, turns, branches, pairing, leaves):
-    run = run_of(order=order, max_turns=turns,
-                 sampler={"branches": branches, "expand": "all", "pairing": pairing})
+    run = run_of(
+        order=order, max_turns=turns, sampler={"branches": branches, "expand": "all", "pairing": pairing}
+    )
     tree = play(run)[0][0]
     assert len(list(tree.leaves())) == leaves == len(list(tree.chains()))
     assert all(node.rule == "all" for node in tree.nodes())
@@ -72,7 +76,11 @@ def test_cross_pairs_every_branch_with_every_other():
     run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
     node = nodes(play(run)[0][0])[0]
     assert [dict(joint.pick) for joint in node.joints] == [
-        {"one": 0, "two": 0}, {"one": 0, "two": 1}, {"one": 1, "two": 0}, {"one": 1, "two": 1}]
+        {"one": 0, "two": 0},
+        {"one": 0, "two": 1},
+        {"one": 1, "two": 0},
+        {"one": 1, "two": 1},
+    ]
 
 
 def test_in_a_cross_a_branch_is_worth_the_mean_of_its_joints():
@@ -86,7 +94,15 @@ def test_chains_are_trees_of_their_own_with_draws_of_their_own():
     run = run_of(play="tests.games:keyed", sampler={"chains": 5, "branches": 1}, algorithm={"type": "grpo"})
     trees, _ = play(run)
     assert [tree.chain for tree in trees] == [0, 1, 2, 3, 4]
-    assert len({tuple(n.decisions[r].branches[0].text for n in tree.nodes() for r in n.decisions) for tree in trees}) > 1
+    assert (
+        len(
+            {
+                tuple(n.decisions[r].branches[0].text for n in tree.nodes() for r in n.decisions)
+                for tree in trees
+            }
+        )
+        > 1
+    )
 
 
 def test_sampled_expansion_is_a_uniform_keyed_draw():
@@ -95,14 +111,23 @@ def test_sampled_expansion_is_a_uniform_keyed_draw():
     taken = collections.Counter(tree.root.expanded[0] for tree in trees)
     assert {tree.root.rule for tree in trees} == {"sampled"}
     assert all(150 < taken[branch] < 250 for branch in range(3))
-    again, _ = play(run_of(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"]), 600)
+    again, _ = play(
+        run_of(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"]), 600
+    )
     assert [tree.root.expanded for tree in trees] == [tree.root.expanded for tree in again]
 
 
 def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
-    run = run_of(play="tests.games:stops", order=["one", "two"], max_turns=4, sampler={"branches": 2},
-                 rewards={"environment": {"type": "environment"}, "halt": {"type": "function",
-                          "function": "tests.core.test_sampler:likes_stop"}})
+    run = run_of(
+        play="tests.games:stops",
+        order=["one", "two"],
+        max_turns=4,
+        sampler={"branches": 2},
+        rewards={
+            "environment": {"type": "environment"},
+            "halt": {"type": "function", "function": "tests.core.test_sampler:likes_stop"},
+        },
+    )
     tree = play(run)[0][0]
     assert len(nodes(tree)) == 1 and tree.root.joints[1].terminal
     assert len(tree.root.decisions["one"].branches) == 2
@@ -114,7 +139,7 @@ def likes_stop(view):
 
 
 def test_the_turn_limit_cuts_and_says_so():
-    (_, leaf), = play(run_of())[0][0].leaves()
+    ((_, leaf),) = play(run_of())[0][0].leaves()
     assert leaf.cut and not leaf.terminal
 
 
@@ -122,12 +147,16 @@ def test_an_environment_may_decide_who_acts():
     run = run_of(env={"stages": [["two"], ["one"], ["two"]]}, max_turns=3)
     tree = play(run)[0][0]
     assert [tuple(node.decisions) for node in tree.nodes()] == [("two",), ("one",), ("two",)]
-    assert list(tree.leaves())[0][1].terminal
+    assert next(iter(tree.leaves()))[1].terminal
 
 
 def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
-    run = run_of(order=[["one", "two"]], play="tests.core.test_sampler:opposed", max_turns=2,
-                 sampler={"branches": 3, "commit": "per_role"})
+    run = run_of(
+        order=[["one", "two"]],
+        play="tests.core.test_sampler:opposed",
+        max_turns=2,
+        sampler={"branches": 3, "commit": "per_role"},
+    )
     trees, scores = play(run)
     root = trees[0].root
     assert root.rule == "per_role" and len(root.joints) == 4
@@ -144,15 +173,24 @@ def opposed(request, text):
 def test_the_same_run_twice_is_the_same_whatever_the_order_of_finishing():
     def texts():
         trees, _ = play(run_of(play="tests.games:keyed", env={"pause": True, "tasks": 20}, max_turns=2), 20)
-        return [[(node.key, action.text) for node in tree.nodes() for d in node.decisions.values()
-                 for action in d.branches] for tree in trees]
+        return [
+            [
+                (node.key, action.text)
+                for node in tree.nodes()
+                for d in node.decisions.values()
+                for action in d.branches
+            ]
+            for tree in trees
+        ]
 
     assert texts() == texts()
 
 
 def test_when_every_candidate_is_missing_a_keyed_draw_decides_and_is_told():
-    run = run_of(rewards={"broken": {"type": "function", "function": "tests.core.test_sampler:breaks"}},
-                 schedule={"max_missing": 1.0})
+    run = run_of(
+        rewards={"broken": {"type": "function", "function": "tests.core.test_sampler:breaks"}},
+        schedule={"max_missing": 1.0},
+    )
     trees, _ = play(run)
     assert {node.rule for node in trees[0].nodes()} == {"uniform (all missing)"}
 
@@ -167,13 +205,21 @@ def test_a_task_that_is_over_before_anybody_acts_is_an_error():
 
 
 def test_a_conversation_extends_the_ids_that_were_sampled():
-    run = run_of(order=["one"], max_turns=2, team={
-        "order": ["one"], "max_turns": 2,
-        "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "remembers": True}}})
+    run = run_of(
+        order=["one"],
+        max_turns=2,
+        team={
+            "order": ["one"],
+            "max_turns": 2,
+            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "remembers": True}},
+        },
+    )
     first, second = nodes(play(run)[0][0])
     call = first.decisions["one"].branches[2].calls[0]
-    assert second.decisions["one"].prompt_ids[:len(call.prompt_ids) + len(call.token_ids)] == \
-        call.prompt_ids + call.token_ids
+    assert (
+        second.decisions["one"].prompt_ids[: len(call.prompt_ids) + len(call.token_ids)]
+        == call.prompt_ids + call.token_ids
+    )
     assert second.decisions["one"].branches[0].calls[0].continues
 
 

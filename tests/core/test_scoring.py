@@ -57,14 +57,18 @@ def ending(view):
 
 
 def test_a_system_fault_leaves_the_score_missing_and_the_others_alone():
-    rewards, scores = values(run_of(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5}))
+    rewards, scores = values(
+        run_of(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5})
+    )
     assert rewards == [1.0, None, 1.0]
     missing, count, reasons = missing_share(scores)
     assert (missing, count) == (1, 3) and reasons == {"503 from the judge": 1}
 
 
 def test_a_sources_own_mistake_is_missing_with_its_reason():
-    rewards, scores = values(run_of(rewards={"r": source("buggy")}, order=["one"], schedule={"max_missing": 1.0}))
+    rewards, scores = values(
+        run_of(rewards={"r": source("buggy")}, order=["one"], schedule={"max_missing": 1.0})
+    )
     assert rewards == [None] * 3
     assert "KeyError" in next(iter(scores))[3].reason
 
@@ -85,16 +89,28 @@ def test_a_number_that_is_none_is_missing():
 
 
 def test_sources_of_all_scopes_write_beside_the_tree():
-    run = run_of(order=["one"], rewards={
-        "environment": {"type": "environment", "weights": {"sum": 0, "own": 0}},
-        "a": source("by_action", scope="action", components={"style": "increment"}),
-        "s": source("ranked", scope="siblings", components={"rank": "increment"}, ),
-        "e": source("ending", scope="episode", components={"ended": "level"})}, sampler={"expand": "sampled"})
+    run = run_of(
+        order=["one"],
+        rewards={
+            "environment": {"type": "environment", "weights": {"sum": 0, "own": 0}},
+            "a": source("by_action", scope="action", components={"style": "increment"}),
+            "s": source(
+                "ranked",
+                scope="siblings",
+                components={"rank": "increment"},
+            ),
+            "e": source("ending", scope="episode", components={"ended": "level"}),
+        },
+        sampler={"expand": "sampled"},
+    )
     trees, scores = play(run)
     root = trees[0].root
-    assert branch_rewards(root, "one", scores, run.mix)[:2] == [1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0), 0.0]
+    assert branch_rewards(root, "one", scores, run.mix)[:2] == [
+        1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0),
+        0.0,
+    ]
     assert scores.at(root.key.of_branch("one", 2))["one", "rank"].value == -2.0
-    (leaf, _), = trees[0].leaves()
+    ((leaf, _),) = trees[0].leaves()
     assert scores.at(leaf)[TEAM, "ended"].value == 1.0
 
 
@@ -102,8 +118,12 @@ def test_a_choice_that_needs_the_episodes_score_is_refused():
     with pytest.raises(ConfigError, match="can't be chosen by a score of the whole episode") as error:
         run_of(rewards={"e": source("ending", scope="episode", components={"ended": "level"})})
     assert error.value.path == "rewards.e"
-    run_of(rewards={"environment": {"type": "environment"},
-                    "e": source("ending", scope="episode", components={"ended": "level"}) | {"weights": {"ended": 0}}})
+    run_of(
+        rewards={
+            "environment": {"type": "environment"},
+            "e": source("ending", scope="episode", components={"ended": "level"}) | {"weights": {"ended": 0}},
+        }
+    )
 
 
 def test_truncated_sampling_warns(caplog):
@@ -115,8 +135,13 @@ def test_truncated_sampling_warns(caplog):
 
 
 def test_a_ranking_of_too_few_is_missing():
-    rewards, _ = values(run_of(rewards={"s": source("short_ranking", scope="siblings", components={"rank": "increment"})},
-                               order=["one"], schedule={"max_missing": 1.0}))
+    rewards, _ = values(
+        run_of(
+            rewards={"s": source("short_ranking", scope="siblings", components={"rank": "increment"})},
+            order=["one"],
+            schedule={"max_missing": 1.0},
+        )
+    )
     assert rewards == [None] * 3
 
 
@@ -141,7 +166,12 @@ def says_bad(request, text):
 
 def test_the_mix_by_hand():
     mix = Mix(weights={"a": 2.0, "b": 0.5, "zero": 0.0}, alpha=0.1)
-    cell = {(TEAM, "a"): Score(1.0), ("x", "b"): Score(4.0), ("y", "b"): Score(100.0), (TEAM, "zero"): Score(None)}
+    cell = {
+        (TEAM, "a"): Score(1.0),
+        ("x", "b"): Score(4.0),
+        ("y", "b"): Score(100.0),
+        (TEAM, "zero"): Score(None),
+    }
     assert mix.reward(cell, "x") == pytest.approx(0.1 * 2.0 + 0.5 * 4.0)
     assert mix.reward({**cell, ("x", "a"): Score(None)}, "x") is None
 
@@ -155,7 +185,12 @@ def test_a_place_is_never_scored_twice():
 
 def test_two_sources_of_one_component_are_refused():
     with pytest.raises(ConfigError, match="also comes from"):
-        run_of(rewards={"a": source("nan", components={"x": "increment"}), "b": source("nan", components={"x": "level"})})
+        run_of(
+            rewards={
+                "a": source("nan", components={"x": "increment"}),
+                "b": source("nan", components={"x": "level"}),
+            }
+        )
     with pytest.raises(ConfigError, match="unknown component 'summ'") as error:
         run_of(rewards={"environment": {"type": "environment", "weights": {"summ": 1}}})
     assert error.value.path == "rewards.environment.weights.summ" and "'sum'" in error.value.mend

@@ -1,7 +1,7 @@
 """Break each invariant of the design, and see its tests fail.
 
-A mutation is one line of the source changed in a copy of the tree; the tests named beside it must then fail, and
-they pass on the copy unchanged. A mutation whose text is gone from the source fails too: move it along.
+A mutation is one line of the source changed in a copy of the tree; the tests named beside it must then
+fail, and they pass on the copy unchanged. A mutation whose text is gone from the source fails too: move it along.
 """
 
 from __future__ import annotations
@@ -18,59 +18,125 @@ ROOT = Path(__file__).resolve().parents[2]
 
 MUTATIONS = {
     "1 a prompt that doesn't continue the ids is merged all the same": (
-        "coterie/core/batching.py", "return call.prompt_ids[:len(ids)] == ids", "return True",
-        "tests/core/test_batching.py"),
+        "coterie/core/batching.py",
+        "return call.prompt_ids[:len(ids)] == ids",
+        "return True",
+        "tests/core/test_batching.py",
+    ),
     "2 later roles get the first branch's rewards": (
-        "coterie/core/scoring.py", "found[joint.pick[role]].append(joint_reward(node, index, role, scores, mix))",
-        "found[joint.pick[role]].append(joint_reward(node, 0, role, scores, mix))", "tests/core/test_sampler.py"),
+        "coterie/core/scoring.py",
+        "found[joint.pick[role]].append(joint_reward(node, index, role, scores, mix))",
+        "found[joint.pick[role]].append(joint_reward(node, 0, role, scores, mix))",
+        "tests/core/test_sampler.py",
+    ),
     "2 the next stage is prompted with the state before the commit": (
-        "coterie/core/sampler.py", "Place(place.key.child(index), one.step.state,", "Place(place.key.child(index), place.state,",
-        "tests/core/test_sampler.py"),
+        "coterie/core/sampler.py",
+        "Place(place.key.child(index), one.step.state,",
+        "Place(place.key.child(index), place.state,",
+        "tests/core/test_sampler.py",
+    ),
     "3 a missing score counts as zero": (
-        "coterie/core/scoring.py", "                return None\n            total += weight * score.value",
-        "                continue\n            total += weight * score.value", "tests/core/test_scoring.py"),
+        "coterie/core/scoring.py",
+        "                return None\n            total += weight * score.value",
+        "                continue\n            total += weight * score.value",
+        "tests/core/test_scoring.py",
+    ),
     "3 a hung verifier leaves the score missing": (
-        "coterie/core/scoring.py", "return Score(float(source.plugin.policy_fault)", "return Score(None",
-        "tests/core/test_scoring.py"),
+        "coterie/core/scoring.py",
+        "return Score(float(source.plugin.policy_fault)",
+        "return Score(None",
+        "tests/core/test_scoring.py",
+    ),
     "4 truncation is silent": (
-        "coterie/core/compose.py", "if sampler.sampling(role).truncated:", "if False:", "tests/core/test_scoring.py"),
+        "coterie/core/compose.py",
+        "if sampler.sampling(role).truncated:",
+        "if False:",
+        "tests/core/test_scoring.py",
+    ),
     "5 frozen policies give samples": (
-        "coterie/core/batching.py", "if not decision.trainable:", "if False:", "tests/core/test_batching.py"),
+        "coterie/core/batching.py",
+        "if not decision.trainable:",
+        "if False:",
+        "tests/core/test_batching.py",
+    ),
     "6 the denominator is the sample's own": (
-        "coterie/core/batching.py", "share = weight[span.branch] / denominator if denominator else 0.0",
-        "share = weight[span.branch] / max(tokens[span.branch], 1)", "tests/core/test_batching.py"),
+        "coterie/core/batching.py",
+        "share = weight[span.branch] / denominator if denominator else 0.0",
+        "share = weight[span.branch] / max(tokens[span.branch], 1)",
+        "tests/core/test_batching.py",
+    ),
     "8 a batch forms as soon as somebody asks": (
-        "coterie/core/gathering.py", "return 0 < self.waiting and self.waiting >= self.live", "return 0 < self.waiting",
-        "tests/core/test_gathering.py"),
+        "coterie/core/gathering.py",
+        "return 0 < self.waiting and self.waiting >= self.live",
+        "return 0 < self.waiting",
+        "tests/core/test_gathering.py",
+    ),
     "8 rows come in the order of arrival": (
-        "coterie/core/gathering.py", "queue.sort(key=lambda item: item[0].key)", "pass", "tests/core/test_gathering.py"),
+        "coterie/core/gathering.py",
+        "queue.sort(key=lambda item: item[0].key)",
+        "pass",
+        "tests/core/test_gathering.py",
+    ),
     "8 a resume forgets where it was": (
-        "coterie/core/run.py", "self.done = checkpoint.step", "self.done = max(checkpoint.step - 1, 0)",
-        "tests/test_resume.py::test_n_steps_are_k_steps_and_resume"),
+        "coterie/core/run.py",
+        "self.done = checkpoint.step",
+        "self.done = max(checkpoint.step - 1, 0)",
+        "tests/test_resume.py::test_n_steps_are_k_steps_and_resume",
+    ),
     "9 unknown keys are ignored": (
-        "coterie/core/config.py", 'model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True,',
-        'model_config = ConfigDict(extra="ignore", frozen=True, arbitrary_types_allowed=True,', "tests/core/test_recipes.py"),
+        "coterie/core/config.py",
+        'model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True,',
+        'model_config = ConfigDict(extra="ignore", frozen=True, arbitrary_types_allowed=True,',
+        "tests/core/test_recipes.py",
+    ),
     "9 a taken name replaces the other": (
-        "coterie/core/registry.py", "if taken is not None:", "if False:", "tests/core/test_plugins.py"),
+        "coterie/core/registry.py",
+        "if taken is not None:",
+        "if False:",
+        "tests/core/test_plugins.py",
+    ),
     "10 levels are summed over turns": (
-        "coterie/core/credit.py", 'if kind == "level":', 'if kind == "nothing":', "tests/core/test_credit.py"),
+        "coterie/core/credit.py",
+        'if kind == "level":',
+        'if kind == "nothing":',
+        "tests/core/test_credit.py",
+    ),
     "11 the rule isn't told": (
-        "coterie/core/sampler.py", 'return [best], "best"', 'return [best], "only"', "tests/core/test_sampler.py"),
+        "coterie/core/sampler.py",
+        'return [best], "best"',
+        'return [best], "only"',
+        "tests/core/test_sampler.py",
+    ),
     "11 a choice may wait for the episode's score": (
-        "coterie/core/compose.py", "    _check_selection(sampler, sources)\n", "", "tests/core/test_scoring.py"),
+        "coterie/core/compose.py",
+        "    _check_selection(sampler, sources)\n",
+        "",
+        "tests/core/test_scoring.py",
+    ),
     "12 strands of branches are not counted": (
-        "coterie/core/gathering.py", "self.start(len(work))", "self.start(1)", "tests/core/test_gathering.py"),
+        "coterie/core/gathering.py",
+        "self.start(len(work))",
+        "self.start(1)",
+        "tests/core/test_gathering.py",
+    ),
     "a sign flip": (
-        "coterie/core/credit.py", "    return values - values.mean()\n\n\ndef loo", "    return values.mean() - values\n\n\ndef loo",
-        "tests/core/test_credit.py"),
+        "coterie/core/credit.py",
+        "values - values.mean()",
+        "values.mean() - values",
+        "tests/core/test_credit.py",
+    ),
 }
 
 
 def run_tests(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *tests.split()], cwd=folder,
-        capture_output=True, text=True, timeout=600,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"})
+        [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *tests.split()],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
+    )
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""A plugin package as strangers get it: a wheel, installed by pip into a fresh venv, with broken ones beside it."""
+"""A plugin package as strangers get it: a wheel, installed by pip into a fresh venv, broken ones beside it."""
 
 from __future__ import annotations
 
@@ -18,19 +18,31 @@ pytestmark = [pytest.mark.wheels, pytest.mark.timeout(300)]
 GOOD_HOOK = "from coterie import hookimpl\n@hookimpl\ndef register_rewards(register):\n    "
 BROKEN = {
     "broken-import": ("import a_library_that_is_not_there\n", "a_library_that_is_not_there"),
-    "broken-hook": ("from coterie import hookimpl\n@hookimpl\ndef register_reward(register): pass\n",
-                    "did you mean 'register_rewards'"),
-    "broken-signature": ("from coterie import hookimpl\n@hookimpl\ndef register_rewards(registry): pass\n",
-                         "argument 'registry'"),
+    "broken-hook": (
+        "from coterie import hookimpl\n@hookimpl\ndef register_reward(register): pass\n",
+        "did you mean 'register_rewards'",
+    ),
+    "broken-signature": (
+        "from coterie import hookimpl\n@hookimpl\ndef register_rewards(registry): pass\n",
+        "argument 'registry'",
+    ),
     "broken-name": (GOOD_HOOK + "register('environment', 'json:loads')\n", "already registered by coterie"),
     "broken-raise": (GOOD_HOOK + "raise RuntimeError('boom')\n", "boom"),
 }
 
 
 def build(project: Path, out: Path) -> Path:
-    subprocess.run([sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(project)],
-                   check=True, capture_output=True, text=True)
-    return next(out.glob(f"{project.name.replace('-', '_')}*.whl")) if project != ROOT else next(out.glob("coterie-*.whl"))
+    subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(out), str(project)],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    return (
+        next(out.glob(f"{project.name.replace('-', '_')}*.whl"))
+        if project != ROOT
+        else next(out.glob("coterie-*.whl"))
+    )
 
 
 def tiny_wheel(folder: Path, name: str, code: str) -> Path:
@@ -41,7 +53,9 @@ def tiny_wheel(folder: Path, name: str, code: str) -> Path:
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr(f"{module}.py", code)
         wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        wheel.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
         wheel.writestr(f"{info}/entry_points.txt", f"[coterie]\n{module} = {module}\n")
         wheel.writestr(f"{info}/RECORD", "")
     return path
@@ -51,18 +65,31 @@ def tiny_wheel(folder: Path, name: str, code: str) -> Path:
 def fresh(tmp_path_factory):
     """A fresh venv with Coterie's wheel (no extras), the plugin's, and five broken ones."""
     folder = tmp_path_factory.mktemp("wheels")
-    wheels = [build(ROOT, folder / "dist"), build(ROOT / "tests" / "packaging" / "coterie-countdown", folder / "dist")]
+    wheels = [
+        build(ROOT, folder / "dist"),
+        build(ROOT / "tests" / "packaging" / "coterie-countdown", folder / "dist"),
+    ]
     wheels += [tiny_wheel(folder, name, code) for name, (code, _) in BROKEN.items()]
     venv.create(folder / "venv", with_pip=True)
     python = folder / "venv" / "bin" / "python"
-    subprocess.run([python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *wheels], check=True,
-                   capture_output=True, text=True)
+    subprocess.run(
+        [python, "-m", "pip", "install", "-q", "-c", ROOT / "constraints.txt", *wheels],
+        check=True,
+        capture_output=True,
+        text=True,
+    )
     return folder
 
 
 def coterie(fresh: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([fresh / "venv" / "bin" / "coterie", *arguments], cwd=fresh, check=check,
-                          capture_output=True, text=True, timeout=120)
+    return subprocess.run(
+        [fresh / "venv" / "bin" / "coterie", *arguments],
+        cwd=fresh,
+        check=check,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
 
 
 def test_the_plugin_is_listed_and_the_broken_ones_are_named_with_their_errors(fresh):

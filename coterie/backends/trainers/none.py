@@ -20,8 +20,11 @@ class NoTrainer(Plugin):
     async def open(self, ctx: TrainerContext) -> None:
         for name, policy in ctx.policies.items():
             if policy.train != "none":
-                raise ConfigError(f"trainer 'none' can't train policy '{name}'", path=f"policies.{name}.train",
-                                  mend=f"set policies.{name}.train=none, or choose another trainer")
+                raise ConfigError(
+                    f"trainer 'none' can't train policy '{name}'",
+                    path=f"policies.{name}.train",
+                    mend=f"set policies.{name}.train=none, or choose another trainer",
+                )
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
         raise ConfigError(f"trainer 'none' has no {what}", path="trainer.type")

@@ -236,6 +236,7 @@ def _attach_adapters(start: Start, configs: Mapping[str, PolicyConfig], plan: Pl
         raise MissingExtra("peft", "torch", needed_by="train: lora") from error
     for name, config in configs.items():
         lora = config.lora or LoraSettings()
+        # PEFT makes adapters of a bf16 base in fp32 by itself, so they need no masters.
         settings = peft.LoraConfig(
             r=lora.rank,
             lora_alpha=int(lora.alpha) if lora.alpha == int(lora.alpha) else lora.alpha,
@@ -249,9 +250,6 @@ def _attach_adapters(start: Start, configs: Mapping[str, PolicyConfig], plan: Pl
                 start.peft = peft.get_peft_model(start.frozen, settings, adapter_name=adapter_name(name))
             else:
                 start.peft.add_adapter(adapter_name(name), settings)
-        for parameter in adapter_parameters(start.frozen, adapter_name(name)).values():
-            if parameter.dtype == torch.bfloat16:  # trained without a master, so it must be fp32 itself
-                parameter.data = parameter.data.float()
     start.peft.eval()
 
 

@@ -26,6 +26,9 @@ class GRPO(GroupEstimator):
     def check(self, plan: Plan, team: Team) -> None:
         super().check(plan, team)
         if plan.branches > 1:
-            raise ConfigError(f"grpo compares whole chains, and branches is {plan.branches}", path="sampler.branches",
-                              why="branches that are not played out have no episode's return",
-                              mend="set sampler.branches=1 and sampler.chains to the group's size")
+            raise ConfigError(
+                f"grpo compares whole chains, and branches is {plan.branches}",
+                path="sampler.branches",
+                why="branches that are not played out have no episode's return",
+                mend="set sampler.branches=1 and sampler.chains to the group's size",
+            )

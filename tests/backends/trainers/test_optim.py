@@ -149,6 +149,15 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
     assert torch.equal(resumed, whole)
 
 
+def test_a_state_from_before_the_first_step_forgets_later_ones() -> None:
+    weight = parameter(1.0)
+    optimizer = PolicyOptimizer({"w": weight}, settings())
+    fresh = optimizer.state()
+    stepped(optimizer, weight, 1.0)
+    optimizer.restore(fresh, 0, "here")
+    assert optimizer.state() == {} and optimizer.count == 0
+
+
 def test_state_of_other_weights_is_refused() -> None:
     optimizer = PolicyOptimizer({"w": parameter(1.0)}, settings())
     with pytest.raises(RunFolderError, match="unknown parameters"):

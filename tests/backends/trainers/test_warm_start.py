@@ -13,8 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from coterie.backends.chat.formats import AutoChat
+from coterie.backends.trainers import warm_start
 from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.core.config import WarmStart
+from coterie.core.config import OptimizerSettings, WarmStart
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
 from tests.backends.trainers.tiny import MODEL, in_float64, opened, policy, samples, update
@@ -75,6 +76,7 @@ def test_the_start_is_trained_once_for_all_its_policies() -> None:
     assert after["a"] == before["a"] and after["d"] == before["d"]  # its adapter, and another start
     assert after["b"] == after["c"] != before["b"]
     assert all(p.grad is None and not p.requires_grad for p in trainer._starts[0].weights().values())
+    assert all(p.grad is None for p in trainer._policies["a"].own().values())
     rows = {name: samples(name) for name in ("a", "b")}
     assert set(update(trainer, rows)) == {"a", "b", "d"}
     assert trainer.digest()["c"] == after["c"]
@@ -119,6 +121,23 @@ def test_every_setting_is_felt(change: dict) -> None:
     warm(plain, **{"steps": 6, "warmup_steps": 2})
     warm(changed, **{"steps": 6, "warmup_steps": 2, **change})
     assert plain.digest() != changed.digest()
+
+
+def test_the_optimiser_is_adamw_with_a_linear_decay(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[OptimizerSettings] = []
+    original = warm_start.PolicyOptimizer
+    monkeypatch.setattr(warm_start, "PolicyOptimizer", lambda w, s: (seen.append(s), original(w, s))[1])
+    warm(opened({"a": policy()}), steps=2)
+    assert seen == [
+        OptimizerSettings(
+            learning_rate=1e-2,
+            weight_decay=0.01,
+            betas=(0.9, 0.95),
+            schedule="linear",
+            warmup_steps=5,
+            horizon=2,
+        )
+    ]
 
 
 def test_bf16_weights_are_warmed_through_masters_and_trained_from_there() -> None:
