@@ -1,0 +1,44 @@
+"""A speaker sees a number, a listener hears one word: they have to agree on a language."""
+
+from coterie import TEAM, Plugin, PluginConfig, Step, Task, hookimpl
+
+WORDS = ("ba", "di", "gu", "mo")
+
+
+class Signals(Plugin):
+    class Config(PluginConfig):
+        numbers: int = 3
+
+    roles = ("speaker", "listener")
+    components = {"understood": "increment"}  # what its steps pay, summed over the episode
+    weights = {}
+
+    def tasks(self, split, seed):
+        return [Task(id=f"{split}-{n}", payload=n) for n in range(self.config.numbers)]
+
+    def reset(self, task, seed):
+        return {"number": task.payload, "heard": None, "answer": None}  # a state is a value
+
+    def stage(self, state):
+        return None if state["answer"] is None else ()  # who acts now: as team.order says; () is the end
+
+    def observe(self, state, role):
+        return f"number {state['number']}" if role == "speaker" else f"heard {state['heard']}"
+
+    async def step(self, state, actions, ctx):
+        said = {role: action.text for role, action in actions.items()}
+        if "speaker" in said:
+            return Step(state={**state, "heard": said["speaker"]})
+        right = said["listener"] == str(state["number"])
+        return Step(state={**state, "answer": said["listener"]}, scores={(TEAM, "understood"): float(right)})
+
+    def outcome(self, state):
+        return {"success": float(state["answer"] == str(state["number"]))}
+
+    def vocabulary(self):
+        return ["number", "heard", *WORDS, *map(str, range(self.config.numbers))]
+
+
+@hookimpl
+def register_environments(register):
+    register("signals", Signals)
