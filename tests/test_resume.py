@@ -132,3 +132,42 @@ def test_a_run_that_was_killed_resumes_to_the_same_end(tmp_path, uninterrupted, 
 @pytest.mark.parametrize("seed", range(100, 120))
 def test_twenty_runs_that_were_killed_resume_to_the_same_end(tmp_path, uninterrupted, seed):
     killed_and_resumed(tmp_path, uninterrupted, seed)
+
+
+def test_a_kill_between_the_best_checkpoint_and_its_mark_does_not_lose_the_mark(tmp_path):
+    coterie.train(MATRIX, out=tmp_path / "run")
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", keep=99)
+    best = store.marks()["best"]
+    (tmp_path / "run" / "checkpoints" / "best.json").unlink()
+    coterie.train(resume=tmp_path / "run", overrides=["schedule.steps=5"])
+    assert store.marks()["best"] == best
+
+
+def test_a_run_that_its_time_stopped_is_saved_where_it_stands(tmp_path):
+    found = coterie.train(
+        MATRIX,
+        overrides=["schedule.steps=100000", "schedule.stop_after=0.5", "schedule.checkpoint_every=0"],
+        out=tmp_path / "run",
+    )
+    assert not found.finished and 0 < found.step < 100_000
+    assert weights(tmp_path / "run")["step"] == found.step
+
+
+def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, caplog):
+    coterie.train(MATRIX, overrides=["schedule.keep_checkpoints=9"], out=tmp_path / "whole")
+    coterie.train(MATRIX, overrides=["schedule.keep_checkpoints=9"], out=tmp_path / "run")
+    damaged = next((tmp_path / "run" / "checkpoints" / "step-000004").glob("*.npz"))
+    damaged.write_bytes(damaged.read_bytes()[:-1] + b"x")
+    again = coterie.train(resume=tmp_path / "run")
+    assert again.finished and again.step == 4
+    assert "step-000004" in caplog.text and "step-000002" in caplog.text
+    same(tmp_path / "whole", tmp_path / "run")
+
+
+def test_two_processes_in_one_folder_are_refused(tmp_path):
+    coterie.train(MATRIX, out=tmp_path / "run")
+    from coterie.core.errors import RunFolderError
+    from coterie.core.record import RunFolder
+
+    with RunFolder.open(tmp_path / "run").claimed(), pytest.raises(RunFolderError, match="another process"):
+        coterie.train(resume=tmp_path / "run", overrides=["schedule.steps=5"])

@@ -117,6 +117,7 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
             run.checkpoint(0)
         begin = time.perf_counter()
         await train_loop(run)
+        run.checkpoint(run.done)  # where it was stopped, by whatever
         return TrainResult(
             run.folder.path,
             run.done,

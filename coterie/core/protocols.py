@@ -433,7 +433,6 @@ class TrainerContext:
     loss: Loss
     chat: Chat
     seed: int
-    total_steps: int
     deterministic: bool
     vocabulary: tuple[str, ...]
     needs: tuple[str, ...] = ()

@@ -62,6 +62,8 @@ class Run:
     credit_state: Any = None
     best: float = -math.inf
     """Best `val` success; never looks at test."""
+    best_step: int | None = None
+    """When that was."""
     metrics: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
@@ -118,7 +120,6 @@ class Run:
                 loss=self.loss,
                 chat=self.chat,
                 seed=config.seed,
-                total_steps=config.schedule.steps or 0,
                 deterministic=config.deterministic,
                 vocabulary=self.vocabulary,
                 needs=needs,
@@ -135,7 +136,11 @@ class Run:
         self.done = checkpoint.step
         self.credit_state = checkpoint.meta["credit_state"]
         self.best = -math.inf if checkpoint.meta["best"] is None else checkpoint.meta["best"]
+        self.best_step = checkpoint.meta["best_step"]
         self.seconds = float(checkpoint.meta["seconds"])
+        if self.store is not None and self.best_step in self.store.steps():
+            # A kill between a checkpoint and its mark must not lose the mark.
+            self.store.mark("best", self.best_step)
 
     async def close(self) -> None:
         await self.engine.close()
@@ -289,7 +294,8 @@ class Run:
             self.metrics |= {f"eval/{name}": value for name, value in found.flat().items()}
             self.metrics["time/evaluate"] = time.perf_counter() - begin
             better = found.success.mean > self.best
-            self.best = max(self.best, found.success.mean)
+            if better:
+                self.best, self.best_step = found.success.mean, step
             if self.folder is not None:
                 found.write(self.folder.eval / f"step-{step:06d}.json")
         self.done = step
@@ -319,6 +325,8 @@ class Run:
             {
                 "credit_state": self.credit_state,
                 "best": None if math.isinf(self.best) else self.best,
+                "best_step": self.best_step,
+                "total_steps": self.total_steps,
                 "config_digest": self.resolved.digest(),
                 "weights": self.trainer.digest(),
                 "seconds": self.seconds,

@@ -51,7 +51,6 @@ def opened(loss=None, train="full", policies=("p",), vocabulary=WORDS, seed=1, *
                 loss=loss or Loss(),
                 chat=None,
                 seed=seed,
-                total_steps=9,
                 deterministic=True,
                 vocabulary=vocabulary,
             )
@@ -302,7 +301,6 @@ def test_settings_that_nothing_would_read_are_refused(policy, path):
                     loss=Loss(),
                     chat=None,
                     seed=0,
-                    total_steps=1,
                     deterministic=True,
                     vocabulary=WORDS,
                 )

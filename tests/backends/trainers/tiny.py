@@ -72,7 +72,6 @@ def opened(
         loss=loss or PPOClip(),
         chat=AutoChat(),
         seed=seed,
-        total_steps=10,
         deterministic=True,
         vocabulary=WORDS,
         needs=tuple(needs),

@@ -1,0 +1,65 @@
+"""What the README says is so."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import coterie
+from coterie.core.plugins import plugins
+from coterie.core.recipes import load, recipes
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def test_the_environment_in_forty_lines_is_the_examples():
+    block = next(b for b in re.findall(r"```python\n(.*?)```", README, re.S) if "class Signals" in b)
+    assert block == (ROOT / "examples" / "signals.py").read_text()
+    body = block[block.index("class Signals") :]
+    assert len([line for line in body.splitlines() if line.strip()]) <= 40
+
+
+def test_the_example_learns_to_communicate(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(ROOT / "examples"))
+    if "signals" not in plugins().registry.names("environment"):
+        plugins().load_file(ROOT / "examples" / "signals.py")
+    recipe = ROOT / "examples" / "signals.yaml"
+    before = coterie.evaluate(recipe, samples=50).success.mean
+    coterie.train(recipe, out=tmp_path / "run")
+    after = coterie.evaluate(tmp_path / "run", samples=50).success.mean
+    assert before < 0.3 and after > 0.9
+
+
+def test_every_recipe_and_file_it_names_is_there():
+    names = {info.name for info in recipes()}
+    for name in re.findall(r"coterie (?:run|config|eval) ([a-z_]+)", README):
+        assert name in names, name
+    for path in re.findall(r"\]\(([^)#:]+)\)", README):
+        assert (ROOT / path).exists(), path
+    for path in re.findall(r"`((?:coterie|benchmarks|examples|docs)/[\w/.]+)`", README):
+        assert (ROOT / path).exists(), path
+
+
+@pytest.mark.parametrize("line", re.findall(r"^coterie run (plan_path[^#\n]*)", README, re.M))
+def test_the_run_commands_resolve(line):
+    words = line.split()
+    scale = words[words.index("--scale") + 1] if "--scale" in words else None
+    load(words[0], scale=scale, overrides=[word for word in words[1:] if "=" in word])
+
+
+def test_the_quickstarts_table_is_the_committed_result():
+    rows = json.loads((ROOT / "benchmarks" / "results" / "quickstart.json").read_text())["seeds"]
+    for row in rows:
+        cells = [
+            f"{row[when][key]['mean']:.3f} [{row[when][key]['ci95'][0]:.3f}, {row[when][key]['ci95'][1]:.3f}]"
+            for key in ("success", "success_greedy")
+            for when in ("before", "after")
+        ]
+        assert f"| {row['seed']} | " + " | ".join(cells) + " |" in README
+        assert all(
+            row["after"][key]["mean"] - row["before"][key]["mean"] >= 0.35 for key in ("success", "success_greedy")
+        )
