@@ -33,7 +33,12 @@ SCRIPTS = {
     "bare": "bare_loop.py",
     "trl": "trl_step.py",
     "comlrl": "comlrl_step.py",
+    "comlrl_own": "comlrl_step.py",
 }
+
+OWN = {"siblings": 4, "agents": 2, "rollout-buffer": 2}
+"""CoMLRL's defaults, for peer `comlrl_own`: 4 generations of 2 agents a prompt, an optimiser step per 2
+prompts. 32 prompts are then 256 sequences as well. `comlrl` has the siblings of the others: it is quicker."""
 
 NEW_TOKENS = 64
 
@@ -51,7 +56,7 @@ class Case:
 CASES = {
     "short": Case(prompts=8, siblings=8, prompt_tokens=32, targets={"bare": 1.0, "trl": 1.2}),
     "long": Case(prompts=8, siblings=8, prompt_tokens=512, targets={"bare": 2.0, "trl": 2.0}),
-    "wide": Case(prompts=32, siblings=8, prompt_tokens=32, targets={"comlrl": 5.0}),
+    "wide": Case(prompts=32, siblings=8, prompt_tokens=32, targets={"comlrl_own": 5.0}),
 }
 
 console = Console()
@@ -69,6 +74,8 @@ def main() -> int:
             for threads, policy in thread_settings(args):
                 for repeat in range(args.repeats):
                     for peer, python in pythons.items():
+                        if peer == "comlrl_own" and case_name != "wide":
+                            continue  # its batch is the same in all cases
                         setting = {"case": case_name, "threads": threads, "wait_policy": policy}
                         runs.append(measure(peer, python, setting, repeat, args, Path(scratch)))
                 # Written as it goes: the whole takes long, and what was measured should not be lost.
@@ -124,6 +131,8 @@ def interpreters(args: argparse.Namespace) -> dict[str, Path]:
             found[peer] = args.python
         else:
             found[peer] = given[peer] or environment(args.venvs / peer, REQUIREMENTS[peer])
+    if "comlrl_own" in found:
+        found["comlrl_own"] = given["comlrl"] or environment(args.venvs / "comlrl", REQUIREMENTS["comlrl"])
     return found
 
 
@@ -167,6 +176,8 @@ def measure(
         "warmup": args.warmup,
         "json": report,
     }
+    if peer == "comlrl_own":
+        options |= OWN
     command = [str(python), str(HERE / "peers" / SCRIPTS[peer])]
     command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
     run: dict[str, Any] = {"peer": peer, **setting, "repeat": repeat}
@@ -186,6 +197,8 @@ def measure(
         console.print(f"[red]{label} failed[/red]\n{failure}", markup=not failure)
         return run
     run |= json.loads(report.read_text(encoding="utf-8"))
+    if peer == "comlrl_own":
+        run["name"] += ", its defaults"
     console.print(f"{label} {run['median_tokens_per_second']:,.0f} tokens/s")
     return run
 

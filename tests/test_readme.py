@@ -60,6 +60,5 @@ def test_the_quickstarts_table_is_the_committed_result():
             for when in ("before", "after")
         ]
         assert f"| {row['seed']} | " + " | ".join(cells) + " |" in README
-        assert all(
-            row["after"][key]["mean"] - row["before"][key]["mean"] >= 0.35 for key in ("success", "success_greedy")
-        )
+        for key in ("success", "success_greedy"):
+            assert row["after"][key]["mean"] - row["before"][key]["mean"] >= 0.35

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny transformer: every mixture of trained and frozen policies, swaps, and what a run writes."""
+"""Whole runs on a tiny transformer: mixtures of trained and frozen policies, swaps, what a run writes."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from coterie.core.recipes import load
 from coterie.core.record import read_rollouts
 
 KINDS = ("full", "lora", "none")
-TINY = {"init": "qwen3", "hidden_size": 32, "layers": 1, "heads": 2, "head_dim": 16, "mlp_size": 64, "context": 64}
+TINY = {"init": "qwen3", "hidden_size": 32, "layers": 1, "heads": 2, "head_dim": 16, "mlp_size": 64}
 SMOKE = ["schedule.steps=2", "schedule.tasks_per_step=4", "sampler.branches=4", "schedule.checkpoint_every=1"]
 
 
@@ -32,7 +32,7 @@ def policy(kind):
 def team(policies, planner, executor):
     """A configuration of the small grid with these policies."""
     return {
-        "env": {"type": "plan_path", "size": 3, "wall_density": 0.1, "max_moves": 3, "plan_language": "moves"},
+        "env": {"type": "plan_path", "size": 3, "wall_density": 0.1, "plan_language": "moves"},
         "team": {
             "order": ["planner", "executor"],
             "max_turns": 1,
@@ -129,7 +129,7 @@ def test_swapping_two_roles_of_one_policy_is_refused():
 
 
 def test_the_rollouts_file_is_enough_to_compute_the_advantages_again(per_role):
-    rows = [json.loads(line) for line in (per_role / "rollouts" / "step-000001.jsonl").read_text().splitlines()]
+    rows = read_rollouts(per_role / "rollouts" / "step-000001.jsonl")
     groups: dict[tuple[str, str], list[dict]] = {}
     for row in rows:
         if row["kind"] == "branch":

@@ -9,7 +9,6 @@ connections are made in `open` and given back in `close`, where a kind has them.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -20,29 +19,65 @@ from coterie.core.types import (
     Briefing,
     Call,
     Credit,
-    Joint,
     Key,
     Message,
     Metrics,
-    Node,
-    Notes,
     Past,
     Prompt,
     Request,
     Sample,
     Sampling,
-    Scores,
     Step,
     Task,
     Tree,
     Weights,
 )
+from coterie.core.views import (
+    ActionView as ActionView,
+)
+from coterie.core.views import (
+    Batch as Batch,
+)
+from coterie.core.views import (
+    Demonstration as Demonstration,
+)
+from coterie.core.views import (
+    EngineContext as EngineContext,
+)
+from coterie.core.views import (
+    EpisodeView as EpisodeView,
+)
+from coterie.core.views import (
+    JointView as JointView,
+)
+from coterie.core.views import (
+    Plan as Plan,
+)
+from coterie.core.views import (
+    SiblingsView as SiblingsView,
+)
+from coterie.core.views import (
+    StepContext as StepContext,
+)
+from coterie.core.views import (
+    Surrogate as Surrogate,
+)
+from coterie.core.views import (
+    Team as Team,
+)
+from coterie.core.views import (
+    TokenBatch as TokenBatch,
+)
+from coterie.core.views import (
+    TrainerContext as TrainerContext,
+)
+from coterie.core.views import (
+    View as View,
+)
 
 if TYPE_CHECKING:
-    from coterie.core.config import PolicyConfig, RunConfig
-    from coterie.core.gathering import Strands
+    from coterie.core.config import RunConfig
     from coterie.core.play import Play
-    from coterie.core.scoring import Mix
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -115,16 +150,6 @@ class TaskSource(Protocol):
     def __getitem__(self, index: int) -> Task: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepContext:
-    """What an environment's step may use besides its arguments."""
-
-    task: Task
-    turn: int
-    seed: int
-    """Keyed by the joint: the environment's own randomness derives from it."""
-
-
 @runtime_checkable
 class Role(Protocol):
     """A seat: how a prompt is written and an answer is read."""
@@ -137,61 +162,6 @@ class Role(Protocol):
 
     # Optional: vocabulary() -> Iterable[str]; remembers: bool = True makes the prompt a conversation:
     # earlier prompts and answers of this role come before the rendered messages.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ActionView:
-    """What a source of scope `action` sees: one role's one action."""
-
-    task: Task
-    turn: int
-    role: str
-    observation: Any
-    messages: tuple[Message, ...]
-    action: Action
-    state: Any
-    """Before the action."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JointView:
-    """What a source of scope `joint` sees: one played combination."""
-
-    task: Task
-    turn: int
-    actions: Mapping[str, Action]
-    state: Any
-    """Before."""
-    after: Any
-    """State reached."""
-    emitted: Mapping[tuple[str, str], float | None]
-    """Scores that the environment's step gave."""
-    info: Mapping[str, Any]
-    terminal: bool
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SiblingsView:
-    """What a source of scope `siblings` sees: all branches of one decision, to be ranked together."""
-
-    task: Task
-    turn: int
-    role: str
-    observation: Any
-    actions: tuple[Action, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EpisodeView:
-    """What a source of scope `episode` sees: one path from root to leaf."""
-
-    task: Task
-    path: tuple[tuple[Node, int], ...]
-    """(node, joint taken)."""
-    leaf: Joint
-
-
-View = ActionView | JointView | SiblingsView | EpisodeView
 
 
 @runtime_checkable
@@ -248,43 +218,6 @@ class AdvantageEstimator(Protocol):
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
-    """How trees are sampled, as an estimator's `check` sees it."""
-
-    chains: int
-    branches: int
-    expand: str
-    pairing: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
-    """What an estimator is given."""
-
-    trees: Sequence[Tree]
-    scores: Scores
-    notes: Notes
-    mix: Mix
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
-    """Who plays, in which order, with which policy."""
-
-    roles: Mapping[str, Role]
-    order: tuple[tuple[str, ...], ...]
-    """Stages; roles in one stage act at once."""
-    max_turns: int
-    policies: Mapping[str, str]
-    """role -> policy."""
-    trainable: Mapping[str, bool]
-    """policy -> whether it is trained."""
-    transition: TransitionMode
-    tools: Mapping[str, tuple[Tool, ...]]
-    max_tool_turns: int = 4
-
-
 @runtime_checkable
 class Loss(Protocol):
     """A per-token surrogate, in any array library.
@@ -301,29 +234,6 @@ class Loss(Protocol):
     """Coefficient of the entropy bonus; the trainer adds it, for it needs the whole distribution."""
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate: ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenBatch:
-    """Flat arrays over sampled tokens, shape (N,)."""
-
-    logprobs: Any
-    """Of the weights being trained."""
-    behaviour: Any
-    """Of the weights that sampled."""
-    advantages: Any
-    ref_logprobs: Any | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Surrogate:
-    """What a loss says of every token, shape (N,)."""
-
-    value: Any
-    slope: Any
-    """d value / d logprobs."""
-    metrics: Mapping[str, Any]
-    """Per-token quantities whose token mean is reported, e.g. `clip_fraction`."""
 
 
 @runtime_checkable
@@ -381,19 +291,6 @@ class Engine(Protocol):
     async def close(self) -> None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EngineContext:
-    """What an engine is opened with."""
-
-    policies: Mapping[str, PolicyConfig]
-    chat: Chat
-    strands: Strands
-    """Counts live strands of play: an in-process engine forms a batch when all of them wait."""
-    deterministic: bool
-    vocabulary: tuple[str, ...]
-    """Words that the environment and the roles write; for `tokenizer: words`."""
-
-
 @runtime_checkable
 class Trainer(Protocol):
     """Owns the weights of all policies, and updates them."""
@@ -423,28 +320,6 @@ class Trainer(Protocol):
 
     # Optional, together: bases() -> {name: policies that start from the same weights}, and
     # async warm_start(policy, demonstrations, config) -> Metrics, which trains the start of all of those.
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerContext:
-    """What a trainer is opened with."""
-
-    policies: Mapping[str, PolicyConfig]
-    loss: Loss
-    chat: Chat
-    seed: int
-    deterministic: bool
-    vocabulary: tuple[str, ...]
-    needs: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Demonstration:
-    """One supervised pair for a warm start."""
-
-    policy: str
-    messages: tuple[Message, ...]
-    completion: str
 
 
 @runtime_checkable

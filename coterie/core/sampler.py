@@ -11,18 +11,27 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from pydantic import Field
 
 from coterie.core.config import PluginConfig
 from coterie.core.errors import CoterieError
+from coterie.core.growth import (
+    Place,
+    Played,
+    acting,
+    argmax,
+    following,
+    joint_values,
+    made_joint,
+    with_joints,
+)
 from coterie.core.play import Asked, Play
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import ActionView, JointView, Plan, SiblingsView
 from coterie.core.scoring import SELECTION_SCOPES, joint_reward, score_selection
-from coterie.core.types import Fault, Joint, Key, Node, Past, Sampling, Step, Task, Tree, committed
+from coterie.core.types import Fault, Key, Node, Past, Sampling, Step, Task, Tree, committed
 
 
 class SamplingSettings(PluginConfig):
@@ -37,30 +46,6 @@ class SamplingSettings(PluginConfig):
     def over(self, base: Sampling) -> Sampling:
         given = {name: value for name, value in self if value is not None}
         return Sampling(**{**{name: getattr(base, name) for name in Sampling.__slots__}, **given})
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """Where play stands: the state, and who is to act."""
-
-    key: Key
-    state: Any
-    turn: int
-    stage: int
-    roles: tuple[str, ...]
-    history: Mapping[str, tuple[Past, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Played:
-    """One joint that was stepped, before it is known which go on."""
-
-    pick: Mapping[str, int]
-    step: Step | Fault
-    following: tuple[int, int, tuple[str, ...]] | None
-    """(turn, stage, roles) of what comes next; None where the episode ends here."""
-    terminal: bool
-    recombined: bool = False
 
 
 class TreeSampler(Plugin):
@@ -123,7 +108,7 @@ class TreeSampler(Plugin):
         """
         root = Key(task.id, epoch, chain)
         state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
-        roles = _acting(ctx, state, 0)
+        roles = acting(ctx, state, 0)
         if not roles:
             raise CoterieError(f"task {task.id} is over before anybody acts")
         node = await self._grow(task, Place(root, state, 0, 0, roles, {}), ctx)
@@ -187,8 +172,8 @@ class TreeSampler(Plugin):
         step = await ctx.step(task, place.key.of_joint(index), place.turn, place.state, actions)
         if isinstance(step, Fault):
             return Played(pick, step, None, False, recombined)
-        following, terminal = _following(ctx, place, step)
-        return Played(pick, step, following, terminal, recombined)
+        then, terminal = following(ctx, place, step)
+        return Played(pick, step, then, terminal, recombined)
 
     async def _score(
         self,
@@ -274,7 +259,7 @@ class TreeSampler(Plugin):
             return sound, "all"
         if self.config.expand == "sampled":
             return [sound[ctx.seed(key, "expand") % len(sound)]], "sampled"
-        best = _argmax(_joint_values(node, played, ctx))
+        best = argmax(joint_values(node, played, ctx))
         if best is None:
             return [sound[ctx.seed(key, "expand") % len(sound)]], "uniform (all missing)"
         if self.config.commit == "per_role" and len(node.decisions) > 1:
@@ -285,7 +270,7 @@ class TreeSampler(Plugin):
         self, task: Task, place: Place, node: Node, asked: Sequence[Asked], played: list[Played], ctx: Play
     ) -> int:
         """Play the combination of each role's best branch; returns its index among the played."""
-        view = _with_joints(node, played)
+        view = with_joints(node, played)
         pick = {}
         for role in place.roles:
             values: list[float | None] = [None] * self.config.branches
@@ -293,7 +278,7 @@ class TreeSampler(Plugin):
                 reward = joint_reward(view, index, role, ctx.scores, ctx.mix)
                 if reward is not None and (values[one.pick[role]] is None or reward > values[one.pick[role]]):  # type: ignore[operator]
                     values[one.pick[role]] = reward
-            pick[role] = _argmax(values) or 0
+            pick[role] = argmax(values) or 0
         for index, one in enumerate(played):
             if one.pick == pick:
                 return index
@@ -352,7 +337,7 @@ class TreeSampler(Plugin):
             else {}
         )
         joints = tuple(
-            _joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)
+            made_joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)
         )
         return Node(
             key=node.key,
@@ -364,70 +349,3 @@ class TreeSampler(Plugin):
             expanded=tuple(chosen),
             rule=rule,
         )
-
-
-def _acting(ctx: Play, state: Any, stage: int) -> tuple[str, ...]:
-    own = ctx.environment.stage(state)
-    return ctx.team.order[stage] if own is None else own
-
-
-def _following(ctx: Play, place: Place, step: Step) -> tuple[tuple[int, int, tuple[str, ...]] | None, bool]:
-    """((turn, stage, roles) of the next node or None, whether the environment says it is over)."""
-    own = ctx.environment.stage(step.state)
-    if own == ():
-        return None, True
-    over = step.turn_over or (own is None and place.stage + 1 >= len(ctx.team.order))
-    turn, stage = (place.turn + 1, 0) if over else (place.turn, place.stage + 1)
-    if turn >= ctx.team.max_turns:
-        return None, False
-    return (turn, stage, ctx.team.order[stage] if own is None else own), False
-
-
-def _joint(one: Played, child: Node | None, expanded: bool, ctx: Play) -> Joint:
-    if isinstance(one.step, Fault):
-        return Joint(pick=one.pick, state_digest="", cut=True, recombined=one.recombined, fault=one.step)
-    ended = one.following is None
-    return Joint(
-        pick=one.pick,
-        state_digest=ctx.digest(one.step.state),
-        terminal=one.terminal,
-        cut=ended and not one.terminal,
-        child=child,
-        info=one.step.info,
-        outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
-        recombined=one.recombined,
-    )
-
-
-def _with_joints(node: Node, played: Sequence[Played]) -> Node:
-    joints = tuple(
-        Joint(
-            pick=one.pick,
-            state_digest="",
-            recombined=one.recombined,
-            fault=one.step if isinstance(one.step, Fault) else None,
-        )
-        for one in played
-    )
-    return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
-
-
-def _joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float | None]:
-    """What a joint is worth to the choice: the sum of what it pays the roles that acted."""
-    view = _with_joints(node, played)
-    values: list[float | None] = []
-    for index in range(len(played)):
-        rewards = [joint_reward(view, index, role, ctx.scores, ctx.mix) for role in node.decisions]
-        values.append(
-            None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
-        )
-    return values
-
-
-def _argmax(values: Sequence[float | None]) -> int | None:
-    """The first of the largest; None where all are missing."""
-    best: int | None = None
-    for index, value in enumerate(values):
-        if value is not None and (best is None or value > values[best]):  # type: ignore[operator]
-            best = index
-    return best

@@ -43,17 +43,18 @@ def build(
     """
     if kind not in PROTOCOL:
         raise PluginError(f"'{kind}' is no kind that a run is made of", mend=did_you_mean(kind, PROTOCOL))
-    table = as_table(table if isinstance(table, str) else dict(table))
-    name = name or (_last(str(table.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else "")
+    own: dict[str, Any] = as_table(table if isinstance(table, str) else dict(table))
+    if not name:
+        name = _last(str(own.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
     if order is None:
         order = [name if kind == "role" else "solver"]
-    environment = as_table(table if kind == "environment" else env or f"{TOY}:Ledger")
+    environment = as_table(own if kind == "environment" else env or f"{TOY}:Ledger")
     shop = Workshop(_config(environment, order, run))
     shop.environment = shop.make("environment", environment, "env")
     if kind == "environment":
         return shop.environment
     path = f"team.roles.{name}" if kind == "role" else ".".join(filter(None, (_table_of(kind), name)))
-    return shop.make(kind, table, path, name)
+    return shop.make(kind, own, path, name)
 
 
 def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[str, Any]) -> RunConfig:

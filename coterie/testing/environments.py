@@ -49,7 +49,7 @@ def check_environment(
 
     - It has what `protocols.Environment` asks for; components are of a known kind, weights are numbers.
     - Tasks: ids are unique and in one split only (with `disjoint="content"`, so are payloads); a task that is
-      asked for twice is equal; tasks can be pickled. A split other than train may be refused with a UserError.
+      asked for twice is equal; tasks can be pickled. Splits other than train may be refused with a UserError.
     - Equal states have equal digests: after a second reset, and after a way through pickle.
     - A state is a value: `stage`, `observe`, `step` and `outcome` leave it as it was, and what `observe`
       handed out may be overwritten without harm. A branch that is stepped changes nothing in its siblings.
@@ -122,8 +122,14 @@ def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str)
             )
             mine.add(task.id)
             mark = fingerprint(task)
-            require(mark == fingerprint(same), f"'{task.id}' is another task when asked for twice", where=where)
-            require(mark == fingerprint(copied(task, where)), f"'{task.id}' is another after pickling", where=where)
+            require(
+                mark == fingerprint(same), f"'{task.id}' is another task when asked for twice", where=where
+            )
+            require(
+                mark == fingerprint(copied(task, where)),
+                f"'{task.id}' is another after pickling",
+                where=where,
+            )
             if disjoint == "content":
                 other = contents.setdefault(fingerprint(task.payload), split)
                 require(
@@ -179,7 +185,9 @@ class _Referee:
         before = self.digest(state), fingerprint(state)
         yield
         after = self.digest(state), fingerprint(state)
-        require(before == after, "changed the state that it was given", where=f"{self.name}.{what}", mend=_A_VALUE)
+        require(
+            before == after, "changed the state that it was given", where=f"{self.name}.{what}", mend=_A_VALUE
+        )
 
     def _reset(self, task: Task, seed: int) -> Any:
         where = f"{self.name}.reset"
@@ -210,7 +218,9 @@ class _Referee:
         pickled(seen, where)
         mark = fingerprint(seen)
         same = mark == fingerprint(lent)
-        require(same, "shows something else when asked twice", where=where, mend="no draws here: use the state's")
+        require(
+            same, "shows something else when asked twice", where=where, mend="no draws here: use the state's"
+        )
         before = fingerprint(state)
         spoil(lent)
         with guarded(where):
@@ -231,7 +241,9 @@ class _Referee:
             with self._untouched(state, "diagnose"), guarded(where):
                 said = own(state, role)
                 said = await said if inspect.isawaitable(said) else said
-            require(isinstance(said, str), f"returned {said!r}", where=where, mend="a text, empty for nothing")
+            require(
+                isinstance(said, str), f"returned {said!r}", where=where, mend="a text, empty for nothing"
+            )
 
     async def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:
         own = getattr(self.env, "demonstrate", None)
@@ -276,12 +288,22 @@ class _Referee:
 
     def _mark(self, step: Step) -> tuple[Any, ...]:
         scores = sorted((str(place), value) for place, value in step.scores.items())
-        return (self.digest(step.state), fingerprint(step.state)), scores, fingerprint(step.info), step.turn_over
+        return (
+            (self.digest(step.state), fingerprint(step.state)),
+            scores,
+            fingerprint(step.info),
+            step.turn_over,
+        )
 
     def _sound(self, step: Step, acted: tuple[str, ...], where: str) -> None:
         require_scores(step.scores, self.env, acted, where)
         require(isinstance(step.turn_over, bool), f"turn_over is {step.turn_over!r}", where=where)
-        require(isinstance(step.info, Mapping), f"info is a {type(step.info).__name__}", where=where, mend="a table")
+        require(
+            isinstance(step.info, Mapping),
+            f"info is a {type(step.info).__name__}",
+            where=where,
+            mend="a table",
+        )
         with guarded(f"{where}: info", "plain data: texts, numbers, lists and tables"):
             to_json({"info": step.info})
         self._survives_pickling(step.state, where)

@@ -31,7 +31,11 @@ class Players:
         return {role: self._action(role, observation, rng) for role, observation in seen.items()}
 
     def _action(self, role: str, observation: Any, rng: np.random.Generator) -> Action:
-        said = self.act(role, observation, rng) if callable(self.act) else self.act[rng.integers(len(self.act))]
+        said = (
+            self.act(role, observation, rng)
+            if callable(self.act)
+            else self.act[int(rng.integers(len(self.act)))]
+        )
         if isinstance(said, Action):
             return said
         if isinstance(said, str) and role in self.seats:
@@ -42,7 +46,9 @@ class Players:
         return Action(calls=(), text=str(said), parsed=said)
 
 
-def players(roles: Sequence[str], act: Act, order: Any = None, seats: Mapping[str, Any] | None = None) -> Players:
+def players(
+    roles: Sequence[str], act: Act, order: Any = None, seats: Mapping[str, Any] | None = None
+) -> Players:
     """Players in this order; by default one stage a role."""
     return Players(as_tuple(order or list(roles)), act, seats or {})
 
@@ -68,7 +74,9 @@ def moment(env: Any, state: Any, turn: int, stage: int, team: Players) -> Moment
     with guarded(where):
         own = env.stage(state)
     named = own is None or (isinstance(own, tuple) and all(isinstance(role, str) for role in own))
-    require(named, f"returned {own!r}", where=where, mend="a tuple of roles, () where the game is over, or None")
+    require(
+        named, f"returned {own!r}", where=where, mend="a tuple of roles, () where the game is over, or None"
+    )
     if own is None:
         require(
             stage < len(team.order),
@@ -192,7 +200,12 @@ def episode_view(played: Sequence[Played], env: Any) -> EpisodeView:
             outcome=env.outcome(one.step.state) if one.over else None,
         )
         node = Node(
-            key=key, turn=one.now.turn, stage=one.now.stage, decisions=decisions, joints=(joint,), expanded=(0,)
+            key=key,
+            turn=one.now.turn,
+            stage=one.now.stage,
+            decisions=decisions,
+            joints=(joint,),
+            expanded=(0,),
         )
         path.append((node, 0))
         key = key.child(0)

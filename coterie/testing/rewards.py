@@ -58,11 +58,18 @@ def check_reward(
         ConformanceError: what is wrong, where, and how to mend it.
     """
     name = require_kind(source, "reward")
-    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", mend=f"one of {list(SCOPES)}")
+    require(
+        source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", mend=f"one of {list(SCOPES)}"
+    )
     with guarded(name):
         require_components(source, name)
     require(source.components, "are none", where=f"{name}.components")
-    require(finite(source.policy_fault), f"is {source.policy_fault!r}", where=f"{name}.policy_fault", mend="a number")
+    require(
+        finite(source.policy_fault),
+        f"is {source.policy_fault!r}",
+        where=f"{name}.policy_fault",
+        mend="a number",
+    )
 
     async def go() -> None:
         asked = list(views)
@@ -123,7 +130,12 @@ async def _scores(source: Any, view: Any, name: str, repeats: bool) -> None:
         if isinstance(view, SiblingsView):
             count = len(view.actions)
             rows = isinstance(answer, Sequence) and len(answer) == count
-            require(rows, f"returned {answer!r} for {count} branches", where=where, mend="a list, one table a branch")
+            require(
+                rows,
+                f"returned {answer!r} for {count} branches",
+                where=where,
+                mend="a list, one table a branch",
+            )
         for table in answer if isinstance(view, SiblingsView) else [answer]:
             require_scores(table, source, _roles(view), where)
     same = fingerprint(answers[0]) == fingerprint(answers[-1])
@@ -141,7 +153,9 @@ async def _ask(source: Any, view: Any, where: str) -> Any:
         with guarded(where, "coterie.PolicyFault for what the output caused"):
             answer = source.score(view)
             if not inspect.isawaitable(answer):
-                raise ConformanceError("is not asynchronous", where=where, mend="write it as `async def score`")
+                raise ConformanceError(
+                    "is not asynchronous", where=where, mend="write it as `async def score`"
+                )
             return await answer
     except ConformanceError as error:
         if isinstance(error.__cause__, PolicyFault):

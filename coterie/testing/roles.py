@@ -35,9 +35,9 @@ def check_role(
 ) -> None:
     """Check a role on observations and texts.
 
-    - `render` returns at least one {"role": "system" | "user" | "assistant" | "tool", "content": text}; the same
-      briefing gives the same messages; the briefing stays as it was. It is asked in the first turn, and in a
-      second one with a history.
+    - `render` returns at least one {"role": "system" | "user" | "assistant" | "tool", "content": text}; the
+      same briefing gives the same messages; the briefing stays as it was. It is asked in the first turn, and
+      in a second one with a history.
     - `parse` returns a value, the same each time, or raises `PolicyFault`; nothing else, whatever the text:
       empty, huge, unbalanced, in another script. The value can be pickled, the observation stays as it was,
       and no text takes longer than 5 s.
@@ -102,10 +102,17 @@ def _renders(role: Any, kind: str, briefing: Briefing, notes: Sequence[str]) -> 
         text = isinstance(message["content"], str)
         require(text, f"the content {message['content']!r} is no text", where=where)
     same = list(messages) == list(again)
-    require(same, "an equal briefing gave other messages", where=where, mend="no draws, no memory between calls")
+    require(
+        same, "an equal briefing gave other messages", where=where, mend="no draws, no memory between calls"
+    )
     prompt = " ".join(message["content"] for message in messages)
     for note in notes:
-        require(note in prompt, f"the note {note!r} is not in the prompt", where=where, mend="write briefing.notes")
+        require(
+            note in prompt,
+            f"the note {note!r} is not in the prompt",
+            where=where,
+            mend="write briefing.notes",
+        )
 
 
 def _parses(role: Any, kind: str, text: str, observation: Any) -> bool:

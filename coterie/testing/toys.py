@@ -7,22 +7,26 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+from coterie.core.batching import Length
 from coterie.core.config import PluginConfig
 from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import StepContext, Surrogate, TokenBatch
+from coterie.core.protocols import Codec, ComponentKind, StepContext, Surrogate, TokenBatch
 from coterie.core.types import TEAM, Action, Briefing, Call, Message, Prompt, Request, Step, Task, Weights
 
 
 class Ledger(Plugin):
-    """Roles write digits; each pays the team its value and its writer a tenth. The state is what was written."""
+    """Roles write digits; each pays the team its value and its writer a tenth.
+
+    The state is what was written.
+    """
 
     class Config(PluginConfig):
         tasks: int = 4
 
     config: Config
     roles: tuple[str, ...] = ()
-    components = {"sum": "increment", "own": "increment"}
+    components: Mapping[str, ComponentKind] = {"sum": "increment", "own": "increment"}
     weights: Mapping[str, float] = {}
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:
@@ -80,7 +84,11 @@ class Quiet:
 class LetterCodec:
     """One id a letter; 0 ends a call."""
 
-    context = None
+    stop_ids: frozenset[int] = frozenset((0,))
+
+    @property
+    def context(self) -> int | None:
+        return None
 
     def encode(
         self, messages: Sequence[Message], previous: Call | None = None, previous_messages: Any = ()
@@ -90,6 +98,9 @@ class LetterCodec:
 
     def decode(self, call: Call) -> str:
         return "".join(chr(index) for index in call.token_ids if index)
+
+    def encode_completion(self, text: str) -> tuple[int, ...]:
+        return (*map(ord, text), 0)
 
 
 class LetterEngine:
@@ -109,7 +120,7 @@ class LetterEngine:
 
     async def close(self) -> None: ...
 
-    def codec(self, policy: str) -> LetterCodec:
+    def codec(self, policy: str) -> Codec:
         return LetterCodec()
 
     async def generate(self, request: Request) -> Call:
@@ -167,7 +178,11 @@ class LetterTokenizer:
         )
 
     def apply_chat_template(
-        self, messages: Sequence[Message], tokenize: bool = False, add_generation_prompt: bool = True, **how: Any
+        self,
+        messages: Sequence[Message],
+        tokenize: bool = False,
+        add_generation_prompt: bool = True,
+        **how: Any,
     ) -> str:
         turns = [f"<turn>{message['role']}\n{message['content']}<end>\n" for message in messages]
         return "".join(turns) + ("<turn>assistant\n" if add_generation_prompt else "")
@@ -177,7 +192,7 @@ class PolicyGradient:
     """A loss: -A r, with the ratio r to the behaviour policy."""
 
     needs: tuple[str, ...] = ()
-    length = "token_mean"
+    length: Length = "token_mean"
     entropy = 0.0
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:

@@ -1,7 +1,8 @@
 """Break each invariant of the design, and see its tests fail.
 
 A mutation is one line of the source changed in a copy of the tree; the tests named beside it must then
-fail, and they pass on the copy unchanged. A mutation whose text is gone from the source fails too: move it along.
+fail, and they pass on the copy unchanged. A mutation whose text is gone from the source fails too: move it
+along.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A plugin package as strangers get it: a wheel, installed by pip into a fresh venv, broken ones beside it."""
+"""A plugin package as strangers get it: a wheel, installed by pip in a fresh venv, broken ones beside it."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_the_plugin_is_listed_and_the_broken_ones_are_named_with_their_errors(fr
 def test_a_run_uses_its_environment_role_reward_and_estimator(fresh):
     coterie(fresh, "run", "countdown", "--out", "out")
     rows = [json.loads(line) for line in (fresh / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert len(rows) == 30
+    assert len(rows) == 60
     assert rows[0]["sign/credited"] > 0 and rows[0]["score/counter/brief"] is not None
     assert rows[-1]["eval/success"] > 0.9 > rows[0]["success_committed"]
 

@@ -1,0 +1,102 @@
+"""The steps of a tree's growth: where play stands, what was played, what comes next, which is best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core.play import Play
+from coterie.core.scoring import joint_reward
+from coterie.core.types import Fault, Joint, Key, Node, Past, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where play stands: the state, and who is to act."""
+
+    key: Key
+    state: Any
+    turn: int
+    stage: int
+    roles: tuple[str, ...]
+    history: Mapping[str, tuple[Past, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One joint that was stepped, before it is known which go on."""
+
+    pick: Mapping[str, int]
+    step: Step | Fault
+    following: tuple[int, int, tuple[str, ...]] | None
+    """(turn, stage, roles) of what comes next; None where the episode ends here."""
+    terminal: bool
+    recombined: bool = False
+
+
+def acting(ctx: Play, state: Any, stage: int) -> tuple[str, ...]:
+    own = ctx.environment.stage(state)
+    return ctx.team.order[stage] if own is None else own
+
+
+def following(ctx: Play, place: Place, step: Step) -> tuple[tuple[int, int, tuple[str, ...]] | None, bool]:
+    """((turn, stage, roles) of the next node or None, whether the environment says it is over)."""
+    own = ctx.environment.stage(step.state)
+    if own == ():
+        return None, True
+    over = step.turn_over or (own is None and place.stage + 1 >= len(ctx.team.order))
+    turn, stage = (place.turn + 1, 0) if over else (place.turn, place.stage + 1)
+    if turn >= ctx.team.max_turns:
+        return None, False
+    return (turn, stage, ctx.team.order[stage] if own is None else own), False
+
+
+def made_joint(one: Played, child: Node | None, expanded: bool, ctx: Play) -> Joint:
+    if isinstance(one.step, Fault):
+        return Joint(pick=one.pick, state_digest="", cut=True, recombined=one.recombined, fault=one.step)
+    ended = one.following is None
+    return Joint(
+        pick=one.pick,
+        state_digest=ctx.digest(one.step.state),
+        terminal=one.terminal,
+        cut=ended and not one.terminal,
+        child=child,
+        info=one.step.info,
+        outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
+        recombined=one.recombined,
+    )
+
+
+def with_joints(node: Node, played: Sequence[Played]) -> Node:
+    joints = tuple(
+        Joint(
+            pick=one.pick,
+            state_digest="",
+            recombined=one.recombined,
+            fault=one.step if isinstance(one.step, Fault) else None,
+        )
+        for one in played
+    )
+    return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
+
+
+def joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float | None]:
+    """What a joint is worth to the choice: the sum of what it pays the roles that acted."""
+    view = with_joints(node, played)
+    values: list[float | None] = []
+    for index in range(len(played)):
+        rewards = [joint_reward(view, index, role, ctx.scores, ctx.mix) for role in node.decisions]
+        values.append(
+            None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
+        )
+    return values
+
+
+def argmax(values: Sequence[float | None]) -> int | None:
+    """The first of the largest; None where all are missing."""
+    best: int | None = None
+    for index, value in enumerate(values):
+        if value is not None and (best is None or value > values[best]):  # type: ignore[operator]
+            best = index
+    return best
