@@ -136,7 +136,7 @@ def _sound(credit: Credit, forest: Forest, name: str) -> None:
                 where=where,
                 mend="node.key.of_branch(role, b)",
             )
-            require(np.isfinite(value).all(), f"is {value!r}", where=where, mend="leave the key out instead")
+            require(np.isfinite(value).all(), f"is {value}", where=where, mend="leave the key out instead")
             count = forest.tokens[key]
             require(
                 np.ndim(value) == 0 or np.shape(value) == (count,),
@@ -145,7 +145,7 @@ def _sound(credit: Credit, forest: Forest, name: str) -> None:
                 mend="one number, or one a token",
             )
             require(
-                table != "weight" or value >= 0, f"is {value!r}", where=where, mend="a weight is not negative"
+                table != "weight" or value >= 0, f"is {value}", where=where, mend="a weight is not negative"
             )
     for key in credit.advantage:
         require(

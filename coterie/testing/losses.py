@@ -64,8 +64,8 @@ def _tokens(rng: np.random.Generator, wide: float = 0.7) -> TokenBatch:
 
 
 def _extreme(kind: Any) -> TokenBatch:
-    far = np.array([-1.0, -900.0, -1.0, -900.0, 0.0, -1e30], kind)
-    near = np.array([-900.0, -1.0, -1.0, -900.0, -1e30, 0.0], kind)
+    far = np.array([-1.0, -900.0, -1.0, -900.0, 0.0, -1e9], kind)
+    near = np.array([-900.0, -1.0, -1.0, -900.0, -1e9, 0.0], kind)
     signs = np.array([-1.0, 1.0, 1e4, -1e4, 1.0, -1.0], kind)
     return TokenBatch(logprobs=far, behaviour=near, advantages=signs, ref_logprobs=near.copy())
 

@@ -35,7 +35,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
     """
     name = require_kind(sampler, "sampler")
     _check_plan(sampler, name)
-    for order in ([("planner"), ("executor", "critic")], [("planner", "executor", "critic")]):
+    for order in (["planner", ("executor", "critic")], [ROLES]):
         for number in range(tasks):
             task = Task(id=f"train-{number}", payload=number)
             tree, engine, play = _grow(sampler, task, 0, order, name)
@@ -49,7 +49,8 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
                 where=f"{name}.play",
                 mend="draw by ctx.seed(key)",
             )
-            _, other, _ = _grow(sampler, task, 1, order, name)
+            sibling, other, _ = _grow(sampler, task, 1, order, name)
+            _sound(sibling, name, task)
             seeds = {request.seed for request in engine.asked}
             repeated = seeds & {request.seed for request in other.asked}
             require(

@@ -111,11 +111,11 @@ class _Bench:
         return trainer
 
     def _samples(self, policy: str, step: int, task: str = "train-0") -> list[Sample]:
-        """Two groups of three siblings."""
-        rng = np.random.default_rng([self.seed, step])
+        """Two groups of three siblings; their prompts are the same in every step, what they say is not."""
+        rng, prompts = np.random.default_rng([self.seed, step]), np.random.default_rng(self.seed)
         found = []
         for group in range(2):
-            prompt = rng.choice(self.ids, 3)
+            prompt = prompts.choice(self.ids, 3)
             for branch in range(3):
                 own = rng.choice(self.ids, int(rng.integers(1, 4)))
                 ids = np.concatenate([prompt, own])

@@ -1,0 +1,285 @@
+"""Every built-in plugin passes the check of its kind."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+import coterie.builtin
+from coterie.backends.models.wordcodec import word_id
+from coterie.core.plugins import plugins
+from coterie.testing import (
+    build,
+    check_chat,
+    check_data,
+    check_engine,
+    check_environment,
+    check_estimator,
+    check_executor,
+    check_loss,
+    check_plugin,
+    check_reward,
+    check_role,
+    check_sampler,
+    check_tracker,
+    check_trainer,
+    check_transition,
+)
+from coterie.testing.toys import LetterTokenizer
+
+PAIR = ["planner", "executor"]
+GRID = {"type": "plan_path", "size": 4, "min_distance": 2}
+MESSAGES = ["[U, R]", "[r1c1, r3c2]", "[D]", "[]", "no list", "[L, L, U, D]", "[r0c0]"]
+WORDS = ("left", "right", "up", "down")
+TABULAR = [0, *(word_id(word) for word in WORDS)]
+TINY = {
+    "init": "qwen3", "hidden_size": 16, "layers": 1, "heads": 2, "kv_heads": 1, "head_dim": 8, "mlp_size": 16,
+    "context": 64,
+}  # fmt: skip
+
+CHECKED = {
+    "environment": {"plan_path", "team_task"},
+    "role": {"plan_path_planner", "plan_path_executor", "plan_path_solver", "template"},
+    "reward": {"environment", "function"},
+    "engine": {"scripted", "tabular", "hf"},
+    "trainer": {"tabular", "torch", "none"},
+    "executor": {"local"},
+    "chat": {"auto", "plain", "template"},
+    "data": {"jsonl", "parquet"},
+    "tracker": {"jsonl"},
+}
+"""Kinds whose plugins need a word on how to check them; those of the other kinds are found by themselves."""
+ELSEWHERE = {("data", "hub")}
+"""Needs a network; its own tests fake one."""
+
+
+def names(kind: str) -> list[str]:
+    return [entry.name for entry in plugins().registry.entries(kind) if entry.distribution == "coterie"]
+
+
+def test_none_is_forgotten():
+    for kind, checked in CHECKED.items():
+        left = {name for name in names(kind) if (kind, name) not in ELSEWHERE} - checked
+        assert not left, f"check {kind} {sorted(left)} in this file, then name it in CHECKED"
+
+
+def test_the_hooks_and_what_they_register():
+    check_plugin(coterie.builtin)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"views": "split", "max_moves": 3}, {"rendering": "prose", "plan_language": "moves", "walk": "skip"},
+    {"team": "potential", "waypoint_words": "offsets", "width": 5}, {"team": "paper", "walk": "skip"},
+])  # fmt: skip
+def test_plan_path(settings):
+    for order in (PAIR, ["solver"], [PAIR]):
+        env = build("environment", {**GRID, **settings}, order=order)
+        roles = PAIR if order != ["solver"] else order
+        check_environment(env, roles=roles, order=order, act=MESSAGES, episodes=10, disjoint="content")
+        if order == [PAIR]:
+            continue
+        seats = {role: build("role", f"plan_path_{role}", name=role, order=order, env=env_table(settings))
+                 for role in roles}  # fmt: skip
+        check_environment(env, roles=roles, act=MESSAGES, seats=seats, episodes=10)
+        check_reward(build("reward", "environment", env=env_table(settings), order=order),
+                     environment=env, roles=roles, act=MESSAGES, seats=seats)  # fmt: skip
+
+
+def env_table(settings: dict[str, Any]) -> dict[str, Any]:
+    return {**GRID, **settings}
+
+
+@pytest.mark.parametrize("rendering", ["compact", "prose"])
+@pytest.mark.parametrize("seat", ["planner", "executor", "solver"])
+def test_roles_of_plan_path(seat, rendering):
+    order = ["solver"] if seat == "solver" else PAIR
+    table = {**GRID, "rendering": rendering}
+    env = build("environment", table, order=order)
+    task = env.tasks("train", 0)[0]
+    role = build("role", f"plan_path_{seat}", name=seat, order=order, env=table)
+    good = {"compact": "r1c1 r0c2" if seat == "planner" else "U R", "prose": "so: [(1, 1)]"}[rendering]
+    check_role(
+        role,
+        name=seat,
+        observations=[env.observe(env.reset(task, 0), seat)],
+        good=[good if seat == "planner" or rendering == "compact" else "[UP, right]"],
+        notes=["You hit a wall."] if rendering == "prose" else (),
+    )
+
+
+@pytest.mark.parametrize("settings", [
+    {"parser": "text"}, {"parser": "strip"}, {"parser": "number"}, {"parser": "json"}, {"parser": "code"},
+    {"parser": "boxed"}, {"parser": "choice", "choices": ["left", "(right"]},
+    {"parser": "regex", "pattern": r"(?P<one>\d+)-(\d+)"},
+], ids=lambda settings: settings["parser"])  # fmt: skip
+def test_template(settings):
+    prompt = (
+        "{{ role }} {{ observation }} {{ history | length }} {% for note in notes %}{{ note }}{% endfor %}"
+    )
+    role = build("role", {"type": "template", "system": "{{ turn }}", "prompt": prompt, **settings})
+    good = {"number": "about 1,234", "json": '{"a": 1}', "code": "```\nx\n```", "boxed": "\\boxed{1}",
+            "choice": "go LEFT", "regex": "1-2"}.get(settings["parser"], "yes")  # fmt: skip
+    check_role(role, name="solver", observations=["x", {"q": 1}], good=[good], notes=["You were wrong."])
+
+
+def records(folder: Any) -> str:
+    path = folder / "records.jsonl"
+    rows = [{"id": i, "question": f"{i}?", "answer": i % 7} for i in range(120)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(path)
+
+
+def first_letter(record: Any, transcript: Any) -> float:
+    return float(len(transcript) > 3)
+
+
+@pytest.mark.parametrize("settings", [{}, {"stop_when": "agree"}, {"success": first_letter},
+                                      {"success": {"match": "number"}, "stop_when": first_letter}])  # fmt: skip
+def test_team_task(settings, tmp_path):
+    order = ["writer", ["checker", "critic"]]
+    table = {"type": "team_task", "path": records(tmp_path), "id_field": "id", **settings}
+    env = build("environment", table, order=order)
+    roles = ["writer", "checker", "critic"]
+    check_environment(env, roles=roles, order=order, act=["1", "2", 3, 1.5], disjoint="content")
+
+
+@pytest.mark.parametrize("scope", ["joint", "action", "episode", "siblings"])
+def test_function_reward(scope):
+    env = build("environment", GRID, order=PAIR)
+    function = (lambda view: [0.5] * len(view.actions)) if scope == "siblings" else lambda view: 1.0
+    source = build("reward", {"type": "function", "function": function, "scope": scope}, env=GRID, order=PAIR)
+    check_reward(source, environment=env, roles=PAIR, act=MESSAGES)
+
+
+@pytest.mark.parametrize("name", names("estimator"))
+def test_estimators(name):
+    check_estimator(build("estimator", name))
+
+
+@pytest.mark.parametrize("name", ["at_grpo", "grpo"])
+def test_estimators_that_drop_and_whiten(name):
+    check_estimator(
+        build("estimator", {"type": name, "zero_variance": "drop", "normalise": {"type": "whiten"}})
+    )
+
+
+@pytest.mark.parametrize("name", names("loss"))
+@pytest.mark.parametrize("settings", [{}, {"kl": 0.3}, {"kl": 0.3, "kl_form": "k2"}])
+def test_losses(name, settings):
+    check_loss(build("loss", {"type": name, **settings}))
+
+
+def test_dual_clip():
+    check_loss(build("loss", {"type": "ppo_clip", "dual_clip": 2.0, "clip_high": 0.4}))
+
+
+@pytest.mark.parametrize("name", names("transition"))
+def test_transitions(name):
+    env = build("environment", GRID, order=PAIR)
+    check_transition(build("transition", name, env=GRID, order=PAIR), env, roles=PAIR, act=MESSAGES)
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"chains": 3}, {"branches": 3}, {"branches": 2, "expand": "all"}, {"branches": 3, "expand": "sampled"},
+    {"branches": 2, "expand": "all", "pairing": "cross"}, {"branches": 3, "commit": "per_role"},
+    {"branches": 2, "sampling": {"temperature": 0.7}, "roles": {"critic": {"max_new_tokens": 3}}},
+])  # fmt: skip
+def test_tree(settings):
+    check_sampler(build("sampler", {"type": "tree", **settings}))
+
+
+def test_every_sampler_can_be_built_and_checked():
+    for name in names("sampler"):
+        check_sampler(build("sampler", name))
+
+
+def test_scripted():
+    # The script decides how much it writes, so max_new_tokens must leave it room.
+    engine = build("engine", {"type": "scripted", "play": lambda request, text: text.split()[0]})
+    check_engine(engine, limits=(8,))
+
+
+def test_tabular():
+    check_engine(build("engine", "tabular"), model={"init": "tabular"})
+    for settings in ({}, {"optimizer": "adam", "learning_rate": 0.1}, {"epochs": 2, "minibatch_size": 3}):
+        table = {"type": "tabular", **settings}
+        check_trainer(
+            lambda table=table: build("trainer", table), model={"init": "tabular"}, token_ids=TABULAR
+        )
+
+
+def test_trainer_none():
+    check_trainer(lambda: build("trainer", "none"), model={"init": "none"}, token_ids=range(9), train="none")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("train", ["full", "lora", "none"])
+def test_torch_trainer(train):
+    pytest.importorskip("torch")
+    more = {"lora": {"rank": 2}} if train == "lora" else {}
+    policy = {"optimizer": {"learning_rate": 0.01}, **more}
+    check_trainer(
+        lambda: build("trainer", {"type": "torch", "device": "cpu"}),
+        model=TINY, token_ids=range(3, 7), train=train, policy=policy,
+    )  # fmt: skip
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("decoder", ["lean", "transformers"])
+def test_hf(decoder):
+    pytest.importorskip("torch")
+    from coterie.core.config import PolicyConfig
+    from coterie.core.protocols import TrainerContext
+    from coterie.testing.toys import PolicyGradient
+
+    trainer = build("trainer", {"type": "torch", "device": "cpu"})
+    policies = {"policy": PolicyConfig(model=TINY)}
+    ctx = TrainerContext(policies=policies, loss=PolicyGradient(), chat=build("chat", "auto"), seed=0,
+                         deterministic=True, vocabulary=WORDS)  # fmt: skip
+    asyncio.run(trainer.open(ctx))
+    engine = build("engine", {"type": "hf", "decoder": decoder})
+    check_engine(engine, model=TINY, weights=[trainer.weights("policy")], vocabulary=WORDS)
+
+
+def test_local():
+    check_executor(build("executor", "local"))
+
+
+@pytest.mark.parametrize("name", ["auto", "plain", "template"])
+def test_chats(name):
+    check_chat(build("chat", name))
+    if name != "template":
+        check_chat(build("chat", name), tokenizer=LetterTokenizer(template=False))
+
+
+@pytest.mark.torch
+def test_chats_with_real_tokenizers():
+    pytest.importorskip("transformers")
+    from coterie.backends.models.words import words_tokenizer
+    from tests.backends.chat.tokenizers import DROPS, KEEPS, TRIMS, bpe
+
+    words = words_tokenizer(["go", "left", "turn", "right", "stop"])
+    for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), words):
+        check_chat(build("chat", "auto"), tokenizer=tokenizer)
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "parquet"])
+def test_data(kind, tmp_path):
+    path = records(tmp_path)
+    if kind == "parquet":
+        pa = pytest.importorskip("pyarrow")
+        rows = [json.loads(line) for line in open(path)]
+        path = str(tmp_path / "records.parquet")
+        pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
+    check_data(build("data", {"type": kind, "path": path}))
+    check_data(build("data", {"type": kind, "train": path}))
+
+
+def test_jsonl_tracker():
+    def steps(folder: Any) -> list[int]:
+        return [json.loads(line)["step"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+    check_tracker(build("tracker", "jsonl"), read=steps)

@@ -1,0 +1,213 @@
+"""What `check_environment` catches."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import random
+from typing import Any
+
+import pytest
+
+from coterie import TEAM, Plugin, Step, Task
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.testing import check_environment
+from tests.testing.support import caught
+
+
+class Count(Plugin):
+    """Sound: count down from 2 in a state with every kind of part."""
+
+    roles: tuple[str, ...] = ()
+    components: Any = {"right": "increment"}
+    weights: Any = {"right": 1.0}
+
+    def tasks(self, split: str, seed: int) -> Any:
+        return [Task(id=f"{split}-{n}", payload={"left": 2, "split": split, "n": n}) for n in range(3)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return {"left": task.payload["left"], "said": [], "seed": seed}
+
+    def stage(self, state: Any) -> Any:
+        return () if state["left"] == 0 else None
+
+    def observe(self, state: Any, role: str) -> Any:
+        return {"left": state["left"], "said": list(state["said"])}
+
+    async def step(self, state: Any, actions: Any, ctx: Any) -> Step:
+        right = all(action.parsed == str(state["left"] - 1) for action in actions.values())
+        said = [*state["said"], *(action.text for action in actions.values())]
+        after = {**state, "left": state["left"] - right, "said": said}
+        return Step(state=after, scores={(TEAM, "right"): float(right)}, info={"said": said[-1]})
+
+    def outcome(self, state: Any) -> Any:
+        return {"success": float(state["left"] == 0)}
+
+
+def check(env: Any, **more: Any) -> None:
+    check_environment(env, **{"roles": ["one", "two"], "act": ["0", "1", "no"], "episodes": 12, **more})
+
+
+def test_a_sound_one_passes():
+    check(Count())
+    check(
+        Count(), order=[["one", "two"]], act=lambda role, seen, rng: str(seen["left"] - 1), disjoint="content"
+    )
+
+
+def variant(**members: Any) -> Any:
+    return type("Broken", (Count,), members)()
+
+
+async def mutates(self, state, actions, ctx):
+    step = await Count.step(self, state, actions, ctx)
+    state["said"].append("more")
+    return step
+
+
+async def shares(self, state, actions, ctx):
+    """All branches add to one list."""
+    step = await Count.step(self, state, actions, ctx)
+    self.log = getattr(self, "log", [])
+    self.log.append(len(self.log))
+    return dataclasses.replace(step, state={**step.state, "log": self.log})
+
+
+async def draws(self, state, actions, ctx):
+    step = await Count.step(self, state, actions, ctx)
+    return dataclasses.replace(step, scores={(TEAM, "right"): random.random()})
+
+
+async def cant_read(self, state, actions, ctx):
+    return await Count.step(self, state, {r: a for r, a in actions.items() if a.parsed.strip()}, ctx)
+
+
+async def lost(self, state, actions, ctx):
+    raise SystemFault("the sandbox is gone")
+
+
+def scoring(scores):
+    async def step(self, state, actions, ctx):
+        return dataclasses.replace(await Count.step(self, state, actions, ctx), scores=scores)
+
+    return step
+
+
+def with_state(change):
+    async def step(self, state, actions, ctx):
+        made = await Count.step(self, state, actions, ctx)
+        return dataclasses.replace(made, state=change(made.state))
+
+    return step
+
+
+def informed(info):
+    async def step(self, state, actions, ctx):
+        return dataclasses.replace(await Count.step(self, state, actions, ctx), info=info)
+
+    return step
+
+
+class Address:
+    """Equal by identity alone."""
+
+
+class Opaque:
+    def __init__(self) -> None:
+        self.values = [1]
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"step": mutates}, "step: changed the state that it was given"),
+    ({"step": shares}, "when a sibling was stepped"),
+    ({"step": draws}, "gave another scores"),
+    ({"step": cant_read}, "can't be read"),
+    ({"step": lost}, "raised SystemFault"),
+    ({"step": lambda self, state, actions, ctx: Step(state=state)}, "is not asynchronous"),
+    ({"step": scoring({(TEAM, "style"): 1.0})}, "not among the components"),
+    ({"step": scoring({("three", "right"): 1.0})}, "does not act here"),
+    ({"step": scoring({(TEAM, "right"): float("nan")})}, "is nan"),
+    ({"step": scoring({(TEAM, "right"): "1"})}, "is '1'"),
+    ({"step": scoring({"right": 1.0})}, "names no score"),
+    ({"step": informed({"who": Address()})}, "plain data"),
+    ({"step": informed("text")}, "info is a str"),
+    ({"step": with_state(lambda state: {**state, "f": (lambda: 1)})}, "can't be"),
+    ({"step": with_state(lambda state: {**state, "own": Opaque()})}, "digest"),
+    ({"digest": lambda self, state: str(id(state))}, "another"),
+    ({"digest": lambda self, state: 7}, "digest: returned 7"),
+    ({"observe": lambda self, state, role: state}, "whoever gets them can change"),
+    ({"observe": lambda self, state, role: {"said": (state["said"],)}}, "whoever gets them can change"),
+    ({"observe": lambda self, state, role, seen=[]: seen}, "whoever gets them can change"),
+    ({"observe": lambda self, state, role: state.pop("seed")}, "observe"),
+    ({"observe": lambda self, state, role: random.random()}, "when asked twice"),
+    ({"reset": lambda self, task, seed: {"left": 2, "said": [], "x": random.random()}}, "when called twice"),
+    ({"reset": lambda self, task, seed: {"left": 2, "said": [task.payload.update(n=9)]}}, "changed the task"),
+    ({"stage": lambda self, state: ()}, "over before anybody acts"),
+    ({"stage": lambda self, state: ("three",)}, "named 'three'"),
+    ({"stage": lambda self, state: ["one"]}, "returned ['one']"),
+    ({"stage": lambda self, state: state["said"].append("x") or ("one",)}, "changed the state"),
+    ({"outcome": lambda self, state: {"won": 1.0}}, "has no `success`"),
+    ({"outcome": lambda self, state: {"success": 2}}, "success is 2"),
+    ({"outcome": lambda self, state: {"success": 1, "ratio": float("inf")}}, "ratio is inf"),
+    ({"outcome": lambda self, state: {"success": float(len(state.pop("said")) > 0)}}, "outcome"),
+    ({"diagnose": lambda self, state, role: None}, "diagnose: returned None"),
+    ({"diagnose": lambda self, state, role: str(state.update(left=1))}, "diagnose: changed the state"),
+    ({"demonstrate": lambda self, state, role, noise, rng: str(random.random())}, "doesn't repeat"),
+    ({"demonstrate": lambda self, state, role, noise, rng: 1}, "demonstrate: returned 1"),
+    ({"vocabulary": lambda self: ["two words"]}, "is no word"),
+    ({"components": {"right": "gain"}}, "is of kind 'gain'"),
+    ({"components": {"a.b": "level"}}, "is no name of a component"),
+    ({"weights": {"style": 1.0}}, "a weight for 'style'"),
+    ({"roles": ("three",)}, "doesn't know the role"),
+])  # fmt: skip
+def test_a_broken_one_is_caught(members, says):
+    caught(says, check, variant(**members))
+
+
+def tasks(make):
+    return {"tasks": lambda self, split, seed: make(split)}
+
+
+COUNTER = itertools.count()
+
+
+@pytest.mark.parametrize(("make", "says"), [
+    (lambda split: [], "has no task"),
+    (lambda split: ["task"], "a task is a str"),
+    (lambda split: [Task(id=7)], "is no text"),
+    (lambda split: [Task(id=split), Task(id=split)], "is twice in 'train'"),
+    (lambda split: [Task(id="a", payload={"left": 2})], "is in 'train' and in 'val'"),
+    (lambda split: Drawn(split), "another task when asked for twice"),
+    (lambda split: [Task(id=split, payload=lambda: 1)], "can't be pickled"),
+])  # fmt: skip
+def test_broken_tasks_are_caught(make, says):
+    caught(says, check, variant(**tasks(make)))
+
+
+class Drawn(list):
+    def __init__(self, split: str) -> None:
+        super().__init__([split])
+
+    def __getitem__(self, index: Any) -> Task:
+        return Task(id=list.__getitem__(self, index), payload={"left": 2, "n": next(COUNTER)})
+
+
+def test_content_in_two_splits_is_caught_where_asked():
+    same = variant(**tasks(lambda split: [Task(id=split, payload={"left": 2})]))
+    check(same)
+    caught("the same problem as a task of 'train'", check, same, disjoint="content")
+
+
+def test_what_is_lacking_is_named():
+    caught("lacks stage, outcome", check, type("Bare", (), {
+        **{name: getattr(Count, name) for name in ("tasks", "reset", "observe", "step")},
+        "roles": (), "components": {}, "weights": {}})())  # fmt: skip
+
+
+def test_a_split_may_be_refused():
+    def refuses(self: Any, split: str, seed: int) -> Any:
+        if split == "test":
+            raise ConfigError("no such file")
+        return Count.tasks(self, split, seed)
+
+    check(variant(tasks=refuses))

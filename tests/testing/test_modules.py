@@ -1,0 +1,225 @@
+"""What `check_plugin` catches; `build`; the pytest plugin; and that none of it costs an import."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from types import SimpleNamespace
+from typing import Any
+
+import click
+import pytest
+
+import coterie.testing
+from coterie import Plugin, PluginConfig, hookimpl
+from coterie.core.errors import ConfigError, PluginError
+from coterie.testing import build, check_plugin
+from tests.games import Ledger, Matrix, Seat
+from tests.testing.support import caught
+
+
+def module(**targets: Any) -> Any:
+    """A plugin that registers (name, target) by kind."""
+
+    def hook(kind: str, pairs: Any) -> Any:
+        @hookimpl(specname=f"register_{kind}s")
+        def implementation(register):
+            for name, target in pairs:
+                register(name, target)
+
+        return implementation
+
+    return SimpleNamespace(__name__="mine", **{kind: hook(kind, pairs) for kind, pairs in targets.items()})
+
+
+class Loose(Plugin):
+    """Its settings take every typo."""
+
+    class Config(PluginConfig):
+        model_config = {"extra": "ignore"}
+
+    render = Seat.render
+    parse = Seat.parse
+
+
+class NoSettings(Seat):
+    Config: Any = dict
+
+
+class Lonely(Seat):
+    def __init__(self) -> None:
+        super().__init__()
+
+
+class Misread(Seat):
+    def parse(self, text: str) -> Any:
+        return text
+
+
+class Mute(Plugin):
+    def parse(self, text: str, observation: Any) -> Any:
+        return text
+
+
+class Silent(Seat):
+    parse: Any = None
+
+
+@click.command()
+def command() -> None:
+    """Do nothing."""
+
+
+@hookimpl
+def register_role(register):
+    """Misspelt."""
+
+
+@hookimpl(specname="register_roles")
+def asks_for_more(register, environment):
+    pass
+
+
+@hookimpl(specname="register_roles")
+def fails(register):
+    raise RuntimeError("boom")
+
+
+def test_sound_plugins_pass(tmp_path):
+    recipe = tmp_path / "mine.yaml"
+    recipe.write_text("env: {type: mine}\n")
+    check_plugin(
+        module(
+            environment=[("ledger", Ledger), ("matrix", "tests.games:Matrix")],
+            role=[("seat", Seat)],
+            recipe=[("mine", str(recipe)), ("shipped", "coterie.recipes:quickstart.yaml")],
+            command=[("nothing", command)],
+        )
+    )
+
+
+@pytest.mark.parametrize(("plugin", "says"), [
+    (SimpleNamespace(hook=register_role), "did you mean 'register_roles'"),
+    (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
+    (SimpleNamespace(hook=fails), "boom"),
+    (SimpleNamespace(), "implements no hook"),
+    (module(role=[("seat", Seat), ("seat", Seat)]), "already registered"),
+    (module(role=[("a:b", Seat)]), "is not a plain word"),
+    (module(role=[("seat", "tests.games:Chair")]), "can't be imported"),
+    (module(role=[("seat", "tests.no_such_module:Seat")]), "can't be imported"),
+    (module(role=[("seat", Seat())]), "role 'seat' of mine: is a Seat"),
+    (module(role=[("seat", Mute)]), "Mute lacks render"),
+    (module(role=[("seat", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
+    (module(role=[("seat", Silent)]), "Silent.parse can't be called"),
+    (module(role=[("seat", Lonely)]), "cls(config, build)"),
+    (module(role=[("seat", Loose)]), "takes unknown keys"),
+    (module(role=[("seat", NoSettings)]), "no pydantic model"),
+    (module(environment=[("matrix", Seat)]), "Seat lacks tasks, reset"),
+    (module(recipe=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
+    (module(recipe=[("mine", "coterie.recipes:nothing.yaml")]), "there is no file"),
+    (module(recipe=[("mine", __file__)]), "raised ConfigError"),
+    (module(command=[("nothing", print)]), "is a builtin_function_or_method"),
+])  # fmt: skip
+def test_a_broken_plugin_is_caught(plugin, says, monkeypatch):
+    caught(says, check_plugin, plugin)
+    monkeypatch.setenv("COTERIE_STRICT_PLUGINS", "1")  # whoever checks sees all of it, strict or not
+    caught(says, check_plugin, plugin)
+
+
+def test_a_missing_extra_is_no_fault_unless_asked(monkeypatch, tmp_path):
+    (tmp_path / "wants_wandb.py").write_text("import wandb\nclass Tracker: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    plugin = module(tracker=[("wandb", "wants_wandb:Tracker")])
+    check_plugin(plugin)
+    caught("coterie[wandb]", check_plugin, plugin, extras=True)
+
+
+# --------------------------------------------------------------------------------------------------- build
+
+
+def test_build_makes_what_a_run_makes():
+    game = build("environment", {"type": "tests.games:Ledger", "tasks": 3}, order=["one", ["two", "three"]])
+    assert len(game.tasks("train", 0)) == 3 and game.build.path == "env"
+    assert list(game.build.run.team.roles) == ["one", "two", "three"]
+    seat = build("role", "tests.games:Seat", name="critic", env={"type": "tests.games:Matrix"}, order=["row"])
+    assert seat.build.path == "team.roles.critic" and seat.build.name == "critic"
+    assert isinstance(seat.build.environment, Matrix)
+    reward = build("reward", {"type": "function", "function": len}, name="length", seed=5)
+    assert list(reward.components) == ["length"] and reward.build.run.seed == 5
+    assert build("tracker", "jsonl").build.path == "trackers.jsonl"
+    assert build("estimator", "grpo").build.path == "algorithm"
+
+
+def test_build_says_what_a_run_would_say(tmp_path):
+    with pytest.raises(ConfigError, match="unknown key 'start'"):
+        build("environment", {"type": "tests.games:Ledger", "start": 3})
+    with pytest.raises(PluginError, match="did you mean 'plan_path'"):
+        build("environment", "plan_pth")
+    with pytest.raises(PluginError, match="did you mean 'environment'"):
+        build("enviroment", "plan_path")
+    with pytest.raises(ConfigError, match="the environment gives no diagnosis"):
+        build("transition", "diagnosis")
+
+
+def test_build_composes_fields(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text("".join(f'{{"q": "{n}", "answer": {n}}}\n' for n in range(60)))
+    for table, more in (
+        ({"type": "team_task", "data": {"type": "jsonl", "path": str(path)}}, {}),
+        ({"type": "team_task"}, {"data": {"type": "jsonl", "path": str(path)}}),
+    ):
+        assert len(build("environment", table, **more).tasks("train", 0)) > 20
+
+
+# ------------------------------------------------------------------------------------------- importing it
+
+
+def test_every_public_name_loads():
+    for name in coterie.testing.__all__:
+        found = getattr(coterie.testing, name)
+        assert found.__doc__, name
+    assert set(coterie.testing.__all__) <= set(dir(coterie.testing))
+    with pytest.raises(AttributeError):
+        _ = coterie.testing.check_nothing
+
+
+def python(code: str) -> str:
+    found = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    return found.stdout
+
+
+def test_pytest_loads_the_plugin_and_nothing_else_with_it():
+    python("""
+        import sys
+        import pytest
+        before = set(sys.modules)
+        import coterie.testing.pytest_plugin
+        new = {name.partition(".")[0] for name in set(sys.modules) - before}
+        assert new <= {"coterie"} | set(sys.stdlib_module_names) | {"pluggy"}, new
+        from importlib.metadata import entry_points
+        (entry,) = [e for e in entry_points(group="pytest11") if e.name == "coterie"]
+        assert entry.value == "coterie.testing.pytest_plugin"
+    """)
+
+
+def test_the_kit_needs_no_torch_and_no_pytest():
+    python("""
+        import sys
+        sys.modules["torch"] = sys.modules["transformers"] = sys.modules["pytest"] = None
+        import coterie.testing as kit
+        for name in kit.__all__:
+            getattr(kit, name)
+        kit.check_environment(kit.build("environment", {"type": "plan_path", "size": 4}),
+                              roles=["solver"], act=["[U]", "[R, D]", "?"], episodes=3)
+        kit.check_estimator(kit.build("estimator", "grpo"), seeds=1)
+        kit.check_engine(kit.build("engine", "tabular"), model={"init": "tabular"})
+        kit.check_loss(kit.build("loss", "ppo_clip"))
+        kit.check_chat(kit.build("chat", "template"))
+    """)
+
+
+def test_the_fixture_is_build(coterie_build):
+    assert coterie_build is build

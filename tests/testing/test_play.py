@@ -1,0 +1,305 @@
+"""What `check_sampler`, `check_engine` and `check_trainer` catch."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.models.wordcodec import word_id
+from coterie.backends.trainers.tabular import TabularTrainer
+from coterie.core.errors import SystemFault
+from coterie.core.sampler import TreeSampler
+from coterie.core.types import TEAM, Call, Score
+from coterie.testing import check_engine, check_sampler, check_trainer
+from tests.testing.support import caught
+
+TICK = itertools.count()
+
+
+def sampler(**members: Any) -> Any:
+    kind = type("Broken", (TreeSampler,), members)
+    return kind(TreeSampler.Config(branches=2), None)
+
+
+def root(change: Any) -> Any:
+    """The tree with its root changed."""
+
+    async def play(self: Any, task: Any, epoch: int, chain: int, ctx: Any) -> Any:
+        tree = await TreeSampler.play(self, task, epoch, chain, ctx)
+        changed = change(tree.root)
+        return dataclasses.replace(tree, root=dataclasses.replace(tree.root, **changed))
+
+    return play
+
+
+def first_joint(**changes: Any) -> Any:
+    return root(lambda node: {"joints": (dataclasses.replace(node.joints[0], **changes), *node.joints[1:])})
+
+
+def first_decision(change: Any) -> Any:
+    def changed(node: Any) -> Any:
+        role, decision = next(iter(node.decisions.items()))
+        return {"decisions": {**node.decisions, role: dataclasses.replace(decision, **change(decision))}}
+
+    return root(changed)
+
+
+async def leaves_a_strand(self, task, epoch, chain, ctx):
+    ctx.strands.start()
+    return await TreeSampler.play(self, task, epoch, chain, ctx)
+
+
+async def forgets_the_chain(self, task, epoch, chain, ctx):
+    tree = await TreeSampler.play(self, task, epoch, 0, ctx)
+    return dataclasses.replace(tree, chain=chain, root=dataclasses.replace(
+        tree.root, key=tree.root.key._replace(chain=chain)))  # fmt: skip
+
+
+class SameSeed:
+    """An engine that is asked with one seed for all."""
+
+    def __init__(self, inner: Any) -> None:
+        self.inner, self.codec = inner, inner.codec
+
+    async def generate(self, request: Any) -> Call:
+        return await self.inner.generate(dataclasses.replace(request, seed=5))
+
+
+async def one_seed(self, task, epoch, chain, ctx):
+    return await TreeSampler.play(
+        self, task, epoch, chain, dataclasses.replace(ctx, engine=SameSeed(ctx.engine))
+    )
+
+
+async def plays_twice(self, task, epoch, chain, ctx):
+    tree = await TreeSampler.play(self, task, epoch, chain, ctx)
+    asked = ctx.engine.asked[0]
+    await ctx.engine.generate(asked)
+    return tree
+
+
+async def scores_more(self, task, epoch, chain, ctx):
+    tree = await TreeSampler.play(self, task, epoch, chain, ctx)
+    ctx.scores.add(tree.root.key.of_joint(9), TEAM, "sum", Score(0.0))
+    return tree
+
+
+async def stumbles(self, task, epoch, chain, ctx):
+    tree = await TreeSampler.play(self, task, epoch, chain, ctx)
+    for node in tree.nodes():
+        for decision in node.decisions.values():
+            if any(action.fault for action in decision.branches):
+                raise SystemFault("a call was lost")
+    return tree
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"play": root(lambda node: {"expanded": (7,)})}, "expanded is (7,)"),
+    ({"play": root(lambda node: {"expanded": ()})}, "is not among the expanded"),
+    ({"play": root(lambda node: {"rule": ""})}, "no rule says why"),
+    ({"play": root(lambda node: {"turn": random.randrange(2)})}, "two trees"),
+    ({"play": root(lambda node: {"key": node.key._replace(epoch=3)})}, "the root is"),
+    ({"play": root(lambda node: {"decisions": {}})}, "nobody is asked"),
+    ({"play": root(lambda node: {"turn": 2})}, "heed team.max_turns"),
+    ({"play": first_joint(pick={"planner": 5})}, "picks {'planner': 5}"),
+    ({"play": first_joint(pick={})}, "picks {}"),
+    ({"play": first_joint(child=None)}, "ended without outcome"),
+    ({"play": first_decision(lambda decision: {"prompt_sha256": "x"})}, "prompt_sha256"),
+    ({"play": first_decision(lambda decision: {"prompt_ids": (), "prompt_sha256": "e3b0c44298fc1c149afbf4c8996fb924"
+                                               "27ae41e4649b934ca495991b7852b855"})}, "had another prompt"),
+    ({"play": leaves_a_strand}, "left 1 strands live"),
+    ({"play": forgets_the_chain}, "child's key is"),
+    ({"play": one_seed}, "two chains share draws"),
+    ({"play": plays_twice}, "asked for a call twice"),
+    ({"play": scores_more}, "not in the tree"),
+    ({"play": stumbles}, "raised SystemFault"),
+    ({"for_evaluation": lambda self, greedy: self}, "no best of K"),
+    ({"sampling": lambda self, role: {"temperature": 1.0}}, "returned {'temperature': 1.0}"),
+    ({"plan": "tree"}, "plan: is 'tree'"),
+])  # fmt: skip
+def test_a_broken_sampler_is_caught(members, says):
+    caught(says, check_sampler, sampler(**members))
+
+
+def test_a_greedy_evaluation_that_draws_is_caught():
+    def warm(self: Any, greedy: bool) -> Any:
+        return TreeSampler.for_evaluation(self, False)
+
+    caught("with greedy=True", check_sampler, sampler(for_evaluation=warm))
+
+
+# ------------------------------------------------------------------------------------------------- engines
+
+
+def engine(change: Any) -> Any:
+    """The tabular engine with its calls changed: (request, call) -> fields."""
+
+    class Broken(TabularEngine):
+        async def generate(self, request: Any) -> Call:
+            call = await super().generate(request)
+            return dataclasses.replace(call, **change(request, call))
+
+    return Broken()
+
+
+class ByRow(TabularEngine):
+    """Draws by the row of the batch, not by the request."""
+
+    def _generate(self, policy: str, requests: Any) -> Any:
+        asked = [dataclasses.replace(one, seed=row) for row, one in enumerate(requests)]
+        return super()._generate(policy, asked)
+
+
+class Unbounded(TabularEngine):
+    def _generate(self, policy: str, requests: Any) -> Any:
+        wide = [dataclasses.replace(one, sampling=dataclasses.replace(one.sampling, max_new_tokens=40))
+                for one in requests]  # fmt: skip
+        return super()._generate(policy, wide)
+
+
+class Warm(TabularEngine):
+    """Reads temperature 0 as 1."""
+
+    def _generate(self, policy: str, requests: Any) -> Any:
+        warm = [dataclasses.replace(one, sampling=dataclasses.replace(one.sampling, temperature=1.0))
+                for one in requests]  # fmt: skip
+        return super()._generate(policy, warm)
+
+
+class Unready(TabularEngine):
+    async def load_weights(self, weights: Any) -> None:
+        raise SystemFault("no device")
+
+
+class Undecoded(TabularEngine):
+    def codec(self, policy: str) -> Any:
+        codec = super().codec(policy)
+        codec.decode = lambda call: call.token_ids
+        return codec
+
+
+def check_tabular(one: Any) -> None:
+    check_engine(one, model={"init": "tabular"})
+
+
+@pytest.mark.parametrize(("one", "says"), [
+    (engine(lambda request, call: {"prompt_ids": call.prompt_ids[:-1]}), "other prompt_ids"),
+    (engine(lambda request, call: {"logprobs": call.logprobs[:-1]}), "log-probs for"),
+    (engine(lambda request, call: {"logprobs": tuple(-value for value in call.logprobs)}), "a log-prob of"),
+    (engine(lambda request, call: {"version": 0}), "says version 0, loaded was 3"),
+    (engine(lambda request, call: {"continues": False}), "hand on `continues`"),
+    (engine(lambda request, call: {"finish": "eos"}), "finish is 'eos'"),
+    (engine(lambda request, call: {"finish": "length"}), "says `length` after"),
+    (engine(lambda request, call: {"token_ids": (), "logprobs": ()}), "0 tokens"),
+    (engine(lambda request, call: {"token_ids": tuple(random.randrange(9**9) for _ in call.token_ids)}), "gave ("),
+    (engine(lambda request, call: {"logprobs": tuple(v - random.random() for v in call.logprobs)}), "differ by"),
+    (ByRow(), "the same request gave"),
+    (Unbounded(), "tokens where max_new_tokens is 1"),
+    (Warm(), "the seed changes the tokens"),
+    (Unready(), "load_weights: raised SystemFault"),
+    (Undecoded(), "decode: returned ("),
+])  # fmt: skip
+def test_a_broken_engine_is_caught(one, says):
+    caught(says, check_tabular, one)
+
+
+def test_an_engine_that_lacks_something_is_caught():
+    caught("lacks load_weights", check_tabular, type("Bare", (), {
+        name: lambda self: None for name in ("open", "generate", "codec", "close")})())  # fmt: skip
+
+
+# ------------------------------------------------------------------------------------------------ trainers
+
+
+class TrainsAll(TabularTrainer):
+    async def update(self, samples: Any, step: int) -> Any:
+        every = [sample for rows in samples.values() for sample in rows]
+        return await super().update(dict.fromkeys(self._policies, every), step)
+
+
+class TrainsNobody(TabularTrainer):
+    async def update(self, samples: Any, step: int) -> Any:
+        return {policy: {"loss": 0.0} for policy in samples}
+
+
+class ForgetsTheOptimiser(TabularTrainer):
+    def load(self, folder: Any) -> None:
+        super().load(folder)
+        for policy in self._policies.values():
+            policy.first = {}
+
+
+class LoadsNothing(TabularTrainer):
+    def load(self, folder: Any) -> None:
+        pass
+
+
+class Unversioned(TabularTrainer):
+    def weights(self, policy: str) -> Any:
+        return dataclasses.replace(super().weights(policy), version=0)
+
+
+class SaysNaN(TabularTrainer):
+    async def update(self, samples: Any, step: int) -> Any:
+        found = await super().update(samples, step)
+        return {policy: {**row, "loss": float("nan")} for policy, row in found.items()}
+
+
+class StartsAnywhere(TabularTrainer):
+    def digest(self) -> Any:
+        return {policy: str(next(TICK)) for policy in self._policies}
+
+
+class OneDigest(TabularTrainer):
+    def digest(self) -> Any:
+        return {"one": super().digest()["one"]}
+
+
+class AnnotatesAll(TabularTrainer):
+    async def annotate(self, samples: Any, what: str) -> Any:
+        return {sample.key: np.zeros(len(sample.token_ids)) for sample in samples}
+
+
+class SaysProbabilities(TabularTrainer):
+    async def annotate(self, samples: Any, what: str) -> Any:
+        return {key: np.exp(row) for key, row in (await super().annotate(samples, what)).items()}
+
+
+class LosesTheWire(TabularTrainer):
+    async def open(self, ctx: Any) -> None:
+        raise SystemFault("no device")
+
+
+@pytest.mark.parametrize(("kind", "says"), [
+    (TrainsAll, "trained 'two'"),
+    (TrainsNobody, "left the policy that it had samples of"),
+    (ForgetsTheOptimiser, "goes on differently"),
+    (LoadsNothing, "didn't read back"),
+    (Unversioned, "raise the version"),
+    (SaysNaN, "one/loss is nan"),
+    (StartsAnywhere, "differs between two trainers"),
+    (OneDigest, "names ['one']"),
+    (AnnotatesAll, "tokens (ref_logprobs)"),
+    (SaysProbabilities, "above 0"),
+    (LosesTheWire, "open: raised SystemFault"),
+])  # fmt: skip
+def test_a_broken_trainer_is_caught(kind, says):
+    words = ("left", "right", "up", "down")
+    caught(
+        says,
+        check_trainer,
+        lambda: kind(kind.Config(optimizer="adam", learning_rate=0.1)),
+        model={"init": "tabular"},
+        token_ids=[word_id(word) for word in words],
+    )
+
+
+def test_checks_need_no_running_loop_of_their_own():
+    asyncio.run(asyncio.to_thread(check_sampler, TreeSampler(TreeSampler.Config(), None)))

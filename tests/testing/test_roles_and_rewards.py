@@ -1,0 +1,194 @@
+"""What `check_role`, `check_reward` and `check_transition` catch."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import time
+from typing import Any
+
+import pytest
+
+from coterie import TEAM, PolicyFault
+from coterie.core.errors import SystemFault
+from coterie.testing import build, check_reward, check_role, check_transition
+from tests.testing.support import caught
+
+TICK = itertools.count()
+
+
+def user(text: str) -> list[dict[str, str]]:
+    return [{"role": "user", "content": text}]
+
+
+class Counter:
+    """Sound: shows a number, reads a number."""
+
+    def render(self, briefing: Any) -> Any:
+        return user(f"{briefing.observation} {' '.join(briefing.notes)} {len(briefing.history)}")
+
+    def parse(self, text: str, observation: Any) -> Any:
+        if not (text.isascii() and text.isdigit() and len(text) < 10):
+            raise PolicyFault("no number")
+        return int(text)
+
+
+def seat(**members: Any) -> Any:
+    return type("Broken", (Counter,), members)()
+
+
+def test_a_sound_role_passes():
+    check_role(Counter(), observations=[3, {"left": 3}], good=["2"], notes=["Told."], texts=["12x"])
+
+
+def digits(self, text, observation):
+    """As one writes it at first: isdigit() is true of what int() refuses."""
+    if not text.strip().isdigit():
+        raise PolicyFault("no number")
+    return int(text)
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"parse": lambda self, text, observation: int(text)}, "raised ValueError"),
+    ({"parse": digits}, "raised ValueError"),
+    ({"parse": lambda self, text, observation: json.loads(text)}, "raised JSONDecodeError"),
+    ({"parse": lambda self, text, observation: text.encode()}, "raised UnicodeEncodeError"),
+    ({"parse": lambda self, text, observation: lambda: text}, "can't be pickled"),
+    ({"parse": lambda self, text, observation: next(TICK)}, "then as"),
+    ({"parse": lambda self, text, observation: observation.update(said=text)}, "changed the observation"),
+    ({"render": lambda self, briefing: []}, "render: returned []"),
+    ({"render": lambda self, briefing: "text"}, "render: returned 'text'"),
+    ({"render": lambda self, briefing: [{"content": "x"}]}, "is no message"),
+    ({"render": lambda self, briefing: [{"role": "human", "content": "x"}]}, "a message of 'human'"),
+    ({"render": lambda self, briefing: [{"role": "user", "content": None}]}, "is no text"),
+    ({"render": lambda self, briefing: user(str(next(TICK)))}, "gave other messages"),
+    ({"render": lambda self, briefing: user(str(briefing.observation.pop("left", 0)))}, "changed the briefing"),
+    ({"render": lambda self, briefing: user(briefing.nothing)}, "raised AttributeError"),
+    ({"render": lambda self, briefing: user("x")}, "is not in the prompt"),
+    ({"vocabulary": lambda self: ["a b"]}, "is no word"),
+    ({"remembers": "yes"}, "remembers: is 'yes'"),
+])  # fmt: skip
+def test_a_broken_role_is_caught(members, says):
+    caught(says, check_role, seat(**members), observations=[{"left": 3}], notes=["Told."])
+
+
+def test_a_parser_that_hangs_is_caught(monkeypatch):
+    monkeypatch.setattr("coterie.testing.roles._SECONDS", 0.01)
+    slow = seat(parse=lambda self, text, observation: time.sleep(0.02 * (len(text) > 9000)))
+    caught("took", check_role, slow)
+
+
+def test_a_good_answer_that_can_not_be_read_is_caught():
+    caught("meant to be a good answer", check_role, Counter(), good=["two"])
+
+
+# ------------------------------------------------------------------------------------------------- rewards
+
+
+class Brevity:
+    """Sound: pays for one word."""
+
+    scope = "action"
+    components: Any = {"brief": "level"}
+    weights: Any = {"brief": 0.1}
+    policy_fault = 0.0
+
+    async def score(self, view: Any) -> Any:
+        if view.action.fault is not None:
+            raise PolicyFault("unreadable")
+        return {(view.role, "brief"): float(len(view.action.text.split()) == 1)}
+
+
+def source(**members: Any) -> Any:
+    return type("Broken", (Brevity,), members)()
+
+
+def check(one: Any, **more: Any) -> None:
+    game = build("environment", "tests.games:Ledger", order=["one", "two"])
+    check_reward(one, **{"environment": game, "roles": ["one", "two"], "act": ["1", "2", "one two"], **more})
+
+
+def test_a_sound_source_passes_in_every_scope():
+    check(Brevity())
+    check(source(scope="joint", score=scores(lambda view: {(role, "brief"): None for role in view.actions})))
+    check(
+        source(scope="siblings", score=scores(lambda view: [{(view.role, "brief"): 1.0}] * len(view.actions)))
+    )
+    check(source(scope="episode", score=scores(lambda view: {(TEAM, "brief"): view.leaf.outcome["success"]})))
+    check(source(score=scores(lambda view: {(TEAM, "brief"): next(TICK)})), repeats=False)
+
+
+def scores(table: Any) -> Any:
+    async def score(self: Any, view: Any) -> Any:
+        return table(view)
+
+    return score
+
+
+def lost(view):
+    raise SystemFault("503")
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"scope": "turn"}, "scope: is 'turn'"),
+    ({"components": {}, "weights": {}}, "components: are none"),
+    ({"components": {"brief": "bonus"}}, "is of kind 'bonus'"),
+    ({"weights": {"length": 1}}, "a weight for 'length'"),
+    ({"weights": {"brief": "much"}}, "weighs 'much'"),
+    ({"policy_fault": None}, "policy_fault: is None"),
+    ({"policy_fault": float("-inf")}, "policy_fault: is -inf"),
+    ({"score": lambda self, view: {}}, "is not asynchronous"),
+    ({"score": scores(lambda view: 1.0)}, "is no table"),
+    ({"score": scores(lambda view: {(TEAM, "long"): 1.0})}, "a score for 'long'"),
+    ({"score": scores(lambda view: {("nobody", "brief"): 1.0})}, "does not act here"),
+    ({"score": scores(lambda view: {(TEAM, "brief"): float("inf")})}, "is inf"),
+    ({"score": scores(lambda view: {(TEAM, "brief"): len(view.action.parsed)})}, "raised TypeError"),
+    ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
+    ({"score": scores(lost)}, "raised SystemFault"),
+    ({"scope": "joint", "score": scores(lambda view: view.info.update(seen=1) or {})}, "changed the view"),
+    ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 3 branches"),
+])  # fmt: skip
+def test_a_broken_source_is_caught(members, says):
+    caught(says, check, source(**members))
+
+
+def test_a_source_without_anything_to_score_is_told():
+    caught("nothing to score", check_reward, Brevity())
+
+
+# --------------------------------------------------------------------------------------------- transitions
+
+
+def mode(tell: Any) -> Any:
+    async def wrapped(self: Any, role: str, state: Any, history: Any, environment: Any) -> Any:
+        return tell(role, state, history)
+
+    return type("Mode", (), {"tell": wrapped})()
+
+
+def check_mode(one: Any, **more: Any) -> None:
+    game = build("environment", "tests.games:Ledger", order=["one", "two"])
+    check_transition(one, game, roles=["one", "two"], act=["1", "2"], **more)
+
+
+def test_a_sound_transition_passes():
+    check_mode(mode(lambda role, state, history: [f"You wrote {past.action.text}." for past in history]))
+    draws = mode(lambda role, state, history: [str(next(TICK))] * len(history))
+    check_mode(draws, repeats=False)
+    caught("then", check_mode, draws)
+
+
+@pytest.mark.parametrize(("tell", "says"), [
+    (lambda role, state, history: ["Play well."], "before it ever acted"),
+    (lambda role, state, history: "You lost." if history else (), "returned 'You lost.'"),
+    (lambda role, state, history: ["", "x"] if history else (), "returned ['', 'x']"),
+    (lambda role, state, history: [history[-1].nothing] if history else (), "raised AttributeError"),
+    (lambda role, state, history: [] if not history else history[-1].info.update(x=1) or [], "changed"),
+])  # fmt: skip
+def test_a_broken_transition_is_caught(tell, says):
+    caught(says, check_mode, mode(tell))
+
+
+def test_a_transition_that_does_not_wait_is_caught():
+    sync = type("Mode", (), {"tell": lambda self, role, state, history, environment: ()})()
+    caught("is not asynchronous", check_mode, sync)

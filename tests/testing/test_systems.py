@@ -1,0 +1,222 @@
+"""What `check_executor`, `check_data`, `check_tracker` and `check_chat` catch."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.core.errors import ConfigError
+from coterie.testing import build, check_chat, check_data, check_executor, check_tracker
+from coterie.testing.toys import LetterTokenizer
+from tests.testing.support import caught
+
+TICK = itertools.count()
+
+# ----------------------------------------------------------------------------------------------- executors
+
+
+async def in_turn(play, items):
+    return [await play(item) for item in items]
+
+
+async def as_they_finish(play, items):
+    return [await one for one in asyncio.as_completed([play(item) for item in items])]
+
+
+async def with_exceptions(play, items):
+    return await asyncio.gather(*[play(item) for item in items], return_exceptions=True)
+
+
+async def renamed(play, items):
+    try:
+        return list(await asyncio.gather(*[play(item) for item in items]))
+    except Exception as error:
+        raise RuntimeError(str(error)) from error
+
+
+async def orphans(play, items):
+    return list(await asyncio.gather(*[play(item) for item in items]))
+
+
+@pytest.mark.parametrize(("map_", "says"), [
+    (in_turn, "one item after the other"), (as_they_finish, "another order"),
+    (with_exceptions, "swallowed an exception"), (renamed, "into RuntimeError"), (orphans, "leaves episodes playing"),
+])  # fmt: skip
+def test_a_broken_executor_is_caught(map_, says):
+    caught(says, check_executor, type("Broken", (), {"map": staticmethod(map_)})())
+
+
+# ---------------------------------------------------------------------------------------------------- data
+
+
+def data(records: Any) -> Any:
+    return type("Source", (), {"records": lambda self, split: records(split)})()
+
+
+ROWS = {split: [{"text": f"{split} {i}"} for i in range(3)] for split in ("train", "val", "test")}
+
+
+class Loop(list):
+    def __iter__(self) -> Any:
+        return reversed(self)
+
+
+def refused(split: str) -> Any:
+    if split == "test":
+        raise ConfigError("there is no such split")
+    return ROWS[split]
+
+
+def test_a_sound_source_passes():
+    check_data(data(ROWS.get))
+    check_data(data(refused))
+    check_data(data(lambda split: ROWS["train"] if split == "train" else []))
+
+
+@pytest.mark.parametrize(("records", "says"), [
+    (lambda split: [], "has no record"),
+    (lambda split: ["text"], "is no record"),
+    (lambda split: [{1: "text"}], "is no record"),
+    (lambda split: [{"text": "same"}], "is in 'train' and in 'val'"),
+    (lambda split: iter(ROWS[split]), "raised TypeError"),
+    (lambda split: Loop(ROWS[split]), "in a loop"),
+    (lambda split: [{"n": next(TICK)}], "when asked again"),
+    (lambda split: [{"f": lambda: split}], "can't be pickled"),
+])  # fmt: skip
+def test_a_broken_source_is_caught(records, says):
+    caught(says, check_data, data(records))
+
+
+# ------------------------------------------------------------------------------------------------ trackers
+
+
+class Rows:
+    """Sound: rows in a file of its own."""
+
+    def __init__(self) -> None:
+        self.path: Path | None = None
+
+    def open(self, folder: Path) -> None:
+        self.path = folder / "rows"
+
+    def rows(self) -> list[str]:
+        return self.path.read_text().splitlines() if self.path and self.path.exists() else []
+
+    def write(self, rows: list[str]) -> None:
+        assert self.path is not None
+        self.path.write_text("".join(f"{row}\n" for row in rows))
+
+    def track(self, step: int, metrics: Any) -> None:
+        self.write([*self.rows(), json.dumps({"step": step, **metrics})])
+
+    def truncate(self, step: int) -> None:
+        self.write([row for row in self.rows() if json.loads(row)["step"] <= step])
+
+    def close(self) -> None:
+        self.path = None
+
+
+def steps(folder: Path) -> list[int]:
+    return [json.loads(row)["step"] for row in (folder / "rows").read_text().splitlines()]
+
+
+def starts_over(self, folder):
+    Rows.open(self, folder)
+    self.write([])
+
+
+def wipes(self, folder):
+    for path in folder.iterdir():
+        path.unlink()
+    Rows.open(self, folder)
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"truncate": lambda self, step: None}, "kept the steps [1, 2, 3, 3, 4]"),
+    ({"open": starts_over}, "kept the steps [3, 4]"),
+    ({"open": wipes}, "not its own"),
+    ({"track": lambda self, step, metrics: metrics.update(step=step)}, "changed the metrics"),
+    ({"track": lambda self, step, metrics: sum(metrics.values())}, "track: raised TypeError"),
+    ({"close": lambda self: self.path.name}, "close: raised AttributeError"),
+])  # fmt: skip
+def test_a_broken_tracker_is_caught(members, says, tmp_path):
+    check_tracker(Rows(), read=steps)
+    caught(says, check_tracker, type("Broken", (Rows,), members)(), folder=tmp_path, read=steps)
+
+
+# --------------------------------------------------------------------------------------------------- chats
+
+
+def chat(**members: Any) -> Any:
+    """`auto` whose codec is changed."""
+    own = build("chat", "auto")
+
+    class Changed:
+        def codec(self, tokenizer: Any, context: int | None) -> Any:
+            codec = own.codec(tokenizer, context)
+            kind = type("Codec", (type(codec),), members)
+            codec.__class__ = kind
+            return codec
+
+    return Changed()
+
+
+def base() -> Any:
+    return type(build("chat", "auto").codec(LetterTokenizer(), None))
+
+
+def fresh(self, messages, previous=None, previous_messages=()):
+    return base().encode(self, messages)
+
+
+def claims(self, messages, previous=None, previous_messages=()):
+    """Encodes afresh, and says it continued."""
+    prompt = base().encode(self, messages)
+    from dataclasses import replace
+
+    return prompt if previous is None else replace(prompt, ids=(9, *prompt.ids), continues=True)
+
+
+def trusts(self, messages, previous=None, previous_messages=()):
+    """Takes the previous ids without a look at what the history says."""
+    from coterie.core.types import Prompt
+
+    prompt = base().encode(self, messages)
+    if previous is None:
+        return prompt
+    return Prompt(ids=(*previous.prompt_ids, *previous.token_ids, *prompt.ids), continues=True)
+
+
+def drifts(self, messages, previous=None, previous_messages=()):
+    from dataclasses import replace
+
+    prompt = base().encode(self, messages)
+    return replace(prompt, ids=(*prompt.ids, next(TICK)))
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"encode": fresh}, "afresh that only went on"),
+    ({"encode": claims}, "doesn't begin with the prompt"),
+    ({"encode": trusts}, "the history holds another"),
+    ({"encode": drifts}, "gave other ids"),
+    ({"encode": lambda self, messages, *previous: list(map(ord, messages[0]["content"]))}, "returned ["),
+    ({"decode": lambda self, call: base().decode(self, call).upper()}, "decode: gave 'GO LEFT'"),
+    ({"decode": lambda self, call: self.tokenizer.decode(call.token_ids)}, "decode: gave"),
+    ({"decode": lambda self, call: call.text}, "decode: raised AttributeError"),
+])  # fmt: skip
+def test_a_broken_chat_is_caught(members, says):
+    caught(says, check_chat, chat(**members))
+
+
+def test_a_chat_that_rewrites_turns_may_say_so():
+    check_chat(chat(encode=fresh), continues=False)
+
+
+def test_a_codec_that_lacks_something_is_caught():
+    bare = type("Chat", (), {"codec": lambda self, tokenizer, context: object()})()
+    caught("its codec lacks encode", check_chat, bare)
