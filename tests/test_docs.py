@@ -66,25 +66,21 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ran(folder: Path, *words: str) -> str:
-    found = subprocess.run(
-        [sys.executable, "-m", *words], cwd=folder, capture_output=True, text=True, timeout=120
-    )
+    found = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120)
     assert found.returncode == 0, found.stdout + found.stderr
     return found.stdout
 
 
 def test_the_example_passes_its_own_tests(example):
-    assert "5 passed" in ran(example, "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py")
+    assert "5 passed" in ran(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py")
 
 
 def test_the_example_trains(example):
     command = "from coterie.cli.main import main; main()"
     words = ["run", "countdown.yaml", "-p", "countdown.py", "--out", "out"]
-    found = subprocess.run([sys.executable, "-c", command, *words], cwd=example, capture_output=True, text=True,
-                           timeout=120)  # fmt: skip
-    assert found.returncode == 0, found.stderr
-    share = re.search(r"val success ([.\d]+)", found.stdout)
-    assert share and float(share[1]) > 0.9, found.stdout
+    said = ran(example, "-c", command, *words)
+    share = re.search(r"val success ([.\d]+)", said)
+    assert share and float(share[1]) > 0.9, said
 
 
 def test_the_example_package_is_found_by_its_entry_point(example):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal
@@ -18,6 +19,7 @@ from coterie.core.record import to_json
 from coterie.core.types import Action, Step, Task
 from coterie.testing.episodes import Act, Moment, Players, following, moment, players, stepped, unreadable
 from coterie.testing.failure import (
+    ConformanceError,
     finite,
     guarded,
     require,
@@ -92,53 +94,48 @@ def check_environment(
 def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> list[Task]:
     """The first tasks of the first split, after a look at those of all."""
     where = f"{name}.tasks"
+    found: dict[str, list[Task]] = {}
     ids: dict[str, str] = {}
     contents: dict[str, str] = {}
-    found: dict[str, list[Task]] = {}
     for split in splits:
         try:
-            source = env.tasks(split, seed)
-        except UserError:
-            if split != splits[0]:
-                continue
+            with guarded(where):
+                source = env.tasks(split, seed)
+                count = min(len(source), _LOOKED_AT)
+                first, again = ([source[index] for index in range(count)] for _ in range(2))
+        except ConformanceError as error:
+            if isinstance(error.__cause__, UserError) and split != splits[0]:
+                continue  # there is no such split, and it says so
             raise
-        with guarded(where):
-            found[split] = [source[index] for index in range(min(len(source), _LOOKED_AT))]
-            again = [source[index] for index in range(min(len(source), _LOOKED_AT))]
-        require(found[split], f"the split '{split}' has no task", where=where)
-        mine: set[str] = set()
-        for task, same in zip(found[split], again, strict=True):
-            is_task = isinstance(task, Task)
-            require(is_task, f"a task is a {type(task).__name__}", where=where, mend="coterie.Task")
-            text = isinstance(task.id, str) and bool(task.id)
-            require(text, f"the id {task.id!r} is no text", where=where, mend='e.g. "train-7"')
-            require(task.id not in mine, f"the id '{task.id}' is twice in '{split}'", where=where)
+        require(first, f"the split '{split}' has no task", where=where)
+        for task, same in zip(first, again, strict=True):
+            _sound_task(task, same, where)
             other = ids.setdefault(task.id, split)
+            mend = "write the split's name into the id: draws are keyed by it"
             require(
-                other == split,
-                f"the id '{task.id}' is in '{other}' and in '{split}'",
-                where=where,
-                mend="write the split's name into the id: draws are keyed by it",
-            )
-            mine.add(task.id)
-            mark = fingerprint(task)
-            require(
-                mark == fingerprint(same), f"'{task.id}' is another task when asked for twice", where=where
-            )
-            require(
-                mark == fingerprint(copied(task, where)),
-                f"'{task.id}' is another after pickling",
-                where=where,
+                other == split, f"the id '{task.id}' is in '{other}' and in '{split}'", where=where, mend=mend
             )
             if disjoint == "content":
                 other = contents.setdefault(fingerprint(task.payload), split)
-                require(
-                    other == split,
+                what, mend = (
                     f"'{task.id}' is the same problem as a task of '{other}'",
-                    where=where,
-                    mend="let its content (a hash of it) decide the split",
+                    "split by a hash of the content",
                 )
+                require(other == split, what, where=where, mend=mend)
+        twice = [one for one, times in Counter(task.id for task in first).items() if times > 1]
+        require(not twice, f"the id {twice[:1]} is twice in '{split}'", where=where)
+        found[split] = first
     return found[splits[0]]
+
+
+def _sound_task(task: Any, same: Any, where: str) -> None:
+    require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, mend="coterie.Task")
+    text = isinstance(task.id, str) and bool(task.id)
+    require(text, f"the id {task.id!r} is no text", where=where, mend='e.g. "train-7"')
+    there = fingerprint(copied(task, where))
+    mark = fingerprint(task)
+    require(mark == fingerprint(same), f"'{task.id}' is another task when asked for twice", where=where)
+    require(mark == there, f"'{task.id}' is another after pickling", where=where)
 
 
 class _Referee:

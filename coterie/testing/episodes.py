@@ -131,6 +131,8 @@ class Played:
     actions: Mapping[str, Action]
     step: Step
     over: bool
+    others: Mapping[str, Action]
+    """What each might have said instead."""
 
     def joint_view(self) -> JointView:
         return JointView(
@@ -163,14 +165,14 @@ async def episode(
     now = moment(env, env.reset(task, 0), 0, 0, team)
     while now is not None:
         seen = {role: env.observe(now.state, role) for role in now.roles}
-        actions = team.actions(seen, rng)
+        actions, others = team.actions(seen, rng), team.actions(seen, rng)
         for role in now.roles:
             if rng.random() < unread:
                 actions[role] = unreadable()
         ctx = StepContext(task=task, turn=now.turn, seed=int(rng.integers(2**63)))
         step = await stepped(env, now, actions, ctx)
         after = following(env, now, step, turns, team)
-        found.append(Played(task, now, seen, actions, step, after is None))
+        found.append(Played(task, now, seen, actions, step, after is None, others))
         now = after
     return found
 

@@ -10,7 +10,7 @@ from typing import Any
 from coterie.core.draws import generator
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
-from coterie.testing.episodes import Act, episode, episode_view, players
+from coterie.testing.episodes import Act, episode, episode_view, players, unreadable
 from coterie.testing.failure import (
     ConformanceError,
     finite,
@@ -58,9 +58,7 @@ def check_reward(
         ConformanceError: what is wrong, where, and how to mend it.
     """
     name = require_kind(source, "reward")
-    require(
-        source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", mend=f"one of {list(SCOPES)}"
-    )
+    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", mend=", ".join(SCOPES))
     with guarded(name):
         require_components(source, name)
     require(source.components, "are none", where=f"{name}.components")
@@ -98,10 +96,10 @@ def _views(scope: str, played: Sequence[Any], environment: Any) -> list[Any]:
         for role, action in one.actions.items():
             seen = one.seen[role]
             if scope == "siblings":
-                # Siblings of one decision: here the same action, three times.
+                siblings = (action, one.others[role], unreadable(), action)
                 found.append(
                     SiblingsView(
-                        task=one.task, turn=one.now.turn, role=role, observation=seen, actions=(action,) * 3
+                        task=one.task, turn=one.now.turn, role=role, observation=seen, actions=siblings
                     )
                 )
             else:

@@ -78,9 +78,9 @@ def check_role(
 
 def _renders(role: Any, kind: str, briefing: Briefing, notes: Sequence[str]) -> None:
     where = f"{kind}.render"
-    mark = fingerprint(briefing)
+    mark, there = fingerprint(briefing), copied(briefing, where)
     with guarded(where):
-        messages, again = role.render(briefing), role.render(copied(briefing, where))
+        messages, again = role.render(briefing), role.render(there)
     require(fingerprint(briefing) == mark, "changed the briefing", where=where, mend="copy what it changes")
     require(
         isinstance(messages, (list, tuple)) and messages, f"returned {messages!r}", where=where, mend="a list"

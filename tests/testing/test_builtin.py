@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,12 +133,14 @@ def records(folder: Any) -> str:
     return str(path)
 
 
-def first_letter(record: Any, transcript: Any) -> float:
+def long_talk(record: Any, transcript: Any) -> float:
     return float(len(transcript) > 3)
 
 
-@pytest.mark.parametrize("settings", [{}, {"stop_when": "agree"}, {"success": first_letter},
-                                      {"success": {"match": "number"}, "stop_when": first_letter}])  # fmt: skip
+@pytest.mark.parametrize("settings", [
+    {}, {"stop_when": "agree"}, {"success": long_talk},
+    {"success": {"match": "number"}, "stop_when": long_talk},
+])  # fmt: skip
 def test_team_task(settings, tmp_path):
     order = ["writer", ["checker", "critic"]]
     table = {"type": "team_task", "path": records(tmp_path), "id_field": "id", **settings}
@@ -183,8 +186,9 @@ def test_transitions(name):
 
 
 @pytest.mark.parametrize("settings", [
-    {}, {"chains": 3}, {"branches": 3}, {"branches": 2, "expand": "all"}, {"branches": 3, "expand": "sampled"},
-    {"branches": 2, "expand": "all", "pairing": "cross"}, {"branches": 3, "commit": "per_role"},
+    {}, {"chains": 3}, {"branches": 3}, {"branches": 3, "expand": "sampled"},
+    {"branches": 2, "expand": "all"}, {"branches": 2, "expand": "all", "pairing": "cross"},
+    {"branches": 3, "commit": "per_role"},
     {"branches": 2, "sampling": {"temperature": 0.7}, "roles": {"critic": {"max_new_tokens": 3}}},
 ])  # fmt: skip
 def test_tree(settings):
@@ -271,7 +275,7 @@ def test_data(kind, tmp_path):
     path = records(tmp_path)
     if kind == "parquet":
         pa = pytest.importorskip("pyarrow")
-        rows = [json.loads(line) for line in open(path)]
+        rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
         path = str(tmp_path / "records.parquet")
         pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
     check_data(build("data", {"type": kind, "path": path}))

@@ -12,7 +12,7 @@ import pytest
 from coterie.core.credit import GroupEstimator, by_decision
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Plan, Surrogate
-from coterie.core.types import Credit, Key
+from coterie.core.types import Key
 from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.algos.grpo import GRPO
 from coterie.testing import check_estimator, check_loss
@@ -34,6 +34,10 @@ def after(change: Any) -> Any:
 
 def with_advantage(change: Any) -> Any:
     return after(lambda credit, batch: dataclasses.replace(credit, advantage=change(dict(credit.advantage))))
+
+
+def with_fields(change: Any) -> Any:
+    return after(lambda credit, batch: dataclasses.replace(credit, **change(credit.advantage)))
 
 
 def zero_for_missing(credit: Any, batch: Any) -> Any:
@@ -133,10 +137,9 @@ def test_sound_ones_pass():
     (lambda: with_advantage(lambda all: {**all, Key("train-9"): 1.0}), "no such branch"),
     (lambda: with_advantage(lambda all: {}), "gave no branch any credit"),
     (lambda: with_advantage(lambda all: {key: np.ones(50) for key in all}), "has shape (50,)"),
-    (lambda: after(lambda credit, batch: Credit(advantage=credit.advantage, weight=dict.fromkeys(credit.advantage, -1.0))),
-     "a weight is not negative"),
-    (lambda: after(lambda credit, batch: Credit(advantage=credit.advantage, metrics={"spread": float("inf")})),
-     "metric spread"),
+    (lambda: with_fields(lambda advantage: {"weight": dict.fromkeys(advantage, -1.0)}), "is not negative"),
+    (lambda: with_fields(lambda advantage: {"metrics": {"spread": float("inf")}}), "metric spread"),
+    (lambda: with_fields(lambda advantage: {"target": {Key("train-9"): np.ones(2)}}), "no such branch"),
     (lambda: after(lambda credit, batch: credit.advantage), "returned a tuple"),
     (lambda: Unwritten(), "its state: raised TypeError"),
     (lambda: IntKeys(), "saved as JSON"),
@@ -219,7 +222,7 @@ def changes(xp: Any, t: Any) -> Any:
 
 
 @pytest.mark.parametrize(("one", "says"), [
-    (loss(lambda xp, t: surrogate(-t.advantages * t.logprobs, -1.01 * t.advantages)), "the value's derivative is"),
+    (loss(lambda xp, t: surrogate(plain(xp, t).value, -1.01 * t.advantages)), "the value's derivative is"),
     (loss(lambda xp, t: clipped(xp, t, wrong=True)), "the value's derivative is"),
     (loss(lambda xp, t: surrogate(t.advantages * t.logprobs, t.advantages)), "on the weights that sampled"),
     (loss(with_mean), "depends on the other tokens"),

@@ -176,6 +176,8 @@ COUNTER = itertools.count()
     (lambda split: ["task"], "a task is a str"),
     (lambda split: [Task(id=7)], "is no text"),
     (lambda split: [Task(id=split), Task(id=split)], "is twice in 'train'"),
+    (lambda split: {"train": []}[split], "has no task"),
+    (lambda split: {"train": [Task(id="a")]}[split], "tasks: raised KeyError"),
     (lambda split: [Task(id="a", payload={"left": 2})], "is in 'train' and in 'val'"),
     (lambda split: Drawn(split), "another task when asked for twice"),
     (lambda split: [Task(id=split, payload=lambda: 1)], "can't be pickled"),

@@ -100,7 +100,7 @@ def test_sound_plugins_pass(tmp_path):
 
 
 @pytest.mark.parametrize(("plugin", "says"), [
-    (SimpleNamespace(hook=register_role), "did you mean 'register_roles'"),
+    (SimpleNamespace(register_role=register_role), "did you mean 'register_roles'"),
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
     (SimpleNamespace(), "implements no hook"),

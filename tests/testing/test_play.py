@@ -14,6 +14,7 @@ import pytest
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.wordcodec import word_id
 from coterie.backends.trainers.tabular import TabularTrainer
+from coterie.core.digest import ids_sha256
 from coterie.core.errors import SystemFault
 from coterie.core.sampler import TreeSampler
 from coterie.core.types import TEAM, Call, Score
@@ -21,6 +22,7 @@ from coterie.testing import check_engine, check_sampler, check_trainer
 from tests.testing.support import caught
 
 TICK = itertools.count()
+NOTHING = ids_sha256(())
 
 
 def sampler(**members: Any) -> Any:
@@ -112,8 +114,7 @@ async def stumbles(self, task, epoch, chain, ctx):
     ({"play": first_joint(pick={})}, "picks {}"),
     ({"play": first_joint(child=None)}, "ended without outcome"),
     ({"play": first_decision(lambda decision: {"prompt_sha256": "x"})}, "prompt_sha256"),
-    ({"play": first_decision(lambda decision: {"prompt_ids": (), "prompt_sha256": "e3b0c44298fc1c149afbf4c8996fb924"
-                                               "27ae41e4649b934ca495991b7852b855"})}, "had another prompt"),
+    ({"play": first_decision(lambda old: {"prompt_ids": (), "prompt_sha256": NOTHING})}, "had another"),
     ({"play": leaves_a_strand}, "left 1 strands live"),
     ({"play": forgets_the_chain}, "child's key is"),
     ({"play": one_seed}, "two chains share draws"),
@@ -198,8 +199,8 @@ def check_tabular(one: Any) -> None:
     (engine(lambda request, call: {"finish": "eos"}), "finish is 'eos'"),
     (engine(lambda request, call: {"finish": "length"}), "says `length` after"),
     (engine(lambda request, call: {"token_ids": (), "logprobs": ()}), "0 tokens"),
-    (engine(lambda request, call: {"token_ids": tuple(random.randrange(9**9) for _ in call.token_ids)}), "gave ("),
-    (engine(lambda request, call: {"logprobs": tuple(v - random.random() for v in call.logprobs)}), "differ by"),
+    (engine(lambda request, call: {"token_ids": (*call.token_ids[:-1], random.randrange(9**9))}), "gave ("),
+    (engine(lambda request, call: {"logprobs": (*call.logprobs[:-1], -random.random())}), "differ by"),
     (ByRow(), "the same request gave"),
     (Unbounded(), "tokens where max_new_tokens is 1"),
     (Warm(), "the seed changes the tokens"),

@@ -62,7 +62,7 @@ def digits(self, text, observation):
     ({"render": lambda self, briefing: [{"role": "human", "content": "x"}]}, "a message of 'human'"),
     ({"render": lambda self, briefing: [{"role": "user", "content": None}]}, "is no text"),
     ({"render": lambda self, briefing: user(str(next(TICK)))}, "gave other messages"),
-    ({"render": lambda self, briefing: user(str(briefing.observation.pop("left", 0)))}, "changed the briefing"),
+    ({"render": lambda self, briefing: user(str(briefing.observation.pop("left")))}, "changed the briefing"),
     ({"render": lambda self, briefing: user(briefing.nothing)}, "raised AttributeError"),
     ({"render": lambda self, briefing: user("x")}, "is not in the prompt"),
     ({"vocabulary": lambda self: ["a b"]}, "is no word"),
@@ -146,7 +146,7 @@ def lost(view):
     ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
     ({"score": scores(lost)}, "raised SystemFault"),
     ({"scope": "joint", "score": scores(lambda view: view.info.update(seen=1) or {})}, "changed the view"),
-    ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 3 branches"),
+    ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 4 branches"),
 ])  # fmt: skip
 def test_a_broken_source_is_caught(members, says):
     caught(says, check, source(**members))

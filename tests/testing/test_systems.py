@@ -45,7 +45,8 @@ async def orphans(play, items):
 
 @pytest.mark.parametrize(("map_", "says"), [
     (in_turn, "one item after the other"), (as_they_finish, "another order"),
-    (with_exceptions, "swallowed an exception"), (renamed, "into RuntimeError"), (orphans, "leaves episodes playing"),
+    (with_exceptions, "swallowed an exception"), (renamed, "into RuntimeError"),
+    (orphans, "leaves episodes playing"),
 ])  # fmt: skip
 def test_a_broken_executor_is_caught(map_, says):
     caught(says, check_executor, type("Broken", (), {"map": staticmethod(map_)})())
