@@ -80,10 +80,8 @@ def train(
         )
     run = compose(resolved)
     run.progress, run.interrupt = progress, interrupt
-    _ = (
-        run.total_steps,
-        run.order,
-    )  # what is wrong with the schedule or the tasks is said before a folder is made
+    # What is wrong with the schedule or the tasks is said before a folder is made.
+    _ = run.total_steps, run.order
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run.folder.claimed():
         run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
@@ -155,7 +153,8 @@ def evaluate(
     """
     restore: Checkpoint | None = None
     if is_run(source):
-        restore = find_checkpoint(Path(str(source)), checkpoint)
+        source = Path(str(source))  # a bare name would be taken for a recipe's
+        restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale)
     run = compose(resolved)
 

@@ -13,6 +13,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from coterie.core.threads import compute
 from coterie.core.types import Call, Request
 
 T = TypeVar("T")
@@ -169,9 +170,7 @@ class Batcher:
     async def _run_threaded(self, by_policy: dict[str, list[tuple[Request, asyncio.Future[Call]]]]) -> None:
         answers = []
         for policy in sorted(by_policy):
-            answers.append(
-                (by_policy[policy], *await asyncio.to_thread(self._compute, policy, by_policy[policy]))
-            )
+            answers.append((by_policy[policy], *await compute(self._compute, policy, by_policy[policy])))
         for items, calls, error in answers:
             self._answer(items, calls, error)
         self._done()

@@ -167,6 +167,8 @@ class Play:
             parsed, fault_ = seat.parse(text, asked.observation), None
         except PolicyFault as fault:
             parsed, fault_ = None, Fault(kind="policy", reason=str(fault))
+        except Exception as error:  # the text broke the parser: the output's doing, and told as such
+            parsed, fault_ = None, Fault(kind="policy", reason=f"parser: {type(error).__name__}: {error}")
         return Action(
             calls=tuple(calls),
             text=text,

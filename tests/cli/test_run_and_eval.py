@@ -88,6 +88,11 @@ def test_eval_of_a_checkpoint_by_name_and_step(folder):
     assert latest["success"] == fourth["success"] and best["success"]["n"] == 8
 
 
+def test_a_run_folder_may_be_named_without_a_slash(folder, monkeypatch):
+    monkeypatch.chdir(folder.parent)
+    assert evaluated(folder.name, "--tasks", "4")["success"]["n"] == 4
+
+
 def test_eval_for_people_with_episodes(folder):
     done = coterie("eval", folder, "--tasks", "8", "--show", "2")
     assert done.exit_code == 0, done.output

@@ -8,7 +8,7 @@ from coterie import PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.scoring import Mix, branch_rewards, missing_share
 from coterie.core.types import TEAM, Key, Score, Scores
-from tests.games import play, run_of
+from tests.games import Seat, play, run_of
 
 
 def source(name, **settings):
@@ -158,6 +158,25 @@ def test_an_unparsable_action_is_played_and_scored():
     fault = trees[0].root.decisions["one"].branches[1].fault
     assert (fault.kind, fault.reason) == ("policy", "said bad")
     assert branch_rewards(trees[0].root, "one", scores, run.mix)[1] == 0.0
+
+
+def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
+    run = run_of(
+        order=["one"],
+        team={
+            "order": ["one"],
+            "max_turns": 1,
+            "roles": {"one": {"type": "tests.core.test_scoring:Fragile", "policy": "p"}},
+        },
+    )
+    trees, _ = play(run)
+    faults = [action.fault for action in trees[0].root.decisions["one"].branches]
+    assert faults[0] is None and faults[1].kind == "policy" and "ZeroDivisionError" in faults[1].reason
+
+
+class Fragile(Seat):
+    def parse(self, text, observation):
+        return 1 / (1 - int(text))
 
 
 def says_bad(request, text):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.gathering import Batcher
 from coterie.core.plugins import Plugin
+from coterie.core.threads import compute
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class HFEngine(Plugin):
 
     async def load_weights(self, weights: Weights) -> None:
         """Copy the module's (or the folder's) weights, LoRA merged; waits for a batch in work."""
-        await asyncio.to_thread(self._load, weights)
+        await compute(self._load, weights)
 
     async def generate(self, request: Request) -> Call:
         """One call.

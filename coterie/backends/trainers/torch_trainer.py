@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -28,6 +27,7 @@ from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Demonstration, TokenBatch, TrainerContext
+from coterie.core.threads import compute
 from coterie.core.types import Key, Metrics, Sample, Weights
 
 log = logging.getLogger("coterie")
@@ -74,7 +74,7 @@ class TorchTrainer(Plugin):
             checkpointing=self.config.gradient_checkpointing,
             references="ref_logprobs" in ctx.needs,
         )
-        self._starts, self._policies = await asyncio.to_thread(set_up, ctx.policies, plan)
+        self._starts, self._policies = await compute(set_up, ctx.policies, plan)
 
     async def close(self) -> None:
         self._starts, self._policies = [], {}
@@ -96,7 +96,7 @@ class TorchTrainer(Plugin):
                 raise ValueError(f"{wrong.key.text()} is a sample of '{wrong.policy}', given to '{name}'")
             if rows and policy.optimizer is None:
                 raise ValueError(f"policy '{name}' is not trained (train: none), and was given samples")
-        return await asyncio.to_thread(self._update, samples, step)
+        return await compute(self._update, samples, step)
 
     def _update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         with self._turn, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
@@ -170,7 +170,7 @@ class TorchTrainer(Plugin):
         for sample in samples:
             self._policy(sample.policy)
             by_policy.setdefault(sample.policy, []).append(sample)
-        return await asyncio.to_thread(self._annotate, by_policy)
+        return await compute(self._annotate, by_policy)
 
     def _annotate(self, by_policy: Mapping[str, Sequence[Sample]]) -> dict[Key, np.ndarray]:
         found: dict[Key, np.ndarray] = {}
@@ -212,7 +212,7 @@ class TorchTrainer(Plugin):
             with self._turn, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
                 return warm_start(start, members, demonstrations, config, codec)
 
-        return await asyncio.to_thread(run)
+        return await compute(run)
 
     def weights(self, policy: str) -> Weights:
         """The live module. Where `module` is a PeftModel and `adapter` is None, no adapter acts."""

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from typing import Any, Literal
 
 from coterie.core.errors import ConfigError, DataError
@@ -59,14 +60,10 @@ class Reader:
         self._tasks: dict[str, tuple[Task, ...]] | None = None
 
     def visible(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What roles see of a record."""
-        if self._shown:
-            return {name: record[name] for name in self._shown}
-        return {
-            name: value
-            for name, value in record.items()
-            if name not in (self._answer, self._id, self._stratum)
-        }
+        """What roles see of a record: copies, so that whoever changes one doesn't change the task."""
+        hidden = (self._answer, self._id, self._stratum)
+        names = self._shown or [name for name in record if name not in hidden]
+        return {name: deepcopy(record[name]) for name in names}
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
         """The split's tasks. The first call reads every split, so that what they share is found at once."""

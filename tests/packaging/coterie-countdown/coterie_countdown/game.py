@@ -47,9 +47,10 @@ class Counter(Plugin):
         return [{"role": "user", "content": str(briefing.observation)}]
 
     def parse(self, text, observation):
-        if not text.strip().isdigit():
-            raise PolicyFault(f"{text!r} is no number")
-        return int(text)
+        try:
+            return int(text)
+        except ValueError as error:
+            raise PolicyFault(f"{text[:20]!r} is no number") from error
 
 
 class Brevity(Plugin):
