@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import math
 import time
@@ -29,6 +30,8 @@ from coterie.core.types import Credit, Key, Notes, Sample, Scores, Task, Tree
 from coterie.core.warm_start import warm_start
 
 log = logging.getLogger("coterie")
+RARELY = (100_000, 50, 1000)
+"""Thresholds of the garbage collector while a run is open."""
 Progress = Callable[[int, int, Mapping[str, Any]], None]
 
 
@@ -72,6 +75,7 @@ class Run:
     _play: Play | None = None
     _clock: dict[str, float] = field(default_factory=dict)
     _started: float = 0.0
+    _collector: tuple[int, int, int] = field(default_factory=gc.get_threshold)
 
     @property
     def config(self) -> RunConfig:
@@ -104,6 +108,10 @@ class Run:
     async def open(self, restore: Path | None = None) -> None:
         """Make weights and connections; from a checkpoint's folder, or fresh with the warm start."""
         config = self.config
+        # A step's trees all live until its end, and Python's collector would walk them again and again:
+        # half of the framework's time (benchmarks/orchestration.py).
+        self._collector = gc.get_threshold()
+        gc.set_threshold(*RARELY)
         await self.engine.open(
             EngineContext(
                 policies=config.policies,
@@ -143,6 +151,7 @@ class Run:
             self.store.mark("best", self.best_step)
 
     async def close(self) -> None:
+        gc.set_threshold(*self._collector)
         await self.engine.close()
         await self.trainer.close()
         for tracker in self.trackers.values():
