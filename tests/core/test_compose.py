@@ -87,7 +87,7 @@ def test_a_top_level_table_serves_the_component_that_has_a_field_for_it(tmp_path
         "trainer": "none",
         "schedule": {"steps": 1, "tasks_per_step": 4},
     }
-    trees, scores = play(compose(load(config)), tasks=4)
+    trees, _ = play(compose(load(config)), tasks=4)
     assert [leaf.outcome["success"] for tree in trees for _, leaf in tree.leaves()] == [1.0] * 4
 
 
