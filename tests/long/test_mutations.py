@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[2]
 MUTATIONS = {
     "1 a prompt that doesn't continue the ids is merged all the same": (
         "coterie/core/batching.py",
-        "return call.prompt_ids[:len(ids)] == ids",
+        "return call.prompt_ids[: len(ids)] == ids",
         "return True",
         "tests/core/test_batching.py",
     ),
@@ -68,8 +68,8 @@ MUTATIONS = {
     ),
     "8 a batch forms as soon as somebody asks": (
         "coterie/core/gathering.py",
-        "return 0 < self.waiting and self.waiting >= self.live",
-        "return 0 < self.waiting",
+        "return self.waiting > 0 and self.waiting >= self.live",
+        "return self.waiting > 0",
         "tests/core/test_gathering.py",
     ),
     "8 rows come in the order of arrival": (
@@ -86,8 +86,8 @@ MUTATIONS = {
     ),
     "9 unknown keys are ignored": (
         "coterie/core/config.py",
-        'model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True,',
-        'model_config = ConfigDict(extra="ignore", frozen=True, arbitrary_types_allowed=True,',
+        '        extra="forbid",\n        frozen=True,\n        arbitrary',
+        '        extra="ignore",\n        frozen=True,\n        arbitrary',
         "tests/core/test_recipes.py",
     ),
     "9 a taken name replaces the other": (
