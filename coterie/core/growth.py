@@ -6,9 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from coterie.core.play import Play
+from coterie.core.play import Asked, Play
 from coterie.core.scoring import joint_reward
-from coterie.core.types import Fault, Joint, Key, Node, Past, Step
+from coterie.core.types import Fault, Joint, Key, Node, Past, Step, Task, committed
+from coterie.core.views import ActionView, JointView, SiblingsView
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,3 +101,62 @@ def argmax(values: Sequence[float | None]) -> int | None:
         if value is not None and (best is None or value > values[best]):  # type: ignore[operator]
             best = index
     return best
+
+
+# ------------------------------------------------------------------------- what reward sources are shown
+
+
+def joint_views(
+    task: Task, place: Place, node: Node, played: Sequence[Played], first: int
+) -> list[tuple[int, JointView]]:
+    """(index, view) of the joints from `first` on that could be played."""
+    return [
+        (
+            index,
+            JointView(
+                task=task,
+                turn=place.turn,
+                actions=committed(node.decisions, one.pick),
+                state=place.state,
+                after=one.step.state,
+                emitted=one.step.scores,
+                info=one.step.info,
+                terminal=one.terminal,
+            ),
+        )
+        for index, one in enumerate(played)
+        if index >= first and isinstance(one.step, Step)
+    ]
+
+
+def action_views(
+    task: Task, place: Place, node: Node, asked: Sequence[Asked]
+) -> dict[tuple[str, int], ActionView]:
+    """By (role, branch)."""
+    return {
+        (one.role, branch): ActionView(
+            task=task,
+            turn=place.turn,
+            role=one.role,
+            observation=one.observation,
+            messages=one.messages,
+            action=action,
+            state=place.state,
+        )
+        for one in asked
+        for branch, action in enumerate(node.decisions[one.role].branches)
+    }
+
+
+def sibling_views(task: Task, place: Place, node: Node, asked: Sequence[Asked]) -> dict[str, SiblingsView]:
+    """By role."""
+    return {
+        one.role: SiblingsView(
+            task=task,
+            turn=place.turn,
+            role=one.role,
+            observation=one.observation,
+            actions=node.decisions[one.role].branches,
+        )
+        for one in asked
+    }

@@ -21,15 +21,18 @@ from coterie.core.growth import (
     Place,
     Played,
     acting,
+    action_views,
     argmax,
     following,
     joint_values,
+    joint_views,
     made_joint,
+    sibling_views,
     with_joints,
 )
 from coterie.core.play import Asked, Play
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import ActionView, JointView, Plan, SiblingsView
+from coterie.core.protocols import Plan
 from coterie.core.scoring import SELECTION_SCOPES, joint_reward, score_selection
 from coterie.core.types import Fault, Key, Node, Past, Sampling, Step, Task, Tree, committed
 
@@ -186,56 +189,14 @@ class TreeSampler(Plugin):
         ctx: Play,
     ) -> None:
         """Scores of the joints from `first` on (and of their branches, the first time)."""
-        joints = []
         for index, one in enumerate(played):
-            if index < first:
-                continue
-            if isinstance(one.step, Fault):
+            if index >= first and isinstance(one.step, Fault):
                 ctx.mark_missing(place.key.of_joint(index), one.step.reason)
-                continue
-            joints.append(
-                (
-                    index,
-                    JointView(
-                        task=task,
-                        turn=place.turn,
-                        actions=committed(node.decisions, one.pick),
-                        state=place.state,
-                        after=one.step.state,
-                        emitted=one.step.scores,
-                        info=one.step.info,
-                        terminal=one.terminal,
-                    ),
-                )
-            )
         wanted = [source for source in ctx.sources if source.scope in SELECTION_SCOPES]
-        views: dict[tuple[str, int], ActionView] = {}
-        siblings: dict[str, SiblingsView] = {}
-        if first == 0 and any(source.scope == "action" for source in wanted):
-            views = {
-                (one.role, branch): ActionView(
-                    task=task,
-                    turn=place.turn,
-                    role=one.role,
-                    observation=one.observation,
-                    messages=one.messages,
-                    action=action,
-                    state=place.state,
-                )
-                for one in asked
-                for branch, action in enumerate(node.decisions[one.role].branches)
-            }
-        if first == 0 and any(source.scope == "siblings" for source in wanted):
-            siblings = {
-                one.role: SiblingsView(
-                    task=task,
-                    turn=place.turn,
-                    role=one.role,
-                    observation=one.observation,
-                    actions=node.decisions[one.role].branches,
-                )
-                for one in asked
-            }
+        scopes = {source.scope for source in wanted} if first == 0 else set()
+        joints = joint_views(task, place, node, played, first)
+        views = action_views(task, place, node, asked) if "action" in scopes else {}
+        siblings = sibling_views(task, place, node, asked) if "siblings" in scopes else {}
         # A source that is slow and that no choice waits for is asked while play goes on.
         selects = self.config.expand == "best" and len(played) > 1
         slow = [source for source in wanted if getattr(source.plugin, "background", False) and not selects]
