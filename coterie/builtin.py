@@ -34,7 +34,19 @@ def register_rewards(register: Register) -> None:
 @hookimpl
 def register_estimators(register: Register) -> None:
     register("at_grpo", "coterie.plugins.algos.at_grpo:ATGRPO")
+    register("compose", "coterie.plugins.algos.compose:Compose")
+    register("dr_grpo", "coterie.plugins.algos.dr_grpo:DrGRPO")
+    register("gae", "coterie.plugins.algos.gae:GAE")
     register("grpo", "coterie.plugins.algos.grpo:GRPO")
+    register("magrpo", "coterie.plugins.algos.magrpo:MAGRPO")
+    register("mareinforce", "coterie.plugins.algos.mareinforce:MAREINFORCE")
+    register("maremax", "coterie.plugins.algos.maremax:MAReMax")
+    register("marloo", "coterie.plugins.algos.marloo:MARLOO")
+    register("rae", "coterie.plugins.algos.rae:RAE")
+    register("reinforce", "coterie.plugins.algos.reinforce:Reinforce")
+    register("reinforce_pp", "coterie.plugins.algos.reinforce_pp:ReinforcePP")
+    register("reinforce_pp_baseline", "coterie.plugins.algos.reinforce_pp_baseline:ReinforcePPBaseline")
+    register("rloo", "coterie.plugins.algos.rloo:RLOO")
 
 
 @hookimpl

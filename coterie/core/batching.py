@@ -15,12 +15,13 @@ import numpy as np
 from coterie.core.draws import generator
 from coterie.core.types import Action, Call, Credit, Decision, Key, Notes, Sample, Span, Tree
 
-Length = Literal["token_mean", "sequence_mean", "sequence_sum"]
+Length = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 
 def samples_of(trees: Sequence[Tree], credit: Credit, notes: Notes | None = None) -> dict[str, list[Sample]]:
     """Samples by policy, in the order of the trees' keys. A branch without credit gives none."""
     found: dict[str, list[Sample]] = {}
+    notes = {**(notes or {}), "targets": credit.target}
     for tree in trees:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
@@ -36,7 +37,7 @@ def samples_of(trees: Sequence[Tree], credit: Credit, notes: Notes | None = None
                                 action,
                                 credit.advantage[key],
                                 credit.weight.get(key, 1.0),
-                                notes or {},
+                                notes,
                             )
                         )
     return found
@@ -105,7 +106,9 @@ def action_samples(
     return samples
 
 
-def token_coefficients(samples: Sequence[Sample], length: Length) -> list[np.ndarray]:
+def token_coefficients(
+    samples: Sequence[Sample], length: Length, constant: float | None = None
+) -> list[np.ndarray]:
     """What every token's loss is multiplied with: weight over denominator, 0 off the mask.
 
     The denominators are taken over all samples given, which are those of one optimiser step and one
@@ -116,6 +119,10 @@ def token_coefficients(samples: Sequence[Sample], length: Length) -> list[np.nda
     - `token_mean`: sum_i w_i sum_t l_it / sum_i w_i n_i
     - `sequence_mean`: sum_i w_i (1/n_i) sum_t l_it / sum_i w_i
     - `sequence_sum`: sum_i w_i sum_t l_it / sum_i w_i
+    - `constant`: sum_i w_i sum_t l_it / (constant * sum_i w_i), Dr. GRPO's (arXiv 2503.20783)
+
+    Args:
+        constant: of the last; usually the longest completion allowed.
 
     Returns:
         one float32 array of shape (T,) per sample.
@@ -139,6 +146,10 @@ def token_coefficients(samples: Sequence[Sample], length: Length) -> list[np.nda
             share = weight[span.branch] / denominator if denominator else 0.0
             if length == "sequence_mean":
                 share /= max(tokens[span.branch], 1)
+            elif length == "constant":
+                if constant is None:
+                    raise ValueError("length `constant` needs its constant")
+                share /= constant
             row[span.start : span.stop] = share
         row[~sample.loss_mask] = 0.0
         coefficients.append(row)

@@ -192,7 +192,7 @@ def compose(resolved: Resolved) -> Run:
             )
     if mix.weights and all(weight == 0 for weight in mix.weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
-    _check_selection(sampler, sources)
+    _check_selection(sampler, estimator, sources)
     _check_farming(estimator, environment, mix)
     _warn_truncation(sampler, team)
     return Run(
@@ -286,21 +286,23 @@ def _vocabulary(environment: Environment, team: Team) -> tuple[str, ...]:
     return tuple(sorted(words))
 
 
-def _check_selection(sampler: Any, sources: Sequence[Source]) -> None:
+def _check_selection(sampler: Any, estimator: Any, sources: Sequence[Source]) -> None:
     """A choice during play can't wait for the episode's end (invariant 11)."""
-    for source in sources:
-        if (
-            source.scope == "episode"
-            and sampler.plan.expand == "best"
-            and sampler.plan.branches > 1
-            and any(source.weights.values())
-        ):
-            raise ConfigError(
-                "the best branch can't be chosen by a score of the whole episode",
-                path=f"rewards.{source.name}",
-                why="the choice is made before the episode has ended",
-                mend="set sampler.expand to sampled or all, or give its components weight 0",
-            )
+    late = [source.name for source in sources if source.scope == "episode" and any(source.weights.values())]
+    if late and sampler.plan.expand == "best" and sampler.plan.branches > 1:
+        raise ConfigError(
+            "the best branch can't be chosen by a score of the whole episode",
+            path=f"rewards.{late[0]}",
+            why="the choice is made before the episode has ended",
+            mend="set sampler.expand to sampled or all, or give its components weight 0",
+        )
+    if late and getattr(estimator, "stop_above", None) is not None:
+        raise ConfigError(
+            "an episode can't be stopped by a score of the whole episode",
+            path="algorithm.termination_threshold",
+            why=f"rewards.{late[0]} is known only after it has ended",
+            mend="leave the threshold out, or give the source's components weight 0",
+        )
 
 
 def _check_farming(estimator: Any, environment: Environment, mix: Mix) -> None:

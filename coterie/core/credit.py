@@ -1,14 +1,15 @@
-"""Credit: groupings, returns, baselines and normalisers, from which estimators are put together.
+"""Credit: groupings, baselines and normalisers, from which (with a return) estimators are put together.
 
-An estimator answers four questions. Which branches share a baseline (*grouping*)? What is each worth
-(*return*)? What is it compared with (*baseline*)? On what scale (*normaliser*)? The answers are functions
-here, so that an algorithm is a short file that names its four.
+An estimator answers four questions. What is each action worth (*return*, `core/returns.py`)? Which of them
+share a baseline (*grouping*)? What are they compared with (*baseline*)? On what scale (*normaliser*)? The
+answers are functions here, and `core/estimators.py` puts them together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,20 +17,11 @@ import numpy as np
 from pydantic import Field
 
 from coterie.core.config import PluginConfig
-from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import Batch, Plan, Team
-from coterie.core.scoring import Mix, branch_rewards
-from coterie.core.types import TEAM, Credit, Key, Node, Scores, Tree
+from coterie.core.returns import Row, episode, immediate
+from coterie.core.types import Credit, Key, Tree
+from coterie.core.views import Batch
 
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One member of a group: a value, and the branches that it credits."""
-
-    value: float | None
-    """None: missing; the row is out of the baseline, the loss and every denominator."""
-    branches: tuple[Key, ...]
+Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,87 +29,51 @@ class Group:
     """Rows that share a baseline."""
 
     role: str
+    """Of its rows; `all` where they are of several."""
     rows: tuple[Row, ...]
 
 
 # ------------------------------------------------------------------------------------------- groupings
 
 
+def _task(row: Row) -> Hashable:
+    first = row.branches[0]
+    return first.task, first.epoch, row.role
+
+
+GROUPINGS: dict[str, Callable[[Row], Hashable]] = {
+    "decision": lambda row: row.branches[0].decision,
+    "turn": lambda row: (_task(row), row.turn),
+    "task": _task,
+    "role": lambda row: row.role,
+    "batch": lambda row: "",
+}
+"""What rows of one group have in common: the prompt; the task, role and turn; the task and role; the role;
+nothing but the step."""
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Group]:
+    """Rows with the same key, in the order in which the keys come up."""
+    found: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return [
+        Group(members[0].role if len({row.role for row in members}) == 1 else "all", tuple(members))
+        for members in found.values()
+    ]
+
+
 def by_decision(batch: Batch) -> Iterator[Group]:
     """The K branches of one decision, each with its immediate reward (AT-GRPO's e, i, t)."""
-    for tree in batch.trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, batch.scores, batch.mix)
-                yield Group(
-                    role,
-                    tuple(
-                        Row(
-                            reward if decision.branches[branch].trainable else None,
-                            (node.key.of_branch(role, branch),),
-                        )
-                        for branch, reward in enumerate(rewards)
-                    ),
-                )
+    yield from grouped(immediate(batch), GROUPINGS["decision"])
 
 
 def by_task(batch: Batch) -> Iterator[Group]:
     """The chains of one task, one value per (chain, role): the episode's return (GRPO)."""
-    tasks: dict[tuple[str, int], dict[str, list[Row]]] = {}
-    for tree in batch.trees:
-        roles = tasks.setdefault((tree.task.id, tree.epoch), {})
-        for path in tree.chains():
-            for role in sorted({role for node, _ in path for role in node.decisions}):
-                taken = [
-                    (node.key.of_branch(role, branch), node.decisions[role].branches[branch])
-                    for node, index in path
-                    if role in node.decisions
-                    for branch in (node.joints[index].pick[role],)
-                ]
-                value = episode_return(path, role, batch.scores, batch.mix)
-                if not all(action.trainable for _, action in taken):
-                    value = None
-                roles.setdefault(role, []).append(Row(value, tuple(key for key, _ in taken)))
-    for roles in tasks.values():
-        for role, rows in roles.items():
-            yield Group(role, tuple(rows))
-
-
-# --------------------------------------------------------------------------------------------- returns
-
-
-def episode_return(path: Sequence[tuple[Node, int]], role: str, scores: Scores, mix: Mix) -> float | None:
-    """What a whole path pays a role, undiscounted.
-
-    Increments are summed. A level is the value of a state, so a path is worth the *differences* of its
-    levels, which telescope to the last one (invariant 10): staying unsolved never pays, and an early
-    success is not punished for the turns it didn't need. A `counterfactual` is what a proposal would have
-    earned on a fork; nobody was paid it, so it is in no sum.
-    """
-    total, levels = 0.0, {}
-    for node, index in path:
-        joint = node.joints[index]
-        cells = [scores.at(node.key.of_joint(index))]
-        if role in joint.pick:
-            cells.append(scores.at(node.key.of_branch(role, joint.pick[role])))
-        for cell in cells:
-            for (owner, component), score in cell.items():
-                weight = mix.weight(owner, component)
-                kind = mix.kinds.get(component, "increment")
-                if owner not in (role, TEAM) or weight == 0.0 or kind == "counterfactual":
-                    continue
-                if score.value is None:
-                    return None
-                if kind == "level":
-                    levels[owner, component] = weight * score.value
-                else:
-                    total += weight * score.value
-    return total + sum(levels.values())
+    yield from grouped(episode(batch), GROUPINGS["task"])
 
 
 # ------------------------------------------------------------------------------------------- baselines
-
-Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 
 def mean_baseline(values: Floats) -> Floats:
@@ -148,7 +104,6 @@ BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": no_baseline,
     "max": max_baseline,
 }
-GROUPINGS: dict[str, Callable[[Batch], Iterator[Group]]] = {"decision": by_decision, "task": by_task}
 
 
 # ------------------------------------------------------------------------------------------ normaliser
@@ -157,14 +112,21 @@ GROUPINGS: dict[str, Callable[[Batch], Iterator[Group]]] = {"decision": by_decis
 class Normaliser(PluginConfig):
     """On what scale advantages are.
 
-    `scale` divides by the values' standard deviation; `whiten` re-centres the advantages first, which
-    makes every baseline of a group the same.
+    `scale` divides by the standard deviation; `whiten` re-centres the advantages first, which makes every
+    baseline of a group the same. In a group the deviation is that of its values; over a role or the whole
+    batch (`global`) it is that of the advantages, what is left of the values after the group's baseline.
     """
 
     type: Literal["none", "scale", "whiten"] = "scale"
     ddof: int = Field(1, ge=0, le=1)
     eps: float = Field(1e-6, ge=0)
-    eps_mode: Literal["add", "clamp"] = "add"
+    eps_mode: Literal["add", "clamp"] = Field(
+        "add", description="Divide by deviation + eps, or by the larger of the two."
+    )
+    scope: Literal["group", "role", "global"] = Field("group", description="Whose deviation it is.")
+    per: Literal["action", "token"] = Field(
+        "action", description="What counts once in a role's or the batch's mean and deviation."
+    )
 
     def __call__(self, advantages: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Advantages of one group, shape (n,), on the scale of its values."""
@@ -173,63 +135,54 @@ class Normaliser(PluginConfig):
         if self.type == "whiten":
             advantages = advantages - advantages.mean()
         deviation = float(values.std(ddof=self.ddof)) if len(values) > self.ddof else 0.0
+        return self.divide(advantages, deviation)
+
+    def divide(self, advantages: np.ndarray, deviation: float) -> np.ndarray:
         scale = deviation + self.eps if self.eps_mode == "add" else max(deviation, self.eps)
         return advantages / scale if scale > 0 else np.zeros_like(advantages)
 
 
-# ------------------------------------------------------------------------------------------- estimator
+def normalise_batch(
+    advantage: Mapping[Key, Any], tokens: Mapping[Key, int], normaliser: Normaliser
+) -> dict[Key, Any]:
+    """Advantages on the scale of their role's or of the whole batch's.
+
+    Args:
+        advantage: by branch: a number, or one a token.
+        tokens: by branch: how many were sampled.
+
+    A branch counts once (`per: action`) or as often as it has tokens; the tokens of a branch share its one
+    count.
+    """
+    scopes: dict[str, list[Key]] = {}
+    for key in advantage:
+        scopes.setdefault(key.role if normaliser.scope == "role" else "", []).append(key)
+    found: dict[Key, Any] = {}
+    for keys in scopes.values():
+        parts = [np.atleast_1d(np.asarray(advantage[key], dtype=np.float64)) for key in keys]
+        counts = np.concatenate(
+            [np.full(len(part), (tokens[key] if normaliser.per == "token" else 1) / max(len(part), 1))
+             for key, part in zip(keys, parts, strict=True)]
+        )  # fmt: skip
+        values, total = np.concatenate(parts), counts.sum()
+        mean = float(counts @ values / total) if total else 0.0
+        degrees = total - normaliser.ddof
+        deviation = math.sqrt(float(counts @ (values - mean) ** 2) / degrees) if degrees > 0 else 0.0
+        shift = mean if normaliser.type == "whiten" else 0.0
+        flat = len(values) > 0 and equal(values)
+        for key, part in zip(keys, parts, strict=True):
+            # As in a group: a mean of equal numbers can differ from them in the last bit.
+            number = np.zeros_like(part) if flat and shift else normaliser.divide(part - shift, deviation)
+            found[key] = number if np.ndim(advantage[key]) else float(number[0])
+    return found
 
 
-class GroupConfig(PluginConfig):
-    """What every group-relative estimator can be told."""
-
-    alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
-    normalise: Normaliser = Normaliser()
-    zero_variance: Literal["keep", "drop"] = Field(
-        "keep",
-        description="Groups whose rewards are all equal: `keep` them at advantage 0 (they count in the "
-        "loss's denominators), or `drop` them from the update. Counted either way.",
-    )
+def equal(values: np.ndarray) -> bool:
+    """Whether values differ by rounding only: sums of the same rewards in another order do."""
+    return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))
 
 
-class GroupEstimator(Plugin):
-    """An estimator that compares the rows of groups; a subclass names the grouping and the baseline."""
-
-    Config: type[PluginConfig] = GroupConfig
-    grouping: str = "decision"
-    baseline: str = "mean"
-    needs: tuple[str, ...] = ()
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        """The Mix weights that the algorithm sets: `team` is alpha."""
-        return {TEAM: self.config.alpha}
-
-    @property
-    def sums_over_turns(self) -> bool:
-        """Whether its return adds up what was earned in several turns."""
-        return self.grouping == "task"
-
-    def check(self, plan: Plan, team: Team) -> None:
-        """Refuse plans whose groups would have one member."""
-        size, key = (plan.branches, "branches") if self.grouping == "decision" else (plan.chains, "chains")
-        if size < 2:
-            raise ConfigError(
-                f"groups would have one member: {key} is {size}",
-                path=f"sampler.{key}",
-                why=f"this algorithm compares the {key} of one {self.grouping} with each other, and a single "
-                "one equals its own mean",
-                mend=f"set sampler.{key} to 2 or more",
-            )
-
-    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
-        groups = list(GROUPINGS[self.grouping](batch))
-        return credit_groups(
-            groups,
-            BASELINES[self.baseline],
-            self.config.normalise,
-            drop_zero_variance=self.config.zero_variance == "drop",
-        ), state
+# ---------------------------------------------------------------------------------------------- credit
 
 
 def credit_groups(
@@ -238,57 +191,81 @@ def credit_groups(
     normalise: Normaliser,
     *,
     drop_zero_variance: bool = False,
+    tokens: Mapping[Key, int] | None = None,
 ) -> Credit:
     """Credit of groups: advantage = normalise(baseline(values)) over the rows whose value is present.
 
-    A group with fewer than two present rows has nothing to compare and is not trained. A branch that
-    lies in several rows (a shared start of two paths) gets the mean of their advantages.
+    A group with fewer than two present rows has nothing to compare and is not trained, unless there is
+    neither a baseline nor a normaliser of the group. A branch that lies in several rows (a shared start of
+    two paths) gets the mean of their advantages.
+
+    Args:
+        tokens: by branch; needed where the normaliser's scope is wider than a group.
     """
+    alone = baseline is no_baseline and (normalise.type == "none" or normalise.scope != "group")
+    inside = normalise if normalise.scope == "group" else Normaliser(type="none")
     advantage: dict[Key, list[float]] = {}
     returns: dict[Key, list[float]] = {}
-    counts: dict[str, dict[str, int]] = {}
+    counts: dict[str, Counts] = {}
     for group in groups:
-        count = counts.setdefault(group.role, {"all": 0, "small": 0, "flat": 0, "missing": 0})
+        count = counts.setdefault(group.role, Counts())
         rows = [row for row in group.rows if row.value is not None]
-        count["all"] += 1
-        count["missing"] += len(group.rows) - len(rows)
-        if len(rows) < 2:
-            count["small"] += 1
-            continue
         values = np.array([row.value for row in rows], dtype=np.float64)
-        flat = bool(values.max() == values.min())
-        count["flat"] += flat
-        if flat and drop_zero_variance:
+        flat = len(rows) > 0 and equal(values)
+        small = len(rows) < (1 if alone else 2)
+        count.add(small, flat and not small, len(group.rows) - len(rows))
+        if small or (flat and drop_zero_variance):
             continue
         # A mean of equal numbers can differ from them in the last bit; with a tiny deviation below
         # it that would become an advantage of order 1.
-        numbers = (
-            np.zeros_like(values)
-            if flat and baseline is not no_baseline
-            else normalise(baseline(values), values)
-        )
+        zero = flat and (baseline is not no_baseline or inside.type == "whiten")
+        numbers = np.zeros_like(values) if zero else inside(baseline(values), values)
         for row, number in zip(rows, numbers, strict=True):
             for key in row.branches:
                 advantage.setdefault(key, []).append(float(number))
                 returns.setdefault(key, []).append(float(row.value))  # type: ignore[arg-type]
-    metrics: dict[str, float] = {}
-    for role, count in counts.items():
-        whole = max(count["all"], 1)
-        metrics[f"groups/{role}/zero_variance"] = count["flat"] / whole
-        metrics[f"groups/{role}/too_small"] = count["small"] / whole
-        metrics[f"groups/{role}/missing_rows"] = float(count["missing"])
+    means: dict[Key, Any] = {key: math.fsum(v) / len(v) for key, v in advantage.items()}
+    if normalise.scope != "group" and normalise.type != "none":
+        means = normalise_batch(means, tokens or {}, normalise)
     return Credit(
-        advantage={key: math.fsum(v) / len(v) for key, v in advantage.items()},
+        advantage=means,
         returns={key: math.fsum(v) / len(v) for key, v in returns.items()},
-        metrics=metrics,
+        metrics={name: value for role, count in counts.items() for name, value in count.metrics(role)},
     )
 
 
-def trainable_branches(trees: Sequence[Tree]) -> Iterator[tuple[Node, str, int]]:
-    """(node, role, branch) of everything that was sampled from a trained policy."""
-    for tree in trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                if decision.trainable:
-                    for branch in range(len(decision.branches)):
-                        yield node, role, branch
+@dataclass(slots=True)
+class Counts:
+    """What became of one role's groups."""
+
+    groups: int = 0
+    small: int = 0
+    flat: int = 0
+    missing: int = 0
+
+    def add(self, small: bool, flat: bool, missing: int) -> None:
+        self.groups, self.small = self.groups + 1, self.small + small
+        self.flat, self.missing = self.flat + flat, self.missing + missing
+
+    def metrics(self, role: str) -> Iterator[tuple[str, float]]:
+        """Shares of the groups that were equal or too small, and how many rows were missing."""
+        yield f"groups/{role}/zero_variance", self.flat / max(self.groups, 1)
+        yield f"groups/{role}/too_small", self.small / max(self.groups, 1)
+        yield f"groups/{role}/missing_rows", float(self.missing)
+
+
+def turn_weights(
+    trees: Sequence[Tree], credited: Iterable[Key], weights: Sequence[float]
+) -> dict[Key, float]:
+    """weights[turn] / (the role's credited branches of that turn in the tree), by branch.
+
+    A tree that forks has K times as many branches in every turn than in the one before; without this a flat
+    mean would give nearly all of the gradient to the last turn (MAGRPO, arXiv 2508.04652).
+
+    Args:
+        weights: by turn; 1 where there are none.
+    """
+    turns = {node.key: node.turn for tree in trees for node in tree.nodes()}
+    places = {key: (key.task, key.epoch, key.chain, key.role, turns[key.node]) for key in credited}
+    count = Counter(places.values())
+    return {key: (weights[place[-1]] if weights else 1.0) / count[place] for key, place in places.items()}

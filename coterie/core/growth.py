@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.core.play import Asked, Play
@@ -92,6 +92,17 @@ def joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float 
             None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
         )
     return values
+
+
+def stopped(node: Node, played: Sequence[Played], ctx: Play) -> list[Played]:
+    """The same, but joints that earned enough (`Play.stop_above`) have nothing that follows."""
+    if ctx.stop_above is None:
+        return list(played)
+    bound = ctx.stop_above * len(node.decisions)
+    return [
+        replace(one, following=None) if value is not None and value >= bound else one
+        for one, value in zip(played, joint_values(node, played, ctx), strict=True)
+    ]
 
 
 def argmax(values: Sequence[float | None]) -> int | None:

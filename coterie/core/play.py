@@ -76,6 +76,8 @@ class Play:
     background: list[asyncio.Task[None]] = field(default_factory=list)
     """Scores that no choice waits for, being written while play goes on."""
     codecs: dict[str, Codec] = field(default_factory=dict)
+    stop_above: float | None = None
+    """A played joint that earns at least this, on average over the roles that acted, ends its episode."""
 
     def seed(self, key: Key, what: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""

@@ -212,6 +212,9 @@ class AdvantageEstimator(Protocol):
     weights: Mapping[str, float]
     """Component weights that it sets in the Mix; `team` scales every team component (alpha)."""
 
+    # Optional: sums_over_turns: bool, its return adds up turns (what can be farmed is then refused);
+    # stop_above: float | None, a joint that earns at least this is not played on.
+
     def check(self, plan: Plan, team: Team) -> None:
         """Raise `ConfigError` where the sampling plan gives this estimator no meaning."""
 
@@ -228,10 +231,13 @@ class Loss(Protocol):
     """
 
     needs: tuple[str, ...]
-    length: Literal["token_mean", "sequence_mean", "sequence_sum"]
+    """Notes that its TokenBatch must have: "ref_logprobs", "old_logprobs"."""
+    length: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
     """How tokens are summed (see `core/batching.py`)."""
     entropy: float
     """Coefficient of the entropy bonus; the trainer adds it, for it needs the whole distribution."""
+
+    # Optional: length_constant: float, what the length rule `constant` divides every sequence's sum by.
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate: ...
 
@@ -298,7 +304,8 @@ class Trainer(Protocol):
     async def open(self, ctx: TrainerContext) -> None: ...
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
-        """`ref_logprobs` and the like: per branch key, shape (sampled tokens,)."""
+        """Per sample key, shape (sampled tokens,): `ref_logprobs` (of the weights at the start),
+        `old_logprobs` (of the present ones) or `values` (of the value head)."""
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         """One training step of each policy on its samples; metrics per policy."""

@@ -196,6 +196,7 @@ class Run:
             run_seed=self.config.seed,
             evaluation=evaluation,
             policies=dict(policies or {}),
+            stop_above=None if evaluation else getattr(self.estimator, "stop_above", None),
         )
 
     async def play(self, tasks: Sequence[tuple[Task, int]]) -> list[Tree]:

@@ -28,6 +28,7 @@ from coterie.core.growth import (
     joint_views,
     made_joint,
     sibling_views,
+    stopped,
     with_joints,
 )
 from coterie.core.play import Asked, Play
@@ -148,6 +149,7 @@ class TreeSampler(Plugin):
         waits = getattr(ctx.environment, "concurrent", False)
         played = list(await asyncio.gather(*steps)) if waits else [await one for one in steps]
         await self._score(task, place, node, asked, played, 0, ctx)
+        played = stopped(node, played, ctx)
         chosen, rule = self._choose(place.key, node, played, ctx)
         if rule == "per_role":
             chosen = [await self._recombine(task, place, node, asked, played, ctx)]
@@ -198,7 +200,7 @@ class TreeSampler(Plugin):
         views = action_views(task, place, node, asked) if "action" in scopes else {}
         siblings = sibling_views(task, place, node, asked) if "siblings" in scopes else {}
         # A source that is slow and that no choice waits for is asked while play goes on.
-        selects = self.config.expand == "best" and len(played) > 1
+        selects = (self.config.expand == "best" and len(played) > 1) or ctx.stop_above is not None
         slow = [source for source in wanted if getattr(source.plugin, "background", False) and not selects]
         quick = [source for source in wanted if source not in slow]
         arguments: dict[str, Any] = {

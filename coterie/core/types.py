@@ -295,7 +295,8 @@ class Scores:
 
 
 Notes = dict[str, dict[Key, np.ndarray]]
-"""{"ref_logprobs" | "values" | "teacher_logprobs": {branch key: per-token, shape (tokens,)}}."""
+"""{"ref_logprobs" | "old_logprobs" | "values" | "teacher_logprobs": {branch key: per-token, shape
+(tokens,)}}."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -343,7 +344,7 @@ class Sample:
     prompt_tokens: int = 0
     """Length of the prefix shared with the samples of the same decision."""
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Notes aligned to token_ids, e.g. `ref_logprobs`."""
+    """Notes aligned to token_ids: `ref_logprobs`, `old_logprobs`, `values`, and the `targets` of values."""
 
     @property
     def group(self) -> Key:

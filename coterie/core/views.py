@@ -124,6 +124,17 @@ class TokenBatch:
     """Of the weights that sampled."""
     advantages: Any
     ref_logprobs: Any | None = None
+    old: Any | None = None
+    """Of the trainer's weights before the first optimiser step of this update; None: taken to be
+    `behaviour`."""
+    sequence: Any | None = None
+    """Which sequence (span) each token is of: integers 0..sequences-1, for losses of whole sequences."""
+    sequences: int = 0
+
+    @property
+    def proximal(self) -> Any:
+        """What a trust region is around: the old policy where it was asked for, else the behaviour's."""
+        return self.behaviour if self.old is None else self.old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,7 @@ from coterie.testing.forest import PLANS, Forest, grow, mix, order
 from coterie.testing.toys import Echo, Quiet
 from coterie.testing.values import fingerprint
 
-NOTES = ("ref_logprobs", "values", "teacher_logprobs")
+NOTES = ("ref_logprobs", "old_logprobs", "values", "teacher_logprobs")
 
 
 def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int = 3) -> None:

@@ -159,7 +159,8 @@ def test_function_reward(scope):
 
 @pytest.mark.parametrize("name", names("estimator"))
 def test_estimators(name):
-    check_estimator(build("estimator", name))
+    pieces = {"group": "decision", "return": "tree", "baseline": "loo"} if name == "compose" else {}
+    check_estimator(build("estimator", {"type": name, **pieces}))
 
 
 @pytest.mark.parametrize("name", ["at_grpo", "grpo"])

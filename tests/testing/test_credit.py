@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.credit import GroupEstimator, by_decision
+from coterie.core.credit import by_decision
 from coterie.core.errors import ConfigError
+from coterie.core.estimators import GroupEstimator
 from coterie.core.protocols import Plan, Surrogate
 from coterie.core.types import Key
 from coterie.plugins.algos.at_grpo import ATGRPO

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from coterie.core.credit import GroupConfig, GroupEstimator, Normaliser
+from coterie.core.credit import Normaliser
+from coterie.core.estimators import GroupConfig, GroupEstimator
 
 
 class ATGRPO(GroupEstimator):
@@ -24,4 +25,5 @@ class ATGRPO(GroupEstimator):
     class Config(GroupConfig):
         normalise: Normaliser = Field(default_factory=Normaliser)
 
-    grouping = "decision"
+    group = "decision"
+    returns = "immediate"

@@ -1,12 +1,11 @@
-"""GRPO: group-relative policy optimisation (DeepSeekMath, arXiv 2402.03300)."""
+"""GRPO: group-relative policy optimisation (DeepSeekMath, arXiv 2402.03300, equation 3)."""
 
 from __future__ import annotations
 
 from pydantic import Field
 
-from coterie.core.credit import GroupConfig, GroupEstimator, Normaliser
-from coterie.core.errors import ConfigError
-from coterie.core.protocols import Plan, Team
+from coterie.core.credit import Normaliser
+from coterie.core.estimators import GroupEstimator, SumConfig
 
 
 class GRPO(GroupEstimator):
@@ -18,17 +17,8 @@ class GRPO(GroupEstimator):
     is not divided, so an idle role is moved by what the others did.
     """
 
-    class Config(GroupConfig):
+    class Config(SumConfig):
         normalise: Normaliser = Field(default_factory=lambda: Normaliser(eps=1e-4))
 
-    grouping = "task"
-
-    def check(self, plan: Plan, team: Team) -> None:
-        super().check(plan, team)
-        if plan.branches > 1:
-            raise ConfigError(
-                f"grpo compares whole chains, and branches is {plan.branches}",
-                path="sampler.branches",
-                why="branches that are not played out have no episode's return",
-                mend="set sampler.branches=1 and sampler.chains to the group's size",
-            )
+    group = "task"
+    returns = "episode"

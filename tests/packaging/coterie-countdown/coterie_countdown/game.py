@@ -3,7 +3,8 @@
 import click
 
 from coterie import TEAM, Plugin, PluginConfig, PolicyFault, Step, Task
-from coterie.core.credit import GroupEstimator, by_decision
+from coterie.core.credit import by_decision
+from coterie.core.estimators import GroupEstimator
 from coterie.core.types import Credit
 
 

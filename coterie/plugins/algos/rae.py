@@ -1,0 +1,58 @@
+"""RAE: role-conditioned advantage estimation (SPIRAL, arXiv 2506.24119)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from coterie.core.credit import GROUPINGS, Normaliser, credit_groups, grouped, no_baseline
+from coterie.core.estimators import GroupEstimator, SumConfig
+from coterie.core.protocols import Batch
+from coterie.core.returns import RETURNS, Row, token_counts
+from coterie.core.types import Credit
+
+
+class RAE(GroupEstimator):
+    """A = R - b[role], with a running mean b of each role's returns: no siblings are needed.
+
+    One prompt played once has no group to be compared with, and a baseline over all roles would reward a
+    seat for being the easier one; so every role has its own, b <- decay * b + (1 - decay) * mean R, kept
+    from step to step and in the checkpoint. It starts at 0. Ours is the b of *before* the step (the paper's
+    pseudocode moves it first): a baseline that contains the action's own return would be biased. When it
+    degenerates: with decay 1 it is REINFORCE; where tasks differ much in difficulty, a role's mean says
+    little about a task.
+    """
+
+    class Config(SumConfig):
+        normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))
+        decay: float = Field(0.95, ge=0, le=1, description="Of the running mean, per step.")
+
+    group = "role"
+    returns = "episode"
+    baseline = "none"
+
+    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
+        """Credit, and the running means {role: b}."""
+        before: Mapping[str, float] = state or {}
+        rows = list(RETURNS[self.returns](batch, self.horizon))
+        centred = [
+            Row(row.role, None if row.value is None else row.value - before.get(row.role, 0.0), row.branches)
+            for row in rows
+        ]
+        credit = credit_groups(
+            grouped(centred, GROUPINGS[self.group]),
+            no_baseline,
+            self.config.normalise,
+            drop_zero_variance=self.config.zero_variance == "drop",
+            tokens=token_counts(batch.trees),
+        )
+        after, decay = dict(before), self.config.decay
+        for role in sorted({row.role for row in rows}):
+            values = [row.value for row in rows if row.role == role and row.value is not None]
+            if values:
+                after[role] = decay * before.get(role, 0.0) + (1 - decay) * float(np.mean(values))
+            credit.metrics[f"baseline/{role}"] = before.get(role, 0.0)
+        return credit, after

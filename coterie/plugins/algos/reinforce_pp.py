@@ -1,0 +1,132 @@
+"""REINFORCE++ (arXiv 2501.03262), as MAPPA (arXiv 2601.23228) trains with a score for every action."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from coterie.core.config import PluginConfig
+from coterie.core.credit import Counts, Normaliser, normalise_batch
+from coterie.core.estimators import Pieces, check_pieces
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import Batch, Plan, Team
+from coterie.core.returns import RETURNS, Horizon, Row, token_counts
+from coterie.core.types import TEAM, Action, Credit, Key, Tree
+
+log = logging.getLogger("coterie")
+
+
+class BatchNormaliser(Normaliser):
+    """Mean and deviation over all that was sampled in the step."""
+
+    type: Literal["none", "scale", "whiten"] = "whiten"
+    ddof: int = Field(0, ge=0, le=1)
+    eps: float = Field(1e-8, ge=0)
+    scope: Literal["role", "global"] = Field("global", description="Whose mean and deviation they are.")  # type: ignore[assignment]
+    per: Literal["action", "token"] = Field(
+        "token", description="Whether a long action counts as often as it has tokens."
+    )
+
+
+class ReinforcePP(Plugin):
+    """A_t = score - beta * sum of KL from token t to the action's end, normalised over the whole batch.
+
+    Every action is a sequence of its own. Its score sits on its last token; every token also pays -beta *
+    (log pi - log pi_ref), the k1 estimate of the KL to the reference, and rewards are summed back to the
+    action's start, never across actions. There is no group: the mean and deviation of all tokens of the
+    step (`normalise.scope: global`, or `role`) are the baseline and the scale. One prompt needs one sample.
+
+    Actions that were cut by the token limit leave the statistics as well as the loss (`truncated: drop`).
+    What the original does otherwise (normalising twice, and per agent) is not done. When it degenerates:
+    with beta 0 and actions of one length it is REINFORCE with the batch's mean as baseline; token-weighted
+    statistics let long actions set the mean (`per: action` doesn't).
+    """
+
+    class Config(PluginConfig):
+        alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
+        beta: float = Field(0.01, ge=0, description="Coefficient of the KL in the reward (k1, per token).")
+        gamma: float = Field(1.0, ge=0, le=1, description="Discount per token, inside an action.")
+        returns: Literal["immediate", "to_go"] = Field(
+            "immediate", alias="return", description="The action's own score, or what came after it too."
+        )
+        normalise: BatchNormaliser = BatchNormaliser()
+        truncated: Literal["drop", "keep"] = Field(
+            "drop", description="Actions that the token limit cut. Counted either way."
+        )
+        model_config = {"populate_by_name": True}
+
+    @property
+    def needs(self) -> tuple[str, ...]:
+        return ("ref_logprobs",) if self.config.beta > 0 else ()
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {TEAM: self.config.alpha}
+
+    @property
+    def sums_over_turns(self) -> bool:
+        return bool(self.config.returns == "to_go")
+
+    def check(self, plan: Plan, team: Team) -> None:
+        pieces = Pieces(
+            group="batch", returns=self.config.returns, baseline="none", normalise=self.config.normalise
+        )
+        check_pieces(pieces, plan, team)
+
+    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
+        reference = batch.notes.get("ref_logprobs", {})
+        actions = dict(_actions(batch.trees))
+        advantage: dict[Key, np.ndarray] = {}
+        returns: dict[Key, float] = {}
+        counts: dict[str, Counts] = {}
+        cut: dict[str, int] = {}
+        for row in self._rows(batch):
+            key, count = row.branches[0], counts.setdefault(row.role, Counts())
+            action = actions[key]
+            count.add(False, False, row.value is None)
+            truncated = bool(action.calls) and action.calls[-1].finish == "length"
+            cut[row.role] = cut.get(row.role, 0) + truncated
+            if row.value is None or (truncated and self.config.truncated == "drop"):
+                continue
+            logprobs = np.array([value for call in action.calls for value in call.logprobs])
+            if len(logprobs):
+                kl = logprobs - reference[key] if self.config.beta > 0 else np.zeros(len(logprobs))
+                advantage[key] = self._summed(row.value, kl)
+                returns[key] = row.value
+        if not advantage and any(cut.values()):
+            log.warning(
+                "reinforce_pp: all %d actions were cut by the token limit, and nothing is trained on: raise "
+                "sampler.sampling.max_new_tokens, or set algorithm.truncated=keep",
+                sum(cut.values()),
+            )
+        metrics = {name: value for role, count in counts.items() for name, value in count.metrics(role)}
+        metrics |= {f"groups/{role}/truncated": float(number) for role, number in cut.items()}
+        scaled = advantage
+        if self.config.normalise.type != "none":
+            scaled = normalise_batch(advantage, token_counts(batch.trees), self.config.normalise)
+        return Credit(advantage=dict(scaled), returns=returns, metrics=metrics), state
+
+    def _rows(self, batch: Batch) -> Iterator[Row]:
+        yield from RETURNS[self.config.returns](batch, Horizon())
+
+    def _summed(self, score: float, kl: np.ndarray) -> np.ndarray:
+        """Rewards summed back from the last token, shape (tokens,)."""
+        rewards = -self.config.beta * kl
+        rewards[-1] += score
+        total = 0.0
+        for at in range(len(rewards) - 1, -1, -1):
+            rewards[at] = total = rewards[at] + self.config.gamma * total
+        return rewards
+
+
+def _actions(trees: Any) -> Iterator[tuple[Key, Action]]:
+    tree: Tree
+    for tree in trees:
+        for node in tree.nodes():
+            for role, decision in node.decisions.items():
+                for branch, action in enumerate(decision.branches):
+                    yield node.key.of_branch(role, branch), action
