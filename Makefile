@@ -29,8 +29,8 @@ quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
 test: setup lint  ## lint, then every test that takes seconds
 	$(BIN)/python -m pytest
 
-test-learning: setup  ## the quickstart's team really learns (4 minutes)
-	$(BIN)/python -m pytest -n0 -m learning tests/learning
+test-learning: setup  ## the quickstart's team and every algorithm really learn (4 minutes)
+	$(BIN)/python -m pytest -n2 -m learning tests/learning
 
 test-wheels: setup  ## a plugin package as a wheel in a fresh venv (a minute, needs a package index)
 	$(BIN)/python -m pytest -n0 -m wheels tests/packaging

@@ -121,6 +121,44 @@ class Matrix(Plugin):
         return ("a", "b", "row", "column")
 
 
+class HandOver(Plugin):
+    """The giver's first letter decides; nothing that the taker does matters.
+
+    `late: false` pays when the giver has spoken, `late: true` when the second turn ends, whoever ends it.
+    """
+
+    class Config(PluginConfig):
+        late: bool = False
+        tasks: int = 4
+
+    roles = ("giver", "taker")
+    components = {"pay": "increment"}
+    weights = {}
+
+    def tasks(self, split: str, seed: int) -> Tasks:
+        return Tasks(split, self.config.tasks)
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return ()
+
+    def stage(self, state: Any) -> tuple[str, ...] | None:
+        return () if len(state) == (4 if self.config.late else 2) else None
+
+    def observe(self, state: Any, role: str) -> str:
+        return f"{role} {len(state)}"
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
+        after = (*state, *(action.text for action in actions.values()))
+        pays = len(after) == (4 if self.config.late else 1)
+        return Step(state=after, scores={(TEAM, "pay"): float(pays and after[0] == "a")})
+
+    def outcome(self, state: Any) -> Mapping[str, float]:
+        return {"success": float(bool(state) and state[0] == "a")}
+
+    def vocabulary(self) -> Sequence[str]:
+        return ("a", "b", "c")
+
+
 class Seat(Plugin):
     """Shows the observation; a text `bad` is unparsable."""
 

@@ -1,0 +1,120 @@
+"""docs/algorithms.md says what the code does: its tables, its rules, and the example to redo by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.core.credit import turn_weights
+from coterie.core.estimators import RULES, GroupEstimator
+from coterie.core.plugins import plugins
+from coterie.core.protocols import Batch
+from coterie.core.scoring import Mix
+from coterie.core.types import TEAM, Action, Decision, Joint, Key, Node, Score, Scores, Task, Tree
+from coterie.testing import build
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
+
+
+def table(first_column: str) -> dict[str, list[str]]:
+    """The rows of the table whose header begins so: name -> the other cells, without backquotes."""
+    _, _, rest = PAGE.partition(f"| {first_column} |")
+    rows = rest.split("\n\n", 1)[0].splitlines()[2:]
+    cells = [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+    return {row[0].strip("`"): row[1:] for row in cells}
+
+
+def ours(kind: str) -> set[str]:
+    return {entry.name for entry in plugins().registry.entries(kind) if entry.distribution == "coterie"}
+
+
+def test_every_estimator_and_loss_has_a_row():
+    assert set(table("`algorithm.type`")) == ours("estimator")
+    assert set(table("`loss.type`")) == ours("loss")
+
+
+@pytest.mark.parametrize("name", sorted(ours("estimator") - {"compose", "rae", "gae", "reinforce_pp"}))
+def test_the_table_names_the_pieces(name: str):
+    estimator = build("estimator", name)
+    assert isinstance(estimator, GroupEstimator)
+    pieces = estimator.pieces
+    row = table("`algorithm.type`")[name]
+    assert [cell.strip("`") for cell in row[:3]] == [pieces.group, pieces.returns, pieces.baseline]
+    assert row[3].startswith(f"`{pieces.normalise.type}`")
+    assert ("over the batch" in row[3]) == (pieces.normalise.scope != "group")
+
+
+def test_the_rules_are_the_ones_that_check_enforces():
+    rows = [line for line in PAGE.splitlines() if line.startswith("|")]
+    for rule in RULES:
+        assert f"| {rule.when} | {rule.needs} | {rule.why} |" in rows
+
+
+# ------------------------------------------------------------------------------------------ the example
+
+
+def node(key: Key, turn: int, pays: list[float], scores: Scores, children: list[Any] = ()) -> Node:  # type: ignore[assignment]
+    decision = Decision(
+        role="r",
+        policy="p",
+        observation="",
+        messages=(),
+        prompt_ids=(),
+        prompt_sha256="",
+        branches=tuple(Action(calls=(), text="") for _ in pays),
+    )
+    for index, pay in enumerate(pays):
+        scores.add(key.of_joint(index), TEAM, "pay", Score(pay))
+    joints = tuple(
+        Joint(pick={"r": index}, state_digest="", child=children[index] if children else None)
+        for index in range(len(pays))
+    )
+    return Node(
+        key=key,
+        turn=turn,
+        stage=0,
+        decisions={"r": decision},
+        joints=joints,
+        expanded=tuple(range(len(pays))),
+    )
+
+
+def example() -> Batch:
+    scores, root = Scores(), Key("example")
+    below = [node(root.child(0), 1, [2.0, 0.0], scores), node(root.child(1), 1, [1.0, 1.0], scores)]
+    top = node(root, 0, [0.0, 1.0], scores, below)
+    tree = Tree(task=Task(id="example"), chain=0, epoch=0, root=top)
+    return Batch(trees=[tree], scores=scores, notes={}, mix=Mix())
+
+
+def pairs(found: dict[Key, Any]) -> list[list[float]]:
+    """Of the root, x and y."""
+    root = Key("example")
+    return [
+        [found[place.of_branch("r", branch)] for branch in (0, 1)]
+        for place in (root, root.child(0), root.child(1))
+    ]
+
+
+@pytest.mark.parametrize("name", ["magrpo", "marloo", "mareinforce", "maremax"])
+def test_the_example_by_hand(name: str):
+    (row,) = [line for line in PAGE.splitlines() if line.startswith(f"| `{name}` (")]
+    wanted = [[float(number) for number in cell.split(",")] for cell in row.strip("|").split("|")[1:]]
+    credit, _ = build("estimator", name)(example(), None)
+    assert pairs(credit.advantage) == [pytest.approx(pair) for pair in wanted]
+
+
+def test_the_examples_returns_weights_and_immediate_credit():
+    credit, _ = build("estimator", "magrpo")(example(), None)
+    assert pairs(credit.returns) == [[1, 2], [2, 0], [1, 1]]
+    assert pairs(turn_weights(example().trees, credit.advantage, ())) == [
+        [1 / 2] * 2,
+        [1 / 4] * 2,
+        [1 / 4] * 2,
+    ]
+    immediate, _ = build("estimator", "at_grpo")(example(), None)
+    assert pairs(immediate.advantage)[0] == pytest.approx([-0.7071, 0.7071], abs=1e-4)
+    assert re.search(r"-0\.7071 and 0\.7071", PAGE)
