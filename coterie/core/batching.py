@@ -156,6 +156,27 @@ def token_coefficients(
     return coefficients
 
 
+def span_ids(samples: Sequence[Sample]) -> tuple[np.ndarray, int]:
+    """Which span every trained token is of, for losses of whole sequences.
+
+    Returns:
+        int64, shape (trained tokens,), counted from 0 through all samples; and how many spans there are.
+
+    Raises:
+        ValueError: a trained token lies in no span.
+    """
+    rows, count = [], 0
+    for sample in samples:
+        row = np.full(len(sample.token_ids), -1, dtype=np.int64)
+        for span in sample.spans:
+            row[span.start : span.stop] = count
+            count += 1
+        rows.append(row[sample.loss_mask])
+        if (rows[-1] < 0).any():
+            raise ValueError(f"{sample.key.text()}: a trained token lies in no span")
+    return np.concatenate(rows), count
+
+
 def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[list[Sample]]:
     """Shuffle whole groups of siblings (they share a prompt) and fill minibatches of about `size` samples.
 

@@ -85,6 +85,8 @@ class Plan:
     branches: int
     expand: str
     pairing: str
+    recombines: bool = False
+    """Where roles act at once, one more joint is played: the best branch of each (`commit: per_role`)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ class Surrogate:
 
     value: Any
     slope: Any
-    """d value / d logprobs."""
+    """d sum(value) / d logprobs: of one token's own value where it depends on that token alone."""
     metrics: Mapping[str, Any]
     """Per-token quantities whose token mean is reported, e.g. `clip_fraction`."""
 

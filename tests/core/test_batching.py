@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coterie.core.batching import action_samples, minibatches, samples_of, token_coefficients
+from coterie.core.batching import action_samples, minibatches, samples_of, span_ids, token_coefficients
 from coterie.core.types import Action, Call, Credit, Decision, Joint, Key, Node, Sample, Span, Task, Tree
 
 
@@ -128,6 +130,31 @@ def test_coefficients_by_hand(length, expected):
     rows = token_coefficients([sample(0, 2), sample(1, 3)], length)
     assert [row[2:].tolist() for row in rows] == [pytest.approx(e) for e in expected]
     assert all((row[:2] == 0).all() for row in rows)
+
+
+def test_a_constant_divides_every_sequence_alike():
+    """1 / (4 * weights of 3 and 1), whatever the lengths: Dr. GRPO's."""
+    rows = token_coefficients([sample(0, 2, weight=3.0), sample(1, 5)], "constant", 4.0)
+    assert rows[0].tolist() == pytest.approx([0, 0, 3 / 16, 3 / 16])
+    assert rows[1][2:].tolist() == pytest.approx([1 / 16] * 5)
+    with pytest.raises(ValueError, match="needs its constant"):
+        token_coefficients([sample(0, 2)], "constant")
+
+
+def test_sequences_are_numbered_through_all_samples():
+    two = sample(0, 4)
+    two = dataclasses.replace(two, spans=(Span(2, 3, two.key, 1.0), Span(3, 6, two.key, 1.0)))
+    found, count = span_ids([two, sample(1, 2)])
+    assert (found.tolist(), count) == ([0, 1, 1, 1, 2, 2], 3)
+    short = dataclasses.replace(two, spans=two.spans[:1])
+    with pytest.raises(ValueError, match="t0/e0/c0/n/r/b0: a trained token lies in no span"):
+        span_ids([short])
+
+
+def test_the_calls_around_a_tool_result_are_one_sequence():
+    action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50, 51], [3], True)), text="x")
+    found, count = span_ids(samples(action))
+    assert (found.tolist(), count) == ([0, 0, 0], 1)
 
 
 def test_weights_count_in_the_denominator():

@@ -171,13 +171,22 @@ def test_estimators_that_drop_and_whiten(name):
 
 
 @pytest.mark.parametrize("name", names("loss"))
-@pytest.mark.parametrize("settings", [{}, {"kl": 0.3}, {"kl": 0.3, "kl_form": "k2"}])
+@pytest.mark.parametrize("settings", [
+    {}, {"kl": 0.3}, {"kl": 0.3, "kl_form": "k2"}, {"length": "constant", "length_constant": 8},
+    {"correction": {}}, {"correction": {"level": "sequence", "cap": 1.5}, "kl": 0.3},
+])  # fmt: skip
 def test_losses(name, settings):
-    check_loss(build("loss", {"type": name, **settings}))
+    # No gradient flows through cispo's weights, so its slope isn't the derivative of its value.
+    check_loss(build("loss", {"type": name, **settings}), detached=name == "cispo")
 
 
-def test_dual_clip():
-    check_loss(build("loss", {"type": "ppo_clip", "dual_clip": 2.0, "clip_high": 0.4}))
+@pytest.mark.parametrize("settings", [
+    {"type": "ppo_clip", "dual_clip": 2.0, "clip_high": 0.4},
+    {"type": "gspo", "clip_low": 0.2, "clip_high": 0.4},
+    {"type": "cispo", "clip_low": 0.5, "clip_high": 1.0},
+], ids=lambda settings: settings["type"])  # fmt: skip
+def test_losses_with_other_bounds(settings):
+    check_loss(build("loss", settings), detached=settings["type"] == "cispo")
 
 
 @pytest.mark.parametrize("name", names("transition"))

@@ -199,9 +199,30 @@ def held(xp: Any, t: Any) -> Any:
     return surrogate(-ratio * t.advantages * t.logprobs, -ratio * t.advantages)
 
 
+def means(values: Any, t: Any) -> Any:
+    """Over each token's sequence."""
+    return (np.bincount(t.sequence, values) / np.bincount(t.sequence))[t.sequence]
+
+
+def whole(xp: Any, t: Any, *, share: bool = True) -> Any:
+    """GSPO's without its clip: every token has the value of its sequence."""
+    n = 1.0 if share else np.bincount(t.sequence)[t.sequence]
+    difference = means(t.logprobs - t.behaviour, t)
+    free = xp.exp(xp.clip(difference, -20, 20)) * means(t.advantages, t)
+    return surrogate(-free, xp.where(xp.abs(difference) < 20, -free / n, 0.0))
+
+
+def corrected(xp: Any, t: Any) -> Any:
+    weight = xp.exp(xp.clip(t.old - t.behaviour, -20, 1))
+    return surrogate(-weight * t.advantages * t.logprobs, -weight * t.advantages)
+
+
 def test_sound_losses_pass():
     check_loss(loss(plain))
+    check_loss(loss(plain, length="constant", length_constant=8.0))
     check_loss(loss(clipped))
+    check_loss(loss(whole))
+    check_loss(loss(corrected, needs=("old_logprobs",)))
     check_loss(loss(held), detached=True)
     caught("the value's derivative is", check_loss, loss(held))
 
@@ -209,6 +230,12 @@ def test_sound_losses_pass():
 def with_mean(xp: Any, t: Any) -> Any:
     centred = t.advantages - t.advantages.mean()
     return surrogate(-centred * t.logprobs, -centred)
+
+
+def by_number(xp: Any, t: Any) -> Any:
+    """Ids of sequences are no more than names."""
+    scale = (1 + t.sequence) * t.advantages
+    return surrogate(-scale * t.logprobs, -scale)
 
 
 def unbounded(xp: Any, t: Any) -> Any:
@@ -226,7 +253,10 @@ def changes(xp: Any, t: Any) -> Any:
     (loss(lambda xp, t: surrogate(plain(xp, t).value, -1.01 * t.advantages)), "the value's derivative is"),
     (loss(lambda xp, t: clipped(xp, t, wrong=True)), "the value's derivative is"),
     (loss(lambda xp, t: surrogate(t.advantages * t.logprobs, t.advantages)), "on the weights that sampled"),
-    (loss(with_mean), "depends on the other tokens"),
+    (loss(with_mean), "depends on the other sequences"),
+    (loss(lambda xp, t: whole(xp, t, share=False)), "the value's derivative is"),
+    (loss(corrected), "raised TypeError"),
+    (loss(by_number), "depends on the other sequences"),
     (loss(unbounded), "is inf"),
     (loss(changes), "changed advantages"),
     (loss(lambda xp, t: surrogate(plain(xp, t).value.mean(), 0 * t.advantages)), "has shape ()"),
@@ -235,6 +265,8 @@ def changes(xp: Any, t: Any) -> Any:
     (loss(lambda xp, t: surrogate(plain(xp, t).value + 0.1 * t.logprobs, 0.1 - t.advantages)), ""),
     (loss(lambda xp, t: surrogate(plain(xp, t).value + t.logprobs**2, 2 * t.logprobs - t.advantages)), ""),
     (loss(plain, length="mean"), "length: is 'mean'"),
+    (loss(plain, length="constant"), "length_constant: is None"),
+    (loss(plain, length="constant", length_constant=0), "length_constant: is 0"),
     (loss(plain, entropy=-1.0), "entropy: is -1.0"),
     (loss(plain, needs=("values",)), "asks for ['values']"),
     (type("Bare", (), {"needs": ()})(), "lacks length, entropy"),

@@ -234,7 +234,7 @@ class ForgetsTheOptimiser(TabularTrainer):
     def load(self, folder: Any) -> None:
         super().load(folder)
         for policy in self._policies.values():
-            policy.first = {}
+            policy.moments.first = {}
 
 
 class LoadsNothing(TabularTrainer):

@@ -42,19 +42,25 @@ class Table:
         return Table(self.words, self.rows)
 
     def digest(self) -> str:
-        hasher = hashlib.sha256(repr(self.words).encode())
-        for context in sorted(self.rows):
-            row = self.rows[context]
-            if row.any():  # a row of zeros is a row that was never seen
-                hasher.update(np.array([len(context), *context], dtype="<i8").tobytes())
-                hasher.update(row.astype("<f8").tobytes())
-        return hasher.hexdigest()
+        return rows_digest(self.words, logits=self.rows)
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
     """Along the last axis."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
+
+
+def rows_digest(words: tuple[str, ...], **tables: Mapping[Context, np.ndarray]) -> str:
+    """sha256 of tables over one vocabulary; a row of zeros is a row that was never seen."""
+    hasher = hashlib.sha256(repr(words).encode())
+    for name, rows in tables.items():
+        for context in sorted(rows):
+            if rows[context].any():
+                hasher.update(name.encode())
+                hasher.update(np.array([len(context), *context], dtype="<i8").tobytes())
+                hasher.update(rows[context].astype("<f8").tobytes())
+    return hasher.hexdigest()
 
 
 def write_rows(path: Path, words: tuple[str, ...], **tables: Mapping[Context, np.ndarray]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,31 +11,71 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from coterie.backends.models.table import Context, Table, log_softmax, read_rows, table_words, write_rows
-from coterie.core.batching import minibatches, token_coefficients
+from coterie.backends.models.table import (
+    Context,
+    Table,
+    log_softmax,
+    read_rows,
+    rows_digest,
+    table_words,
+    write_rows,
+)
+from coterie.core.batching import minibatches, span_ids, token_coefficients
 from coterie.core.config import ModelInit, OptimizerSettings, PluginConfig
 from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import TokenBatch, TrainerContext
+from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.types import Key, Metrics, Sample, Weights
 
 Rows = dict[Context, np.ndarray]
+MOMENTS = ("first", "second", "steps")
 
 
 @dataclass(slots=True)
-class _Policy:
-    """One policy's table and the state of its optimiser."""
+class _Moments:
+    """Adam's state (arXiv 1412.6980), by context."""
 
-    table: Table
-    trained: bool
-    version: int = 0
     first: Rows = field(default_factory=dict)
-    """Adam's running mean of gradients, by context; shape (V,) each."""
+    """The running mean of gradients."""
     second: Rows = field(default_factory=dict)
     """... and of their squares."""
     steps: Rows = field(default_factory=dict)
     """How often each row has moved, shape (1,): a row's averages start when it is first seen."""
+
+    def direction(self, context: Context, slope: np.ndarray) -> np.ndarray:
+        """Where one row goes instead of down its slope."""
+        steps = self.steps.get(context, np.zeros(1)) + 1
+        first = 0.9 * self.first.get(context, np.zeros_like(slope)) + 0.1 * slope
+        second = 0.999 * self.second.get(context, np.zeros_like(slope)) + 0.001 * slope**2
+        self.steps[context], self.first[context], self.second[context] = steps, first, second
+        return first / (1 - 0.9**steps) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
+
+
+@dataclass(slots=True)
+class _Policy:
+    """One policy's tables and the state of their optimiser."""
+
+    table: Table
+    trained: bool
+    version: int = 0
+    values: Rows = field(default_factory=dict)
+    """What is expected from a context on, shape (1,) each; 0 at first sight."""
+    moments: _Moments = field(default_factory=_Moments)
+    value_moments: _Moments = field(default_factory=_Moments)
+
+    def value(self, context: Context) -> np.ndarray:
+        """Shape (1,)."""
+        return self.values.get(context, np.zeros(1))
+
+    def tables(self) -> dict[str, Rows]:
+        """All that a checkpoint holds, by name."""
+        return {
+            "logits": self.table.rows,
+            "values": self.values,
+            **{name: getattr(self.moments, name) for name in MOMENTS},
+            **{f"value_{name}": getattr(self.value_moments, name) for name in MOMENTS},
+        }
 
 
 class TabularTrainer(Plugin):
@@ -44,10 +84,17 @@ class TabularTrainer(Plugin):
     The loss is sum_t coefficient_t * (value_t - entropy * H_t), as everywhere; its gradient with respect to
     a context's logits is coefficient * slope * (onehot - softmax) / temperature. The reference of
     `ref_logprobs` is the table at the start: uniform.
+
+    Where an estimator needs `values`, every context has one, a number of its own. It descends the sum of
+    coefficient_t * (V_t - target_t)^2 / 2 on samples that hold `targets`; it shares nothing with the logits,
+    so `value_learning_rate` is all that weighs it.
     """
 
     class Config(PluginConfig):
         learning_rate: float = Field(1.0, gt=0)
+        value_learning_rate: float = Field(
+            1.0, gt=0, description="Of the values, where the algorithm needs them (gae)."
+        )
         epochs: int = Field(1, ge=1, description="Passes over a step's samples.")
         minibatch_size: int | None = Field(None, ge=1, description="Samples an optimiser step; default: all.")
         optimizer: Literal["sgd", "adam"] = "sgd"
@@ -60,6 +107,13 @@ class TabularTrainer(Plugin):
 
     async def open(self, ctx: TrainerContext) -> None:
         self._ctx = ctx
+        if "value_learning_rate" in self.config.model_fields_set and "values" not in ctx.needs:
+            raise ConfigError(
+                "nothing reads this setting",
+                path="trainer.value_learning_rate",
+                why="neither the algorithm nor the loss needs values",
+                mend="leave it out, or choose an algorithm that needs values (gae)",
+            )
         words = table_words(ctx.vocabulary)
         for name, policy in ctx.policies.items():
             path = f"policies.{name}"
@@ -84,17 +138,19 @@ class TabularTrainer(Plugin):
         self._policies.clear()
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
-        """`ref_logprobs` or `logprobs` (of the present table), by sample key; shape (sampled tokens,)."""
-        if what not in ("ref_logprobs", "logprobs"):
+        """By sample key, float32, shape (sampled tokens,): `ref_logprobs`, `old_logprobs` or `logprobs` (both
+        of the present table), or `values` (0 for a policy that is not trained)."""
+        if what not in ("ref_logprobs", "old_logprobs", "logprobs", "values"):
             raise ConfigError(f"the trainer `tabular` has no {what}", path="trainer.type")
         found = {}
         for sample in samples:
-            table = self._policies[sample.policy].table
-            if what == "ref_logprobs":
-                table = Table(table.words)
-            found[sample.key] = np.array(
-                [one.logprobs[one.column] for one in _places(sample, table)], dtype=np.float32
-            )
+            policy = self._policies[sample.policy]
+            table = Table(policy.table.words) if what == "ref_logprobs" else policy.table
+            numbers = [
+                policy.value(one.context)[0] if what == "values" else one.logprobs[one.column]
+                for one in _places(sample, table)
+            ]
+            found[sample.key] = np.array(numbers, dtype=np.float32)
         return found
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
@@ -111,7 +167,10 @@ class TabularTrainer(Plugin):
         return Weights(policy=policy, version=one.version, module=one.table.snapshot())
 
     def digest(self) -> dict[str, str]:
-        return {name: policy.table.digest() for name, policy in self._policies.items()}
+        return {
+            name: rows_digest(one.table.words, logits=one.table.rows, values=one.values)
+            for name, one in self._policies.items()
+        }
 
     def save(self, folder: Path) -> None:
         """One .npz per policy, and counters in state.json."""
@@ -119,14 +178,7 @@ class TabularTrainer(Plugin):
         state = {name: {"version": one.version} for name, one in self._policies.items()}
         (folder / "state.json").write_text(json.dumps(state, indent=1))
         for name, one in self._policies.items():
-            write_rows(
-                folder / f"{name}.npz",
-                one.table.words,
-                logits=one.table.rows,
-                first=one.first,
-                second=one.second,
-                steps=one.steps,
-            )
+            write_rows(folder / f"{name}.npz", one.table.words, **one.tables())
 
     def load(self, folder: Path) -> None:
         """Exactly what `save` wrote.
@@ -148,8 +200,15 @@ class TabularTrainer(Plugin):
                     f"the table of policy '{name}' in {folder} is over other words",
                     why="the environment's or a role's vocabulary has changed",
                 )
-            policy.table = Table(words, tables["logits"])
-            policy.first, policy.second, policy.steps = tables["first"], tables["second"], tables["steps"]
+            missing = policy.tables().keys() - tables.keys()
+            if missing:
+                raise RunFolderError(
+                    f"the tables of policy '{name}' in {folder} lack {', '.join(sorted(missing))}",
+                    why="they were written by another version of coterie",
+                )
+            policy.table, policy.values = Table(words, tables["logits"]), tables["values"]
+            policy.moments = _Moments(**{part: tables[part] for part in MOMENTS})
+            policy.value_moments = _Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
             policy.version = state[name]["version"]
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
@@ -161,82 +220,119 @@ class TabularTrainer(Plugin):
     # -------------------------------------------------------------------------------------------- updates
 
     def _update(self, name: str, policy: _Policy, samples: Sequence[Sample], step: int) -> Metrics:
-        totals: dict[str, float] = {}
-        tokens = 0
-        steps = 0
+        per_step: dict[str, float] = {}
+        per_token: dict[str, float] = {}
+        tokens = steps = 0
         for epoch in range(self.config.epochs):
             seed = seed64(self._ctx.seed, f"{name}/{step}/{epoch}", "minibatches")
             for batch in minibatches(samples, self.config.minibatch_size, seed):
-                gradient, sums, count = self._gradient(policy.table, batch)
-                self._apply(policy, gradient)
+                losses, sums, count = self._optimiser_step(policy, batch)
                 tokens, steps = tokens + count, steps + 1
-                for key, value in sums.items():
-                    totals[key] = totals.get(key, 0.0) + value
+                for totals, found in ((per_step, losses), (per_token, sums)):
+                    for key, value in found.items():
+                        totals[key] = totals.get(key, 0.0) + value
         policy.version += 1
-        loss = totals.pop("loss", 0.0)
         return {
-            "loss": loss / max(steps, 1),
             "optimizer_steps": float(steps),
             "samples": float(len(samples)),
-            **{key: value / max(tokens, 1) for key, value in totals.items()},
+            **{key: value / max(steps, 1) for key, value in per_step.items()},
+            **{key: value / max(tokens, 1) for key, value in per_token.items()},
         }
 
-    def _gradient(self, table: Table, samples: Sequence[Sample]) -> tuple[Rows, dict[str, float], int]:
-        """By context, d loss / d logits; sums over tokens of what is reported; the number of tokens."""
-        coefficients = token_coefficients(samples, self._ctx.loss.length)
-        places, taken = [], []
-        for sample, row in zip(samples, coefficients, strict=True):
-            places += _places(sample, table)
-            reference = sample.extras.get("ref_logprobs", sample.logprobs)
-            columns = np.stack([row, sample.logprobs, sample.advantages, reference])
-            taken.append(columns[:, sample.loss_mask])
-        coefficient, behaviour, advantages, reference = np.concatenate(taken, axis=1).astype(np.float64)
-        has_reference = all("ref_logprobs" in sample.extras for sample in samples)
-        surrogate = self._ctx.loss(
-            np,
-            TokenBatch(
-                logprobs=np.array([one.logprobs[one.column] for one in places]),
-                behaviour=behaviour,
-                advantages=advantages,
-                ref_logprobs=reference if has_reference else None,
-            ),
-        )
+    def _optimiser_step(
+        self, policy: _Policy, samples: Sequence[Sample]
+    ) -> tuple[dict[str, float], dict[str, float], int]:
+        """The losses; sums over tokens of what else is reported; the number of tokens."""
+        loss, table = self._ctx.loss, policy.table
+        constant = getattr(loss, "length_constant", None)
+        shares = _trained(samples, token_coefficients(samples, loss.length, constant))
+        places = [place for sample in samples for place in _places(sample, table)]
+        surrogate = loss(np, _tokens(samples, places))
+        gradient, entropies = self._gradient(places, shares, surrogate)
+        losses = {"loss": float(shares @ surrogate.value - loss.entropy * (shares @ entropies))}
+        self._descend(gradient, table.rows, table.logits, self.config.learning_rate, policy.moments)
+        if any("targets" in sample.extras for sample in samples):
+            gradient, losses["value_loss"] = _value_gradient(policy, samples, places, shares)
+            rate = self.config.value_learning_rate
+            self._descend(gradient, policy.values, policy.value, rate, policy.value_moments)
+        sums = {name: float(np.sum(values)) for name, values in surrogate.metrics.items()}
+        return losses, {"entropy": float(entropies.sum()), **sums}, len(places)
+
+    def _gradient(
+        self, places: Sequence[_Place], shares: np.ndarray, surrogate: Surrogate
+    ) -> tuple[Rows, np.ndarray]:
+        """By context, d loss / d logits; and the entropy at every token, shape (N,)."""
         bonus = self._ctx.loss.entropy
         gradient: Rows = {}
-        loss = entropies = 0.0
+        entropies = np.zeros(len(places))
         for index, one in enumerate(places):
-            share = np.exp(one.logprobs)
-            entropy = -float(share @ one.logprobs)
-            slope = coefficient[index] * surrogate.slope[index]
-            change = -slope * share
+            probabilities = np.exp(one.logprobs)
+            entropies[index] = -float(probabilities @ one.logprobs)
+            slope = shares[index] * surrogate.slope[index]
+            change = -slope * probabilities
             change[one.column] += slope
             # d entropy / d logit_i = -p_i (log p_i + H)
-            change += coefficient[index] * bonus * share * (one.logprobs + entropy)
+            change += shares[index] * bonus * probabilities * (one.logprobs + entropies[index])
             gradient[one.context] = gradient.get(one.context, 0.0) + change / one.temperature
-            loss += coefficient[index] * (surrogate.value[index] - bonus * entropy)
-            entropies += entropy
-        sums = {
-            "loss": float(loss),
-            "entropy": entropies,
-            **{name: float(np.sum(values)) for name, values in surrogate.metrics.items()},
-        }
-        return gradient, sums, len(places)
+        return gradient, entropies
 
-    def _apply(self, policy: _Policy, gradient: Rows) -> None:
+    def _descend(
+        self,
+        gradient: Rows,
+        rows: Rows,
+        present: Callable[[Context], np.ndarray],
+        rate: float,
+        moments: _Moments,
+    ) -> None:
         """Move the rows that have a gradient; the others rest, and so do their averages."""
-        rate, rows = self.config.learning_rate, policy.table.rows
         for context, slope in gradient.items():
             if self.config.optimizer == "adam":
-                slope = self._adam(policy, context, slope)
-            rows[context] = policy.table.logits(context) - rate * slope
+                slope = moments.direction(context, slope)
+            rows[context] = present(context) - rate * slope
 
-    def _adam(self, policy: _Policy, context: Context, slope: np.ndarray) -> np.ndarray:
-        """Adam's direction (arXiv 1412.6980) for one row."""
-        steps = policy.steps.get(context, np.zeros(1)) + 1
-        first = 0.9 * policy.first.get(context, np.zeros_like(slope)) + 0.1 * slope
-        second = 0.999 * policy.second.get(context, np.zeros_like(slope)) + 0.001 * slope**2
-        policy.steps[context], policy.first[context], policy.second[context] = steps, first, second
-        return first / (1 - 0.9**steps) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
+
+def _trained(samples: Sequence[Sample], arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Per-token arrays of samples, shape (T,) each, cut to trained tokens and joined: float64, shape (N,)."""
+    parts = [array[sample.loss_mask] for sample, array in zip(samples, arrays, strict=True)]
+    return np.concatenate(parts).astype(np.float64)
+
+
+def _tokens(samples: Sequence[Sample], places: Sequence[_Place]) -> TokenBatch:
+    """What the loss sees; a note that a sample lacks is left out."""
+
+    def note(name: str) -> np.ndarray | None:
+        if not all(name in sample.extras for sample in samples):
+            return None
+        return _trained(samples, [sample.extras[name] for sample in samples])
+
+    sequence, sequences = span_ids(samples)
+    return TokenBatch(
+        logprobs=np.array([one.logprobs[one.column] for one in places]),
+        behaviour=_trained(samples, [sample.logprobs for sample in samples]),
+        advantages=_trained(samples, [sample.advantages for sample in samples]),
+        ref_logprobs=note("ref_logprobs"),
+        old=note("old_logprobs"),
+        sequence=sequence,
+        sequences=sequences,
+    )
+
+
+def _value_gradient(
+    policy: _Policy, samples: Sequence[Sample], places: Sequence[_Place], shares: np.ndarray
+) -> tuple[Rows, float]:
+    """By context, d value loss / d value, shape (1,) each; and the loss, of the samples that have targets."""
+    targets = [
+        sample.extras["targets"] if "targets" in sample.extras else np.full(len(sample.token_ids), np.nan)
+        for sample in samples
+    ]
+    gradient: Rows = {}
+    loss = 0.0
+    for one, share, target in zip(places, shares, _trained(samples, targets), strict=True):
+        if not np.isnan(target):
+            error = policy.value(one.context) - target
+            gradient[one.context] = gradient.get(one.context, 0.0) + share * error
+            loss += 0.5 * share * float(error[0]) ** 2
+    return gradient, float(loss)
 
 
 @dataclass(slots=True)

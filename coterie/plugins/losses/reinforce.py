@@ -6,24 +6,22 @@ from typing import Any
 
 from pydantic import Field
 
+from coterie.core.batching import Length
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.plugins.losses.common import Length, LossConfig, TokenLoss, divergences
+from coterie.plugins.losses.common import LossConfig, TokenLoss
 
 
 class Reinforce(TokenLoss):
     """-A log pi(token): no ratio and no clip, so it is exact only for the weights that sampled.
 
     A second optimiser step on the same samples is off-policy and nothing here corrects for it; the
-    metric `ratio` says how far. The default sums over a sequence and has no length mean, which makes
-    the gradient that of the sequence's log-probability.
+    metric `ratio` says how far. (A correction is for what lies between the engine and the first step.) The
+    default sums over a sequence and has no length mean, which makes the gradient that of the sequence's
+    log-probability.
     """
 
     class Config(LossConfig):
         length: Length = Field("sequence_sum", description="How tokens are summed to one loss.")
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
-        value, slope = -tokens.advantages * tokens.logprobs, -tokens.advantages
-        penalty = self.kl_term(xp, tokens)
-        if penalty is not None:
-            value, slope = value + penalty[0], slope + penalty[1]
-        return Surrogate(value=value, slope=slope, metrics=divergences(xp, tokens))
+        return self.surrogate(xp, tokens, -tokens.advantages * tokens.logprobs, -tokens.advantages)

@@ -1,12 +1,13 @@
 """The tabular trainer: the loss's slope by hand, exact state, and a bandit that it learns."""
 
 import asyncio
+import dataclasses
 
 import numpy as np
 import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
-from coterie.backends.models.table import log_softmax
+from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.batching import token_coefficients
 from coterie.core.config import PolicyConfig
@@ -26,8 +27,10 @@ class Loss:
 
     def __init__(self, entropy=0.0, length="sequence_mean"):
         self.entropy, self.length = entropy, length
+        self.length_constant = 7.0 if length == "constant" else None
 
     def __call__(self, xp, tokens):
+        self.seen = tokens
         ratio = xp.exp(tokens.logprobs - tokens.behaviour)
         pull = tokens.logprobs if tokens.ref_logprobs is None else tokens.logprobs - tokens.ref_logprobs
         return Surrogate(
@@ -41,7 +44,7 @@ def wait(work):
     return asyncio.run(work)
 
 
-def opened(loss=None, train="full", policies=("p",), vocabulary=WORDS, seed=1, **settings):
+def opened(loss=None, train="full", policies=("p",), vocabulary=WORDS, seed=1, needs=(), **settings):
     trainer = TabularTrainer(TabularTrainer.Config(**settings))
     config = PolicyConfig(model={"init": "tabular"}, train=train)
     wait(
@@ -53,6 +56,7 @@ def opened(loss=None, train="full", policies=("p",), vocabulary=WORDS, seed=1, *
                 seed=seed,
                 deterministic=True,
                 vocabulary=vocabulary,
+                needs=needs,
             )
         )
     )
@@ -96,7 +100,8 @@ def mixed(trainer):
 def loss_of(table, samples, loss):
     """The loss as a function of the table, without any derivative."""
     total = 0.0
-    for one, row in zip(samples, token_coefficients(samples, loss.length), strict=True):
+    rows = token_coefficients(samples, loss.length, loss.length_constant)
+    for one, row in zip(samples, rows, strict=True):
         ids = one.token_ids.tolist()
         for at in np.flatnonzero(one.loss_mask):
             logprobs = log_softmax(table.logits(tuple(ids[:at])) / one.temperature)
@@ -106,7 +111,7 @@ def loss_of(table, samples, loss):
     return total
 
 
-@pytest.mark.parametrize("length", ["token_mean", "sequence_mean", "sequence_sum"])
+@pytest.mark.parametrize("length", ["token_mean", "sequence_mean", "sequence_sum", "constant"])
 @pytest.mark.parametrize("entropy", [0.0, 0.3])
 def test_a_step_goes_down_the_gradient_of_the_loss(length, entropy):
     loss = Loss(entropy, length)
@@ -189,6 +194,39 @@ def test_a_bandit_is_learnt(settings):
     assert np.mean(rewards[-5:]) > 0.9
 
 
+def test_each_pass_and_each_minibatch_is_an_optimiser_step():
+    trainer = opened(epochs=3, minibatch_size=1)
+    samples = [
+        dataclasses.replace(one, key=Key(f"t{index}").of_branch("solver", 0))
+        for index, one in enumerate(mixed(trainer))
+    ]
+    metrics = wait(trainer.update({"p": samples}, 1))["p"]
+    assert (metrics["optimizer_steps"], metrics["samples"]) == (9.0, 3.0)
+    whole = wait(opened(epochs=2).update({"p": mixed(trainer)}, 1))["p"]
+    assert whole["optimizer_steps"] == 2.0
+
+
+def test_adam_by_hand():
+    """Its first step has the learning rate's length, whatever the slope's; the second remembers the first."""
+    trainer = opened(optimizer="adam", learning_rate=0.2)
+    slopes, logits = [], [np.zeros(3)]
+    for step in (1, 2):
+        one = sample(trainer, (7,), ("left",), 1.0)
+        share = np.exp(log_softmax(logits[-1]))
+        slopes.append(share - np.eye(3)[1] + 0.1 * logits_pull(one) * (np.eye(3)[1] - share))
+        wait(trainer.update({"p": [one]}, step))
+        logits.append(trainer.weights("p").module.logits((7,)))
+    assert logits[1] == pytest.approx(-0.2 * np.sign(slopes[0]), abs=1e-6)
+    first = (0.9 * 0.1 * slopes[0] + 0.1 * slopes[1]) / (1 - 0.9**2)
+    second = (0.999 * 0.001 * slopes[0] ** 2 + 0.001 * slopes[1] ** 2) / (1 - 0.999**2)
+    assert logits[2] - logits[1] == pytest.approx(-0.2 * first / np.sqrt(second), abs=1e-6)
+
+
+def logits_pull(one):
+    """What the loss's square pulls at: the log-prob itself, where there is no reference."""
+    return float(one.logprobs[one.loss_mask][0])
+
+
 def test_training_one_policy_leaves_the_others_alone():
     trainer = opened(policies=("p", "q"))
     before = trainer.digest()
@@ -216,21 +254,24 @@ def test_a_frozen_policy_is_not_trained():
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, optimizer):
-    settings = {"optimizer": optimizer, "epochs": 2, "minibatch_size": 2}
+    settings = {"optimizer": optimizer, "epochs": 2, "minibatch_size": 2, "needs": ("values",)}
     one = opened(**settings)
     for step in (1, 2):
-        wait(one.update({"p": mixed(one)}, step))
+        wait(one.update({"p": with_targets(mixed(one))}, step))
     one.save(tmp_path)
     other = opened(**settings)
     other.load(tmp_path)
     assert other.digest() == one.digest()
     for step in (3, 4):
         for trainer in (one, other):
-            wait(trainer.update({"p": mixed(trainer)}, step))
+            wait(trainer.update({"p": with_targets(mixed(trainer))}, step))
     assert other.digest() == one.digest()
     assert other.weights("p").version == 4
     rows = one.weights("p").module.rows
     assert all((rows[context] == row).all() for context, row in other.weights("p").module.rows.items())
+    for samples in (mixed(one), mixed(other)):
+        mine, theirs = (wait(trainer.annotate(samples, "values")) for trainer in (one, other))
+        assert all((mine[key] == theirs[key]).all() and mine[key].any() for key in mine)
 
 
 def test_an_untrained_state_is_saved_too(tmp_path):
@@ -248,6 +289,15 @@ def test_a_state_of_other_words_or_none_is_refused(tmp_path):
         opened().load(tmp_path)
 
 
+def test_tables_of_another_version_are_refused(tmp_path):
+    trainer = opened()
+    trainer.save(tmp_path)
+    table = trainer.weights("p").module
+    write_rows(tmp_path / "p.npz", table.words, logits=table.rows)
+    with pytest.raises(RunFolderError, match="lack first, second, steps, value_first"):
+        opened().load(tmp_path)
+
+
 def test_the_reference_is_uniform_and_annotations_are_by_sample():
     trainer = opened()
     wait(trainer.update({"p": mixed(trainer)}, 1))
@@ -256,10 +306,11 @@ def test_the_reference_is_uniform_and_annotations_are_by_sample():
     assert set(found) == {one.key for one in samples}
     for one in samples:
         assert found[one.key] == pytest.approx([-np.log(3)] * int(one.loss_mask.sum()))
-    now = wait(trainer.annotate(samples, "logprobs"))
-    assert now[samples[1].key] == pytest.approx(samples[1].logprobs[samples[1].loss_mask])
-    with pytest.raises(ConfigError, match="no values"):
-        wait(trainer.annotate(samples, "values"))
+    for what in ("logprobs", "old_logprobs"):
+        now = wait(trainer.annotate(samples, what))
+        assert now[samples[1].key] == pytest.approx(samples[1].logprobs[samples[1].loss_mask])
+    with pytest.raises(ConfigError, match="no attention"):
+        wait(trainer.annotate(samples, "attention"))
 
 
 def test_reference_logprobs_reach_the_loss():
@@ -271,6 +322,93 @@ def test_reference_logprobs_reach_the_loss():
     ]
     assert wait(other.update({"p": samples}, 1))["p"]["loss"] == pytest.approx(0.0, abs=1e-6)
     assert plain != 0.0
+
+
+def test_old_logprobs_and_sequences_reach_the_loss():
+    loss = Loss()
+    trainer = opened(loss)
+    samples = mixed(trainer)
+    wait(trainer.update({"p": samples}, 1))
+    assert loss.seen.old is None
+    assert loss.seen.sequence.tolist() == [0, 0, 0, 1, 1, 2, 2]
+    assert loss.seen.sequences == 3
+    old = wait(trainer.annotate(samples, "old_logprobs"))
+    noted = [with_note(one, "old_logprobs", old[one.key]) for one in samples]
+    wait(trainer.update({"p": noted}, 2))
+    assert loss.seen.old.tolist() == np.concatenate([old[one.key] for one in samples]).tolist()
+
+
+# --------------------------------------------------------------------------------------------------- values
+
+
+def with_note(one, name, numbers):
+    row = np.zeros(len(one.token_ids), np.float32)
+    row[one.loss_mask] = numbers
+    return dataclasses.replace(one, extras={**one.extras, name: row})
+
+
+def with_targets(samples):
+    """1, 2, ... along each answer."""
+    return [with_note(one, "targets", 1 + np.arange(one.loss_mask.sum())) for one in samples]
+
+
+def test_values_descend_their_squared_error_by_hand():
+    """Two answers share their first context: its value goes half of the way to both of its targets."""
+    trainer = opened(Loss(length="token_mean"), needs=("values",), value_learning_rate=0.8)
+    left = with_note(sample(trainer, (7,), ("left", ""), 1.0), "targets", [1.0, 4.0])
+    right = with_note(sample(trainer, (7,), ("right", ""), 1.0, index=1), "targets", [3.0, -1.0])
+    start = wait(trainer.annotate([left], "values"))
+    assert start[left.key].tolist() == [0.0, 0.0]
+    metrics = wait(trainer.update({"p": [left, right]}, 1))["p"]
+    assert metrics["value_loss"] == pytest.approx((1 + 16 + 9 + 1) / 2 / 4)
+    found = wait(trainer.annotate([left, right], "values"))
+    assert found[left.key] == pytest.approx([0.8 * (1 + 3) / 4, 0.8 * 4 / 4])
+    assert found[right.key] == pytest.approx([0.8 * (1 + 3) / 4, 0.8 * -1 / 4])
+    again = wait(trainer.update({"p": [left, right]}, 2))["p"]
+    errors = [0.8 - 1, 0.8 - 4, 0.8 - 3, -0.2 + 1]
+    assert again["value_loss"] == pytest.approx(sum(error**2 for error in errors) / 2 / 4)
+
+
+def test_values_move_at_a_rate_of_their_own_and_leave_the_logits_alone():
+    plain, valued, slow = (
+        opened(needs=("values",), **settings) for settings in ({}, {}, {"value_learning_rate": 0.5})
+    )
+    samples = mixed(plain)
+    metrics = wait(plain.update({"p": samples}, 1))["p"]
+    assert "value_loss" not in metrics
+    for trainer in (valued, slow):
+        wait(trainer.update({"p": with_targets(samples)}, 1))
+    digests = [trainer.weights("p").module.digest() for trainer in (plain, valued, slow)]
+    assert len(set(digests)) == 1
+    assert len({trainer.digest()["p"] for trainer in (plain, valued, slow)}) == 3
+    fast = wait(valued.annotate(samples, "values"))
+    half = wait(slow.annotate(samples, "values"))
+    for one in samples:
+        assert half[one.key] == pytest.approx(fast[one.key] / 2) and fast[one.key].all()
+
+
+def test_values_are_moved_by_adam_too():
+    trainer = opened(needs=("values",), optimizer="adam", value_learning_rate=0.3)
+    (one,) = with_targets([sample(trainer, (7,), ("left", ""), 1.0)])
+    wait(trainer.update({"p": [one]}, 1))
+    assert wait(trainer.annotate([one], "values"))[one.key] == pytest.approx([0.3, 0.3])
+
+
+def test_samples_without_targets_and_frozen_policies_have_no_value_to_learn():
+    trainer = opened(needs=("values",))
+    one, other, _ = mixed(trainer)
+    wait(trainer.update({"p": [*with_targets([one]), other]}, 1))
+    found = wait(trainer.annotate([one, other], "values"))
+    assert found[one.key].all() and found[other.key].tolist()[1] == 0.0
+    frozen = opened(train="none", needs=("values",))
+    wait(frozen.update({"p": with_targets(mixed(frozen))}, 1))
+    assert not any(row.any() for row in wait(frozen.annotate(mixed(frozen), "values")).values())
+
+
+def test_a_rate_for_values_that_nothing_needs_is_refused():
+    with pytest.raises(ConfigError, match="nothing reads this setting") as caught:
+        opened(value_learning_rate=0.5)
+    assert caught.value.path == "trainer.value_learning_rate"
 
 
 def test_the_table_is_exported(tmp_path):

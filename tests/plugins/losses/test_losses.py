@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -9,19 +10,32 @@ import numpy as np
 import pydantic
 import pytest
 
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import Loss, TokenBatch
+from coterie.plugins.losses.cispo import CISPO
+from coterie.plugins.losses.gspo import GSPO
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.plugins.losses.reinforce import Reinforce
+from coterie.testing import build
 
+LOSSES: tuple[type, ...] = (CISPO, GSPO, PPOClip, Reinforce)
 CASES: list[tuple[type, dict[str, Any]]] = [
-    (PPOClip, {}),
     (PPOClip, {"clip_low": 0.1, "clip_high": 0.4}),
     (PPOClip, {"dual_clip": 3.0}),
-    (PPOClip, {"kl": 0.3}),
     (PPOClip, {"kl": 0.3, "kl_form": "k2", "dual_clip": 1.5}),
-    (Reinforce, {}),
-    (Reinforce, {"kl": 0.7}),
-    (Reinforce, {"kl": 0.7, "kl_form": "k2"}),
+    (GSPO, {"clip_low": 0.2, "clip_high": 0.3}),
+    (CISPO, {"clip_low": 0.3, "clip_high": 0.5}),
+    *[
+        (kind, settings)
+        for kind in LOSSES
+        for settings in (
+            {},
+            {"kl": 0.7},
+            {"kl": 0.7, "kl_form": "k2"},
+            {"correction": {}},
+            {"correction": {"level": "sequence", "cap": 3.0}, "kl": 0.3},
+        )
+    ],
 ]
 
 
@@ -29,27 +43,62 @@ def make(kind: type, settings: dict[str, Any]) -> Any:
     return kind(kind.Config(**settings))
 
 
-def batch(ratios: list[float], advantages: list[float], ref: list[float] | None = None) -> TokenBatch:
-    """Tokens of behaviour probability e^-2 whose ratio to it, and to the reference, are given."""
+def batch(
+    ratios: list[float],
+    advantages: list[float],
+    *,
+    ref: list[float] | None = None,
+    engine: list[float] | None = None,
+    lengths: list[int] | None = None,
+) -> TokenBatch:
+    """Tokens of old probability e^-2.
+
+    Args:
+        ratios: pi / old.
+        ref: reference / pi.
+        engine: old / behaviour; None: there is no old policy besides the behaviour's.
+        lengths: of the sequences, one after another.
+    """
     logprobs = np.log(np.array(ratios)) - 2.0
+    old = np.full(len(ratios), -2.0)
     return TokenBatch(
         logprobs=logprobs,
-        behaviour=np.full(len(ratios), -2.0),
+        behaviour=old if engine is None else old - np.log(np.array(engine)),
         advantages=np.array(advantages, dtype=np.float64),
         ref_logprobs=None if ref is None else logprobs + np.log(np.array(ref)),
+        old=None if engine is None else old,
+        sequence=None if lengths is None else np.repeat(np.arange(len(lengths)), lengths),
+        sequences=len(lengths or ()),
     )
 
 
 def random_batch(count: int, seed: int) -> TokenBatch:
+    """Sequences of 1 to 9 tokens, some of them moved past any ratio, some hardly."""
     rng = np.random.default_rng(seed)
+    sequence = np.repeat(np.arange(count), rng.integers(1, 10, count))[:count]
     logprobs = -rng.exponential(size=count)
     wide = rng.normal(scale=np.where(rng.random(count) < 0.1, 15.0, 0.7), size=count)
+    old = logprobs - wide * np.where(rng.random(count) < 0.3, 1e-3, 1.0)[sequence]
     return TokenBatch(
         logprobs=logprobs,
-        behaviour=logprobs - wide,
+        behaviour=old - rng.normal(scale=0.5, size=count),
         advantages=np.where(rng.random(count) < 0.1, 0.0, rng.normal(size=count)),
         ref_logprobs=logprobs + rng.normal(scale=0.5, size=count),
+        old=old,
+        sequence=sequence,
+        sequences=int(sequence[-1]) + 1,
     )
+
+
+def in_torch(tokens: TokenBatch, **changed: Any) -> TokenBatch:
+    import torch
+
+    arrays = {
+        field.name: torch.from_numpy(value)
+        for field in dataclasses.fields(tokens)
+        if isinstance(value := getattr(tokens, field.name), np.ndarray)
+    }
+    return dataclasses.replace(tokens, **{**arrays, **changed})
 
 
 def test_ppo_clip_by_hand() -> None:
@@ -86,7 +135,7 @@ def test_reinforce_by_hand() -> None:
 
 
 def test_kl_terms_by_hand() -> None:
-    tokens = batch([1.0], [0.0], ref=[2.0])  # ref / pi = 2
+    tokens = batch([1.0], [0.0], ref=[2.0])
     k3 = make(Reinforce, {"kl": 0.5})(np, tokens)
     np.testing.assert_allclose(k3.value, [0.5 * (2.0 - 1.0 - math.log(2.0))], atol=1e-12)
     np.testing.assert_allclose(k3.slope, [0.5 * (1.0 - 2.0)], atol=1e-12)
@@ -96,6 +145,127 @@ def test_kl_terms_by_hand() -> None:
     np.testing.assert_allclose(k2.slope, [-0.5 * math.log(2.0)], atol=1e-12)
 
 
+def test_gspo_by_hand() -> None:
+    """Geometric means of the ratios: 1.2, .5, 1.05 and 2; mean advantages: 2, -1, -2 and -1."""
+    tokens = batch(
+        [1.44, 1.0, 0.5, 1.0, 0.25, 1.05, 4.0, 1.0],
+        [1.0, 3.0, -1.0, -1.0, -1.0, -2.0, 0.0, -2.0],
+        lengths=[2, 3, 1, 2],
+    )
+    found = make(GSPO, {"clip_low": 0.2, "clip_high": 0.1})(np, tokens)
+    #                                             cut above   cut below   inside  pessimistic
+    np.testing.assert_allclose(found.value, [-2.2, -2.2, 0.8, 0.8, 0.8, 2.1, 2.0, 2.0], atol=1e-12)
+    np.testing.assert_allclose(found.slope, [0.0, 0.0, 0.0, 0.0, 0.0, 2.1, 2.0, 2.0], atol=1e-12)
+    np.testing.assert_array_equal(found.metrics["clip_fraction"], [1, 1, 1, 1, 1, 0, 0, 0])
+    ratios = [1.2, 1.2, 0.5, 0.5, 0.5, 1.05, 2.0, 2.0]
+    np.testing.assert_allclose(found.metrics["sequence_ratio"], ratios, atol=1e-12)
+    np.testing.assert_allclose(found.metrics["ratio"][:3], [1.44, 1.0, 0.5], atol=1e-12)
+
+
+def test_the_range_of_gspo_is_that_of_the_paper() -> None:
+    """Cut above 1 + 4e-4 and below 1 - 3e-4; a hundred tokens of one ratio have that ratio."""
+    ratios = [1.00035, 1.00045, 0.99975, 0.99965]
+    lengths = [100] * 4
+    tokens = batch(np.repeat(ratios, 100).tolist(), np.repeat([1, 1, -1, -1], 100).tolist(), lengths=lengths)
+    found = make(GSPO, {})(np, tokens)
+    np.testing.assert_allclose(found.value[::100], [-1.00035, -1.0004, 0.99975, 0.9997], atol=1e-12)
+    np.testing.assert_allclose(found.slope[::100], [-1.00035, 0.0, 0.99975, 0.0], atol=1e-12)
+    assert make(GSPO, {}).length == "sequence_mean"
+
+
+@pytest.mark.parametrize("library", ["numpy", pytest.param("torch", marks=pytest.mark.torch)])
+@pytest.mark.parametrize("settings", [{}, {"correction": {"level": "sequence"}}])
+def test_what_else_is_in_the_batch_does_not_change_a_sequence(settings: Any, library: str) -> None:
+    xp = pytest.importorskip(library)
+    tokens = random_batch(60, seed=5)
+    loss = make(GSPO, settings)
+    together = loss(xp, in_torch(tokens) if library == "torch" else tokens)
+    for number in range(tokens.sequences):
+        own = tokens.sequence == number
+        arrays = {
+            field.name: getattr(tokens, field.name)[own]
+            for field in dataclasses.fields(tokens)
+            if field.name != "sequences"
+        }
+        alone = TokenBatch(**{**arrays, "sequence": np.zeros(own.sum(), np.int64), "sequences": 1})
+        found = loss(xp, in_torch(alone) if library == "torch" else alone)
+        for part in ("value", "slope"):
+            np.testing.assert_array_equal(getattr(found, part), getattr(together, part)[own])
+
+
+def test_a_loss_of_whole_sequences_needs_to_know_them() -> None:
+    for kind, settings in ((GSPO, {}), (Reinforce, {"correction": {"level": "sequence"}})):
+        with pytest.raises(ValueError, match="which tokens belong together"):
+            make(kind, settings)(np, batch([1.0], [1.0], engine=[1.0]))
+
+
+def test_cispo_by_hand() -> None:
+    tokens = batch([0.1, 1.5, 9.0], [2.0, -1.0, 1.0])
+    found = make(CISPO, {})(np, tokens)
+    slope = np.array([-0.2, 1.5, -5.0])  # weights .1, 1.5 and, of 9, the bound 5
+    np.testing.assert_allclose(found.slope, slope, atol=1e-12)
+    np.testing.assert_allclose(found.value, slope * (np.log([0.1, 1.5, 9.0]) - 2.0), atol=1e-12)
+    np.testing.assert_array_equal(found.metrics["clip_fraction"], [0, 0, 1])
+    both = make(CISPO, {"clip_low": 0.2, "clip_high": 0.3})(np, tokens)
+    np.testing.assert_allclose(both.slope, [-1.6, 1.3, -1.3], atol=1e-12)
+    np.testing.assert_array_equal(both.metrics["clip_fraction"], [1, 1, 1])
+
+
+def test_cispo_keeps_the_gradient_that_the_clip_takes() -> None:
+    tokens = batch([1.5, 0.5], [1.0, -1.0])
+    np.testing.assert_array_equal(make(PPOClip, {})(np, tokens).slope, [0.0, 0.0])
+    np.testing.assert_allclose(make(CISPO, {})(np, tokens).slope, [-1.5, 0.5], atol=1e-12)
+
+
+def test_a_correction_by_hand() -> None:
+    """old / behaviour is .5, 3 and 1.6; pi / old is 1.1 and two that PPO clips."""
+    tokens = batch([1.1, 1.5, 0.5], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
+    found = make(PPOClip, {"correction": {}})(np, tokens)
+    np.testing.assert_allclose(found.value, [-0.5 * 1.1, -2.0 * 2.4, 1.6 * 0.8], atol=1e-12)
+    np.testing.assert_allclose(found.slope, [-0.5 * 1.1, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found.metrics["correction"], [0.5, 2.0, 1.6], atol=1e-12)
+    np.testing.assert_array_equal(found.metrics["correction_capped"], [0, 1, 0])
+    gaps = np.log([2.0, 3.0, 1.6])
+    np.testing.assert_allclose(found.metrics["correction_mismatch"], gaps, atol=1e-12)
+    kl = [0.5 - 1 + math.log(2), 3 - 1 - math.log(3), 1.6 - 1 - math.log(1.6)]
+    np.testing.assert_allclose(found.metrics["correction_kl"], kl, atol=1e-12)
+    np.testing.assert_allclose(found.metrics["ratio"], [1.1, 1.5, 0.5], atol=1e-12)
+
+
+def test_a_correction_of_sequences_by_hand() -> None:
+    """The ratios' products are 1.5 and 1.6."""
+    tokens = batch([1.0, 1.0, 1.0], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
+    found = make(Reinforce, {"correction": {"level": "sequence"}})(np, tokens)
+    np.testing.assert_allclose(found.slope, [-1.5, -3.0, 1.6], atol=1e-12)
+    np.testing.assert_allclose(found.value, [3.0, 6.0, -3.2], atol=1e-12)
+    capped = make(Reinforce, {"correction": {"level": "sequence", "cap": 1.55}})(np, tokens)
+    np.testing.assert_allclose(capped.slope, [-1.5, -3.0, 1.55], atol=1e-12)
+    np.testing.assert_array_equal(capped.metrics["correction_capped"], [0, 0, 1])
+
+
+def test_a_correction_by_tokens_counts_in_gspo_with_its_mean() -> None:
+    tokens = batch([1.0, 1.0, 1.0], [1.0, 1.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
+    found = make(GSPO, {"correction": {}})(np, tokens)
+    np.testing.assert_allclose(found.slope, [-1.25, -1.25, 1.6], atol=1e-12)  # (.5 + 2) / 2
+
+
+@pytest.mark.parametrize("kind", LOSSES)
+def test_a_correction_leaves_the_kl_term_alone(kind: type) -> None:
+    tokens = batch([1.0, 1.0], [0.0, 0.0], ref=[2.0, 2.0], engine=[3.0, 0.5], lengths=[2])
+    found = make(kind, {"kl": 0.5, "correction": {}})(np, tokens)
+    np.testing.assert_allclose(found.slope, [-0.5, -0.5], atol=1e-12)
+
+
+def test_without_a_correction_the_old_policy_is_the_behaviour_policy() -> None:
+    tokens = random_batch(50, seed=1)
+    for kind in LOSSES:
+        same = dataclasses.replace(tokens, old=tokens.behaviour)
+        alone = make(kind, {})(np, dataclasses.replace(tokens, old=None))
+        np.testing.assert_array_equal(alone.slope, make(kind, {})(np, same).slope)
+        weighed = make(kind, {"correction": {}})(np, same)  # weights of 1
+        np.testing.assert_allclose(weighed.slope, alone.slope, rtol=1e-12)
+
+
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "settings"), CASES)
 def test_slope_is_what_autograd_says(kind: type, settings: dict[str, Any]) -> None:
@@ -103,41 +273,42 @@ def test_slope_is_what_autograd_says(kind: type, settings: dict[str, Any]) -> No
     tokens = random_batch(400, seed=3)
     in_numpy = make(kind, settings)(np, tokens)
     logprobs = torch.tensor(tokens.logprobs, dtype=torch.float64, requires_grad=True)
-    in_torch = make(kind, settings)(
-        torch,
-        TokenBatch(
-            logprobs=logprobs,
-            behaviour=torch.tensor(tokens.behaviour),
-            advantages=torch.tensor(tokens.advantages),
-            ref_logprobs=torch.tensor(tokens.ref_logprobs),
-        ),
-    )
-    (gradient,) = torch.autograd.grad(in_torch.value.sum(), logprobs)
-    np.testing.assert_allclose(in_torch.slope.detach().numpy(), gradient.numpy(), rtol=1e-12, atol=1e-12)
-    np.testing.assert_allclose(in_numpy.value, in_torch.value.detach().numpy(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(in_numpy.slope, in_torch.slope.detach().numpy(), rtol=1e-10, atol=1e-12)
-    assert set(in_numpy.metrics) == set(in_torch.metrics)
+    found = make(kind, settings)(torch, in_torch(tokens, logprobs=logprobs))
+    (gradient,) = torch.autograd.grad(found.value.sum(), logprobs)
+    np.testing.assert_allclose(found.slope.detach().numpy(), gradient.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(in_numpy.value, found.value.detach().numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(in_numpy.slope, found.slope.detach().numpy(), rtol=1e-10, atol=1e-12)
+    assert set(in_numpy.metrics) == set(found.metrics)
     for name, values in in_numpy.metrics.items():
-        np.testing.assert_allclose(values, in_torch.metrics[name].detach().numpy(), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(values, found.metrics[name].detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
 def test_a_ratio_past_float_range_stays_finite() -> None:
+    far, near = np.array([-1.0, -900.0], np.float32), np.array([-900.0, -1.0], np.float32)
     tokens = TokenBatch(
-        logprobs=np.array([-1.0, -900.0], np.float32),
-        behaviour=np.array([-900.0, -1.0], np.float32),
+        logprobs=far,
+        behaviour=near,
         advantages=np.array([-1.0, 1.0], np.float32),
-        ref_logprobs=np.array([-900.0, -1.0], np.float32),
+        ref_logprobs=near,
+        old=far,
+        sequence=np.array([0, 1]),
+        sequences=2,
     )
     for kind, settings in CASES:
         found = make(kind, settings)(np, tokens)
         assert np.isfinite(found.value).all() and np.isfinite(found.slope).all()
+        assert found.value.dtype == found.slope.dtype == np.float32
 
 
-def test_kl_is_what_asks_for_reference_logprobs() -> None:
+def test_needs_are_what_the_settings_read() -> None:
     assert make(PPOClip, {}).needs == ()
     assert make(PPOClip, {"kl": 0.1}).needs == ("ref_logprobs",)
+    assert make(GSPO, {"correction": {}}).needs == ("old_logprobs",)
+    assert make(CISPO, {"correction": {}, "kl": 0.1}).needs == ("ref_logprobs", "old_logprobs")
     with pytest.raises(ValueError, match="ref_logprobs"):
         make(Reinforce, {"kl": 0.1})(np, batch([1.0], [1.0]))
+    with pytest.raises(ValueError, match="old_logprobs"):
+        make(Reinforce, {"correction": {}})(np, batch([1.0], [1.0]))
 
 
 def test_k1_is_refused_with_the_reason() -> None:
@@ -145,14 +316,39 @@ def test_k1_is_refused_with_the_reason() -> None:
         PPOClip.Config(kl=0.1, kl_form="k1")
 
 
-@pytest.mark.parametrize("settings", [{"clip_low": 1}, {"dual_clip": 1}, {"entropy": -0.1}, {"clip": 0.2}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clip_low": 1},
+        {"dual_clip": 1},
+        {"entropy": -0.1},
+        {"clip": 0.2},
+        {"correction": {"cap": 0.9}},
+        {"correction": {"level": "turn"}},
+        {"length": "constant", "length_constant": 0},
+    ],
+)
 def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(pydantic.ValidationError):
         PPOClip.Config(**settings)
 
 
+@pytest.mark.parametrize("name", ["cispo", "gspo", "ppo_clip", "reinforce"])
+def test_the_constant_goes_with_its_rule(name: str) -> None:
+    with pytest.raises(ConfigError, match="divides every sequence's sum by this number") as missing:
+        build("loss", {"type": name, "length": "constant"})
+    with pytest.raises(ConfigError, match="nothing reads it with the length `sequence_mean`") as idle:
+        build("loss", {"type": name, "length": "sequence_mean", "length_constant": 64})
+    assert missing.value.path == idle.value.path == "loss.length_constant"
+    found = build("loss", {"type": name, "length": "constant", "length_constant": 64})
+    assert (found.length, found.length_constant) == ("constant", 64.0)
+
+
 def test_length_and_entropy_reach_the_protocol() -> None:
-    assert make(PPOClip, {}).length == "token_mean"
-    assert make(Reinforce, {}).length == "sequence_sum"
-    found: Loss = make(PPOClip, {"length": "sequence_mean", "entropy": 0.01})
-    assert (found.length, found.entropy) == ("sequence_mean", 0.01)
+    defaults = {kind: make(kind, {}).length for kind in LOSSES}
+    assert defaults == {
+        CISPO: "token_mean", GSPO: "sequence_mean", PPOClip: "token_mean", Reinforce: "sequence_sum",
+    }  # fmt: skip
+    for kind in LOSSES:
+        found: Loss = make(kind, {"length": "token_mean", "entropy": 0.01})
+        assert (found.length, found.entropy) == ("token_mean", 0.01)
