@@ -87,14 +87,16 @@ class Strands:
 
 
 class Batcher:
-    """Collects requests and hands them to `generate` in one list per policy, rows in key order.
+    """Collects requests and hands them to `generate` in one list per batch, rows in key order.
 
     With `deterministic` a batch forms exactly when all live strands wait; otherwise as soon as the
     event loop has nothing else to do and no batch is being computed.
 
     Args:
-        generate: a blocking function (policy, requests) -> calls, run in a thread so that the event
+        generate: a blocking function (batch, requests) -> calls, run in a thread so that the event
             loop goes on stepping environments and waiting for sandboxes.
+        together: policy -> name of the batch that its requests go to; None: a batch for each policy, named
+            like it.
         threaded: False calls it on the loop: for engines that cost nothing (scripted, tabular).
     """
 
@@ -105,8 +107,9 @@ class Batcher:
         *,
         deterministic: bool,
         threaded: bool = True,
+        together: Callable[[str], str] | None = None,
     ) -> None:
-        self._generate, self._strands = generate, strands
+        self._generate, self._strands, self._together = generate, strands, together
         self._deterministic, self._threaded = deterministic, threaded
         self._queue: list[tuple[Request, asyncio.Future[Call]]] = []
         self._running = False
@@ -156,30 +159,31 @@ class Batcher:
             self._stall.cancel()
             self._stall = None
         queue.sort(key=lambda item: item[0].key)
-        by_policy: dict[str, list[tuple[Request, asyncio.Future[Call]]]] = {}
+        batches: dict[str, list[tuple[Request, asyncio.Future[Call]]]] = {}
         for item in queue:
-            by_policy.setdefault(item[0].policy, []).append(item)
-        self.batches += len(by_policy)
+            policy = item[0].policy
+            batches.setdefault(self._together(policy) if self._together else policy, []).append(item)
+        self.batches += len(batches)
         if self._threaded:
-            self._task = asyncio.ensure_future(self._run_threaded(by_policy))
+            self._task = asyncio.ensure_future(self._run_threaded(batches))
         else:
-            for policy in sorted(by_policy):
-                self._answer(by_policy[policy], *self._compute(policy, by_policy[policy]))
+            for name in sorted(batches):
+                self._answer(batches[name], *self._compute(name, batches[name]))
             self._done()
 
-    async def _run_threaded(self, by_policy: dict[str, list[tuple[Request, asyncio.Future[Call]]]]) -> None:
+    async def _run_threaded(self, batches: dict[str, list[tuple[Request, asyncio.Future[Call]]]]) -> None:
         answers = []
-        for policy in sorted(by_policy):
-            answers.append((by_policy[policy], *await compute(self._compute, policy, by_policy[policy])))
+        for name in sorted(batches):
+            answers.append((batches[name], *await compute(self._compute, name, batches[name])))
         for items, calls, error in answers:
             self._answer(items, calls, error)
         self._done()
 
     def _compute(
-        self, policy: str, items: list[tuple[Request, asyncio.Future[Call]]]
+        self, name: str, items: list[tuple[Request, asyncio.Future[Call]]]
     ) -> tuple[list[Call], BaseException | None]:
         try:
-            return self._generate(policy, [request for request, _ in items]), None
+            return self._generate(name, [request for request, _ in items]), None
         except Exception as error:  # goes to every strand that waits for this batch
             return [], error
 

@@ -15,7 +15,7 @@ def request(name, turn, policy="p"):
     return Request(key=Key(name, call=turn), policy=policy, prompt_ids=(1,), sampling=Sampling(), seed=0)
 
 
-def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True):
+def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True, together=None):
     batches = []
 
     def generate(policy, requests):
@@ -26,7 +26,9 @@ def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True):
 
     async def go():
         strands = Strands()
-        batcher = Batcher(generate, strands, deterministic=deterministic, threaded=threaded)
+        batcher = Batcher(
+            generate, strands, deterministic=deterministic, threaded=threaded, together=together
+        )
 
         async def episode(number):
             strands.start()
@@ -40,6 +42,7 @@ def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True):
 
         await asyncio.gather(*[episode(n) for n in random.sample(range(episodes), episodes)])
         assert strands.live == strands.waiting == 0
+        assert batcher.batches == len(batches)
         batcher.close()
 
     asyncio.run(go())
@@ -54,6 +57,34 @@ def test_deterministic_batches_hold_every_live_episode_in_key_order(threaded):
     for _, keys in batches:
         assert keys == sorted(keys)
     assert [len(keys) for policy, keys in batches if policy == "p"] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_policies_that_compute_together_are_one_batch_in_key_order(threaded):
+    batches = play(True, threaded=threaded, together={"p": "base", "q": "base"}.get)
+    assert [(name, len(keys)) for name, keys in batches] == [("base", 12), ("base", 12), ("base", 6)]
+    for _, keys in batches:
+        assert keys == sorted(keys)
+
+
+def test_each_policy_of_a_mixed_batch_gets_its_own_answers():
+    def generate(name, requests):
+        return [
+            Call(prompt_ids=(1,), token_ids=(ord(one.policy),), logprobs=(0.0,), version=0, finish="stop")
+            for one in requests
+        ]
+
+    async def go():
+        strands = Strands()
+        batcher = Batcher(generate, strands, deterministic=True, together=lambda policy: "all")
+        strands.start(6)
+        calls = await asyncio.gather(
+            *[batcher.submit(request(f"{9 - n}", 0, "pqr"[n % 3])) for n in range(6)]
+        )
+        assert [chr(call.token_ids[0]) for call in calls] == list("pqrpqr")
+        assert batcher.batches == 1
+
+    asyncio.run(asyncio.wait_for(go(), 10))
 
 
 def test_otherwise_batches_form_without_waiting_for_everybody():

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from coterie.backends.engines.rows import Counts, Drawn, Row
+from coterie.backends.engines.shared import MIXED_ROWS, SharedBase
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError, SystemFault
@@ -21,6 +25,7 @@ from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
     from coterie.backends.engines.rows import Decoder
+    from coterie.backends.models.dense import Dense
     from coterie.core.protocols import Codec, EngineContext
 
 log = logging.getLogger("coterie")
@@ -30,7 +35,10 @@ log = logging.getLogger("coterie")
 class _Served:
     """What answers one policy's requests."""
 
-    decoder: Decoder
+    decoder: Decoder | SharedBase
+    """Its own, or one that it shares with the other policies of its base."""
+    adapter: str | None
+    """The policy's name in a shared base."""
     version: int
     context: int
 
@@ -38,9 +46,11 @@ class _Served:
 class HFEngine(Plugin):
     """Generates with the trainer's own modules, all live requests of a policy in one batch.
 
+    Policies that are adapters on one frozen base, and the base itself, generate together (see `adapters`).
+
     Every draw is keyed by the request's seed and the token's position, so tokens do not depend on the
     batch (beyond the rounding of its matrix products, which only the order of rows can change). Weights
-    are copied at `load_weights`; a batch is drawn with one version.
+    are copied at `load_weights`; a policy's requests in a batch are drawn with one version.
     """
 
     class Config(PluginConfig):
@@ -52,12 +62,22 @@ class HFEngine(Plugin):
             description="`lean`: our own, for Llama-like models; `transformers`: any CausalLM; "
             "`auto`: lean where it can.",
         )
+        adapters: Literal["auto", "mixed", "merged"] = Field(
+            "auto",
+            description="LoRA policies of one base. `mixed`: one batch, the base held once and each adapter "
+            "beside it; `merged`: a copy of the weights and a batch for each policy; `auto`: mixed where "
+            f"several wait with at most {MIXED_ROWS} rows each (on a GPU: with any), else merged into one "
+            "spare copy, one after the other.",
+        )
 
     config: Config
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._served: dict[str, _Served] = {}
+        self._bases: dict[tuple[int, str], SharedBase] = {}
+        """By the base's module and its dtype here."""
+        self._told: set[str] = set()
         self._codecs: dict[str, Codec] = {}
         self._tokenizers: dict[str, Any] = {}
         self._stops: dict[tuple[str, tuple[str, ...], str], tuple[int, ...]] = {}
@@ -68,15 +88,22 @@ class HFEngine(Plugin):
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
         self._context = ctx
-        self._batcher = Batcher(self._generate, ctx.strands, deterministic=ctx.deterministic)
+        self._batcher = Batcher(
+            self._generate, ctx.strands, deterministic=ctx.deterministic, together=self.batch_of
+        )
 
     async def close(self) -> None:
         if self._batcher is not None:
             self._batcher.close()
         self._served.clear()
+        self._bases.clear()
 
     async def load_weights(self, weights: Weights) -> None:
-        """Copy the module's (or the folder's) weights, LoRA merged; waits for a batch in work."""
+        """Copy the module's (or the folder's) weights; waits for a batch in work.
+
+        Of a frozen base with adapters only the policy's adapter is copied at once, and the base when a batch
+        needs it.
+        """
         await compute(self._load, weights)
 
     async def generate(self, request: Request) -> Call:
@@ -103,8 +130,25 @@ class HFEngine(Plugin):
         return self._codecs[policy]
 
     def counts(self, policy: str) -> Counts:
-        """What the policy's decoder has computed so far."""
+        """What the policy's decoder has computed so far, for all policies that share it."""
         return self._serving(policy).decoder.counts
+
+    def batch_of(self, policy: str) -> str:
+        """Whose batches the policy's requests go to: those of the first policy of its base, or its own."""
+        served = self._served.get(policy)
+        return served.decoder.name if served and isinstance(served.decoder, SharedBase) else policy
+
+    def prepare(self, rows: Mapping[str, int]) -> None:
+        """Make the copies of weights that the first batch with so many rows of each policy would make."""
+        with self._computing:
+            serving = [(self._serving(policy), count) for policy, count in rows.items() if count]
+            for base in self._bases.values():
+                counts: Counter[str | None] = Counter()
+                for served, count in serving:
+                    if served.decoder is base:
+                        counts[served.adapter] += count
+                share = min(1.0, self.config.max_batch / max(counts.total(), 1))  # more are split
+                base.prepare({adapter: max(1, int(share * count)) for adapter, count in counts.items()})
 
     # ------------------------------------------------------------------------------------------- weights
 
@@ -126,17 +170,19 @@ class HFEngine(Plugin):
         module, tokenizer = self._module(weights)
         with self._computing:
             dense = Dense(module, weights.adapter)
+            decoder = self._placed(policy, dense, Dense(module))
+            adapter = weights.adapter if isinstance(decoder, SharedBase) else None
             served = self._served.get(policy)
             if served is not None:
-                served.decoder.refresh(dense)
-                served.version = weights.version
-                return
-            if tokenizer is not None:
-                self._tokenizers[policy] = tokenizer
-            tokenizer = self._tokenizers.get(policy)
-            context = context_of(dense.config, tokenizer, policy=policy)
-            self._served[policy] = _Served(self._decoder(policy, dense), weights.version, context)
-            self._codecs.pop(policy, None)  # one that was made before the context was known
+                served.decoder, served.adapter, served.version = decoder, adapter, weights.version
+            else:
+                if tokenizer is not None:
+                    self._tokenizers[policy] = tokenizer
+                context = context_of(dense.config, self._tokenizers.get(policy), policy=policy)
+                self._served[policy] = _Served(decoder, adapter, weights.version, context)
+                self._codecs.pop(policy, None)  # one that was made before the context was known
+            used = [one.decoder for one in self._served.values()]
+            self._bases = {place: base for place, base in self._bases.items() if base in used}
 
     def _module(self, weights: Weights) -> tuple[Any, Any]:
         """The module and, where one comes with it, the tokenizer; loaded here when no trainer holds them."""
@@ -151,10 +197,30 @@ class HFEngine(Plugin):
         )
         return loaded.module, loaded.tokenizer
 
-    def _decoder(self, policy: str, dense: Any) -> Decoder:
+    def _placed(self, policy: str, dense: Dense, base: Dense) -> Decoder | SharedBase:
+        """What answers the policy from now on; it has taken these weights, which stand on that base."""
+        make, inseparable = self._decoders(policy, dense)
+        old = self._served[policy].decoder if policy in self._served else None
+        if not dense.adaptable or self.config.adapters == "merged" or self._apart(policy, inseparable):
+            if old is None or isinstance(old, SharedBase):
+                return make(dense)
+            old.refresh(dense)
+            return old
+        place = id(dense.model), self._opened[0].policies[policy].dtype
+        if place not in self._bases:
+            # "meta" is where memory is planned, as if on a CPU.
+            on_cpu = dense.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
+            most = None if self.config.adapters == "mixed" else MIXED_ROWS if on_cpu else math.inf
+            self._bases[place] = SharedBase(policy, base, make, most)
+        self._bases[place].load(dense)
+        return self._bases[place]
+
+    def _decoders(self, policy: str, dense: Dense) -> tuple[Callable[[Dense], Decoder], str | None]:
+        """What makes the policy's decoder, and why its adapter can't stand beside the base (None: it can)."""
         import torch
 
         from coterie.backends.engines.lean import LeanDecoder
+        from coterie.backends.engines.lean_adapters import unmixable
         from coterie.backends.engines.lean_weights import unsupported
         from coterie.backends.engines.stepwise import StepwiseDecoder
 
@@ -167,17 +233,34 @@ class HFEngine(Plugin):
                 why=reason,
                 mend="set `engine.decoder: transformers` (or `auto`)",
             )
-        if self.config.decoder == "transformers":
-            return StepwiseDecoder(dense, dtype)
+        if self.config.decoder != "transformers" and reason is None:
+            return partial(LeanDecoder, dtype=dtype), unmixable(dense)
+        if self.config.decoder != "transformers":
+            self._tell(
+                f"policy {policy}: generating with transformers' forward, which is several times slower than "
+                f"the lean decoder: {reason}"
+            )
+        return partial(StepwiseDecoder, dtype=dtype), dense.inseparable
+
+    def _apart(self, policy: str, reason: str | None) -> bool:
+        """Whether the policy needs a copy of the weights and batches of its own; that is said."""
         if reason is None:
-            return LeanDecoder(dense, dtype)
-        log.warning(
-            "policy %s: generating with transformers' forward, which is several times slower than the "
-            "lean decoder: %s",
-            policy,
-            reason,
-        )
-        return StepwiseDecoder(dense, dtype)
+            return False
+        if self.config.adapters == "mixed":
+            raise ConfigError(
+                f"policy '{policy}' can't generate in one batch with other adapters",
+                path="engine.adapters",
+                why=reason,
+                mend="set `engine.adapters: auto`, which gives such a policy a merged copy of the weights",
+            )
+        self._tell(f"policy {policy}: its adapter is merged, and its batches are its own: {reason}")
+        return True
+
+    def _tell(self, warning: str) -> None:
+        """Once, for weights are loaded again and again."""
+        if warning not in self._told:
+            self._told.add(warning)
+            log.warning("%s", warning)
 
     # -------------------------------------------------------------------------------------------- batches
 
@@ -206,6 +289,7 @@ class HFEngine(Plugin):
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
+            adapter=served.adapter,
         )
 
     def _stop_ids(self, policy: str, strings: tuple[str, ...], where: str) -> tuple[int, ...]:
@@ -226,16 +310,19 @@ class HFEngine(Plugin):
             ids.add(found[0])
         return self._stops.setdefault((policy, strings, where), tuple(sorted(ids)))
 
-    def _generate(self, policy: str, requests: list[Request]) -> list[Call]:
-        calls: list[Call] = []
+    def _generate(self, _: str, requests: list[Request]) -> list[Call]:
+        calls: dict[int, Call] = {}
         with self._computing:
-            served = self._serving(policy)
-            for part in split(requests, self.config.max_batch):
-                drawn = served.decoder.generate([self._row(request) for request in part])
-                calls += [
-                    _call(request, one, served.version) for request, one in zip(part, drawn, strict=True)
-                ]
-        return calls
+            serving = [self._serving(request.policy) for request in requests]
+            # One decoder, unless weights were loaded since the batch was formed.
+            for decoder in {id(served.decoder): served.decoder for served in serving}.values():
+                chosen = [index for index, served in enumerate(serving) if served.decoder is decoder]
+                drawn: list[Drawn] = []
+                for part in split([requests[index] for index in chosen], self.config.max_batch):
+                    drawn += decoder.generate([self._row(request) for request in part])
+                for index, one in zip(chosen, drawn, strict=True):
+                    calls[index] = _call(requests[index], one, serving[index].version)
+        return [calls[index] for index in range(len(requests))]
 
 
 def split(requests: Sequence[Request], most: int) -> list[list[Request]]:

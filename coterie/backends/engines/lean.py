@@ -2,7 +2,8 @@
 
 The rows that share a prompt (the branches of a decision) attend to one copy of its keys and values: their
 queries are the rows of one matrix product. The completion's keys are each row's own. Both parts go through
-one softmax, so the result is that of ordinary attention to within rounding.
+one softmax, so the result is that of ordinary attention to within rounding. Rows of several LoRA adapters may
+stand in one batch: the base's products are computed for all of them, each adapter's part for its own.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from coterie.backends.engines.lean_adapters import Lanes, LeanAdapter
 from coterie.backends.engines.lean_cache import Bucket, Costs, Group, plan, surviving
-from coterie.backends.engines.lean_weights import Layer, LeanWeights
+from coterie.backends.engines.lean_weights import LeanWeights
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
 from coterie.backends.engines.sampling import Tape
 from coterie.backends.models.dense import Dense
@@ -35,6 +37,7 @@ class LeanDecoder:
     def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
         self.weights = LeanWeights(dense, dtype)
         self.counts = Counts()
+        self._adapters: dict[str | None, LeanAdapter | None] = {None: None}
         self._occupied = 0
         w = self.weights
         width = w.heads * w.head_dim
@@ -47,11 +50,17 @@ class LeanDecoder:
     def refresh(self, weights: Dense) -> None:
         self.weights.refresh(weights)
 
+    def adapt(self, adapter: str, weights: Dense) -> None:
+        self._adapters[adapter] = LeanAdapter(weights, self.weights)
+
     @torch.inference_mode()
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
-        """Draw for all rows together; rows with one prompt share its prefill."""
+        """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
         if not rows:
             return []
+        names = list(dict.fromkeys(row.adapter for row in rows))
+        self._present = [self._adapters[name] for name in names]
+        self._lane = np.array([names.index(row.adapter) for row in rows])
         tape = Tape(rows, self.weights.device)
         groups = [(len(rows[members[0]].prompt_ids), members) for members in siblings(rows)]
         longest = max(length for length, _ in groups)
@@ -73,9 +82,13 @@ class LeanDecoder:
 
     def _seated(self, groups: Sequence[Group], tape: Tape) -> list[Bucket]:
         w = self.weights
+
+        def lane(index: int) -> int:
+            return int(self._lane[groups[index][1][0]])
+
         buckets = [
             Bucket(
-                [groups[index] for index in chosen],
+                [groups[index] for index in sorted(chosen, key=lane)],  # few runs of rows with one adapter
                 tape.idle,
                 layers=len(w.layers),
                 heads=w.kv_heads,
@@ -89,6 +102,10 @@ class LeanDecoder:
         starts = [np.repeat(bucket.lengths, bucket.slots.shape[1]) for bucket in buckets]
         self._starts = torch.from_numpy(np.concatenate(starts)).to(w.device)
         self._occupied = int((slots != tape.idle).sum())
+        # An idle slot goes with its siblings, so that it parts no run.
+        self._lanes = self._lanes_of(
+            np.concatenate([np.repeat(bucket.slots[:, 0], bucket.slots.shape[1]) for bucket in buckets])
+        )
         tape.seat(slots)
         return buckets
 
@@ -128,12 +145,14 @@ class LeanDecoder:
         while start < len(order):
             stop = self._chunk_end(bucket.lengths[order], start)
             chosen = order[start:stop]
+            chosen = chosen[np.argsort(self._lane[bucket.slots[chosen, 0]], kind="stable")]
             prompts = [rows[bucket.slots[group, 0]].prompt_ids for group in chosen]
             last[torch.from_numpy(chosen).to(last.device)] = self._prefill_chunk(bucket, chosen, prompts)
             start = stop
         self.counts.prompts += len(order)
         self.counts.prompt_tokens += int(bucket.lengths.sum())
-        return self._logits(last).repeat_interleave(bucket.slots.shape[1], dim=0)
+        logits = self._logits(last, self._lanes_of(bucket.slots[:, 0]))
+        return logits.repeat_interleave(bucket.slots.shape[1], dim=0)
 
     def _chunk_end(self, lengths: np.ndarray, start: int) -> int:
         """Ascending lengths: a chunk ends where padding passes a quarter, or where it gets too large."""
@@ -159,16 +178,18 @@ class LeanDecoder:
         x = F.embedding(torch.from_numpy(ids).to(w.device).view(-1), w.embedding)
         cos, sin = (table[:longest].repeat(count, 1)[:, None] for table in (self._cos, self._sin))
         groups = torch.from_numpy(chosen).to(w.device)
-        for index, layer in enumerate(w.layers):
+        lanes = self._lanes_of(np.repeat(bucket.slots[chosen, 0], longest))
+        for index in range(len(w.layers)):
             q, k, v = (
                 part.reshape(count, longest, -1, w.head_dim).transpose(1, 2)
-                for part in self._heads(x, layer, cos, sin)
+                for part in self._heads(x, index, cos, sin, lanes)
             )
             bucket.keys[index, groups, :, :longest] = k
             bucket.values[index, groups, :, :longest] = v
             k, v = self._repeated(k), self._repeated(v)
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = self._rest_of_layer(x, attended.transpose(1, 2).reshape(count * longest, -1), layer)
+            attended = attended.transpose(1, 2).reshape(count * longest, -1)
+            x = self._rest_of_layer(x, attended, index, lanes)
         ends = torch.from_numpy(np.arange(count) * longest + lengths - 1).to(w.device)
         return x[ends]
 
@@ -188,8 +209,8 @@ class LeanDecoder:
         positions = self._starts + filled
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
         ends = np.cumsum([bucket.slots.size for bucket in buckets]).tolist()
-        for index, layer in enumerate(w.layers):
-            q, k, v = self._heads(x, layer, cos, sin)
+        for index in range(len(w.layers)):
+            q, k, v = self._heads(x, index, cos, sin, self._lanes)
             parts = [
                 self._attend(
                     bucket,
@@ -201,10 +222,11 @@ class LeanDecoder:
                 )
                 for bucket, end in zip(buckets, ends, strict=True)
             ]
-            x = self._rest_of_layer(x, parts[0] if len(parts) == 1 else torch.cat(parts), layer)
+            attended = parts[0] if len(parts) == 1 else torch.cat(parts)
+            x = self._rest_of_layer(x, attended, index, self._lanes)
         self.counts.steps += 1
         self.counts.slots += len(tokens)
-        return self._logits(x)
+        return self._logits(x, self._lanes)
 
     def _attend(self, bucket: Bucket, index: int, filled: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         """Attention of one bucket's slots to their prompt and to what they drew; (G * K, heads * head_dim).
@@ -242,11 +264,18 @@ class LeanDecoder:
 
     # --------------------------------------------------------------------------------- what both parts use
 
-    def _heads(self, x: Tensor, layer: Layer, cos: Tensor, sin: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def _lanes_of(self, rows: np.ndarray) -> Lanes:
+        """What the adapters add where these rows (of the batch) stand below one another."""
+        return Lanes(self._lane[rows], self._present)
+
+    def _heads(
+        self, x: Tensor, index: int, cos: Tensor, sin: Tensor, lanes: Lanes
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (M, heads, D), rotated keys and values (M, kv_heads, D) of M tokens."""
-        w = self.weights
+        w, layer = self.weights, self.weights.layers[index]
         normed = F.rms_norm(x, (w.hidden,), layer.norm, w.eps)
-        fused = F.linear(normed, layer.qkv, layer.qkv_bias).view(len(x), -1, w.head_dim)
+        fused = lanes.add(F.linear(normed, layer.qkv, layer.qkv_bias), normed, index, "qkv")
+        fused = fused.view(len(x), -1, w.head_dim)
         rotated = w.heads + w.kv_heads
         qk, v = fused[:, :rotated], fused[:, rotated:]
         if layer.qk_norm is not None:
@@ -256,18 +285,19 @@ class LeanDecoder:
         qk = torch.addcmul(qk * cos, swapped, sin)
         return qk[:, : w.heads], qk[:, w.heads :], v
 
-    def _rest_of_layer(self, x: Tensor, attended: Tensor, layer: Layer) -> Tensor:
+    def _rest_of_layer(self, x: Tensor, attended: Tensor, index: int, lanes: Lanes) -> Tensor:
         """Output projection, MLP and both residuals; (M, hidden)."""
-        w = self.weights
-        x = torch.addmm(x, attended, layer.out.T)
+        w, layer = self.weights, self.weights.layers[index]
+        x = lanes.add(torch.addmm(x, attended, layer.out.T), attended, index, "out")
         if layer.out_bias is not None:
             x = x + layer.out_bias
         normed = F.rms_norm(x, (w.hidden,), layer.mlp_norm, w.eps)
-        gate_up = F.linear(normed, layer.gate_up, layer.gate_up_bias)
+        gate_up = lanes.add(F.linear(normed, layer.gate_up, layer.gate_up_bias), normed, index, "gate_up")
         inner = F.silu(gate_up[:, : w.mlp]) * gate_up[:, w.mlp :]
-        x = torch.addmm(x, inner, layer.down.T)
+        x = lanes.add(torch.addmm(x, inner, layer.down.T), inner, index, "down")
         return x if layer.down_bias is None else x + layer.down_bias
 
-    def _logits(self, x: Tensor) -> Tensor:
+    def _logits(self, x: Tensor, lanes: Lanes) -> Tensor:
         w = self.weights
-        return F.linear(F.rms_norm(x, (w.hidden,), w.norm, w.eps), w.head).float()
+        normed = F.rms_norm(x, (w.hidden,), w.norm, w.eps)
+        return lanes.add_head(F.linear(normed, w.head), normed).float()

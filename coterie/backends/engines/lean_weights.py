@@ -41,6 +41,15 @@ def unsupported(model: Any) -> str | None:
     return None
 
 
+FUSED: dict[str, tuple[str, ...]] = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""A layer's linear products, and the modules whose weights stand below one another in each."""
+
+
 def _head_dim(config: Any) -> int:
     return getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
 
@@ -89,18 +98,17 @@ class LeanWeights:
         self._frequencies: Tensor = rotary.inv_freq.detach().float().clone()
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
         self._rotary: tuple[Tensor, Tensor] | None = None
+        self._tables: dict[str, Tensor] = {}
         self.refresh(dense)
 
     def refresh(self, dense: Dense) -> None:
         """Copy the present values into the tensors at hand; what an adapter leaves alone is shared."""
         with torch.inference_mode():
-            self.embedding = self._shared(
-                dense, "model.embed_tokens.weight", getattr(self, "embedding", None)
-            )
+            self.embedding = self._table(dense, "model.embed_tokens.weight")
             if dense.same("lm_head.weight", "model.embed_tokens.weight"):
                 self.head = self.embedding
             else:
-                self.head = self._shared(dense, "lm_head.weight", getattr(self, "head", None))
+                self.head = self._table(dense, "lm_head.weight")
             self.norm = self._copy([dense["model.norm.weight"]], getattr(self, "norm", None))
             for index in range(self._depth):
                 old = self.layers[index] if index < len(self.layers) else None
@@ -124,28 +132,31 @@ class LeanWeights:
         return self._rotary
 
     def _layer(self, dense: Dense, prefix: str, old: Layer | None) -> Layer:
-        attention, mlp = f"{prefix}self_attn.", f"{prefix}mlp."
+        def norm(field: str, name: str) -> Tensor:
+            return self._copy([dense[f"{prefix}{name}.weight"]], getattr(old, field, None))
 
-        def fused(field: str, names: list[str]) -> Tensor | None:
-            parts = [dense.get(name) for name in names]
+        def weight(field: str) -> Tensor:
+            return self._copy(
+                [dense[f"{prefix}{name}.weight"] for name in FUSED[field]], getattr(old, field, None)
+            )
+
+        def bias(field: str) -> Tensor | None:
+            parts = [dense.get(f"{prefix}{name}.bias") for name in FUSED[field]]
             present = [part for part in parts if part is not None]
-            return self._copy(present, getattr(old, field, None)) if present else None
-
-        def needed(field: str, *names: str) -> Tensor:
-            return self._copy([dense[name] for name in names], getattr(old, field, None))
+            return self._copy(present, getattr(old, f"{field}_bias", None)) if present else None
 
         return Layer(
-            norm=needed("norm", f"{prefix}input_layernorm.weight"),
-            qkv=needed("qkv", *[f"{attention}{part}_proj.weight" for part in "qkv"]),
-            qkv_bias=fused("qkv_bias", [f"{attention}{part}_proj.bias" for part in "qkv"]),
-            qk_norm=self._qk_norm(dense, attention, old),
-            out=needed("out", f"{attention}o_proj.weight"),
-            out_bias=fused("out_bias", [f"{attention}o_proj.bias"]),
-            mlp_norm=needed("mlp_norm", f"{prefix}post_attention_layernorm.weight"),
-            gate_up=needed("gate_up", f"{mlp}gate_proj.weight", f"{mlp}up_proj.weight"),
-            gate_up_bias=fused("gate_up_bias", [f"{mlp}gate_proj.bias", f"{mlp}up_proj.bias"]),
-            down=needed("down", f"{mlp}down_proj.weight"),
-            down_bias=fused("down_bias", [f"{mlp}down_proj.bias"]),
+            norm=norm("norm", "input_layernorm"),
+            qkv=weight("qkv"),
+            qkv_bias=bias("qkv"),
+            qk_norm=self._qk_norm(dense, f"{prefix}self_attn.", old),
+            out=weight("out"),
+            out_bias=bias("out"),
+            mlp_norm=norm("mlp_norm", "post_attention_layernorm"),
+            gate_up=weight("gate_up"),
+            gate_up_bias=bias("gate_up"),
+            down=weight("down"),
+            down_bias=bias("down"),
         )
 
     def _qk_norm(self, dense: Dense, attention: str, old: Layer | None) -> Tensor | None:
@@ -166,8 +177,9 @@ class LeanWeights:
             start += len(part)
         return into
 
-    def _shared(self, dense: Dense, name: str, into: Tensor | None) -> Tensor:
+    def _table(self, dense: Dense, name: str) -> Tensor:
         """An embedding can be half of a model: where an adapter's base is frozen, no copy of it is made."""
         if dense.frozen(name) and dense[name].dtype == self.dtype:
             return dense[name]
-        return self._copy([dense[name]], into)
+        self._tables[name] = self._copy([dense[name]], self._tables.get(name))
+        return self._tables[name]

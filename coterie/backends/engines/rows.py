@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from coterie.backends.models.dense import Dense
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +25,8 @@ class Row:
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
+    adapter: str | None = None
+    """Which of the decoder's adapters computes it; None: its weights as they are."""
 
 
 class Drawn(NamedTuple):
@@ -52,15 +57,18 @@ class Decoder(Protocol):
     counts: Counts
 
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
-        """Draw for all rows together; rows with one prompt share its prefill."""
+        """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
 
-    def refresh(self, weights: Any) -> None:
+    def refresh(self, weights: Dense) -> None:
         """Take the present values of the weights."""
+
+    def adapt(self, adapter: str, weights: Dense) -> None:
+        """Take the present values of an adapter's low-rank parts, for rows that name it."""
 
 
 def siblings(rows: Sequence[Row]) -> list[np.ndarray]:
-    """Indices of the rows with the same prompt, in the order in which the prompts first occur."""
-    groups: dict[tuple[int, ...], list[int]] = {}
+    """Indices of the rows with the same prompt and adapter, in the order in which those first occur."""
+    groups: dict[tuple[str | None, tuple[int, ...]], list[int]] = {}
     for index, row in enumerate(rows):
-        groups.setdefault(row.prompt_ids, []).append(index)
+        groups.setdefault((row.adapter, row.prompt_ids), []).append(index)
     return [np.array(members) for members in groups.values()]

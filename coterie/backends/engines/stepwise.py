@@ -19,7 +19,8 @@ from coterie.backends.models.dense import Dense
 class StepwiseDecoder:
     """Draws from a copy of the module: what a trainer does to the original is not seen before `refresh`.
 
-    One left-padded prefill per distinct prompt; its cache is then repeated for every sibling.
+    One left-padded prefill per distinct prompt; its cache is then repeated for every sibling. Adapters beside
+    the weights are PEFT's own, in a batch of several by its `adapter_names`.
 
     Args:
         dense: the model, with its adapter if it has one.
@@ -29,6 +30,10 @@ class StepwiseDecoder:
     def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
         self.model: Any = _stripped(copy.deepcopy(dense.model)).to(dtype).eval().requires_grad_(False)
         self.counts = Counts()
+        self._parameters = dict(self.model.named_parameters())
+        self._peft: Any = None
+        """The PeftModel around the copy, once an adapter stands beside it."""
+        self._ranks: dict[str, dict[str, int]] = {}
         accepted = inspect.signature(self.model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._takes_positions = "position_ids" in accepted
@@ -36,20 +41,47 @@ class StepwiseDecoder:
 
     @torch.no_grad()
     def refresh(self, weights: Dense) -> None:
-        for name, parameter in self.model.named_parameters():
+        for name, parameter in self._parameters.items():
             parameter.copy_(weights[name])
+
+    @torch.no_grad()
+    def adapt(self, adapter: str, weights: Dense) -> None:
+        ranks = {name.removesuffix(".weight"): len(part.down) for name, part in weights.low_rank.items()}
+        if self._ranks.get(adapter) != ranks:
+            self._attach(adapter, ranks)
+        for name, part in weights.low_rank.items():
+            layer = self.model.get_submodule(name.removesuffix(".weight"))
+            layer.scaling[adapter] = part.scale
+            if adapter in layer.lora_embedding_A:
+                layer.lora_embedding_A[adapter].copy_(part.up.T)
+                layer.lora_embedding_B[adapter].copy_(part.down.T)
+            else:
+                layer.lora_A[adapter].weight.copy_(part.down)
+                layer.lora_B[adapter].weight.copy_(part.up)
+
+    def _attach(self, adapter: str, ranks: dict[str, int]) -> None:
+        import peft
+
+        settings = peft.LoraConfig(target_modules=list(ranks), rank_pattern=ranks)
+        with torch.random.fork_rng(devices=[]):  # PEFT draws values, which are not used
+            if self._peft is None:
+                self._peft = peft.get_peft_model(self.model, settings, adapter_name=adapter)
+            else:
+                if adapter in self._ranks:
+                    self._peft.delete_adapter(adapter)
+                self._peft.add_adapter(adapter, settings)
+        self._peft.eval().requires_grad_(False)
+        self._ranks[adapter] = ranks
 
     @torch.inference_mode()
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
-        """Draw for all rows together; rows with one prompt share its prefill."""
+        """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
         if not rows:
             return []
         device = self.model.get_input_embeddings().weight.device
         tape = Tape(rows, device)
         groups = siblings(rows)
-        logits, cache, mask, positions = self._prefill(
-            [rows[members[0]].prompt_ids for members in groups], device
-        )
+        logits, cache, mask, positions = self._prefill([rows[members[0]] for members in groups], device)
         slots = np.concatenate(groups)
         tape.seat(slots)
         chosen = torch.from_numpy(np.repeat(np.arange(len(groups)), [len(members) for members in groups])).to(
@@ -70,16 +102,16 @@ class StepwiseDecoder:
                 tokens, mask, positions = tokens[chosen], mask[chosen], positions[chosen]
             positions = positions + 1
             mask = torch.cat((mask, mask.new_ones(len(mask), 1)), dim=1)
-            logits = self._forward(tokens[:, None], mask, positions[:, None], cache)
+            asked = [rows[slot] for slot in slots]
+            logits = self._forward(tokens[:, None], mask, positions[:, None], cache, asked)
             self.counts.steps += 1
             self.counts.slots += len(slots)
 
-    def _prefill(
-        self, prompts: Sequence[tuple[int, ...]], device: torch.device
-    ) -> tuple[Tensor, Any, Tensor, Tensor]:
-        """Logits (G, V) after the prompts, their cache, mask (G, P) and last positions (G,)."""
+    def _prefill(self, rows: Sequence[Row], device: torch.device) -> tuple[Tensor, Any, Tensor, Tensor]:
+        """Logits (G, V) after the rows' prompts, their cache, mask (G, P) and last positions (G,)."""
         from transformers import DynamicCache
 
+        prompts = [row.prompt_ids for row in rows]
         longest = max(len(prompt) for prompt in prompts)
         ids = np.zeros((len(prompts), longest), dtype=np.int64)
         mask = np.zeros_like(ids)
@@ -89,17 +121,22 @@ class StepwiseDecoder:
         placed = torch.from_numpy(mask).to(device)
         positions = (placed.cumsum(dim=1) - 1).clamp_(min=0)
         cache = DynamicCache(config=self.model.config)
-        logits = self._forward(torch.from_numpy(ids).to(device), placed, positions, cache)
+        logits = self._forward(torch.from_numpy(ids).to(device), placed, positions, cache, rows)
         self.counts.prompts += len(prompts)
         self.counts.prompt_tokens += int(mask.sum())
         return logits, cache, placed, positions[:, -1]
 
-    def _forward(self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any) -> Tensor:
-        """Logits of the last token, shape (N, V)."""
-        more = dict(self._last_only)
+    def _forward(
+        self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, rows: Sequence[Row]
+    ) -> Tensor:
+        """Logits of the last token of N rows, shape (N, V)."""
+        more: dict[str, Any] = dict(self._last_only)
         if self._takes_positions:
             more["position_ids"] = positions
-        output = self.model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **more)
+        if self._peft is not None:
+            more["adapter_names"] = [row.adapter or "__base__" for row in rows]
+        model = self.model if self._peft is None else self._peft
+        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **more)
         return output.logits[:, -1]
 
 
@@ -112,4 +149,5 @@ def _stripped(module: nn.Module) -> Any:
             setattr(module, name, child.original_module)
         else:
             _stripped(child)
+    vars(module).pop("peft_config", None)  # a mark of PEFT's, for which it would warn
     return module

@@ -2,13 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+import copy
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from coterie.core.errors import UserError
+
+
+class LowRank(NamedTuple):
+    """What LoRA adds to a weight of shape (rows, columns): scale * up @ down (arXiv 2106.09685, eq. 3)."""
+
+    down: Tensor
+    """(rank, columns)."""
+    up: Tensor
+    """(rows, rank)."""
+    scale: float
+
+    def dense(self) -> Tensor:
+        """The product; float32, (rows, columns)."""
+        return self.scale * (self.up.detach().float() @ self.down.detach().float())
+
+    def held(self) -> LowRank:
+        """A copy, which a trainer's step does not change."""
+        return LowRank(self.down.detach().clone(), self.up.detach().clone(), self.scale)
 
 
 class Dense:
@@ -29,35 +48,70 @@ class Dense:
         if adapter is not None and adapter not in getattr(module, "peft_config", {}):
             known = ", ".join(getattr(module, "peft_config", {})) or "none"
             raise UserError(f"the module has no adapter '{adapter}'", why=f"its adapters: {known}")
-        self._sources: dict[str, Callable[[], Tensor]] = {}
         self._plain: dict[str, Tensor] = {}
+        self._low_rank: dict[str, LowRank] = {}
+        self._shifts: dict[str, tuple[float, Tensor]] = {}
+        """Scale and value of what the adapter adds to a bias."""
         self._trained: tuple[str, ...] = ()
+        self.adaptable = bool(getattr(module, "peft_config", None))
+        """Whether adapters may stand on these weights."""
+        self._merged = False
         self._collect(self.model, "")
 
     def __contains__(self, name: str) -> bool:
-        return name in self._plain or name in self._sources
+        return name in self._plain
 
     def __getitem__(self, name: str) -> Tensor:
         """The tensor itself, or a fresh float32 one where the adapter changes it. No gradient is attached."""
-        source = self._sources.get(name)
-        return self._plain[name].detach() if source is None else source()
+        plain = self._plain[name].detach()
+        # In float32: a bfloat16 sum would swallow most of a small delta.
+        if name in self._low_rank:
+            return plain.to(torch.float32) + self._low_rank[name].dense()
+        if name in self._shifts:
+            scale, shift = self._shifts[name]
+            return plain.to(torch.float32) + scale * shift.detach().float()
+        return plain
 
     def __iter__(self) -> Iterator[str]:
         yield from self._plain
-        yield from self._sources
 
     def get(self, name: str) -> Tensor | None:
         if name not in self:
             return None
         return self[name]
 
+    @property
+    def low_rank(self) -> Mapping[str, LowRank]:
+        """What the adapter adds to weights, by name."""
+        return self._low_rank
+
+    @property
+    def inseparable(self) -> str | None:
+        """Why these weights are not a frozen base with low-rank parts beside it; None: they are."""
+        if self._trained:
+            return f"the adapter has a copy of {self._trained[0][:-1]} (modules_to_save)"
+        if self._shifts:
+            return f"the adapter changes {next(iter(self._shifts))}"
+        if self._merged:
+            return "an adapter is merged into the base"
+        moving = next((name for name, tensor in self._plain.items() if tensor.requires_grad), None)
+        return None if moving is None else f"{moving} of the base is trained"
+
+    def held(self) -> Dense:
+        """The same weights, of which the adapter's part no longer follows the module; the base does."""
+        other = copy.copy(self)
+        other._low_rank = {name: part.held() for name, part in self._low_rank.items()}
+        return other
+
     def same(self, one: str, other: str) -> bool:
         """Whether two names are one tensor (tied embeddings), with or without an adapter."""
-        return one in self._plain and self._plain[one] is self._plain.get(other)
+        apart = {one, other} & (self._low_rank.keys() | self._shifts.keys())
+        return not apart and one in self._plain and self._plain[one] is self._plain.get(other)
 
     def frozen(self, name: str) -> bool:
-        """Whether the tensor belongs to the base that an adapter stands on, so that nothing changes it."""
-        return self.adapter is not None and name in self._plain and not name.startswith(self._trained)
+        """Whether the tensor belongs to the base that adapters stand on, so that nothing changes it."""
+        changed = name in self._low_rank or name in self._shifts or name.startswith(self._trained)
+        return self.adaptable and name in self._plain and not changed
 
     def _collect(self, module: nn.Module, prefix: str) -> None:
         if hasattr(module, "base_layer"):
@@ -74,39 +128,31 @@ class Dense:
             self._collect(child, f"{prefix}{name}.")
 
     def _collect_adapted(self, layer: Any, prefix: str) -> None:
-        base = layer.get_base_layer()
-        delta = self._delta(layer, prefix)
-        for name, parameter in base.named_parameters(recurse=False):
-            if delta is not None and name in delta:
-                self._sources[prefix + name] = _sum(parameter, delta[name])
-            else:
-                self._plain[prefix + name] = parameter
+        for name, parameter in layer.get_base_layer().named_parameters(recurse=False):
+            self._plain[prefix + name] = parameter
+        merged = getattr(layer, "merged_adapters", ())
+        self._merged |= bool(merged)
+        if self.adapter is None or self.adapter in merged:
+            return
+        embedding = self.adapter in getattr(layer, "lora_embedding_A", {})
+        if embedding or self.adapter in getattr(layer, "lora_A", {}):
+            self._collect_delta(layer, prefix, self.adapter, embedding)
 
-    def _delta(self, layer: Any, prefix: str) -> dict[str, Callable[[], Tensor]] | None:
-        """What the adapter adds to this layer's weight and bias; None: nothing."""
-        adapter = self.adapter
-        if adapter is None or adapter in getattr(layer, "merged_adapters", ()):
-            return None
-        scaling = getattr(layer, "scaling", {}).get(adapter)
-        embedding = adapter in getattr(layer, "lora_embedding_A", {})
-        if not embedding and adapter not in getattr(layer, "lora_A", {}):
-            return None
-        if adapter in getattr(layer, "lora_variant", {}) or getattr(layer, "fan_in_fan_out", False):
+    def _collect_delta(self, layer: Any, prefix: str, adapter: str, embedding: bool) -> None:
+        bias = None if embedding else layer.lora_B[adapter].bias
+        odd = bias is not None and f"{prefix}bias" not in self._plain
+        if odd or adapter in getattr(layer, "lora_variant", {}) or getattr(layer, "fan_in_fan_out", False):
             raise UserError(
                 f"the adapter '{adapter}' can't be merged into {prefix[:-1]}",
                 why="it is not plain LoRA on a linear layer or an embedding",
-                mend="set `engine.decoder: transformers`, and use plain LoRA",
+                mend="use plain LoRA on such layers: no DoRA or other variant, no `lora_bias` without a bias",
             )
+        scale = float(layer.scaling[adapter])
         if embedding:
             a, b = layer.lora_embedding_A[adapter], layer.lora_embedding_B[adapter]
-            return {"weight": lambda: scaling * (b.detach().float() @ a.detach().float()).T}
+            self._low_rank[f"{prefix}weight"] = LowRank(b.T, a.T, scale)
+            return
         a, b = layer.lora_A[adapter].weight, layer.lora_B[adapter].weight
-        found = {"weight": lambda: scaling * (b.detach().float() @ a.detach().float())}
-        if layer.lora_B[adapter].bias is not None:
-            found["bias"] = lambda: scaling * layer.lora_B[adapter].bias.detach().float()
-        return found
-
-
-def _sum(parameter: Tensor, delta: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """In float32: a bfloat16 sum would swallow most of a small delta."""
-    return lambda: parameter.detach().to(torch.float32) + delta()
+        self._low_rank[f"{prefix}weight"] = LowRank(a, b, scale)
+        if bias is not None:
+            self._shifts[f"{prefix}bias"] = scale, bias

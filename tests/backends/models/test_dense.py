@@ -79,6 +79,39 @@ def test_only_what_no_adapter_changes_is_frozen():
     assert not Dense(tiny()).frozen("model.embed_tokens.weight")
 
 
+def test_a_low_rank_part_times_itself_is_what_merging_adds():
+    model = adapted(target_modules=["q_proj", "embed_tokens"], lora_alpha=3, use_rslora=True)
+    base, dense = Dense(model), Dense(model, "one")
+    assert len(dense.low_rank) == 3 and not base.low_rank
+    for name, part in dense.low_rank.items():
+        assert part.down.shape[0] == part.up.shape[1] == 2
+        delta = 3 / 2**0.5 * part.up @ part.down
+        assert torch.allclose(dense[name] - base[name], delta, atol=1e-5), name
+
+
+def test_held_weights_do_not_follow_the_adapter():
+    model = adapted(target_modules=["q_proj"])
+    name = "model.layers.0.self_attn.q_proj.weight"
+    dense = Dense(model, "one")
+    held, before = dense.held(), dense[name].clone()
+    with torch.no_grad():
+        model.base_model.model.model.layers[0].self_attn.q_proj.lora_B["one"].weight.mul_(2.0)
+    assert torch.equal(held[name], before) and not torch.equal(dense[name], before)
+
+
+def test_what_is_more_than_low_rank_parts_of_a_frozen_base_is_said():
+    assert Dense(adapted(target_modules="all-linear"), "one").inseparable is None
+    assert Dense(adapted(target_modules="all-linear")).inseparable is None
+    saved = adapted(target_modules=["up_proj"], modules_to_save=["lm_head"])
+    assert "modules_to_save" in Dense(saved, "one").inseparable and Dense(saved).inseparable is None
+    trained = adapted(target_modules=["up_proj"])
+    trained.get_parameter("base_model.model.model.norm.weight").requires_grad_(True)
+    assert Dense(trained, "one").inseparable == "model.norm.weight of the base is trained"
+    merged = adapted(target_modules=["up_proj"])
+    merged.merge_adapter()
+    assert "merged into the base" in Dense(merged, "one").inseparable
+
+
 def test_an_unknown_adapter_and_one_that_can_not_be_merged_are_refused():
     with pytest.raises(UserError, match="no adapter 'two'"):
         Dense(adapted(target_modules=["q_proj"]), "two")

@@ -1,0 +1,230 @@
+"""Adapters of one base in one batch: what PEFT computes, whichever way, with the weights that were loaded."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+from coterie.backends.engines.lean import LeanDecoder  # noqa: E402
+from coterie.backends.engines.lean_adapters import unmixable  # noqa: E402
+from coterie.backends.engines.lean_cache import Costs  # noqa: E402
+from coterie.backends.engines.shared import SharedBase  # noqa: E402
+from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
+from coterie.backends.models.dense import Dense  # noqa: E402
+from tests.backends.engines.adapters import adapted, dealt, trained, worst  # noqa: E402
+from tests.backends.engines.support import rows, tiny  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+MIXED = [(5, 3), (17, 1), (1, 4), (40, 2), (9, 8), (6, 3)]
+"""(prompt length, siblings): unequal in both."""
+ALL = ("planner", None, "coder")
+EVERYONE = ("planner", None, "coder", "speaker")
+
+
+def shared(model, mixed_rows=None, decoder=LeanDecoder, dtype=torch.float32):
+    """A base with all adapters of the model; by default every batch is mixed, with 0 none is."""
+    base = SharedBase("base", Dense(model), partial(decoder, dtype=dtype), mixed_rows)
+    for adapter in model.peft_config:
+        base.load(Dense(model, adapter))
+    return base
+
+
+@pytest.mark.parametrize("bucket", [0.1, 4.0, 1e9])
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        ("qwen3", {}),
+        ("qwen3", {"num_key_value_heads": 1, "attention_bias": True}),
+        ("llama", {"attention_bias": True, "mlp_bias": True}),
+        ("qwen2", {}),
+    ],
+)
+def test_a_mixed_batch_is_what_peft_computes_row_by_row(kind, more, bucket):
+    model = adapted(("planner", "coder", "speaker"), kind=kind, **more)
+    base = shared(model)
+    base.prepare(dict.fromkeys(EVERYONE, 1))
+    base._mixed.costs = Costs(key=1e-3, bucket=bucket)  # many buckets, some, and a single one
+    asked = dealt(rows(MIXED * 2, limit=30, stops=tuple(range(2, 8)), temperature=(1.0, 0.7, 0.0)), EVERYONE)
+    drawn = base.generate(asked)
+    assert len({len(one.token_ids) for one in drawn}) > 5, "slots should close at different times"
+    assert worst(model, asked, drawn) < 1e-5
+
+
+def test_a_mixed_batch_of_transformers_forward_is_what_peft_computes():
+    model = adapted(hidden_act="gelu")
+    base = shared(model, decoder=StepwiseDecoder)
+    asked = dealt(rows(MIXED, limit=25, stops=(7, 8, 9), temperature=(1.0, 0.7, 0.0)), ALL)
+    drawn = base.generate(asked)
+    assert base.counts.prompts == len(MIXED)
+    assert worst(model, asked, drawn) < 1e-5
+    trained(model, seed=5, adapter="planner")
+    base.load(Dense(model, "planner"))
+    assert worst(model, asked, base.generate(asked)) < 1e-5
+
+
+def test_embeddings_are_mixed_by_transformers_forward_only():
+    import peft
+
+    model = peft.get_peft_model(
+        tiny(), peft.LoraConfig(r=2, target_modules=["embed_tokens", "q_proj"]), adapter_name="planner"
+    )
+    model.add_adapter("coder", peft.LoraConfig(r=3, target_modules=["o_proj"]))
+    trained(model.eval(), seed=1)
+    assert "embed_tokens" in unmixable(Dense(model, "planner"))
+    assert Dense(model, "planner").inseparable is None and unmixable(Dense(model, "coder")) is None
+    asked = dealt(rows(MIXED), ALL)
+    assert worst(model, asked, shared(model, decoder=StepwiseDecoder).generate(asked)) < 1e-5
+
+
+@pytest.mark.parametrize("decoder", [LeanDecoder, StepwiseDecoder])
+def test_tokens_do_not_depend_on_who_is_in_the_batch_nor_on_the_way(decoder):
+    model = adapted()
+    asked = dealt(rows(MIXED, limit=20, stops=(7,)), ALL)
+    mixed, merged = shared(model, decoder=decoder), shared(model, 0.0, decoder=decoder)
+    together = mixed.generate(asked)
+    tokens = [one.token_ids for one in together]
+    assert [one.token_ids for one in mixed.generate(asked[::-1])][::-1] == tokens
+    assert [mixed.generate([row])[0].token_ids for row in asked] == tokens
+    apart = merged.generate(asked)
+    assert [one.token_ids for one in apart] == tokens
+    assert worst(model, asked, apart) < 1e-5
+    for one, other in zip(together, apart, strict=True):
+        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+
+
+def test_one_prompt_on_two_adapters_is_prefilled_for_each_and_once_for_siblings():
+    base = shared(adapted())
+    plain = rows([(9, 4)])
+    asked = [*dealt(plain, ["planner"]), *dealt(plain, ["coder"])]
+    drawn = base.generate(asked)
+    assert base.counts.prompts == 2 and base.counts.prompt_tokens == 18
+    assert [one.logprobs for one in drawn[:4]] != [one.logprobs for one in drawn[4:]]
+
+
+@pytest.mark.parametrize(("mixed_rows", "batches"), [(None, 1), (7.0, 1), (6.9, 3), (0.0, 3)])
+def test_several_adapters_are_mixed_up_to_the_given_rows_each(mixed_rows, batches):
+    base = shared(adapted(), mixed_rows)
+    asked = dealt(rows(MIXED, limit=8), ALL)
+    assert len(asked) == 3 * 7
+    base.generate(asked)
+    assert base.counts.steps == 7 * batches
+
+
+def test_an_adapter_that_has_a_batch_to_itself_is_merged_and_the_base_is_not_copied():
+    base = shared(adapted(), 32.0)
+    base.generate(dealt(rows(MIXED), ["coder"]))
+    assert base._mixed is None and base._inside == "coder"
+    base.generate(dealt(rows(MIXED), ["planner"]))
+    assert base._mixed is None and base._inside == "planner"
+
+
+@pytest.mark.parametrize("mixed_rows", [None, 0.0, 64.0])
+def test_a_batch_repeats_bit_for_bit_whatever_was_computed_before(mixed_rows):
+    model = adapted()
+    asked, other = dealt(rows(MIXED), ALL), rows(MIXED, seed=3)
+    expected = shared(model, mixed_rows).generate(asked)
+    base = shared(model, mixed_rows)
+    for adapter in ALL:
+        alone = base.generate(dealt(other, [adapter]))
+        assert base.generate(asked) == expected
+        base.load(Dense(model, "coder"))
+        assert base.generate(dealt(other, [adapter])) == alone
+
+
+def test_preparing_makes_what_a_batch_would_make():
+    base = shared(adapted(), 32.0)
+    base.prepare({})
+    assert base._mixed is None and base._spare is None
+    base.prepare({"coder": 500, "planner": 1})
+    assert base._mixed is None and base._spare is not None
+    base.prepare({"coder": 5, "planner": 1})
+    assert base._mixed is not None
+
+
+def test_what_was_loaded_is_held_until_the_next_load():
+    model = adapted()
+    asked = dealt(rows(MIXED), ALL)
+    for mixed_rows in (None, 0.0):
+        trained(model, seed=1)
+        base = shared(model, mixed_rows)
+        trained(model, seed=2)  # before any copy of weights is made
+        drawn = base.generate(asked)
+        now = copy.deepcopy(model)
+        trained(model, seed=1)
+        assert worst(model, asked, drawn) < 1e-5
+        base.load(Dense(now, "coder"))  # one of the two
+        half = base.generate(asked)
+        for row, before, after in zip(asked, drawn, half, strict=True):
+            assert (before == after) == (row.adapter != "coder")
+        trained(model, seed=2)
+        coders = [index for index, row in enumerate(asked) if row.adapter == "coder"]
+        assert worst(model, [asked[i] for i in coders], [half[i] for i in coders]) < 1e-5
+
+
+def test_an_adapter_alone_is_merged_anew_when_it_is_loaded():
+    model = adapted()
+    base, asked = shared(model, 64.0), dealt(rows(MIXED), ["coder"])
+    before = base.generate(asked)
+    trained(model, seed=2)
+    assert base.generate(asked) == before
+    base.load(Dense(model, "coder"))
+    after = base.generate(asked)
+    assert after != before and worst(model, asked, after) < 1e-5
+
+
+@pytest.mark.parametrize("mixed_rows", [None, 0.0])
+def test_a_warm_start_of_the_base_shows_when_weights_are_loaded(mixed_rows):
+    model = adapted()
+    base = shared(model, mixed_rows)
+    asked = dealt(rows(MIXED), ALL)
+    base.generate(asked)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" not in name:
+                parameter.mul_(1.1)
+    for adapter in ("planner", "coder"):
+        base.load(Dense(model, adapter))
+    assert worst(model, asked, base.generate(asked)) < 1e-5
+
+
+def test_the_module_is_never_touched():
+    model = adapted(("coder", "speaker"))  # a plain head, then one that is adapted, in one spare copy
+    before = copy.deepcopy(model.state_dict())
+    base = shared(model, 0.0)
+    asked = dealt(rows(MIXED), ("coder", "speaker", None))
+    for _ in range(2):
+        assert worst(model, asked, base.generate(asked)) < 1e-5
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize(("mixed_rows", "copies"), [(None, 1), (0.0, 2), (64.0, 2)])
+def test_the_copies_of_the_base_do_not_grow_with_the_adapters(mixed_rows, copies):
+    """Two at most, one of them for batches of a single adapter; the frozen tables are the module's."""
+    model = adapted(("planner", "coder", "speaker"))
+    base = shared(model, mixed_rows)
+    asked = rows(MIXED)
+    base.generate(dealt(asked, EVERYONE))
+    for adapter in ("planner", "coder"):
+        base.generate(dealt(asked, [adapter]))
+    found = [decoder.weights for decoder in (base._mixed, base._spare) if decoder is not None]
+    assert len(found) == copies
+    layers = sum(parameter.numel() for parameter in model.get_base_model().model.layers.parameters())
+    low_rank = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
+    for weights in found:
+        held = [getattr(layer, name) for layer in weights.layers for name in layer.__slots__]
+        assert sum(tensor.numel() for tensor in held if tensor is not None) < 1.2 * (layers - low_rank)
+        assert weights.embedding.data_ptr() == model.get_input_embeddings().weight.data_ptr()
+
+
+def test_bfloat16_is_as_close_mixed_as_merged():
+    model = adapted(scale=2.0)
+    asked = dealt(rows(MIXED), ALL)
+    noise = worst(model, asked, shared(model, 0.0, dtype=torch.bfloat16).generate(asked))
+    assert 1e-4 < worst(model, asked, shared(model, dtype=torch.bfloat16).generate(asked)) < 2 * noise

@@ -1,0 +1,148 @@
+"""What weighs what, by hand; tests/cli/test_plan.py holds the sums against runs."""
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+from coterie.backends.models.loading import load_model  # noqa: E402
+from coterie.backends.models.memory import (  # noqa: E402
+    activation_bytes,
+    batch_of,
+    cache_bytes,
+    trainer_bytes,
+    warm_start_bytes,
+)
+from coterie.backends.models.sizes import ModelSize, blueprint  # noqa: E402
+from coterie.backends.trainers.forward import Probe, Scorer  # noqa: E402
+from coterie.core.config import PolicyConfig  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+SIZE = ModelSize(
+    parameters=1000,
+    layers=3,
+    hidden=10,
+    mlp=40,
+    heads=2,
+    kv_heads=1,
+    head_dim=5,
+    vocabulary=7,
+    context=64,
+    adapters={"a": 30, "b": 60},
+)
+
+
+def policy(train, dtype="float32"):
+    return PolicyConfig.model_validate({"model": {"init": "qwen3"}, "train": train, "dtype": dtype})
+
+
+def of(dtype="float32", references=False, values=False, **policies):
+    """By policy, the parts that are not 0."""
+    configs = {name: policy(train, dtype) for name, train in policies.items()}
+    found = trainer_bytes(configs, SIZE, references=references, values=values)
+    return {name: {part: size for part, size in parts.items() if size} for name, parts in found.items()}
+
+
+def test_full_weights_are_trained_where_they_lie():
+    assert of(one="full") == {"one": {"weights": 4000, "moments": 8000, "gradients": 4000}}
+
+
+def test_bf16_has_masters_in_fp32_and_gradients_in_both():
+    parts = {"weights": 2000, "masters": 4000, "moments": 8000, "gradients": 4000 + 2000}
+    assert of("bfloat16", one="full") == {"one": parts}
+
+
+def test_each_full_policy_has_weights_of_its_own_and_one_reference_serves_all():
+    own = {"weights": 4000, "moments": 8000, "gradients": 4000}
+    assert of(one="full", two="full", references=True) == {"one": {**own, "reference": 4000}, "two": own}
+
+
+def test_adapters_stand_in_fp32_on_one_base_which_is_their_reference_too():
+    found = of("bfloat16", a="lora", b="lora", c="none", references=True)
+    assert found["a"] == {"weights": 2000, "adapter": 120, "moments": 240, "gradients": 120}
+    assert found["b"] == {"adapter": 240, "moments": 480, "gradients": 240}
+    assert found["c"] == {}
+
+
+def test_a_full_policy_beside_an_adapter_has_a_frozen_base_to_refer_to():
+    found = of(one="full", a="lora", references=True)
+    assert found["one"] == {"weights": 4000, "moments": 8000, "gradients": 4000}
+    assert found["a"]["weights"] == 4000
+
+
+def test_a_value_head_is_a_vector_for_each_trained_policy():
+    found = of(one="full", c="none", values=True)
+    assert found["one"] == {"weights": 4000 + 40, "moments": 8000 + 80, "gradients": 4000 + 40}
+    assert found["c"] == {"weights": 4000}
+
+
+def test_a_warm_start_trains_all_weights_even_below_an_adapter():
+    assert warm_start_bytes(policy("lora"), SIZE) == 3 * 4000  # gradients and two moments
+    assert warm_start_bytes(policy("lora", "bfloat16"), SIZE) == 3 * 4000 + 4000 + 2000
+
+
+def test_a_batch_keeps_siblings_together_where_they_fit():
+    assert batch_of(20, 8, 512) == (20, 160)
+    assert batch_of(100, 8, 512) == (64, 512)
+    assert batch_of(100, 6, 16) == (2, 12)
+    assert batch_of(3, 100, 16) == (1, 16)
+
+
+def test_a_cache_holds_keys_and_values_of_prompts_and_answers():
+    assert SIZE.cache == 2 * 3 * 1 * 5
+    assert cache_bytes(SIZE, "bfloat16", prompts=4, prompt=11, rows=16, answer=3) == 2 * 30 * (44 + 48)
+
+
+# ------------------------------------------------------------------------------------------------ activations
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        {"hidden_size": 64, "layers": 2, "heads": 4, "head_dim": 16, "mlp_size": 128},
+        {"hidden_size": 64, "layers": 3, "heads": 8, "kv_heads": 2, "head_dim": 16, "mlp_size": 256},
+    ],
+)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("packing", [True, False])
+def test_activations_are_about_what_a_forward_keeps(model, dtype, packing):
+    words = tuple(f"w{number}" for number in range(97))
+    config = PolicyConfig.model_validate({"model": {"init": "qwen3", **model}, "dtype": dtype})
+    loaded = load_model(config, policy="main", seed=0, vocabulary=words).module
+    scorer = Scorer(loaded, packing=packing, budget=10**6, name="main")
+    rng = np.random.default_rng(0)
+    rows = []
+    for _ in range(4):
+        prompt = rng.integers(0, 100, 40)
+        rows += [Probe(np.concatenate([prompt, rng.integers(0, 100, 20)]), np.arange(60) >= 40)] * 4
+    with scorer.session():
+        kept = kept_by(loaded, lambda: scorer(rows))
+    tokens = 4 * (40 + 4 * 19) if packing else 16 * 59  # the last token is never read
+    size = blueprint({"main": config}, vocabulary=words).size
+    assert activation_bytes(size, dtype, tokens=tokens, trained=16 * 20) == pytest.approx(kept, rel=0.3)
+
+
+def kept_by(model, forward):
+    """Bytes that autograd saves in a forward, the model's own tensors left out."""
+    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    kept = {}
+
+    def keep(tensor):
+        if tensor.untyped_storage().data_ptr() not in own:
+            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        scores = forward()
+    assert scores.logprobs.requires_grad
+    return sum(storage.nbytes() for storage in kept.values())
+
+
+def test_checkpointing_keeps_one_vector_a_layer_and_one_layer():
+    shape = {"tokens": 100, "trained": 10}
+    layer = 8 * 10 + (8 * 2 + 2 * 1) * 5 + 4 * 40
+    logits = 3 * 4 * 10 * 7
+    assert activation_bytes(SIZE, "float32", **shape) == 400 * 3 * layer + logits
+    assert activation_bytes(SIZE, "float32", **shape, checkpointing=True) == 400 * (3 * 10 + layer) + logits
