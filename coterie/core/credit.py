@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, field_validator, model_validator
 
 from coterie.core.config import PluginConfig
 from coterie.core.returns import Row, episode, immediate
@@ -112,9 +112,10 @@ BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 class Normaliser(PluginConfig):
     """On what scale advantages are.
 
-    `scale` divides by the standard deviation; `whiten` re-centres the advantages first, which makes every
-    baseline of a group the same. In a group the deviation is that of its values; over a role or the whole
-    batch (`global`) it is that of the advantages, what is left of the values after the group's baseline.
+    `scale` divides by the standard deviation of the group's values; `whiten` re-centres the advantages
+    first and divides by their own deviation, which makes every baseline of a group the same. Over a role or
+    the whole batch (`global`) both take the deviation of the advantages: what a group's baseline leaves of
+    the values.
     """
 
     type: Literal["none", "scale", "whiten"] = "scale"
@@ -128,18 +129,41 @@ class Normaliser(PluginConfig):
         "action", description="What counts once in a role's or the batch's mean and deviation."
     )
 
+    @model_validator(mode="after")
+    def _all_is_read(self) -> Normaliser:
+        others = sorted(self.model_fields_set - {"type"})
+        if self.type == "none" and others:
+            raise ValueError(f"type none reads no {', '.join(others)}: leave it out, or say scale or whiten")
+        if self.scope == "group" and self.per == "token":
+            raise ValueError("`per: token` needs scope role or global: in a group every action counts once")
+        return self
+
     def __call__(self, advantages: np.ndarray, values: np.ndarray) -> np.ndarray:
         """Advantages of one group, shape (n,), on the scale of its values."""
         if self.type == "none":
             return advantages
         if self.type == "whiten":
-            advantages = advantages - advantages.mean()
+            advantages = values = advantages - advantages.mean()
         deviation = float(values.std(ddof=self.ddof)) if len(values) > self.ddof else 0.0
         return self.divide(advantages, deviation)
 
     def divide(self, advantages: np.ndarray, deviation: float) -> np.ndarray:
         scale = deviation + self.eps if self.eps_mode == "add" else max(deviation, self.eps)
         return advantages / scale if scale > 0 else np.zeros_like(advantages)
+
+
+class Normalised(PluginConfig):
+    """Settings with a normaliser: what the configuration says changes the estimator's own, key by key."""
+
+    normalise: Normaliser = Normaliser()
+
+    @field_validator("normalise", mode="before")
+    @classmethod
+    def _over_own(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("type") == "none":
+            return given
+        own = cls.model_fields["normalise"].get_default(call_default_factory=True)
+        return {**own.model_dump(exclude_unset=True), **given}
 
 
 def normalise_batch(

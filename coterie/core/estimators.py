@@ -14,7 +14,7 @@ from typing import Any, Literal
 from pydantic import Field
 
 from coterie.core.config import PluginConfig
-from coterie.core.credit import BASELINES, GROUPINGS, Normaliser, credit_groups, grouped
+from coterie.core.credit import BASELINES, GROUPINGS, Normalised, Normaliser, credit_groups, grouped
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
@@ -28,11 +28,10 @@ ReturnName = Literal["immediate", "episode", "tree", "to_go"]
 BaselineName = Literal["mean", "loo", "none", "max"]
 
 
-class GroupConfig(PluginConfig):
+class GroupConfig(Normalised):
     """What every group-relative estimator can be told."""
 
     alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
-    normalise: Normaliser = Normaliser()
     zero_variance: Literal["keep", "drop"] = Field(
         "keep",
         description="Groups whose rewards are all equal: `keep` them at advantage 0 (they count in the "
@@ -111,19 +110,22 @@ RULES: tuple[Rule, ...] = (
          "one value for a whole chain belongs to no single decision or turn", "algorithm.group",
          "set algorithm.group=task",
          lambda p, plan, team: p.returns == "episode" and p.group in ("decision", "turn")),
-    Rule("normaliser `scale` of a group without a baseline", "`whiten`, or scope `role` or `global`",
-         "values that aren't centred have no scale of their own: a group of nearly equal rewards would be "
-         "blown up", "algorithm.normalise.type", "set algorithm.normalise.type to whiten or none",
-         lambda p, plan, team: p.baseline == "none" and p.normalise.type == "scale"
-         and p.normalise.scope == "group"),
+    Rule("normaliser `scale` without a baseline", "`whiten`",
+         "values that aren't centred have no scale of their own: nearly equal rewards would be blown up",
+         "algorithm.normalise.type", "set algorithm.normalise.type to whiten or none",
+         lambda p, plan, team: p.baseline == "none" and p.normalise.type == "scale"),
     Rule("`fill: repeat`", "one stage a turn",
          "a level would be paid once a stage, and an ended episode is filled up by turns", "algorithm.fill",
          "set algorithm.fill=difference, or let all roles of a turn act at once",
          lambda p, plan, team: p.fill == "repeat" and p.returns != "immediate" and len(team.order) > 1),
-    Rule("`gamma` or `fill`", "a return over several turns",
-         "an immediate return has no later turn to discount or to fill", "algorithm.gamma",
-         "leave them out, or choose the return tree, to_go or episode",
-         lambda p, plan, team: p.returns == "immediate" and (p.gamma != 1.0 or p.fill != "difference")),
+    Rule("`gamma` below 1", "a return over several turns",
+         "an immediate return has no later turn to discount", "algorithm.gamma",
+         "leave it out, or choose the return tree, to_go or episode",
+         lambda p, plan, team: p.returns == "immediate" and p.gamma != 1.0),
+    Rule("`fill`", "a return over several turns",
+         "an immediate return has no later turn to fill", "algorithm.fill",
+         "leave it out, or choose the return tree, to_go or episode",
+         lambda p, plan, team: p.returns == "immediate" and p.fill != "difference"),
 )  # fmt: skip
 """What `check` refuses; the table of docs/algorithms.md is made of it."""
 
@@ -144,8 +146,8 @@ def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
                 why=rule.why,
                 mend=rule.mend,
             )
-    if pieces.baseline in ("none", "max", "loo") and (
-        pieces.normalise.type == "whiten" and pieces.normalise.scope == "group"
+    if pieces.baseline != "mean" and (
+        pieces.normalise.type == "whiten" and pieces.normalise.scope in ("group", pieces.group)
     ):
         log.warning(
             "algorithm: the baseline '%s' makes no difference, since `normalise.type: whiten` re-centres "

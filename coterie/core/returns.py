@@ -18,8 +18,8 @@ from coterie.core.types import TEAM, Key, Node, Scores, Tree
 from coterie.core.views import Batch
 
 Fill = Literal["difference", "repeat"]
-Levels = Mapping[tuple[str, str], float]
-"""(owner, component) -> the last level seen on the way here, times its weight."""
+Levels = Mapping[tuple[str, str], float | None]
+"""(owner, component) -> the last level on the way here, times its weight; None where that one is missing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,38 +52,52 @@ def gain(
 ) -> tuple[float | None, Levels]:
     """(what one played joint pays a role, the levels after it); None where a part with weight is missing.
 
+    A level that follows a missing one pays an unknown difference, so that is missing too.
+
     Args:
-        levels: those before the joint; a component that was never seen starts at 0.
+        levels: those before the joint; a component that was never scored starts at 0.
     """
     joint = node.joints[index]
     cells = [scores.at(node.key.of_joint(index))]
     if role in joint.pick:
         cells.append(scores.at(node.key.of_branch(role, joint.pick[role])))
-    paid, after, missing = 0.0, dict(levels), joint.fault is not None
+    paid, missing = 0.0, joint.fault is not None
+    found: dict[tuple[str, str], float | None] = {}
     for cell in cells:
         for (owner, component), score in cell.items():
             weight = mix.weight(owner, component)
             kind = mix.kinds.get(component, "increment")
             if owner not in (role, TEAM) or weight == 0.0 or kind == "counterfactual":
                 continue
-            if score.value is None:
-                missing = True
-                continue
-            value = weight * score.value
+            value = None if score.value is None else weight * score.value
+            before: float | None = 0.0
             if kind == "level":
-                paid += value if fill == "repeat" else value - levels.get((owner, component), 0.0)
-                after[owner, component] = value
+                found[owner, component] = value
+                before = 0.0 if fill == "repeat" else levels.get((owner, component), 0.0)
+            if value is None or before is None:
+                missing = True
             else:
-                paid += value
-    return (None if missing else paid), after
+                paid += value - before
+    return (None if missing else paid), _levels_after(levels, found, role)
 
 
-def repeated(levels: Levels, turn: int, horizon: Horizon) -> float:
+def _levels_after(levels: Levels, found: Levels, role: str) -> Levels:
+    """The levels before a joint, with those that it was scored with."""
+    scored = {component for _, component in found}
+    kept = {place: level for place, level in levels.items() if level is not None or place[1] not in scored}
+    # A source that failed as a whole says so under TEAM, whoever its components belong to.
+    lost = {(role, name): None for (owner, name), level in found.items() if owner == TEAM and level is None}
+    return {**kept, **lost, **found}
+
+
+def repeated(levels: Levels, turn: int, horizon: Horizon) -> float | None:
     """What an episode that ended in `turn` goes on earning under `fill: repeat`, seen from that turn."""
-    if horizon.fill != "repeat":
+    left = range(1, horizon.max_turns - turn) if horizon.fill == "repeat" else range(0)
+    if not left:
         return 0.0
-    left = range(1, horizon.max_turns - turn)
-    return sum(levels.values()) * sum(horizon.gamma**ahead for ahead in left)
+    last = [level for level in levels.values() if level is not None]
+    known = len(last) == len(levels)
+    return sum(last) * sum(horizon.gamma**ahead for ahead in left) if known else None
 
 
 def episode_return(
@@ -98,14 +112,16 @@ def episode_return(
     With `fill: difference` and gamma 1 levels telescope to the last one: staying unsolved never pays, and an
     early success is not punished for the turns it didn't need.
     """
-    total, known = 0.0, True
+    total = 0.0
     levels: Levels = {}
     for node, index in path:
         paid, levels = gain(node, index, role, scores, mix, levels, horizon.fill)
-        known = known and paid is not None
-        total += horizon.gamma**node.turn * (paid or 0.0)
+        if paid is None:
+            return None
+        total += horizon.gamma**node.turn * paid
     last = path[-1][0].turn
-    return total + horizon.gamma**last * repeated(levels, last, horizon) if known else None
+    later = repeated(levels, last, horizon)
+    return None if later is None else total + horizon.gamma**last * later
 
 
 # ------------------------------------------------------------------------------------------------- rows
@@ -125,11 +141,10 @@ def immediate(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
 def episode(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
     """One row a (path, role): the path's return credits all that the role did on it (GRPO, arXiv 2402.03300).
 
-    A tree in which a fault ended every path gives a missing row for each role of its root.
+    A path that a system fault ended gives missing rows.
     """
     for tree in batch.trees:
-        paths = list(tree.chains())
-        for path in paths:
+        for path in (*tree.chains(), *lost_chains(tree)):
             for role in sorted({role for node, _ in path for role in node.decisions}):
                 taken = [
                     (node, node.joints[index].pick[role]) for node, index in path if role in node.decisions
@@ -139,9 +154,19 @@ def episode(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
                     value = None
                 keys = tuple(node.key.of_branch(role, branch) for node, branch in taken)
                 yield Row(role, value, keys, taken[0][0].turn)
-        if not paths:
-            for role in tree.root.decisions:
-                yield Row(role, None, (tree.root.key.of_branch(role, 0),), tree.root.turn)
+
+
+def lost_chains(tree: Tree) -> Iterator[tuple[tuple[Node, int], ...]]:
+    """Every path from the root to a joint that a system fault kept from being played, as `Tree.chains`."""
+    stack: list[tuple[Node, tuple[tuple[Node, int], ...]]] = [(tree.root, ())]
+    while stack:
+        node, before = stack.pop()
+        for index, joint in enumerate(node.joints):
+            path = (*before, (node, index))
+            if joint.fault is not None:
+                yield path
+            elif joint.child is not None:
+                stack.append((joint.child, path))
 
 
 def tree_return(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from coterie.core.credit import (
@@ -15,12 +15,12 @@ from coterie.core.credit import (
     Normaliser,
     credit_groups,
     mean_baseline,
+    normalise_batch,
 )
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
-from coterie.core.returns import Row, episode_return
-from coterie.core.scoring import Mix
-from coterie.core.types import TEAM, Action, Decision, Joint, Key, Node, Score, Scores
+from coterie.core.returns import Row
+from coterie.core.types import Key
 from tests.games import play, run_of
 
 
@@ -89,67 +89,95 @@ def test_advantages_follow_a_permutation_of_the_siblings(drawn):
     assert shuffled == pytest.approx([plain[i] for i in order], abs=1e-9)
 
 
-# ------------------------------------------------------------------------------------- returns of paths
+# ------------------------------------------------------------------------- a role's or the batch's scale
 
 
-def chain(levels, increments, role="r"):
-    """A path of nodes with a level and an increment each."""
-    scores, path, key = Scores(), [], Key("t")
-    decision = Decision(
-        role=role,
-        policy="p",
-        observation=None,
-        messages=(),
-        prompt_ids=(),
-        prompt_sha256="",
-        branches=(Action(calls=(), text=""),),
-    )
-    for turn, (level, increment) in enumerate(zip(levels, increments, strict=True)):
-        node = Node(
-            key=key,
-            turn=turn,
-            stage=0,
-            decisions={role: decision},
-            joints=(Joint(pick={role: 0}, state_digest=""),),
-            expanded=(0,),
+@st.composite
+def batches(draw):
+    """(advantages, tokens) of branches of two roles: numbers, or one a token."""
+    per_token = draw(st.booleans())
+    advantage, tokens = {}, {}
+    for index in range(draw(st.integers(2, 6))):
+        key = Key("t", chain=index).of_branch(draw(st.sampled_from(["one", "two"])), 0)
+        tokens[key] = draw(st.integers(1, 4))
+        numbers = draw(st.lists(st.floats(-5, 5), min_size=tokens[key], max_size=tokens[key]))
+        advantage[key] = np.array(numbers) if per_token else numbers[0]
+    return advantage, tokens
+
+
+@given(
+    batches(),
+    st.sampled_from(["scale", "whiten"]),
+    st.sampled_from(["role", "global"]),
+    st.sampled_from(["action", "token"]),
+    st.integers(0, 1),
+    st.sampled_from(["add", "clamp"]),
+)
+@settings(max_examples=100, deadline=None)
+def test_the_batchs_scale_is_that_of_a_plain_array_of_repeated_values(batch, kind, scope, per, ddof, mode):
+    advantage, tokens = batch
+    normaliser = Normaliser(type=kind, scope=scope, per=per, ddof=ddof, eps=0.1, eps_mode=mode)
+    found = normalise_batch(advantage, tokens, normaliser)
+    assert found.keys() == advantage.keys()
+    for role in ("one", "two"):
+        keys = [key for key in advantage if scope == "global" or key.role == role]
+        # 12 is divided by every number of tokens: a token of n stands 12 / n times where actions count once.
+        repeats = [12 // np.size(advantage[key]) * (tokens[key] if per == "token" else 1) for key in keys]
+        values = np.concatenate(
+            [np.repeat(advantage[key], times) for key, times in zip(keys, repeats, strict=True)]
+            or [np.zeros(0)]
         )
-        scores.add(key.of_joint(0), TEAM, "level", Score(level))
-        scores.add(key.of_joint(0), TEAM, "gain", Score(increment))
-        path.append((node, 0))
-        key = key.child(0)
-    return path, scores
+        count = len(values) / 12  # what the degrees of freedom are taken from
+        if not count:
+            continue
+        squares = ((values - values.mean()) ** 2).sum() / 12
+        deviation = math.sqrt(squares / (count - ddof)) if count > ddof else 0.0
+        divisor = deviation + 0.1 if mode == "add" else max(deviation, 0.1)
+        shift = values.mean() if kind == "whiten" else 0.0
+        for key in (key for key in keys if key.role == role):
+            assert found[key] == pytest.approx((advantage[key] - shift) / divisor, abs=1e-9)
 
 
-MIX = Mix(weights={"level": 1.0, "gain": 1.0}, kinds={"level": "level", "gain": "increment"})
+def test_by_hand_a_long_action_counts_once_or_by_its_tokens():
+    one, two = (Key("t", chain=c).of_branch("r", 0) for c in range(2))
+    table, tokens = {one: 1.0, two: 5.0}, {one: 1, two: 3}
+    by_action = normalise_batch(table, tokens, Normaliser(type="whiten", scope="global", ddof=0, eps=0))
+    assert list(by_action.values()) == [-1.0, 1.0]  # mean 3, deviation 2
+    by_token = normalise_batch(
+        table, tokens, Normaliser(type="whiten", scope="global", per="token", ddof=0, eps=0)
+    )
+    # 1, 5, 5, 5: mean 4, squares 9 + 3 over 4
+    assert list(by_token.values()) == pytest.approx([-3 / math.sqrt(3), 1 / math.sqrt(3)])
 
 
-def test_increments_add_up_and_levels_telescope():
-    path, scores = chain([0.2, 0.5, 0.5], [1.0, 0.0, 2.0])
-    assert episode_return(path, "r", scores, MIX) == pytest.approx(3.0 + 0.5)
+def test_equal_numbers_of_a_batch_are_whitened_to_exactly_zero():
+    table = {Key("t", chain=c).of_branch("r", 0): 0.1 for c in range(7)}
+    found = normalise_batch(table, dict.fromkeys(table, 1), Normaliser(type="whiten", scope="global", eps=0))
+    assert list(found.values()) == [0.0] * 7
 
 
-@given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
-def test_staying_unsolved_never_pays_and_early_success_is_never_punished(levels):
-    path, scores = chain([*levels, 1.0], [0.0] * (len(levels) + 1))
-    early, early_scores = chain([1.0], [0.0])
-    unsolved, unsolved_scores = chain([0.5] * 9, [0.0] * 9)
-    assert episode_return(path, "r", scores, MIX) == pytest.approx(1.0, abs=1e-12)
-    assert episode_return(early, "r", early_scores, MIX) == 1.0
-    assert episode_return(unsolved, "r", unsolved_scores, MIX) == 0.5
+def test_no_deviation_and_no_eps_is_zero_and_not_an_error():
+    assert Normaliser(eps=0)(np.zeros(3), np.ones(3)).tolist() == [0.0] * 3
 
 
-def test_a_counterfactual_is_in_no_sum():
-    path, scores = chain([0.0], [1.0])
-    scores.add(path[0][0].key.of_joint(0), TEAM, "if_followed", Score(9.0))
-    mix = Mix(kinds={**MIX.kinds, "if_followed": "counterfactual"})
-    assert episode_return(path, "r", scores, mix) == 1.0
-    assert mix.reward(scores.at(path[0][0].key.of_joint(0)), "r") == 10.0
+def test_a_group_of_other_scope_is_scaled_by_what_is_left_after_its_baseline():
+    # Centred by group: -1, 1 and -3, 3; squares 20 over 3
+    groups = [
+        Group("r", tuple(Row("r", v, (Key(task).of_branch("r", i),)) for i, v in enumerate(values)))
+        for task, values in (("t", (10, 12)), ("u", (0, 6)))
+    ]
+    credit = credit_groups(groups, mean_baseline, Normaliser(scope="global", eps=0), tokens={})
+    wanted = np.array([-1, 1, -3, 3]) / math.sqrt(20 / 3)
+    assert list(credit.advantage.values()) == pytest.approx(wanted)
 
 
-def test_a_missing_part_makes_the_return_missing_unless_it_weighs_nothing():
-    path, scores = chain([None], [1.0])
-    assert episode_return(path, "r", scores, MIX) is None
-    assert episode_return(path, "r", scores, Mix(weights={"level": 0.0}, kinds=MIX.kinds)) == 1.0
+@pytest.mark.parametrize(
+    "table",
+    [{"type": "none", "eps": 0.1}, {"type": "none", "scope": "global"}, {"scope": "group", "per": "token"}],
+)
+def test_what_a_normaliser_would_not_read_is_refused(table):
+    with pytest.raises(ValueError, match=r"reads no|needs scope"):
+        Normaliser(**table)
 
 
 # ----------------------------------------------------------------------------------- whole estimators

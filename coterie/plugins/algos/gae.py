@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from coterie.core.config import PluginConfig
-from coterie.core.credit import Counts, Normaliser, normalise_batch
+from coterie.core.credit import Counts, Normalised, Normaliser, normalise_batch
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
-from coterie.core.returns import Levels, gain, token_counts
+from coterie.core.returns import Levels, gain, lost_chains, token_counts
 from coterie.core.types import TEAM, Credit, Key, Node
 
 
@@ -31,7 +30,7 @@ class GAE(Plugin):
     is wrong.
     """
 
-    class Config(PluginConfig):
+    class Config(Normalised):
         alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
         gamma: float = Field(1.0, ge=0, le=1, description="Discount per token.")
         lam: float = Field(0.95, ge=0, le=1, description="GAE's lambda, per token.")
@@ -68,18 +67,17 @@ class GAE(Plugin):
         returns: dict[Key, float] = {}
         counts: dict[str, Counts] = {}
         for tree in batch.trees:
-            for path in tree.chains():
+            for path in (*tree.chains(), *lost_chains(tree)):
                 for role in sorted({role for node, _ in path for role in node.decisions}):
-                    paid = dict(_paid(path, role, batch))
-                    missing = any(reward is None for reward in paid.values())
+                    paid = _paid(path, role, batch)
+                    rewards = [reward for reward in paid.values() if reward is not None]
+                    missing = len(rewards) < len(paid)
                     counts.setdefault(role, Counts()).add(False, False, missing)
-                    acted = {key: reward for key, reward in paid.items() if len(values[key])}
-                    if missing or not acted:
+                    if missing or not paid:
                         continue
-                    found = self._advantages([values[key] for key in acted], list(acted.values()))  # type: ignore[arg-type]
-                    for key, own in zip(acted, found, strict=True):
-                        advantage[key], target[key] = own, own + values[key]
-                        returns[key] = float(acted[key] or 0.0)
+                    found = self._advantages([values[key] for key in paid], rewards)
+                    for key, own, reward in zip(paid, found, rewards, strict=True):
+                        advantage[key], target[key], returns[key] = own, own + values[key], reward
         scaled: Mapping[Key, Any] = advantage
         if self.config.normalise.type != "none":
             scaled = normalise_batch(advantage, token_counts(batch.trees), self.config.normalise)
@@ -101,18 +99,24 @@ class GAE(Plugin):
         return np.split(deltas, ends[:-1])
 
 
-def _paid(path: Sequence[tuple[Node, int]], role: str, batch: Batch) -> Iterator[tuple[Key, float | None]]:
-    """(the role's action, what was earned from it until its next one); what came before its first is
-    nobody's."""
+def _paid(path: Sequence[tuple[Node, int]], role: str, batch: Batch) -> dict[Key, float | None]:
+    """By action of the role: what was earned from it until its next one; None: missing.
+
+    What came before its first is nobody's. An action without values (an untrained policy's, an empty one) is
+    no place of the trajectory, and what it led to is paid on the one before.
+    """
+    values = batch.notes["values"]
     levels: Levels = {}
+    found: dict[Key, float | None] = {}
     key: Key | None = None
-    total: float | None = 0.0
     for node, index in path:
         if role in node.decisions:
-            if key is not None:
-                yield key, total
-            key, total = node.key.of_branch(role, node.joints[index].pick[role]), 0.0
+            branch = node.joints[index].pick[role]
+            own = node.key.of_branch(role, branch)
+            if len(values.get(own, ())) or not node.decisions[role].branches[branch].trainable:
+                key, found[own] = own, 0.0
         paid, levels = gain(node, index, role, batch.scores, batch.mix, levels)
-        total = None if total is None or paid is None else total + paid
-    if key is not None:
-        yield key, total
+        if key is not None:
+            total = found[key]
+            found[key] = None if total is None or paid is None else total + paid
+    return found

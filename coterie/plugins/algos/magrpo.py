@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from pydantic import Field
@@ -57,8 +58,13 @@ class MAGRPO(GroupEstimator):
                 path="algorithm.turn_weights",
                 mend="give one for each of team.max_turns, or leave the key out",
             )
-        if any(weight < 0 for weight in weights):
-            raise ConfigError("a turn weight is negative", path="algorithm.turn_weights")
+        if weights and (min(weights) < 0 or not 0 < sum(weights) < math.inf):
+            raise ConfigError(
+                "turn weights are 0 or more, and not all 0",
+                path="algorithm.turn_weights",
+                why=f"got {list(weights)}",
+                mend="give every turn its share of the gradient, e.g. 1 each",
+            )
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
         credit, state = super().__call__(batch, state)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -55,4 +56,5 @@ class RAE(GroupEstimator):
             if values:
                 after[role] = decay * before.get(role, 0.0) + (1 - decay) * float(np.mean(values))
             credit.metrics[f"baseline/{role}"] = before.get(role, 0.0)
-        return credit, after
+        returns = {key: value + before.get(key.role, 0.0) for key, value in credit.returns.items()}
+        return replace(credit, returns=returns), after

@@ -9,13 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from coterie.core.config import PluginConfig
-from coterie.core.credit import Counts, Normaliser, normalise_batch
+from coterie.core.credit import Counts, Normalised, Normaliser, normalise_batch
 from coterie.core.estimators import Pieces, check_pieces
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.returns import RETURNS, Horizon, Row, token_counts
-from coterie.core.types import TEAM, Action, Credit, Key, Tree
+from coterie.core.types import TEAM, Credit, Key
 
 log = logging.getLogger("coterie")
 
@@ -46,7 +45,7 @@ class ReinforcePP(Plugin):
     statistics let long actions set the mean (`per: action` doesn't).
     """
 
-    class Config(PluginConfig):
+    class Config(Normalised):
         alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
         beta: float = Field(0.01, ge=0, description="Coefficient of the KL in the reward (k1, per token).")
         gamma: float = Field(1.0, ge=0, le=1, description="Discount per token, inside an action.")
@@ -79,14 +78,20 @@ class ReinforcePP(Plugin):
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
         reference = batch.notes.get("ref_logprobs", {})
-        actions = dict(_actions(batch.trees))
+        decisions = {
+            node.key.of_role(role): decision
+            for tree in batch.trees
+            for node in tree.nodes()
+            for role, decision in node.decisions.items()
+        }
         advantage: dict[Key, np.ndarray] = {}
         returns: dict[Key, float] = {}
         counts: dict[str, Counts] = {}
         cut: dict[str, int] = {}
         for row in self._rows(batch):
             key, count = row.branches[0], counts.setdefault(row.role, Counts())
-            action = actions[key]
+            decision = decisions[key.decision]
+            action = decision.branches[key.branch]
             count.add(False, False, row.value is None)
             truncated = bool(action.calls) and action.calls[-1].finish == "length"
             cut[row.role] = cut.get(row.role, 0) + truncated
@@ -94,7 +99,9 @@ class ReinforcePP(Plugin):
                 continue
             logprobs = np.array([value for call in action.calls for value in call.logprobs])
             if len(logprobs):
-                kl = logprobs - reference[key] if self.config.beta > 0 else np.zeros(len(logprobs))
+                # A policy that isn't trained is its own reference.
+                moved = self.config.beta > 0 and decision.trainable
+                kl = logprobs - reference[key] if moved else np.zeros(len(logprobs))
                 advantage[key] = self._summed(row.value, kl)
                 returns[key] = row.value
         if not advantage and any(cut.values()):
@@ -121,12 +128,3 @@ class ReinforcePP(Plugin):
         for at in range(len(rewards) - 1, -1, -1):
             rewards[at] = total = rewards[at] + self.config.gamma * total
         return rewards
-
-
-def _actions(trees: Any) -> Iterator[tuple[Key, Action]]:
-    tree: Tree
-    for tree in trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                for branch, action in enumerate(decision.branches):
-                    yield node.key.of_branch(role, branch), action

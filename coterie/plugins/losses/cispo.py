@@ -20,8 +20,9 @@ class CISPO(TokenLoss):
     every token keeps its gradient.
 
     The lower bound is off, as in the paper, which tunes the upper one. The default lets a token weigh up to
-    five times; PPO's .2 would make it REINFORCE with weights between 0 and 1.2. When it degenerates: with one optimiser step per batch of samples every weight is 1 and this is
-    REINFORCE with a token mean. The value is no estimate of anything, only its gradient is.
+    five times; PPO's .2 would make it REINFORCE with weights between 0 and 1.2. When it degenerates: with
+    one optimiser step per batch of samples every weight is 1 and this is REINFORCE with a token mean. The
+    value is no estimate of anything, only its gradient is.
     """
 
     class Config(LossConfig):

@@ -1,0 +1,184 @@
+"""REINFORCE++: per-token rewards with the KL in them, normalised over the batch."""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coterie.core.errors import ConfigError
+from tests.plugins.algos.support import BRANCHES, Forest, J, advantages, chain, credit, estimator, places
+
+PLAIN = {"normalise": {"type": "none"}}
+numbers = st.floats(-3, 3).map(lambda value: round(value, 3))
+
+
+def one_action() -> tuple[Forest, dict[str, list[float]]]:
+    """Three tokens, log pi - log ref = .5, -1, 0; the action's score is 2."""
+    return Forest(logprobs={"0:one0": (-1.0, -2.0, -3.0)}).grow(chain(2)), {"0:one0": [-1.5, -1.0, -3.0]}
+
+
+@pytest.mark.parametrize(
+    ("gamma", "wanted"),
+    [
+        # rewards -.05, .1, 2, summed from the end
+        (1.0, [2.05, 2.1, 2.0]),
+        # 2; .1 + 2/2; -.05 + 1.1/2
+        (0.5, [0.5, 1.1, 2.0]),
+    ],
+)
+def test_every_token_pays_the_kl_from_itself_to_the_end(gamma, wanted):
+    forest, reference = one_action()
+    notes = forest.notes("ref_logprobs", reference)
+    found = advantages("reinforce_pp", forest, notes=notes, beta=0.1, gamma=gamma, **PLAIN)
+    assert found["0:one0"] == pytest.approx(np.array(wanted))
+
+
+@given(
+    st.lists(st.tuples(numbers, numbers), min_size=1, max_size=8),
+    numbers,
+    st.sampled_from([0.0, 0.01, 0.5]),
+    st.sampled_from([1.0, 0.9, 0.0]),
+)
+@settings(max_examples=40, deadline=None)
+def test_a_loop_over_tokens_says_the_same(tokens, score, beta, gamma):
+    policy, reference = zip(*tokens, strict=True)
+    forest = Forest(logprobs={"0:one0": policy}).grow(chain(score))
+    notes = forest.notes("ref_logprobs", {"0:one0": reference})
+    found = advantages("reinforce_pp", forest, notes=notes, beta=beta, gamma=gamma, **PLAIN)["0:one0"]
+    count = len(tokens)
+    for t in range(count):
+        kl = sum(gamma ** (k - t) * (policy[k] - reference[k]) for k in range(t, count))
+        assert found[t] == pytest.approx(gamma ** (count - 1 - t) * score - beta * kl, abs=1e-9)
+
+
+def two_actions() -> Forest:
+    return Forest(logprobs={"0:one0": (-1.0, -1.0), "0.0:one0": (-1.0, -1.0, -1.0)}).grow(chain(1, 5))
+
+
+def test_the_kl_stays_inside_its_action():
+    forest = two_actions()
+    far = forest.notes("ref_logprobs", {"0:one0": [-1.0, -1.0], "0.0:one0": [-9.0, -9.0, -9.0]})
+    found = advantages("reinforce_pp", forest, notes=far, beta=1.0, **PLAIN)
+    assert found["0:one0"].tolist() == [1.0, 1.0]
+    assert found["0.0:one0"].tolist() == [5 - 24, 5 - 16, 5 - 8]
+
+
+def test_an_actions_score_is_its_own_or_what_came_after_it_too():
+    forest = two_actions()
+    own = advantages("reinforce_pp", forest, beta=0.0, **PLAIN)
+    after = advantages("reinforce_pp", forest, beta=0.0, **{"return": "to_go"}, **PLAIN)
+    assert [own["0:one0"][0], own["0.0:one0"][0]] == [1, 5]
+    assert [after["0:one0"][0], after["0.0:one0"][0]] == [6, 5]
+
+
+def test_no_reference_is_asked_for_without_a_coefficient():
+    assert estimator("reinforce_pp").needs == ("ref_logprobs",)
+    assert estimator("reinforce_pp", beta=0.0).needs == ()
+
+
+def test_a_policy_that_is_not_trained_has_no_reference_and_needs_none():
+    forest = Forest(order=(("one",), ("two",)), untrained=("two",)).grow(chain(1, 3))
+    found = advantages("reinforce_pp", forest, beta=0.5, **PLAIN)
+    assert found["0.0:two0"].tolist() == [3.0]
+
+
+# ----------------------------------------------------------------------------------------- statistics
+
+
+def unequal() -> Forest:
+    """Scores 1, 4 and 10 of `one` (1, 2 and 3 tokens) and 7 of `two` (1 token)."""
+    lengths = {"0:one0": (-1.0,), "1:one0": (-1.0,) * 2, "2:one0": (-1.0,) * 3}
+    return Forest(order=(("one",), ("two",)), logprobs=lengths).grow(chain(1), chain(4), chain(10, 7))
+
+
+@pytest.mark.parametrize(
+    ("scope", "per", "of_one", "of_two"),
+    [
+        ("global", "token", [1, 4, 4, 10, 10, 10, 7], [1, 4, 4, 10, 10, 10, 7]),
+        ("global", "action", [1, 4, 10, 7], [1, 4, 10, 7]),
+        ("role", "token", [1, 4, 4, 10, 10, 10], [7]),
+        ("role", "action", [1, 4, 10], [7]),
+    ],
+)
+def test_whose_mean_and_deviation_and_what_counts_once(scope, per, of_one, of_two):
+    found = advantages("reinforce_pp", unequal(), beta=0.0, normalise={"scope": scope, "per": per})
+    for index, score in enumerate((1, 4, 10)):
+        wanted = (score - np.mean(of_one)) / np.std(of_one)
+        assert found[f"{index}:one0"] == pytest.approx(np.full(index + 1, wanted), abs=1e-6)
+    alone = len(of_two) == 1  # a role of one action has nothing to be compared with
+    assert found["2.0:two0"] == pytest.approx(
+        [0.0 if alone else (7 - np.mean(of_two)) / np.std(of_two)], abs=1e-6
+    )
+
+
+def test_it_is_normalised_once_over_all_roles():
+    found = advantages("reinforce_pp", unequal(), beta=0.0)
+    flat = np.concatenate(list(found.values()))
+    assert [flat.mean(), flat.std()] == pytest.approx([0, 1], abs=1e-7)
+    assert abs(np.concatenate([found[f"{c}:one0"] for c in range(3)]).mean()) > 0.01
+
+
+def test_actions_that_the_limit_cut_leave_the_statistics_and_the_loss():
+    forest = Forest(cut=["2:one0"]).grow(chain(0), chain(2), chain(90))
+    made = estimator("reinforce_pp", beta=0.0)
+    told = credit(made, forest)
+    assert {at: float(value[0]) for at, value in places(told.advantage).items()} == pytest.approx(
+        {"0:one0": -1, "1:one0": 1}, abs=1e-6
+    )
+    assert told.metrics["groups/one/truncated"] == 1.0
+    kept = credit(estimator("reinforce_pp", beta=0.0, truncated="keep"), forest)
+    assert set(places(kept.advantage)) == {"0:one0", "1:one0", "2:one0"}
+    assert kept.metrics["groups/one/truncated"] == 1.0
+
+
+def test_when_all_were_cut_it_says_why_nothing_is_trained(caplog):
+    forest = Forest(cut=["0:one0", "1:one0"]).grow(chain(0), chain(2))
+    with caplog.at_level(logging.WARNING, "coterie"):
+        assert advantages("reinforce_pp", forest, beta=0.0) == {}
+    assert "all 2 actions were cut" in caplog.text and "max_new_tokens" in caplog.text
+
+
+def test_every_branch_is_an_action_of_its_own():
+    forest = Forest().grow([J(1), J(3), J(5)])
+    found = advantages("reinforce_pp", forest, plan=BRANCHES, beta=0.0, **PLAIN)
+    assert {at: float(value[0]) for at, value in found.items()} == {"0:one0": 1, "0:one1": 3, "0:one2": 5}
+
+
+def test_there_are_no_groups_to_normalise_over():
+    with pytest.raises(ConfigError) as error:
+        estimator("reinforce_pp", normalise={"scope": "group"})
+    assert error.value.path == "algorithm.normalise.scope"
+
+
+# ------------------------------------------------------------------------------------------- baseline
+
+
+def test_the_baseline_variant_pays_no_kl():
+    made = estimator("reinforce_pp_baseline")
+    assert made.needs == ()
+    with pytest.raises(ConfigError, match="unknown key 'beta'"):
+        estimator("reinforce_pp_baseline", beta=0.01)
+
+
+@given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4), st.booleans())
+@settings(max_examples=30, deadline=None)
+def test_the_baseline_variant_is_the_batchs_whitening_of_the_groups_centring(tasks, by_token):
+    forest = Forest(logprobs={f"t{i}/1:one0": (-1.0,) * (i + 2) for i in range(len(tasks))})
+    for index, scores in enumerate(tasks):
+        forest.grow(*(chain(score) for score in scores), task=f"t{index}")
+    found = advantages(
+        "reinforce_pp_baseline", forest, normalise={"per": "token" if by_token else "action", "eps": 0.1}
+    )
+    centred = {
+        f"t{i}/{c}:one0": score - sum(scores) / 3
+        for i, scores in enumerate(tasks)
+        for c, score in enumerate(scores)
+    }
+    repeats = [len(forest.logprobs.get(at, (0,))) if by_token else 1 for at in centred]
+    sample = np.repeat(list(centred.values()), repeats)
+    for at, value in centred.items():
+        assert found[at] == pytest.approx((value - sample.mean()) / (sample.std() + 0.1), abs=1e-9)
