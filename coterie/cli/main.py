@@ -15,6 +15,7 @@ from coterie.cli.lazy import LazyGroup
 
 COMMANDS = {
     "run": "Train a team.",
+    "plan": "Tell what a run will cost, without loading a model.",
     "eval": "Evaluate a run, or what a recipe starts from.",
     "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
     "runs": "List the runs in a folder.",

@@ -18,6 +18,7 @@ from coterie.core.errors import ConfigError, RunFolderError, did_you_mean
 from coterie.core.evaluation import Evaluation, evaluate_swap
 from coterie.core.evaluation import evaluate as evaluate_run
 from coterie.core.loop import train as train_loop
+from coterie.core.planning import warn_of_size
 from coterie.core.recipes import Resolved, flatten, load
 from coterie.core.record import RunFolder
 from coterie.core.run import Progress, Run
@@ -80,6 +81,7 @@ def train(
         )
     run = compose(resolved)
     run.progress, run.interrupt = progress, interrupt
+    warn_of_size(run)
     # What is wrong with the schedule or the tasks is said before a folder is made.
     _ = run.total_steps, run.order
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())

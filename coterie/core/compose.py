@@ -193,6 +193,7 @@ def compose(resolved: Resolved) -> Run:
     if mix.weights and all(weight == 0 for weight in mix.weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
     _check_selection(sampler, estimator, sources)
+    _warn_stopping(estimator, mix)
     _check_farming(estimator, environment, mix)
     _warn_truncation(sampler, team)
     return Run(
@@ -302,6 +303,19 @@ def _check_selection(sampler: Any, estimator: Any, sources: Sequence[Source]) ->
             path="algorithm.termination_threshold",
             why=f"rewards.{late[0]} is known only after it has ended",
             mend="leave the threshold out, or give the source's components weight 0",
+        )
+
+
+def _warn_stopping(estimator: Any, mix: Mix) -> None:
+    """Levels make stopping early as good as going on; what is paid turn by turn does not."""
+    gains = sorted(
+        name for name, weight in mix.weights.items() if weight and mix.kinds.get(name) == "increment"
+    )
+    if gains and getattr(estimator, "stop_above", None) is not None:
+        log.warning(
+            "algorithm.termination_threshold: an episode that is stopped forgoes what %s would pay in later "
+            "turns; where that can be positive, stopping is punished (components that are levels don't)",
+            ", ".join(f"'{name}'" for name in gains),
         )
 
 

@@ -184,6 +184,9 @@ class RewardSource(Protocol):
     ) -> Mapping[tuple[str, str], float | None] | Sequence[Mapping[tuple[str, str], float | None]]:
         """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
 
+    # Optional: calls_per_view: int, how often one `score` asks something outside (a judge, a coach):
+    # `coterie plan` counts them.
+
 
 @runtime_checkable
 class Sampler(Protocol):
@@ -226,8 +229,9 @@ class Loss(Protocol):
     """A per-token surrogate, in any array library.
 
     `xp` is `numpy` or `torch`: the surrogate is written once in the functions that both have (exp,
-    where, minimum, maximum, clip). It returns the value and its slope d value / d logprobs, so that a
-    trainer without autograd uses the same loss; a test holds the slope against autograd.
+    where, minimum, maximum, clip). It returns the value and the slope d sum(value) / d logprobs, so that a
+    trainer without autograd uses the same loss; a test holds the slope against autograd. A token's value
+    may depend on the tokens of its sequence (a span), which a trainer never splits, and on no others.
     """
 
     needs: tuple[str, ...]

@@ -83,6 +83,7 @@ class TreeSampler(Plugin):
             branches=self.config.branches,
             expand=self.config.expand,
             pairing=self.config.pairing,
+            recombines=self.config.expand == "best" and self.config.commit == "per_role",
         )
 
     def sampling(self, role: str) -> Sampling:

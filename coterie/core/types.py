@@ -182,7 +182,7 @@ class Joint:
     terminal: bool = False
     """The environment says it is over."""
     cut: bool = False
-    """The turn limit, or a system fault, ended it."""
+    """The turn limit, a reward that was enough (`Play.stop_above`) or a system fault ended it."""
     child: Node | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
     """Diagnostics for transitions and coaches."""

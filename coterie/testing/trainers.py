@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.config import PolicyConfig
-from coterie.core.protocols import TrainerContext
+from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.types import Key, Sample, Span, Weights
 from coterie.testing.building import build
 from coterie.testing.failure import finite, guarded, require, require_kind
@@ -30,7 +31,7 @@ def check_trainer(
     loss: Any = None,
     chat: Any = "auto",
     vocabulary: Sequence[str] = ("left", "right", "up", "down"),
-    annotates: Sequence[str] = ("ref_logprobs",),
+    annotates: Sequence[str] = ("ref_logprobs", "old_logprobs", "values"),
     seed: int = 0,
 ) -> None:
     """Check a trainer with two policies that are trained and one that isn't.
@@ -40,7 +41,9 @@ def check_trainer(
       others don't. Without samples nothing moves. Metrics are finite numbers by policy.
     - What `save` wrote, `load` reads into a fresh trainer: digests and versions are equal, and stay equal
       when both go on training (the optimiser's state is saved too).
-    - `annotate` gives one finite log-prob, at most 0, per sampled token.
+    - `annotate` gives one finite number per sampled token, and log-probs are at most 0. An update changes
+      `old_logprobs`, never `ref_logprobs`, and brings `values` nearer to their targets.
+    - The loss is shown which tokens are of one sequence, and the notes that the samples carry.
     - With `train="none"` for all policies no update changes anything.
 
     Args:
@@ -50,7 +53,7 @@ def check_trainer(
         train: of the two trained policies: full, lora, or none.
         policy: more settings of a trained policy, e.g. {"optimizer": {...}}.
         loss: by default -A times the ratio.
-        annotates: notes that the trainer offers.
+        annotates: notes that the trainer offers; they are named in its context's `needs`.
 
     Raises:
         ConformanceError: what is wrong, where, and how to mend it.
@@ -81,11 +84,29 @@ def _context(
     )
 
 
+class _Watched:
+    """A loss that keeps what it is shown."""
+
+    def __init__(self, loss: Any) -> None:
+        self._loss = loss
+        self.shown: list[TokenBatch] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loss, name)
+
+    def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
+        self.shown.append(tokens)
+        found: Surrogate = self._loss(xp, tokens)
+        return found
+
+
 class _Bench:
     def __init__(
         self, make: Callable[[], Any], ctx: TrainerContext, seed: int, token_ids: Sequence[int]
     ) -> None:
-        self.make, self.ctx, self.seed, self.ids = make, ctx, seed, np.array(token_ids, dtype=np.int64)
+        self.loss = _Watched(ctx.loss)
+        self.make, self.ctx = make, replace(ctx, loss=self.loss)
+        self.seed, self.ids = seed, np.array(token_ids, dtype=np.int64)
         self.name = "trainer"
 
     async def check(self, train: str, annotates: Sequence[str], folder: Path) -> None:
@@ -97,6 +118,7 @@ class _Bench:
             else:
                 await self._check_update(first)
                 await self._check_annotations(first, annotates)
+                await self._check_notes(first, annotates)
             await self._check_resume(first, second, folder, train)
         finally:
             with guarded(f"{self.name}.close"):
@@ -205,6 +227,69 @@ class _Bench:
                 logprobs = not what.endswith("logprobs") or (np.asarray(values) <= 1e-5).all()
                 require(logprobs, f"gave {what} above 0", where=where)
 
+    async def _check_notes(self, trainer: Any, annotates: Sequence[str]) -> None:
+        """One update on samples that carry all notes, with value targets of 1."""
+        samples = self._samples("one", 5)
+        before = {what: await trainer.annotate(samples, what) for what in annotates}
+        noted = [replace(row, extras=_extras(row, before)) for row in samples]
+        self.loss.shown.clear()
+        with guarded(f"{self.name}.update"):
+            await trainer.update({"one": noted}, 5)
+        self._check_shown(noted, annotates)
+        after = {what: await trainer.annotate(samples, what) for what in annotates}
+        for what in annotates:
+            then, now = (
+                np.concatenate([np.asarray(table[what][row.key]) for row in samples])
+                for table in (before, after)
+            )
+            where = f"{self.name}.annotate"
+            if what == "ref_logprobs":
+                require(
+                    np.allclose(then, now, atol=1e-5),
+                    f"gave other {what} after an update",
+                    where=where,
+                    mend="they are of the weights that the policy started with",
+                )
+            elif what == "old_logprobs":
+                require(
+                    not np.array_equal(then, now),
+                    f"gave the same {what} after an update",
+                    where=where,
+                    mend="they are of the present weights",
+                )
+            elif what == "values":
+                require(
+                    np.square(now - 1.0).mean() < np.square(then - 1.0).mean(),
+                    "brought the values no nearer to the samples' `targets`",
+                    where=f"{self.name}.update",
+                )
+
+    def _check_shown(self, samples: Sequence[Sample], annotates: Sequence[str]) -> None:
+        where = f"{self.name}.update"
+        tokens = sequences = 0
+        for batch in self.loss.shown:
+            require(
+                batch.sequence is not None,
+                "didn't tell the loss which tokens are of one sequence",
+                where=where,
+                mend="give TokenBatch `sequence` and `sequences`, see coterie.core.batching.span_ids",
+            )
+            ids = _numpy(batch.sequence)
+            tokens, sequences = tokens + len(ids), sequences + batch.sequences
+            numbered = np.array_equal(np.unique(ids), np.arange(batch.sequences))
+            require(numbered, f"numbered {batch.sequences} sequences {np.unique(ids)}", where=where)
+            for name, note in (("ref_logprobs", "ref_logprobs"), ("old", "old_logprobs")):
+                given = note not in annotates or getattr(batch, name) is not None
+                require(given, f"kept the samples' {note} from the loss", where=where)
+        wanted = sum(int(row.loss_mask.sum()) for row in samples)
+        require(
+            tokens > 0 and tokens * len(samples) == sequences * wanted,
+            f"told the loss of {sequences} sequences in {tokens} tokens, where {len(samples)} samples have "
+            f"{wanted}",
+            where=where,
+            mend="a span of a sample is a sequence",
+        )
+
     async def _check_resume(self, first: Any, second: Any, folder: Path, train: str) -> None:
         where = f"{self.name}.load"
         with guarded(f"{self.name}.save"):
@@ -222,3 +307,19 @@ class _Bench:
                 where=where,
                 mend="save the optimiser's state, its step counts, and every generator",
             )
+
+
+def _extras(sample: Sample, notes: dict[str, Any]) -> dict[str, np.ndarray]:
+    """A sample's notes as it carries them, shape (T,); targets of 1 where there are values."""
+    found = {}
+    for what, table in notes.items():
+        found[what] = np.zeros(len(sample.token_ids), dtype=np.float32)
+        found[what][sample.loss_mask] = table[sample.key]
+    if "values" in found:
+        found["targets"] = sample.loss_mask.astype(np.float32)
+    return found
+
+
+def _numpy(array: Any) -> np.ndarray:
+    """A numpy array, or a tensor of whatever library, as a numpy array."""
+    return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

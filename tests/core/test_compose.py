@@ -105,3 +105,14 @@ def test_a_class_that_lacks_what_its_kind_needs_is_refused_by_name():
 def test_what_is_no_class_is_refused():
     with pytest.raises(PluginError, match="is no class"):
         run_of(rewards={"r": {"type": "tests.core.test_compose:one"}})
+
+
+@pytest.mark.parametrize("weights", [{"sum": 0.0, "own": 0.0, "best": 1.0}, {"best": 1.0}])
+def test_a_threshold_warns_of_increments_that_a_stopped_episode_forgoes(weights, caplog):
+    run_of(
+        order=[["one", "two"]],
+        sampler={"expand": "all"},
+        algorithm={"type": "magrpo", "termination_threshold": 0.5},
+        rewards={"environment": {"type": "environment", "weights": weights}},
+    )
+    assert ("forgoes what 'own', 'sum' would pay" in caplog.text) == ("sum" not in weights)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import collections
 
 import pytest
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import ConfigError, CoterieError
+from coterie.core.protocols import Batch
 from coterie.core.scoring import branch_rewards
 from tests import games
 from tests.games import play, run_of
@@ -136,6 +138,114 @@ def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
 
 def likes_stop(view):
     return float("stop" in {action.text for action in view.actions.values()})
+
+
+# ------------------------------------------------------------------- joints that earn enough (`stop_above`)
+
+
+def stopping(threshold, **tables):
+    algorithm = {"type": "magrpo", "termination_threshold": threshold}
+    tables = {"order": ["one"], "max_turns": 2, "sampler": {"expand": "all"}, **tables}
+    return run_of(algorithm=algorithm, **tables)
+
+
+def went_on(node):
+    return [index for index, joint in enumerate(node.joints) if joint.child is not None]
+
+
+def test_a_joint_that_earns_enough_is_not_expanded_and_the_others_are():
+    (tree,), _ = play(stopping(1.1))  # branch b earns 1.1 b
+    assert went_on(tree.root) == [0]
+    assert tree.root.expanded == (0, 1, 2) and len(list(tree.leaves())) == 2 + 3
+    enough = tree.root.joints[1]
+    assert enough.cut and not enough.terminal and enough.outcome == {"success": 0.0, "length": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "wanted"), [(None, [0, 1, 2]), (2.3, [0, 1, 2]), (2.0, [0, 1]), (0.0, [])]
+)
+def test_enough_is_the_threshold_or_more(threshold, wanted):
+    (tree,), _ = play(stopping(threshold))
+    assert went_on(tree.root) == wanted
+
+
+def test_enough_is_the_average_of_the_roles_that_acted():
+    """In a cross the sum pays both, and each a tenth of its own: (a, b) is worth 1.05 (a + b) on average."""
+    run = stopping(2.0, order=[["one", "two"]], sampler={"expand": "all", "pairing": "cross"})
+    (tree,), _ = play(run)
+    picks = [tuple(tree.root.joints[index].pick.values()) for index in went_on(tree.root)]
+    assert picks == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_a_joint_whose_score_is_missing_goes_on():
+    rewards = {"judge": {"type": "function", "function": "tests.core.test_sampler:withholds_2"}}
+    (tree,), _ = play(stopping(0.5, rewards=rewards, schedule={"max_missing": 1.0}))
+    assert went_on(tree.root) == [0, 2]
+
+
+def withholds_2(view):
+    (action,) = view.actions.values()
+    return None if action.text == "2" else float(action.text)
+
+
+def test_an_evaluation_plays_to_the_end():
+    run = stopping(1.0, play="tests.games:constant", max_turns=3)
+
+    async def go():
+        await run.open()
+        try:
+            items = [(task, epoch, 0) for task, epoch in run.order.step(0, 1)]
+            trained = await run.play(run.order.step(0, 1))
+            evaluated = await run.play_with(
+                run.sampler.for_evaluation(greedy=False), run.new_play(evaluation=True), items
+            )
+            return trained[0], evaluated[0]
+        finally:
+            await run.close()
+
+    trained, evaluated = asyncio.run(go())
+    assert [node.turn for node in trained.nodes()] == [0]
+    assert [node.turn for node in evaluated.nodes()] == [0, 1, 2]
+
+
+def test_the_score_of_a_whole_episode_can_stop_nothing():
+    def with_a_judge(threshold, weight):
+        judge = {
+            "type": "function",
+            "function": "tests.core.test_sampler:likes_stop",
+            "scope": "episode",
+            "weights": {"judge": weight},
+        }
+        return stopping(threshold, rewards={"environment": {"type": "environment"}, "judge": judge})
+
+    with pytest.raises(ConfigError, match="whole episode") as error:
+        with_a_judge(1.0, 1.0)
+    assert error.value.path == "algorithm.termination_threshold" and error.value.mend
+    with_a_judge(1.0, 0.0)
+    with_a_judge(None, 1.0)
+
+
+@pytest.mark.parametrize("fill", ["difference", "repeat"])
+def test_stopping_at_a_level_earns_no_less_than_going_on_from_it(fill):
+    """The level is the best number so far: after a 2 no turn adds to it, so stopping there costs nothing."""
+    returns = {}
+    for threshold in (None, 2.0):
+        run = stopping(
+            threshold,
+            max_turns=3,
+            rewards={"environment": {"type": "environment", "weights": {"best": 1, "sum": 0, "own": 0}}},
+        )
+        estimator = type(run.estimator)(run.estimator.config.model_copy(update={"fill": fill}))
+        estimator.check(run.sampler.plan, run.team)
+        trees, scores = play(run)
+        credit, _ = estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)
+        root = trees[0].root.key
+        returns[threshold] = [credit.returns[root.of_branch("one", branch)] for branch in range(3)]
+    assert returns[None] == pytest.approx(returns[2.0])
+    assert max(returns[2.0]) == returns[2.0][2]
+
+
+# ----------------------------------------------------------------------------------------------- ends
 
 
 def test_the_turn_limit_cuts_and_says_so():

@@ -273,6 +273,40 @@ class SaysProbabilities(TabularTrainer):
         return {key: np.exp(row) for key, row in (await super().annotate(samples, what)).items()}
 
 
+class OldIsNew(TabularTrainer):
+    async def annotate(self, samples: Any, what: str) -> Any:
+        return await super().annotate(samples, "ref_logprobs" if what == "old_logprobs" else what)
+
+
+class ReferenceMoves(TabularTrainer):
+    async def annotate(self, samples: Any, what: str) -> Any:
+        return await super().annotate(samples, "old_logprobs" if what == "ref_logprobs" else what)
+
+
+class LearnsNoValues(TabularTrainer):
+    async def update(self, samples: Any, step: int) -> Any:
+        without = {
+            policy: [dataclasses.replace(row, extras={**row.extras, "targets": row.extras["values"]})
+                     if "targets" in row.extras else row for row in rows]
+            for policy, rows in samples.items()
+        }  # fmt: skip
+        return await super().update(without, step)
+
+
+def shows(**changes: Any) -> Any:
+    """A trainer whose loss is shown something else."""
+
+    async def open(self: Any, ctx: Any) -> None:
+        def loss(xp: Any, tokens: Any) -> Any:
+            return ctx.loss(xp, dataclasses.replace(tokens, **{k: f(tokens) for k, f in changes.items()}))
+
+        for name in ("length", "entropy", "needs"):
+            setattr(loss, name, getattr(ctx.loss, name))
+        await TabularTrainer.open(self, dataclasses.replace(ctx, loss=loss))
+
+    return type("Shows", (TabularTrainer,), {"open": open})
+
+
 class LosesTheWire(TabularTrainer):
     async def open(self, ctx: Any) -> None:
         raise SystemFault("no device")
@@ -289,6 +323,14 @@ class LosesTheWire(TabularTrainer):
     (OneDigest, "names ['one']"),
     (AnnotatesAll, "tokens (ref_logprobs)"),
     (SaysProbabilities, "above 0"),
+    (OldIsNew, "the same old_logprobs after an update"),
+    (ReferenceMoves, "other ref_logprobs after an update"),
+    (LearnsNoValues, "no nearer"),
+    (shows(sequence=lambda tokens: None), "which tokens are of one sequence"),
+    (shows(sequence=lambda tokens: tokens.sequence + 1), "numbered 6 sequences [1 2 3 4 5 6]"),
+    (shows(sequence=lambda tokens: np.arange(len(tokens.sequence)),
+           sequences=lambda tokens: len(tokens.sequence)), "where 6 samples have"),
+    (shows(old=lambda tokens: None), "kept the samples' old_logprobs"),
     (LosesTheWire, "open: raised SystemFault"),
 ])  # fmt: skip
 def test_a_broken_trainer_is_caught(kind, says):

@@ -104,7 +104,7 @@ def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
 
         module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
     else:
-        _folder(str(place.absolute()), path)
+        local_folder(str(place.absolute()), path)
         module = _pretrained(folder, None, policy)
     known = any((place / name).is_file() for name in _TOKENIZER_FILES)
     return module.eval(), _tokenizer(folder, None, path) if known else None
@@ -145,12 +145,11 @@ def _check_init(init: ModelInit, policy: str) -> None:
     )
 
 
-def _made(init: ModelInit, tokenizer: Any, seed: int) -> Any:
-    """A Qwen3 with weights drawn from `seed` in float32, whatever the dtype it will be cast to."""
-    import torch
-    from transformers import AutoModelForCausalLM, Qwen3Config
+def made_config(init: ModelInit, tokenizer: Any) -> Any:
+    """The transformers configuration of a model that is made on the spot."""
+    from transformers import Qwen3Config
 
-    config = Qwen3Config(
+    return Qwen3Config(
         vocab_size=len(tokenizer),
         hidden_size=init.hidden_size,
         intermediate_size=init.mlp_size,
@@ -164,6 +163,14 @@ def _made(init: ModelInit, tokenizer: Any, seed: int) -> Any:
         bos_token_id=tokenizer.bos_token_id,
         eos_token_id=tokenizer.eos_token_id,
     )
+
+
+def _made(init: ModelInit, tokenizer: Any, seed: int) -> Any:
+    """A Qwen3 with weights drawn from `seed` in float32, whatever the dtype it will be cast to."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = made_config(init, tokenizer)
     # The weights are drawn on the CPU, so that the same seed is the same model on every machine.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(seed % 2**63)
@@ -174,7 +181,7 @@ def _pretrained(source: str, revision: str | None, policy: str) -> Any:
     from transformers import AutoModelForCausalLM
 
     path = f"policies.{policy}.model"
-    folder = _folder(source, path)
+    folder = local_folder(source, path)
     if folder is not None:
         _check_weights(folder, path)
     try:
@@ -192,7 +199,7 @@ def _pretrained(source: str, revision: str | None, policy: str) -> Any:
 def _tokenizer(source: str, revision: str | None, path: str) -> Any:
     from transformers import AutoTokenizer
 
-    folder = _folder(source, path)
+    folder = local_folder(source, path)
     if folder is not None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
         # Asked first: for a folder without one, transformers may make an empty tokenizer up.
         raise ConfigError(
@@ -209,7 +216,7 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
         raise _unloadable("tokenizer", source, folder, error, path) from error
 
 
-def _folder(source: str, path: str) -> Path | None:
+def local_folder(source: str, path: str) -> Path | None:
     """The local folder that `source` names, or None where it is a hub id.
 
     Raises:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,6 +21,7 @@ from torch.utils.checkpoint import checkpoint
 
 from coterie.backends.trainers.attention import Layout, layout_of, packed_rows
 from coterie.backends.trainers.packing import Packed, Row, pack, pad, plan
+from coterie.backends.trainers.value_head import values_of
 
 log = logging.getLogger("coterie")
 
@@ -37,6 +38,8 @@ class Scores:
     """At the row's temperature."""
     entropy: Tensor
     """Of the distribution the token was drawn from, at the same temperature."""
+    values: Tensor | None = None
+    """Of the value head, where one was given."""
 
 
 class Way(NamedTuple):
@@ -78,27 +81,46 @@ class Scorer:
         """Forward and backward passes belong inside."""
         return packed_rows(self.model) if self.way.packed else nullcontext()
 
-    def __call__(self, rows: Sequence[Row], *, entropy_slope: bool = False) -> Scores:
+    def __call__(
+        self, rows: Sequence[Row], *, entropy_slope: bool = False, value_head: Tensor | None = None
+    ) -> Scores:
         """Score rows that fit in one forward.
 
         Args:
             entropy_slope: whether the entropy must be differentiable.
+            value_head: shape (H,); values are given where it is.
         """
-        return self._score(rows, self.way, entropy_slope)
+        return self._score(rows, self.way, entropy_slope, value_head)
 
-    def _score(self, rows: Sequence[Row], way: Way, entropy_slope: bool) -> Scores:
-        device = next(self.model.parameters()).device
+    def values(self, rows: Sequence[Row], value_head: Tensor) -> Tensor:
+        """Values alone, shape (N,); where it can be, the language-model head isn't run."""
+        packed = pack(rows) if self.way.packed else pad(rows)
+        return values_of(self._forward(packed, self.way, hidden=True)[0], value_head)
+
+    def _score(
+        self, rows: Sequence[Row], way: Way, entropy_slope: bool, value_head: Tensor | None = None
+    ) -> Scores:
         packed = pack(rows) if way.packed else pad(rows)
+        states, logits = self._forward(packed, way, hidden=value_head is not None)
+        features, head = (states, self.model.get_output_embeddings()) if way.cut else (logits, _identity)
+        targets = torch.from_numpy(packed.targets).to(features.device)
+        temperatures = _temperatures(packed.temperatures, features.device)
+        scores = _in_chunks(head, features, targets, temperatures, entropy_slope, self.model.config)
+        return scores if value_head is None else replace(scores, values=values_of(states, value_head))
+
+    def _forward(self, packed: Packed, way: Way, *, hidden: bool) -> tuple[Any, Any]:
+        """Of the positions that predict trained tokens: hidden states (N, H) where the way or the caller
+        needs them, and logits (N, V) where the way has them; else None."""
+        device = next(self.model.parameters()).device
         select = torch.from_numpy(packed.select).to(device)
-        targets = torch.from_numpy(packed.targets).to(device)
-        temperatures = _temperatures(packed.temperatures, device)
+        inputs = _inputs(packed, device)
         if way.cut:
-            hidden = self.model.base_model(**_inputs(packed, device)).last_hidden_state
-            features, head = hidden.flatten(0, 1).index_select(0, select), self.model.get_output_embeddings()
-        else:
-            features = self.model(**_inputs(packed, device)).logits.flatten(0, 1).index_select(0, select)
-            head = _identity
-        return _in_chunks(head, features, targets, temperatures, entropy_slope, self.model.config)
+            return self.model.base_model(**inputs).last_hidden_state.flatten(0, 1).index_select(
+                0, select
+            ), None
+        output = self.model(**inputs, **({"output_hidden_states": True} if hidden else {}))
+        states = output.hidden_states[-1].flatten(0, 1).index_select(0, select) if hidden else None
+        return states, output.logits.flatten(0, 1).index_select(0, select)
 
     def _choose(self, packing: bool, name: str) -> Way:
         """The first way that agrees with the padded forward on a few tokens."""

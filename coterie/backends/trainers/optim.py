@@ -49,6 +49,7 @@ class Taken:
     norm: float
     """Global gradient norm before clipping."""
     learning_rate: float
+    """Of the weights that have none of their own."""
     skipped: bool
     """The norm was not finite: nothing was changed."""
 
@@ -62,20 +63,30 @@ class PolicyOptimizer:
         weights: name -> parameter. Those below fp32 get an fp32 master each, which is what is optimised;
             the weight is its rounding. Small steps then add up instead of vanishing: at a learning rate
             of 5e-6 few bf16 weights would ever move.
+        rates: learning rates of single weights, where they differ; schedule and clipping are common.
     """
 
-    def __init__(self, weights: Mapping[str, torch.nn.Parameter], settings: OptimizerSettings) -> None:
+    def __init__(
+        self,
+        weights: Mapping[str, torch.nn.Parameter],
+        settings: OptimizerSettings,
+        rates: Mapping[str, float] | None = None,
+    ) -> None:
         self.settings, self.count = settings, 0
         self._weights = dict(weights)
         self._masters: dict[str, Tensor] = {
             name: weight if weight.dtype in (torch.float32, torch.float64) else _master(weight)
             for name, weight in weights.items()
         }
-        masters = list(self._masters.values())
+        groups: dict[tuple[float, float], list[Tensor]] = {}
+        for name, master in self._masters.items():
+            scale = (rates or {}).get(name, settings.learning_rate) / settings.learning_rate
+            decay = settings.weight_decay if master.ndim >= 2 else 0.0
+            groups.setdefault((scale, decay), []).append(master)
         self._adam = torch.optim.AdamW(
             [
-                {"params": [m for m in masters if m.ndim >= 2], "weight_decay": settings.weight_decay},
-                {"params": [m for m in masters if m.ndim < 2], "weight_decay": 0.0},
+                {"params": members, "weight_decay": decay, "scale": scale}
+                for (scale, decay), members in groups.items()
             ],
             lr=settings.learning_rate,
             betas=settings.betas,
@@ -103,7 +114,7 @@ class PolicyOptimizer:
         if norm > self.settings.clip:
             torch._foreach_mul_([master.grad for master in masters], self.settings.clip / norm)
         for group in self._adam.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["scale"]
         self._adam.step()
         self.count += 1
         self.write_weights()

@@ -21,6 +21,8 @@ from torch import Tensor
 from coterie.backends.models.loading import load_model
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.optim import PolicyOptimizer, check_schedule
+from coterie.backends.trainers.value_head import NAME as VALUE_HEAD
+from coterie.backends.trainers.value_head import value_head
 from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
 from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, MissingExtra
@@ -72,6 +74,10 @@ class Policy:
     """The CausalLM that a forward goes through: its own, or the base that it shares."""
     scorer: Scorer
     adapter: str | None = None
+    value_head: torch.nn.Parameter | None = None
+    """Shape (H,), where values are needed; outside the model."""
+    value_rate: float | None = None
+    """The head's learning rate; None: the policy's."""
     optimizer: PolicyOptimizer | None = None
     version: int = 0
 
@@ -82,19 +88,24 @@ class Policy:
         return self.start.peft if shares else self.model
 
     def own(self) -> dict[str, torch.nn.Parameter]:
-        """Its weights: the adapter's for `lora`, all for the others; names free of PEFT's."""
+        """Its part of a model: the adapter's weights for `lora`, all for the others; names free of PEFT's."""
         if self.adapter is None:
             return plain_parameters(self.model)
         return adapter_parameters(self.model, self.adapter)
 
+    def weights(self) -> dict[str, torch.nn.Parameter]:
+        """All of its weights: those of the model, and the value head where there is one."""
+        return self.own() if self.value_head is None else {**self.own(), VALUE_HEAD: self.value_head}
+
     def digest(self) -> str:
-        """sha256 over names, dtypes, shapes and bytes of its own weights."""
-        return digest(self.own())
+        """sha256 over names, dtypes, shapes and bytes of its weights."""
+        return digest(self.weights())
 
     def renew_optimizer(self) -> None:
         """A fresh optimiser over the weights as they are."""
         if self.config.train != "none":
-            self.optimizer = PolicyOptimizer(self.own(), self.config.optimizer)
+            rates = {} if self.value_rate is None else {VALUE_HEAD: self.value_rate}
+            self.optimizer = PolicyOptimizer(self.weights(), self.config.optimizer, rates)
 
     @contextmanager
     def scoring(self) -> Iterator[Scorer]:
@@ -173,6 +184,9 @@ class Plan:
     budget: int
     checkpointing: bool
     references: bool
+    values: bool
+    """Whether trained policies have value heads."""
+    value_rate: float | None
 
 
 def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[Start], dict[str, Policy]]:
@@ -223,6 +237,8 @@ def _set_up_start(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[Star
             adapter = adapter_name(name)
         assert scorer is not None
         members[name] = Policy(name, member, start, model, scorer, adapter)
+        if plan.values and member.train != "none":
+            members[name].value_head, members[name].value_rate = value_head(model), plan.value_rate
         members[name].renew_optimizer()
     return start, members
 

@@ -1,7 +1,8 @@
 """The torch trainer's state in a folder: safetensors and one JSON file, restored bit for bit.
 
 state.json                              versions, step counts, which files belong to whom
-policies/<policy>.safetensors           its own weights: all, or its adapter's; none for `train: none`
+policies/<policy>.safetensors           its own weights: all, or its adapter's, and its value head where it
+                                        has one; no file for `train: none`
 policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
 starts/<policy>.safetensors             frozen starting weights that can't be read from anywhere else
 """
@@ -31,7 +32,7 @@ def save(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) 
     """Write everything that `load` needs; the folder is made."""
     for name, policy in policies.items():
         if policy.optimizer is not None:
-            _write(_weights_file(folder, name), policy.own())
+            _write(_weights_file(folder, name), policy.weights())
             _write(_optimizer_file(folder, name), policy.optimizer.state())
     for start in starts:
         if start.frozen is not None and start.made:
@@ -41,6 +42,7 @@ def save(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) 
         "policies": {
             name: {
                 "train": policy.config.train,
+                "value_head": policy.value_head is not None,
                 "version": policy.version,
                 "optimizer_steps": policy.optimizer.count if policy.optimizer is not None else 0,
             }
@@ -70,13 +72,15 @@ def load(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) 
           {n: p.config.train for n, p in policies.items()}, folder)  # fmt: skip
     _same("starts", {n: s["policies"] for n, s in state["starts"].items()},
           {s.name: list(s.policies) for s in starts}, folder)  # fmt: skip
+    _same("value heads", {n: s.get("value_head", False) for n, s in state["policies"].items()},
+          {n: p.value_head is not None for n, p in policies.items()}, folder)  # fmt: skip
     for start in starts:
         _load_start(folder, start, state["starts"][start.name])
     for name, policy in policies.items():
         saved = state["policies"][name]
         policy.version = saved["version"]
         if policy.optimizer is not None:
-            fill(policy.own(), _weights_file(folder, name))
+            fill(policy.weights(), _weights_file(folder, name))
             where = _optimizer_file(folder, name)
             policy.optimizer.restore(_read(where), saved["optimizer_steps"], str(where))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,17 +15,20 @@ from pydantic import Field
 from torch import Tensor
 
 from coterie.backends.trainers import torch_state
+from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
-from coterie.backends.trainers.optim import Taken
+from coterie.backends.trainers.meter import Meter
 from coterie.backends.trainers.policies import Plan, Policy, Start, set_up
+from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
+from coterie.backends.trainers.value_head import ValueSettings, value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.batching import minibatches, token_coefficients
 from coterie.core.config import PluginConfig, WarmStart
 from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import Demonstration, TokenBatch, TrainerContext
+from coterie.core.protocols import Demonstration, TrainerContext
 from coterie.core.threads import compute
 from coterie.core.types import Key, Metrics, Sample, Weights
 
@@ -54,6 +56,7 @@ class TorchTrainer(Plugin):
             False, description="Recompute activations: less memory, more time."
         )
         device: str = Field("auto", description="`auto`, or what torch calls it: cpu, cuda, cuda:1.")
+        value: ValueSettings = ValueSettings()
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
@@ -63,6 +66,13 @@ class TorchTrainer(Plugin):
         self._turn = threading.Lock()
 
     async def open(self, ctx: TrainerContext) -> None:
+        values = "values" in ctx.needs
+        if "value" in self.config.model_fields_set and not values:
+            raise ConfigError(
+                "`value` is set, and nothing reads it: neither the estimator nor the loss needs values",
+                path="trainer.value",
+                mend="set algorithm=gae, or drop the table",
+            )
         self._ctx = ctx
         self._device = _device(self.config.device)
         plan = Plan(
@@ -73,6 +83,8 @@ class TorchTrainer(Plugin):
             budget=self.config.micro_tokens,
             checkpointing=self.config.gradient_checkpointing,
             references="ref_logprobs" in ctx.needs,
+            values=values,
+            value_rate=self.config.value.learning_rate,
         )
         self._starts, self._policies = await compute(set_up, ctx.policies, plan)
 
@@ -88,14 +100,23 @@ class TorchTrainer(Plugin):
             by trained policy: `samples`, `tokens`, `optimizer_steps`, `skipped_steps`, and where samples had
             trained tokens `loss` and `grad_norm` (means over the optimiser steps), token means of `entropy`
             and of the loss's own metrics, and the last `learning_rate`.
+
+            `mismatch`, `mismatch_max` (|log current - log behaviour| in nats, mean and largest) and
+            `mismatch_kl` (its k3 estimate) are of the first optimiser step, whose weights are still those
+            that sampled: what they say is how far the engine's numbers are from the trainer's. Samples of
+            other versions are left out of the three and counted as `stale_samples`.
+
+            With value targets: `value` and `value_loss` (token means, the latter before its coefficient),
+            `value_clipped` (a share of the tokens) and `explained_variance` (by the samples' own values).
+
+        Raises:
+            ValueError: samples are of another policy, of one that isn't trained, or lack notes.
         """
         for name, rows in samples.items():
             policy = self._policy(name)
-            wrong = next((row for row in rows if row.policy != name), None)
-            if wrong is not None:
-                raise ValueError(f"{wrong.key.text()} is a sample of '{wrong.policy}', given to '{name}'")
-            if rows and policy.optimizer is None:
-                raise ValueError(f"policy '{name}' is not trained (train: none), and was given samples")
+            check_samples(
+                name, rows, trained=policy.optimizer is not None, values=policy.value_head is not None
+            )
         return await compute(self._update, samples, step)
 
     def _update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
@@ -104,7 +125,8 @@ class TorchTrainer(Plugin):
             return {name: self._update_policy(name, samples.get(name, ()), step) for name in trained}
 
     def _update_policy(self, name: str, samples: Sequence[Sample], step: int) -> Metrics:
-        policy, meter = self._policies[name], Meter(samples)
+        policy = self._policies[name]
+        meter = Meter(samples, policy.version)
         place = f"{policy.name}/{step}"
         with policy.training(seed64(self._ctx.seed, place, "dropout")) as scorer:
             for epoch in range(self.config.epochs):
@@ -118,71 +140,84 @@ class TorchTrainer(Plugin):
         return meter.metrics()
 
     def _optimiser_step(self, policy: Policy, scorer: Scorer, batch: Sequence[Sample], meter: Meter) -> None:
-        coefficients = token_coefficients(batch, self._ctx.loss.length)
+        objective = self._ctx.loss
+        coefficients = token_coefficients(
+            batch, objective.length, getattr(objective, "length_constant", None)
+        )
         if policy.optimizer is None or not any(row.any() for row in coefficients):
             return
         total = 0.0
         for indices in scorer.plan(batch):
             rows = [batch[index] for index in indices]
-            loss = self._loss(scorer, rows, [coefficients[index] for index in indices], meter)
+            loss = self._loss(policy, scorer, rows, [coefficients[index] for index in indices], meter)
             loss.backward()
             policy.optimizer.absorb()
             total += float(loss.detach())
         meter.stepped(total, policy.optimizer.step())
 
     def _loss(
-        self, scorer: Scorer, rows: Sequence[Sample], coefficients: Sequence[np.ndarray], meter: Meter
+        self,
+        policy: Policy,
+        scorer: Scorer,
+        rows: Sequence[Sample],
+        coefficients: Sequence[np.ndarray],
+        meter: Meter,
     ) -> Tensor:
         """This micro-batch's part of the minibatch's loss."""
         objective = self._ctx.loss
-        scores = scorer(rows, entropy_slope=objective.entropy > 0)
-        like = scores.logprobs
-        reference = None
-        if all("ref_logprobs" in row.extras for row in rows):
-            reference = _trained(rows, [row.extras["ref_logprobs"] for row in rows], like)
-        surrogate = objective(
-            torch,
-            TokenBatch(
-                logprobs=like,
-                behaviour=_trained(rows, [row.logprobs for row in rows], like),
-                advantages=_trained(rows, [row.advantages for row in rows], like),
-                ref_logprobs=reference,
-            ),
+        aimed = any("targets" in row.extras for row in rows)
+        scores = scorer(
+            rows, entropy_slope=objective.entropy > 0, value_head=policy.value_head if aimed else None
         )
-        share = _trained(rows, coefficients, like)
+        tokens = token_batch(rows, scores.logprobs)
+        surrogate = objective(torch, tokens)
+        share = flat(rows, coefficients, scores.logprobs)
         loss = (share * surrogate.value).sum()
         if objective.entropy > 0:
             loss = loss - objective.entropy * (share * scores.entropy).sum()
+        if scores.values is not None:
+            loss = loss + self._value_loss(rows, scores.values, share, meter)
         meter.seen({"entropy": scores.entropy, **surrogate.metrics})
+        meter.compared(rows, tokens)
         return loss
+
+    def _value_loss(self, rows: Sequence[Sample], values: Tensor, share: Tensor, meter: Meter) -> Tensor:
+        """The part of the rows that have targets; the others' values are free."""
+        settings = self.config.value
+        aimed = [np.full(int(row.loss_mask.sum()), "targets" in row.extras) for row in rows]
+        at = torch.from_numpy(np.concatenate(aimed)).to(values.device)
+        rows = [row for row in rows if "targets" in row.extras]
+        old, targets = (
+            flat(rows, [row.extras[name] for row in rows], values) for name in ("values", "targets")
+        )
+        lost, clipped = value_loss(values[at], old, targets, settings.clip)
+        meter.seen({"value": values[at], "value_loss": lost, "value_clipped": clipped})
+        return settings.coefficient * (share[at] * lost).sum()
 
     # ------------------------------------------------------------------------------------------ the rest
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
-        """`ref_logprobs`: log-probs of the trained tokens under the weights that the policy started with.
+        """A number for every trained token.
+
+        - `ref_logprobs`: log-probs under the weights that the policy started with.
+        - `old_logprobs`: under its present weights, as it plays.
+        - `values`: V of the state before the token; 0 for a policy with `train: none`, which learns none.
 
         Returns:
-            by sample key: float32, shape (trained tokens,), at the sample's temperature.
+            by sample key: float32, shape (trained tokens,); log-probs at the sample's temperature.
         """
-        if what != "ref_logprobs":
-            raise ConfigError(f"trainer 'torch' has no {what}", path="trainer", why="it gives ref_logprobs")
+        check_annotation(what)
         by_policy: dict[str, list[Sample]] = {}
         for sample in samples:
             self._policy(sample.policy)
             by_policy.setdefault(sample.policy, []).append(sample)
-        return await compute(self._annotate, by_policy)
+        return await compute(self._annotate, by_policy, what)
 
-    def _annotate(self, by_policy: Mapping[str, Sequence[Sample]]) -> dict[Key, np.ndarray]:
+    def _annotate(self, by_policy: Mapping[str, Sequence[Sample]], what: str) -> dict[Key, np.ndarray]:
         found: dict[Key, np.ndarray] = {}
         for name, samples in by_policy.items():
-            with self._turn, torch.no_grad(), self._policies[name].reference() as scorer:
-                values = [np.zeros(0, np.float32)] * len(samples)
-                for indices in scorer.plan(samples):
-                    rows = [samples[index] for index in indices]
-                    counts = [int(row.loss_mask.sum()) for row in rows]
-                    parts = scorer(rows).logprobs.float().split(counts)
-                    for index, part in zip(indices, parts, strict=True):
-                        values[index] = part.cpu().numpy()
+            with self._turn:
+                values = annotated(self._policies[name], samples, what)
             for sample, value in zip(samples, values, strict=True):
                 before = found.get(sample.key)
                 found[sample.key] = value if before is None else np.concatenate([before, value])
@@ -243,57 +278,6 @@ class TorchTrainer(Plugin):
                 f"there is no policy '{name}'", path="policies", mend=did_you_mean(name, self._policies)
             )
         return self._policies[name]
-
-
-class Meter:
-    """Sums over an update: token means of the loss's metrics, means over optimiser steps of the rest."""
-
-    def __init__(self, samples: Sequence[Sample]) -> None:
-        self.steps = self.skipped = 0
-        self._samples = len(samples)
-        self._tokens = sum(int(sample.loss_mask.sum()) for sample in samples)
-        self._sums: dict[str, Tensor] = {}
-        self._counts: dict[str, int] = {}
-        self._losses: list[float] = []
-        self._norms: list[float] = []
-        self._rate = math.nan
-
-    def seen(self, values: Mapping[str, Tensor]) -> None:
-        """Per-token quantities of one micro-batch, shape (N,)."""
-        for name, value in values.items():
-            total = value.detach().double().sum()
-            self._sums[name] = self._sums[name] + total if name in self._sums else total
-            self._counts[name] = self._counts.get(name, 0) + len(value)
-
-    def stepped(self, loss: float, taken: Taken) -> None:
-        self._losses.append(loss)
-        self._rate = taken.learning_rate
-        if taken.skipped:
-            self.skipped += 1
-        else:
-            self.steps += 1
-            self._norms.append(taken.norm)
-
-    def metrics(self) -> Metrics:
-        found = {
-            "samples": float(self._samples),
-            "tokens": float(self._tokens),
-            "optimizer_steps": float(self.steps),
-            "skipped_steps": float(self.skipped),
-        }
-        found.update({name: float(total) / self._counts[name] for name, total in self._sums.items()})
-        if self._losses:
-            found["loss"] = sum(self._losses) / len(self._losses)
-            found["learning_rate"] = self._rate
-        if self._norms:
-            found["grad_norm"] = sum(self._norms) / len(self._norms)
-        return found
-
-
-def _trained(rows: Sequence[Sample], arrays: Sequence[np.ndarray], like: Tensor) -> Tensor:
-    """Per-token arrays of rows, shape (T,) each, cut to trained tokens and joined: shape (N,)."""
-    values = np.concatenate([array[row.loss_mask] for row, array in zip(rows, arrays, strict=True)])
-    return torch.from_numpy(values).to(device=like.device, dtype=like.dtype)
 
 
 def _device(name: str) -> torch.device:

@@ -135,6 +135,34 @@ def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(
     torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("kind", "settings", "packing"),
+    [
+        ("Qwen3", {}, True),
+        ("Qwen3", {}, False),
+        ("Granite", {"logits_scaling": 3.0}, True),
+        ("Gemma2", {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8}, False),
+    ],
+)
+def test_values_are_of_the_last_hidden_states_by_every_way(
+    kind: str, settings: dict[str, Any], packing: bool
+) -> None:
+    found, rows = model(kind, **settings), samples(groups=3)
+    head = torch.randn(SIZES["hidden_size"], dtype=torch.float64, requires_grad=True)
+    wanted = []
+    for row in rows:
+        hidden = found.model(torch.from_numpy(row.token_ids)[None]).last_hidden_state[0]
+        wanted.append(hidden[torch.from_numpy(row.loss_mask.nonzero()[0]) - 1] @ head)
+    scorer = Scorer(found, packing=packing, budget=10_000, name="p")
+    with scorer.session():
+        (indices,) = scorer.plan(rows)
+        scores = scorer([rows[index] for index in indices], value_head=head)
+        alone = scorer.values([rows[index] for index in indices], head)
+        assert scorer(rows).values is None
+    torch.testing.assert_close(scores.values, torch.cat([wanted[index] for index in indices]))
+    torch.testing.assert_close(alone, scores.values)
+
+
 def test_the_models_attention_is_as_it_was_afterwards() -> None:
     found = model()
     scored(found, samples(groups=1))

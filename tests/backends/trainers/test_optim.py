@@ -74,6 +74,18 @@ def test_betas_and_eps_are_the_settings() -> None:
     assert weight.item() == pytest.approx(-0.05 - 0.1 * mean / (math.sqrt(square) + 1.0))
 
 
+def test_a_weight_may_have_a_rate_of_its_own_on_the_common_schedule() -> None:
+    slow, quick = parameter(0.0), parameter(0.0)
+    optimizer = PolicyOptimizer(
+        {"slow": slow, "quick": quick}, settings(learning_rate=0.1, warmup_steps=2), {"quick": 0.5}
+    )
+    for wanted in ((-0.05, -0.25), (-0.15, -0.75)):
+        slow.grad, quick.grad = torch.tensor([[1.0]]), torch.tensor([[1.0]])
+        taken = optimizer.step()
+        assert (slow.item(), quick.item()) == pytest.approx(wanted, rel=1e-5)
+    assert taken.learning_rate == 0.1
+
+
 def test_gradients_are_clipped_to_the_global_norm() -> None:
     first, second = parameter(0.0), parameter(0.0)
     optimizer = PolicyOptimizer({"a": first, "b": second}, settings(clip=0.5, eps=1e-3))

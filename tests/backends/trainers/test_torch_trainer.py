@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from dataclasses import replace
 from typing import Any
@@ -15,16 +14,14 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.trainers import torch_trainer
-from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.core.batching import token_coefficients
 from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Surrogate, TokenBatch
+from coterie.core.types import Span
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.plugins.losses.reinforce import Reinforce
 from tests.backends.trainers.tiny import (
-    gradients,
     in_float64,
     independent_logprobs,
     opened,
@@ -32,106 +29,17 @@ from tests.backends.trainers.tiny import (
     sample,
     samples,
     update,
+    with_old,
+    with_reference,
+    with_targets,
 )  # fmt: skip
 
 pytestmark = pytest.mark.torch
-
-LOSSES = [
-    (PPOClip, {}),
-    (PPOClip, {"length": "sequence_mean", "kl": 0.1, "entropy": 0.05}),
-    (Reinforce, {"entropy": 0.1}),
-]
 
 
 @pytest.fixture(autouse=True)
 def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
-
-
-def with_reference(rows: list) -> list:
-    rng = np.random.default_rng(7)
-    found = []
-    for row in rows:
-        reference = row.logprobs + 0.1 * row.loss_mask * rng.normal(size=len(row.logprobs))
-        found.append(replace(row, extras={"ref_logprobs": reference.astype(np.float32)}))
-    return found
-
-
-def gradient_of_update(
-    monkeypatch: pytest.MonkeyPatch, rows: list, loss: Any, **settings: Any
-) -> tuple[dict, dict]:
-    """The summed gradients that reach the optimiser, and the update's metrics."""
-    trainer = opened({"p": policy()}, loss, **settings)
-    owner = trainer._policies["p"]
-    seen: dict[str, torch.Tensor] = {}
-    original = owner.optimizer.step
-
-    def step() -> Any:
-        seen.update(gradients(owner.model))
-        return original()
-
-    monkeypatch.setattr(owner.optimizer, "step", step)
-    metrics = update(trainer, {"p": rows})["p"]
-    return seen, metrics
-
-
-def gradient_by_hand(rows: list, loss: Any) -> tuple[dict, float]:
-    """The same, from the plain model, one row at a time, all in one graph."""
-    model = opened({"p": policy()})._policies["p"].model
-    total = torch.zeros((), dtype=torch.float64)
-    for row, coefficient in zip(rows, token_coefficients(rows, loss.length), strict=True):
-        at = torch.from_numpy(row.loss_mask)
-        logprobs = independent_logprobs(model, row)
-        tokens = TokenBatch(
-            logprobs=logprobs,
-            behaviour=torch.from_numpy(row.logprobs)[at].double(),
-            advantages=torch.from_numpy(row.advantages)[at].double(),
-            ref_logprobs=torch.from_numpy(row.extras["ref_logprobs"])[at].double() if row.extras else None,
-        )
-        share = torch.from_numpy(coefficient)[at].double()
-        total = total + (share * loss(torch, tokens).value).sum()
-        logits = model(torch.from_numpy(row.token_ids)[None]).logits[0, :-1] / row.temperature
-        entropy = torch.distributions.Categorical(logits=logits).entropy()[at[1:]]
-        total = total - loss.entropy * (share * entropy).sum()
-    total.backward()
-    return gradients(model), float(total.detach())
-
-
-@pytest.mark.parametrize(("kind", "settings"), LOSSES)
-@pytest.mark.parametrize(
-    "how", [{}, {"packing": False}, {"micro_tokens": 70}, {"micro_tokens": 1, "packing": False}]
-)
-def test_the_gradient_is_the_loss_by_hand_whatever_the_split(
-    monkeypatch: pytest.MonkeyPatch, kind: type, settings: dict, how: dict
-) -> None:
-    rows = with_reference(samples(groups=3, temperatures=(1.0, 0.8)))
-    loss = kind(kind.Config(**settings))
-    wanted, value = gradient_by_hand(rows, loss)
-    found, metrics = gradient_of_update(monkeypatch, rows, loss, **how)
-    assert set(found) == set(wanted)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-9)
-    assert metrics["loss"] == pytest.approx(value, abs=1e-9)
-    norm = math.sqrt(sum(float(gradient.square().sum()) for gradient in wanted.values()))
-    assert metrics["grad_norm"] == pytest.approx(norm)
-
-
-def test_gradient_checkpointing_changes_no_gradient_and_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = samples(groups=2)
-    wanted, _ = gradient_of_update(monkeypatch, rows, PPOClip())
-    found, _ = gradient_of_update(monkeypatch, rows, PPOClip(), gradient_checkpointing=True)
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-9)
-    calls: list[int] = []
-    trainer = opened({"p": policy()}, gradient_checkpointing=True)
-    layer = trainer._policies["p"].model.model.layers[0]
-    recompute = layer._gradient_checkpointing_func
-    layer._gradient_checkpointing_func = lambda *args, **kwargs: (
-        calls.append(1),
-        recompute(*args, **kwargs),
-    )[1]
-    update(trainer, {"p": rows})
-    assert calls and not layer.training
 
 
 def test_metrics_are_token_means_by_hand() -> None:
@@ -152,6 +60,7 @@ def test_metrics_are_token_means_by_hand() -> None:
     assert found["samples"] == len(rows) and found["tokens"] == len(logprobs)
     assert found["optimizer_steps"] == 1 and found["skipped_steps"] == 0
     assert found["learning_rate"] == 1e-2
+    assert not {"value", "value_loss", "explained_variance", "stale_samples"} & set(found)
     assert 0 < found["entropy"] <= math.log(32) + 1e-9
     assert "kl_ref" not in found
     assert "kl_ref" in update(trainer, {"p": with_reference(rows)}, 1)["p"]
@@ -291,57 +200,92 @@ def test_samples_of_another_policy_or_of_an_untrained_one_are_refused() -> None:
         update(trainer, {"r": []})
 
 
+def test_samples_whose_notes_have_gaps_are_refused() -> None:
+    rows = samples()
+    trainer = opened({"p": policy()}, needs=("values",))
+    for some in (with_reference, with_old):
+        with pytest.raises(ValueError, match=r"1 of 12 samples of 'p' carry .*_logprobs: all, or none"):
+            update(trainer, {"p": [*some(rows[:1]), *rows[1:]]})
+    aimed = with_targets(rows)
+    without = [replace(row, extras={"targets": row.extras["targets"]}) for row in aimed]
+    with pytest.raises(ValueError, match="without the values they were made from"):
+        update(trainer, {"p": without})
+    with pytest.raises(ValueError, match="no value head"):
+        update(opened({"p": policy()}), {"p": aimed})
+
+
+class Seen(Plugin):
+    """A loss that keeps what it was shown."""
+
+    Config = PluginConfig
+    needs: tuple[str, ...] = ()
+    length, entropy = "sequence_mean", 0.0
+
+    def __init__(self) -> None:
+        super().__init__(self.Config())
+        self.batches: list[TokenBatch] = []
+
+    def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
+        self.batches.append(tokens)
+        return Surrogate(value=-tokens.logprobs, slope=-xp.ones_like(tokens.logprobs), metrics={})
+
+
+@pytest.mark.parametrize("how", [{}, {"packing": False}, {"micro_tokens": 90}])
+def test_a_loss_is_shown_which_tokens_belong_together(how: dict) -> None:
+    loss = Seen()
+    rows = with_old(with_reference(samples()))
+    longest = max(rows, key=lambda row: int(row.loss_mask.sum()))
+    (span,) = longest.spans
+    middle = longest.prompt_tokens + 3
+    parts = (span._replace(stop=middle), Span(middle, span.stop, span.branch._replace(branch=9), 1.0))
+    rows = [replace(row, spans=parts) if row is longest else row for row in rows]
+    update(opened({"p": policy()}, loss, **how), {"p": rows})
+    assert (len(loss.batches) > 1) == ("micro_tokens" in how)
+    assert sum(tokens.sequences for tokens in loss.batches) == len(rows) + 1
+    by_sequence = {}
+    for tokens in loss.batches:
+        for number in range(tokens.sequences):
+            at = tokens.sequence == number
+            notes = (tokens.behaviour, tokens.advantages, tokens.ref_logprobs, tokens.old)
+            found = tuple(np.asarray(values[at], dtype=np.float32) for values in notes)
+            by_sequence[found[0].tobytes()] = found
+    for row in rows:
+        for part in row.spans:
+            at = np.flatnonzero(row.loss_mask[part.start : part.stop]) + part.start
+            notes = (row.logprobs, row.advantages, row.extras["ref_logprobs"], row.extras["old_logprobs"])
+            for array, found in zip(notes, by_sequence.pop(row.logprobs[at].tobytes()), strict=True):
+                np.testing.assert_array_equal(found, array[at])
+    assert not by_sequence
+
+
+def test_notes_that_samples_dont_carry_are_absent() -> None:
+    loss = Seen()
+    update(opened({"p": policy()}, loss), {"p": samples()})
+    assert loss.batches[0].ref_logprobs is None and loss.batches[0].old is None
+
+
+def test_the_constant_of_a_length_rule_is_the_losss() -> None:
+    losses = [
+        update(opened({"p": policy()}, Reinforce(Reinforce.Config(length="constant", length_constant=n))),
+               {"p": samples()})["p"]["loss"]
+        for n in (8, 16)
+    ]  # fmt: skip
+    assert losses[0] == pytest.approx(2 * losses[1])
+
+
 def test_settings_that_nothing_reads_are_refused() -> None:
     with pytest.raises(ConfigError, match="nothing reads it"):
         opened({"p": policy("full", lora={"rank": 2})})
     with pytest.raises(ConfigError, match="horizon"):
         opened({"p": policy(optimizer={"schedule": "linear"})})
+    with pytest.raises(ConfigError, match=r"trainer\.value: .* nothing reads it"):
+        opened({"p": policy()}, value={"clip": None})
 
 
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(ConfigError, match="no device"):
         torch_trainer._device("cuda:99")
     assert torch_trainer._device("auto").type in ("cpu", "cuda")
-
-
-# ------------------------------------------------------------------------------------------------ references
-
-
-def annotate(trainer: TorchTrainer, rows: list) -> dict:
-    return asyncio.run(trainer.annotate(rows, "ref_logprobs"))
-
-
-@pytest.mark.parametrize("train", ["full", "lora", "none"])
-def test_reference_log_probs_are_those_of_the_starting_weights(train: str) -> None:
-    configs = {"p": policy(train), "other": policy("lora")}
-    trainer = opened(configs, Reinforce(), needs=("ref_logprobs",))
-    rows = samples(temperatures=(1.0, 0.6))
-    start = opened({"p": policy("none")})._policies["p"].model
-    with torch.no_grad():
-        wanted = {row.key: independent_logprobs(start, row).numpy() for row in rows}
-    for step in range(2):
-        update(trainer, {"other": samples("other")} | ({"p": rows} if train != "none" else {}), step)
-    found = annotate(trainer, [*rows, *samples("other", groups=1, seed=5)])
-    assert all(values.dtype == np.float32 for values in found.values())
-    for key, values in wanted.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-6)
-
-
-def test_the_reference_of_a_full_policy_is_kept_only_where_it_is_needed() -> None:
-    trainer = opened({"p": policy()})
-    assert trainer._starts[0].frozen is None
-    with pytest.raises(ConfigError, match="no reference weights"):
-        annotate(trainer, samples())
-    with pytest.raises(ConfigError, match="has no values"):
-        asyncio.run(trainer.annotate(samples(), "values"))
-
-
-def test_parts_of_one_branch_are_joined_in_order() -> None:
-    trainer = opened({"p": policy("none")})
-    first, second = samples(groups=1, siblings=2)
-    apart = annotate(trainer, [first, second])
-    joined = annotate(trainer, [first, replace(second, key=first.key)])
-    np.testing.assert_array_equal(joined[first.key], np.concatenate([apart[first.key], apart[second.key]]))
 
 
 def test_a_loss_of_somebody_else_needs_only_value_and_metrics() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -66,7 +67,7 @@ def opened(
     seed: int = 0,
     **settings: Any,
 ) -> TorchTrainer:
-    trainer = TorchTrainer(TorchTrainer.Config(device="cpu", **settings))
+    trainer = TorchTrainer(TorchTrainer.Config(**{"device": "cpu", **settings}))
     context = TrainerContext(
         policies=policies,
         loss=loss or PPOClip(),
@@ -135,6 +136,43 @@ def samples(
                        temperature=temperatures[len(found) % len(temperatures)], weight=1.0 + 0.5 * branch)
             )  # fmt: skip
     return found
+
+
+def with_reference(rows: Sequence[Sample]) -> list[Sample]:
+    """Reference log-probs near the behaviour's."""
+    rng = np.random.default_rng(7)
+    return [_with(row, ref_logprobs=row.logprobs + 0.1 * rng.normal(size=len(row.logprobs))) for row in rows]
+
+
+def with_old(rows: Sequence[Sample]) -> list[Sample]:
+    """Log-probs of an old policy near the behaviour's."""
+    rng = np.random.default_rng(8)
+    return [_with(row, old_logprobs=row.logprobs + 0.1 * rng.normal(size=len(row.logprobs))) for row in rows]
+
+
+def with_targets(rows: Sequence[Sample], *, without: int = 0) -> list[Sample]:
+    """Values and their targets, of all rows but every `without`th."""
+    rng, found = np.random.default_rng(9), []
+    for number, row in enumerate(rows):
+        values, targets = rng.normal(scale=0.5, size=(2, len(row.token_ids)))
+        found.append(row if without and number % without == 0 else _with(row, values=values, targets=targets))
+    return found
+
+
+def _with(row: Sample, **notes: np.ndarray) -> Sample:
+    masked = {name: np.where(row.loss_mask, values, 0).astype(np.float32) for name, values in notes.items()}
+    return replace(row, extras={**row.extras, **masked})
+
+
+def turn_heads(trainer: TorchTrainer) -> None:
+    """Value heads that say something: a fresh one says 0 of everything."""
+    for found in trainer._policies.values():
+        if found.value_head is not None:
+            torch.nn.init.normal_(found.value_head, std=0.2, generator=torch.Generator().manual_seed(3))
+
+
+def annotate(trainer: TorchTrainer, rows: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
+    return asyncio.run(trainer.annotate(rows, what))
 
 
 def independent_logprobs(model: Any, row: Sample) -> torch.Tensor:

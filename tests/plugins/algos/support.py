@@ -100,6 +100,8 @@ class Forest:
     """By branch (as `place` names it) what was sampled; one token where it isn't told."""
     cut: Sequence[str] = ()
     """Branches that the token limit cut."""
+    aborted: Sequence[str] = ()
+    """Branches whose call the engine lost, though somebody scored their joint."""
     untrained: Sequence[str] = ()
     """Roles whose policy isn't trained."""
     trees: list[Tree] = field(default_factory=list)
@@ -185,7 +187,7 @@ class Forest:
         )
 
     def _action(self, name: str, lost: bool) -> Action:
-        if lost:
+        if lost or name in self.aborted:
             return Action(calls=(), text="", fault=Fault(kind="system", reason="the wire was cut"))
         logprobs = self.logprobs.get(name, (-0.5,))
         finish: Any = "length" if name in self.cut else "stop"

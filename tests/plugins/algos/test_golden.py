@@ -160,12 +160,12 @@ def test_reinforce_pp_baseline_takes_the_tasks_mean_then_the_batchs_deviation():
     scale = math.sqrt(0.609375)
     assert found == pytest.approx(
         {
-            "0:one0": -0.875 / scale,
-            "1:one0": 1.125 / scale,
-            "0.0:one0": -0.875 / scale,
-            "1.0:one0": 1.125 / scale,
-            "u/0:one0": -0.375 / scale,
-            "u/1:one0": 0.625 / scale,
+            "0:one0": -1 / scale,
+            "1:one0": 1 / scale,
+            "0.0:one0": -1 / scale,
+            "1.0:one0": 1 / scale,
+            "u/0:one0": -0.5 / scale,
+            "u/1:one0": 0.5 / scale,
         },
         rel=1e-6,
     )

@@ -166,7 +166,7 @@ def test_the_baseline_variant_pays_no_kl():
 
 @given(st.lists(st.tuples(numbers, numbers, numbers), min_size=1, max_size=4), st.booleans())
 @settings(max_examples=30, deadline=None)
-def test_the_baseline_variant_is_the_batchs_whitening_of_the_groups_centring(tasks, by_token):
+def test_the_baseline_variant_is_the_groups_centring_on_the_batchs_scale(tasks, by_token):
     forest = Forest(logprobs={f"t{i}/1:one0": (-1.0,) * (i + 2) for i in range(len(tasks))})
     for index, scores in enumerate(tasks):
         forest.grow(*(chain(score) for score in scores), task=f"t{index}")
@@ -181,4 +181,4 @@ def test_the_baseline_variant_is_the_batchs_whitening_of_the_groups_centring(tas
     repeats = [len(forest.logprobs.get(at, (0,))) if by_token else 1 for at in centred]
     sample = np.repeat(list(centred.values()), repeats)
     for at, value in centred.items():
-        assert found[at] == pytest.approx((value - sample.mean()) / (sample.std() + 0.1), abs=1e-9)
+        assert found[at] == pytest.approx(value / (sample.std() + 0.1), abs=1e-9)

@@ -132,7 +132,7 @@ def test_turn_weights_are_as_many_as_the_teams_turns():
         ("gae", {"per": "action"}, {"type": "whiten", "scope": "global", "per": "action", "eps": 1e-8}),
         ("gae", {"type": "none"}, {"type": "none"}),
         ("reinforce_pp", {"scope": "role"}, {"type": "whiten", "scope": "role", "per": "token", "ddof": 0}),
-        ("reinforce_pp_baseline", {"per": "action"}, {"type": "whiten", "scope": "global", "per": "action"}),
+        ("reinforce_pp_baseline", {"per": "action"}, {"type": "scale", "scope": "global", "per": "action"}),
     ],
 )
 def test_a_table_changes_the_estimators_own_normaliser_key_by_key(name, told, wanted):

@@ -1,0 +1,165 @@
+"""How large a model is, without its weights: made on torch's meta device, its tensors have no storage."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from coterie.backends.models.loading import (
+    context_of,
+    load_tokenizer,
+    local_folder,
+    made_config,
+    require_torch,
+)
+from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
+from coterie.core.errors import ConfigError, MissingExtra, UserError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelSize:
+    """What a model is made of; numbers, not bytes."""
+
+    parameters: int
+    """Tied ones once; adapters left out."""
+    layers: int
+    hidden: int
+    mlp: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocabulary: int
+    context: int | None
+    """Longest prompt plus completion, in tokens; None: nothing says."""
+    adapters: Mapping[str, int] = field(default_factory=dict)
+    """By policy: parameters of its LoRA adapter."""
+
+    @property
+    def cache(self) -> int:
+        """Numbers that a token leaves in the key/value cache."""
+        return 2 * self.layers * self.kv_heads * self.head_dim
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Blueprint:
+    """The model that some policies start from, on the meta device."""
+
+    modules: Mapping[str, tuple[Any, str | None]]
+    """By policy: its own transformers CausalLM, or the frozen one that `lora` and `none` share, inside a
+    PeftModel where there are adapters; and the name of its adapter."""
+    tokenizer: Any | None
+    """None where the model can be read here and its tokenizer can't."""
+    size: ModelSize
+    dtype: str
+
+
+def blueprint(configs: Mapping[str, PolicyConfig], *, vocabulary: tuple[str, ...]) -> Blueprint:
+    """The model of policies with one start; nothing larger than a configuration and a tokenizer is fetched.
+
+    Args:
+        configs: the policies, which agree in `model`, `revision` and `dtype`.
+        vocabulary: words of the environment and the roles, for `tokenizer: words`.
+
+    Raises:
+        ConfigError: the model can't be read here.
+        MissingExtra: torch, transformers or (for adapters) peft is not installed.
+    """
+    policy, config = next(iter(configs.items()))
+    require_torch(f"policies.{policy}")
+    if isinstance(config.model, ModelInit):
+        tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
+        described = made_config(config.model, tokenizer)
+    else:
+        described = _described(config.model, config.revision, policy)
+        try:
+            tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
+        except UserError:
+            tokenizer = None
+    module = _on_meta(described, config.dtype)
+    size = _size(module, tokenizer)
+    modules = {name: (copy.deepcopy(module), None) for name in configs if configs[name].train == "full"}
+    names = {name: f"policy_{index}" for index, name in enumerate(configs) if configs[name].train == "lora"}
+    frozen = module.requires_grad_(False)
+    if names:
+        frozen = _adapted(module, {names[name]: configs[name].lora or LoraSettings() for name in names})
+        counts = {name: _parameters(frozen, f".{names[name]}.") for name in names}
+        size = replace(size, adapters=counts)
+    shared = {name: (frozen, names.get(name)) for name in configs if name not in modules}
+    return Blueprint(modules={**modules, **shared}, tokenizer=tokenizer, size=size, dtype=config.dtype)
+
+
+def _size(module: Any, tokenizer: Any | None) -> ModelSize:
+    config = module.config.get_text_config()
+    heads = config.num_attention_heads
+    try:
+        context: int | None = context_of(module.config, tokenizer, policy="")
+    except ConfigError:
+        context = None
+    return ModelSize(
+        parameters=_parameters(module),
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
+        heads=heads,
+        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
+        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        vocabulary=config.vocab_size,
+        context=context,
+    )
+
+
+def _parameters(module: Any, part: str = "") -> int:
+    """Parameters whose name has `part` in it."""
+    return sum(parameter.numel() for name, parameter in module.named_parameters() if part in name)
+
+
+def _adapted(module: Any, adapters: Mapping[str, LoraSettings]) -> Any:
+    """PEFT says itself which layers it adapts; by adapter name."""
+    try:
+        import peft
+    except ImportError as error:
+        raise MissingExtra("peft", "torch", needed_by="train: lora") from error
+    import torch
+
+    adapted = None
+    for name, lora in adapters.items():
+        settings = peft.LoraConfig(r=lora.rank, target_modules=lora.target_modules, task_type="CAUSAL_LM")
+        with torch.device("meta"):
+            if adapted is None:
+                adapted = peft.get_peft_model(module, settings, adapter_name=name)
+            else:
+                adapted.add_adapter(name, settings)
+    return adapted
+
+
+def _on_meta(described: Any, dtype: str) -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(described, dtype=getattr(torch, dtype)).eval()
+
+
+def _described(source: str, revision: str | None, policy: str) -> Any:
+    """The model's configuration: a folder's, the one in the hub's cache, or the hub's."""
+    from transformers import AutoConfig
+
+    path = f"policies.{policy}.model"
+    folder = local_folder(source, path)
+    try:
+        if folder is not None:
+            return AutoConfig.from_pretrained(str(folder))
+        try:
+            return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True)
+        except OSError:
+            return AutoConfig.from_pretrained(source, revision=revision)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        said = str(error).strip().splitlines()
+        raise ConfigError(
+            f"{source} can't be read here",
+            path=path,
+            why=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
+            mend="download the model, or name a folder that holds its config.json",
+        ) from error

@@ -1,0 +1,98 @@
+"""What an update says of itself."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.backends.trainers.optim import Taken
+from coterie.backends.trainers.value_head import explained_variance
+from coterie.core.protocols import TokenBatch
+from coterie.core.types import Metrics, Sample
+
+_WIDEST = 20.0
+"""Log-ratios are cut here before they are exponentiated, as in the losses."""
+
+
+class Meter:
+    """Sums over an update: token means of the loss's metrics, means over optimiser steps of the rest.
+
+    Args:
+        samples: of the whole update.
+        version: of the policy before it.
+    """
+
+    def __init__(self, samples: Sequence[Sample], version: int) -> None:
+        self.steps = self.skipped = 0
+        self._version = version
+        self._counted: Metrics = {
+            "samples": float(len(samples)),
+            "tokens": float(sum(int(sample.loss_mask.sum()) for sample in samples)),
+        }
+        stale = sum(sample.version != version for sample in samples)
+        if stale:
+            self._counted["stale_samples"] = float(stale)
+        explained = explained_variance(samples)
+        if explained is not None:
+            self._counted["explained_variance"] = explained
+        self._sums: dict[str, Tensor] = {}
+        self._counts: dict[str, int] = {}
+        self._worst: Tensor | None = None
+        self._losses: list[float] = []
+        self._norms: list[float] = []
+        self._rate = math.nan
+
+    def seen(self, values: Mapping[str, Tensor]) -> None:
+        """Per-token quantities of one micro-batch, shape (N,)."""
+        for name, value in values.items():
+            total = value.detach().double().sum()
+            self._sums[name] = self._sums[name] + total if name in self._sums else total
+            self._counts[name] = self._counts.get(name, 0) + len(value)
+
+    def compared(self, rows: Sequence[Sample], tokens: TokenBatch) -> None:
+        """How far the engine is from the trainer, from a micro-batch of the first optimiser step.
+
+        Its weights are those that sampled, so that its log-probs should be the behaviour's; no other
+        forward is needed. Tokens of other versions are left out: their difference is staleness. (A LoRA
+        adapter's dropout counts as a mismatch too: it is one.)
+        """
+        fresh = np.array([row.version == self._version for row in rows])
+        if self._losses or not fresh.any():
+            return
+        difference = (tokens.logprobs.detach() - tokens.behaviour).double()
+        if not fresh.all():
+            at = np.repeat(fresh, [int(row.loss_mask.sum()) for row in rows])
+            difference = difference[torch.from_numpy(at).to(difference.device)]
+        bounded = difference.clamp(-_WIDEST, _WIDEST)
+        self.seen({"mismatch": difference.abs(), "mismatch_kl": bounded.exp() - 1.0 - bounded})
+        worst = difference.abs().max()
+        self._worst = worst if self._worst is None else torch.maximum(self._worst, worst)
+
+    def stepped(self, loss: float, taken: Taken) -> None:
+        self._losses.append(loss)
+        self._rate = taken.learning_rate
+        if taken.skipped:
+            self.skipped += 1
+        else:
+            self.steps += 1
+            self._norms.append(taken.norm)
+
+    def metrics(self) -> Metrics:
+        found = {
+            **self._counted,
+            "optimizer_steps": float(self.steps),
+            "skipped_steps": float(self.skipped),
+        }
+        found.update({name: float(total) / self._counts[name] for name, total in self._sums.items()})
+        if self._worst is not None:
+            found["mismatch_max"] = float(self._worst)
+        if self._losses:
+            found["loss"] = sum(self._losses) / len(self._losses)
+            found["learning_rate"] = self._rate
+        if self._norms:
+            found["grad_norm"] = sum(self._norms) / len(self._norms)
+        return found

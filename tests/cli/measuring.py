@@ -1,0 +1,90 @@
+"""What a run really holds: the bytes of live tensors, and of what comes and goes within a step."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import NamedTuple
+
+import torch
+from transformers import DynamicCache
+
+from coterie.backends.engines.lean_cache import Bucket
+from coterie.backends.trainers.optim import PolicyOptimizer
+from coterie.core.loop import train
+
+
+class Held(NamedTuple):
+    """Bytes."""
+
+    staying: int
+    """Of all storages that are alive when the step is over and were not before the run was opened: weights,
+    adapters, reference, masters, moments, the engine's copies."""
+    gradients: int
+    """The most when a backward pass is over, before it is added to the masters."""
+    cache: int
+    """The most that the decoder's key/value caches take at once."""
+
+
+def held_by(run, monkeypatch) -> Held:
+    """Open a composed run, take its steps, and measure."""
+    peaks = {"gradients": 0, "cache": 0}
+    buckets: weakref.WeakSet[Bucket] = weakref.WeakSet()
+
+    def seen(what, tensors):
+        peaks[what] = max(peaks[what], sum(storages(tensors).values()))
+
+    def caching(method):
+        def wrapped(self, *arguments, **named):
+            method(self, *arguments, **named)
+            buckets.add(self)
+            names = ("keys", "values", "own_keys", "own_values")
+            seen("cache", [getattr(bucket, name) for bucket in buckets for name in names])
+
+        return wrapped
+
+    def updating(method):
+        def wrapped(self, *arguments, **named):
+            found = method(self, *arguments, **named)
+            kept = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
+            seen("cache", [tensor for tensor in kept if tensor is not None])
+            return found
+
+        return wrapped
+
+    def absorbing(method):
+        def wrapped(self):
+            owners = (*self._weights.values(), *self.masters().values())
+            seen("gradients", [owner.grad for owner in owners if owner.grad is not None])
+            method(self)
+
+        return wrapped
+
+    monkeypatch.setattr(Bucket, "reserve", caching(Bucket.reserve))
+    monkeypatch.setattr(DynamicCache, "update", updating(DynamicCache.update))
+    monkeypatch.setattr(PolicyOptimizer, "absorb", absorbing(PolicyOptimizer.absorb))
+
+    async def go() -> int:
+        before = storages(live())
+        run.trackers = {}
+        try:
+            await run.open()
+            await train(run)
+            after = storages(live())
+            return sum(size for place, size in after.items() if before.get(place) != size)
+        finally:
+            await run.close()
+
+    return Held(asyncio.run(go()), peaks["gradients"], peaks["cache"])
+
+
+def live() -> list[torch.Tensor]:
+    """Every tensor that has storage."""
+    gc.collect()
+    return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor) and not one.is_meta]
+
+
+def storages(tensors) -> dict[int, int]:
+    """Address -> bytes, each storage once."""
+    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}

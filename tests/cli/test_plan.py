@@ -1,0 +1,234 @@
+"""`coterie plan`: what it says, what it refuses, and that its memory is what a run takes."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.support import TABULAR, coterie, process
+from tests.cli.test_wrong_input import WITHOUT_TORCH, refused
+
+CROSS = (
+    *("team.order=[[planner, executor]]", "sampler.pairing=cross", "sampler.expand=all"),
+    *("sampler.branches=4", "algorithm=magrpo", "env.team=potential"),
+)
+
+
+def planned(*words):
+    done = coterie("plan", *words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+# ----------------------------------------------------------------------------------------------------- counts
+
+
+def test_counts_by_step_and_policy_without_torch():
+    done = process("plan", TABULAR, "--json", code=WITHOUT_TORCH)
+    assert done.returncode == 0, done.stderr
+    plan = json.loads(done.stdout)
+    assert plan["step"] == {
+        "tasks": 8,
+        "trees": 8,
+        "generations": 8 * 2 * 2 * 4,  # tasks, turns, roles, branches
+        "joints": 8 * 2 * 2 * 4,
+        "leaves": 8,
+        "outside_calls": {},
+    }
+    shared = plan["policies"]["shared"]
+    assert shared["generated_tokens"] == 128 * 3 and shared["prompts"] == 8 * 2 * 2
+    assert shared["samples"] == 128 and shared["optimizer_steps"] == 1
+    assert shared["memory"] is None and plan["memory"]["peak"] == 0, "tables have no tensors"
+    assert plan["saturates_first"] == {"what": "generations", "share": 128 / 20_000}
+
+
+def test_overrides_and_scales_count():
+    plan = planned("quickstart", "schedule.tasks_per_step=7", "sampler.branches=3")
+    assert plan["step"]["generations"] == 7 * 3 * 2 * 3
+    assert planned("plan_path", "--scale", "smoke")["step"]["tasks"] == 4
+
+
+def test_a_tree_past_the_bound_is_refused_unless_told_yes():
+    tree = ("team.max_turns=4", "schedule.tasks_per_step=1", *CROSS)
+    refused(coterie("plan", TABULAR, *tree), "34,952 generations", "20,000", "65,536 leaves", "--yes")
+    plan = planned(TABULAR, *tree, "--yes")
+    assert plan["step"]["leaves"] == 4 ** (2 * 4)
+    assert plan["saturates_first"] == {"what": "generations", "share": 34_952 / 20_000}
+
+
+def test_a_tree_of_astronomical_size_is_told_by_its_magnitude():
+    tree = ("team.max_turns=2000", *CROSS)
+    refused(coterie("plan", TABULAR, *tree), "10^2")
+    done = coterie("plan", TABULAR, *tree, "--yes")
+    assert done.exit_code == 0 and "10^2409" in done.stdout, done.output
+    assert planned(TABULAR, *tree, "--yes")["step"]["leaves"] is None
+
+
+def test_a_run_past_the_bound_says_so_and_goes_on_and_its_folder_can_be_planned(tmp_path, monkeypatch):
+    monkeypatch.setattr("coterie.core.planning.BOUND", 100)
+    done = coterie("run", TABULAR, "schedule.steps=1", "--out", tmp_path / "run")
+    assert done.exit_code == 0 and "warning: a step has up to 128 generations" in done.stderr, done.output
+    refused(coterie("plan", tmp_path / "run"), "128 generations, and 100 are the bound")
+    assert planned(tmp_path / "run", "--yes")["steps"] == 1
+
+
+def test_wrong_input_is_refused_as_everywhere():
+    refused(coterie("plan", "quickstrat"), "did you mean 'quickstart'?")
+    refused(coterie("plan", TABULAR, "sampler.branchs=2"), "did you mean 'branches'?")
+    assert coterie("plan", TABULAR, "--gpus", "0").exit_code == 2
+
+
+def test_missing_torch_says_what_to_install():
+    refused(process("plan", "quickstart", code=WITHOUT_TORCH), "pip install 'coterie[torch]'")
+
+
+# ----------------------------------------------------------------------------------------------------- models
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A model's configuration, without weights and without a tokenizer: Qwen3-1.7B's sizes."""
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 151936,
+        "hidden_size": 2048,
+        "intermediate_size": 6144,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": True,
+    }
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    return tmp_path
+
+
+@pytest.mark.torch
+def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
+    pytest.importorskip("torch")
+    plan = planned("plan_path", "policies.shared.model=nobody/nothing")
+    assert plan["step"]["generations"] == 128 * 4 * 2 * 4
+    shared = plan["policies"]["shared"]
+    assert shared["unknown"]["what"] == "nobody/nothing can't be read here"
+    assert "download" in shared["unknown"]["mend"]
+    assert shared["memory"] is None and plan["memory"]["peak"] is None and plan["fit"]["one"] is None
+    text = coterie("plan", "plan_path", "policies.shared.model=nobody/nothing").stdout
+    assert "policy shared: unknown: nobody/nothing can't be read here" in text and "mend:" in text
+
+
+@pytest.mark.torch
+def test_a_folders_configuration_is_enough(folder):
+    pytest.importorskip("torch")
+    models = [f"policies.{name}.model={folder}" for name in ("planner", "executor")]
+    plan = planned("plan_path_per_role", *models, "--gpus", "4", "--gpu-memory", "96")
+    planner, executor = (plan["policies"][name] for name in ("planner", "executor"))
+    # queries, keys, values and output of 16 + 8 + 8 + 16 heads; gate, up and down; four norms
+    layer = 2048 * 128 * 48 + 3 * 2048 * 6144 + 2 * 2048 + 2 * 128
+    parameters = 151936 * 2048 + 28 * layer + 2048  # the head is tied to the embedding
+    assert planner["parameters"] == executor["parameters"] == parameters
+    # rank 16 on q, k, v, o, gate, up and down: 16 * (in + out) of each
+    widths = (2048 + 2048) + 2 * (2048 + 1024) + (2048 + 2048) + 3 * (2048 + 6144)
+    adapter = 28 * 16 * widths
+    assert planner["adapter_parameters"] == adapter
+    assert planner["memory"]["weights"] == 2 * parameters, "bf16"
+    assert executor["memory"]["weights"] == 0, "they share one frozen base"
+    for one in (planner["memory"], executor["memory"]):
+        assert one["adapter"] == one["gradients"] == 4 * adapter and one["moments"] == 8 * adapter
+        assert one["masters"] == one["reference"] == 0
+    assert planner["context"] == 40960
+    rows, prompts, answer = 512, 128, 512
+    kept = 2 * 28 * 8 * 128 * 2  # keys and values, layers, heads, their size, bf16
+    assert planner["memory"]["kv"] == kept * (prompts * (40960 - answer) + rows * answer)
+    assert any("tokenizer" in note for note in plan["notes"]), "so prompts fill the context"
+    assert plan["fit"]["gpus"] == 4 and plan["fit"]["gpu_memory"] == 96e9
+    assert plan["saturates_first"]["what"] == "the KV cache"
+    assert not plan["fit"]["one"] and plan["fit"]["least_gpus"] == -(-plan["memory"]["peak"] // int(96e9))
+
+
+@pytest.mark.torch
+def test_tables_for_people(folder):
+    pytest.importorskip("torch")
+    words = ("plan_path", f"policies.shared.model={folder}", "rewards.judge.type=tests.cli.test_plan:Judge")
+    done = coterie("plan", *words, "--gpus", "2")
+    assert done.exit_code == 0, done.output
+    told = " ".join(done.stdout.split())
+    assert "generations 4,096 4,096" in told and "optimiser steps 64 64" in told
+    assert "12,288 outside calls of judge" in told, "three for each joint action"
+    assert "parameters 1,720,574,976" in told and "weights 3.44 GB 3.44 GB" in told
+    assert "of its adapter 17,432,576" in told
+    assert "does not fit a GPU of 80 GB" in told and "spread evenly over 2 GPUs" in told
+    assert "saturates first: the KV cache" in told
+
+
+class Judge:
+    """A source that asks somebody outside."""
+
+    scope, components, weights, policy_fault, calls_per_view = "joint", {"taste": "increment"}, {}, 0.0, 3
+
+    def __init__(self, config, build):
+        pass
+
+    async def score(self, view):
+        return {}
+
+
+# ----------------------------------------------------------------------------------------------------- memory
+
+LORA = ("train=lora", "lora={rank: 4, alpha: 8}", "warm_start=null")
+TWO_ADAPTERS = [f"policies.{name}.{setting}" for name in ("planner", "executor") for setting in LORA]
+AT_ONCE = "team.order=[[planner, executor]]"
+LARGER = (
+    "policies.shared.model={init: qwen3, hidden_size: 64, layers: 2, heads: 4, head_dim: 16, mlp_size: 128}"
+)
+RUNS = {
+    "quickstart": ("quickstart",),
+    "adapters": ("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS),
+    "adapters at once": ("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS, AT_ONCE),
+    "adapters merged": ("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS, "engine.adapters=merged"),
+    "adapters in bf16": (
+        *("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS),
+        *("policies.planner.dtype=bfloat16", "policies.executor.dtype=bfloat16"),
+    ),
+    "a policy each": ("plan_path_per_role", "--scale", "smoke"),
+    "bf16, masters, reference": (
+        *("plan_path", "--scale", "smoke", LARGER, "policies.shared.dtype=bfloat16"),
+        *("loss.kl=0.1", "trainer.micro_tokens=40"),  # several micro-batches: gradients in bf16 beside fp32
+    ),
+    "a value head": (
+        *("plan_path", "--scale", "smoke", LARGER),
+        *("env.team=potential", "algorithm=gae", "sampler.branches=1"),
+    ),
+    "transformers' decoder": ("plan_path", "--scale", "smoke", LARGER, "engine.decoder=transformers"),
+}
+"""What is planned and then run. Each differs in who owns which weights, or in what is kept beside them."""
+QUICK = ("schedule.steps=1", "schedule.evaluate_every=0", "schedule.record_every=0")
+"""What is changed to be quick, and changes no tensor that a run keeps."""
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
+def test_the_planned_memory_is_what_a_run_takes(words, monkeypatch):
+    """Within 15 % of the bytes of live tensors (`Held` says which), in sum and in each of its parts."""
+    pytest.importorskip("torch")
+    from coterie.backends.models.memory import STAYING
+    from coterie.core.compose import compose
+    from coterie.core.recipes import load
+    from tests.cli.measuring import held_by
+
+    plan = planned(*words)
+    parts = [policy["memory"] for policy in plan["policies"].values()]
+    expected = (
+        sum(one[name] for one in parts for name in STAYING),
+        max(one["gradients"] for one in parts),
+        plan["memory"]["cache"],
+    )
+    scale = words[words.index("--scale") + 1] if "--scale" in words else None
+    settings = [word for word in words[1:] if "=" in word]
+    if words[0] == "quickstart":
+        settings += ["policies.shared.warm_start.steps=2", "algorithm.zero_variance=keep"]
+    held = held_by(compose(load(words[0], scale=scale, overrides=[*settings, *QUICK])), monkeypatch)
+    for measured, told in zip((*held, sum(held)), (*expected, sum(expected)), strict=True):
+        assert told == pytest.approx(measured, rel=0.15), (held, expected)
