@@ -11,16 +11,11 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from coterie.core.api import evaluate as evaluate
-    from coterie.core.api import train as train
-    from coterie.core.config import Composed as Composed
-    from coterie.core.config import PluginConfig as PluginConfig
-    from coterie.core.errors import PolicyFault as PolicyFault
-    from coterie.core.errors import SystemFault as SystemFault
+    from coterie.core.api import evaluate as evaluate, train as train
+    from coterie.core.config import Composed as Composed, PluginConfig as PluginConfig
+    from coterie.core.errors import PolicyFault as PolicyFault, SystemFault as SystemFault
     from coterie.core.plugins import Plugin as Plugin
-    from coterie.core.types import TEAM as TEAM
-    from coterie.core.types import Step as Step
-    from coterie.core.types import Task as Task
+    from coterie.core.types import TEAM as TEAM, Step as Step, Task as Task
 
 __version__ = "0.1.0"
 

@@ -99,8 +99,7 @@ class Live:
 
     def __init__(self, unit: str) -> None:
         from rich.console import Console
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as Rich
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress as Rich, TextColumn
 
         self._clock = Clock()
         self._rich = Rich(

@@ -15,8 +15,7 @@ from coterie.core.checkpoint import Checkpoint, CheckpointStore, write_atomic
 from coterie.core.compose import compose
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError, did_you_mean
-from coterie.core.evaluation import Evaluation, evaluate_swap
-from coterie.core.evaluation import evaluate as evaluate_run
+from coterie.core.evaluation import Evaluation, evaluate as evaluate_run, evaluate_swap
 from coterie.core.loop import train as train_loop
 from coterie.core.planning import warn_of_size
 from coterie.core.recipes import Resolved, flatten, load

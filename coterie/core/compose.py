@@ -53,6 +53,10 @@ class Workshop:
     run: RunConfig
     environment: Environment | None = None
     consumed: set[str] = field(default_factory=set)
+    shared: dict[str, Any] = field(default_factory=dict)
+    """By kind: the one component of a top-level table that serves many."""
+    resources: list[Any] = field(default_factory=list)
+    """Sandboxes and tools: they are opened and closed with the run."""
 
     def make(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Any:
         """One component from its table; `also` are keys of it that are somebody else's, for hints.
@@ -93,6 +97,8 @@ class Workshop:
                 path=f"{path}.type",
                 mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}",
             )
+        if kind in ("sandbox", "tool"):
+            self.resources.append(made)
         return made
 
     def _config(self, target: type, settings: Table, path: str, also: Sequence[str]) -> Any:
@@ -107,7 +113,9 @@ class Workshop:
         for field_name, kind in composed_fields(model).items():
             shared = SHARED.get(kind)
             if shared is not None and field_name not in settings and getattr(self.run, shared) is not None:
-                settings[field_name] = getattr(self.run, shared)
+                if kind not in self.shared:
+                    self.shared[kind] = self.make(kind, getattr(self.run, shared), shared)
+                settings[field_name] = self.shared[kind]
                 self.consumed.add(shared)
 
         def nested(kind: str, table: Table, where: str) -> Any:
@@ -206,6 +214,7 @@ def compose(resolved: Resolved) -> Run:
         estimator=estimator,
         trackers=trackers,
         strands=Strands(),
+        resources=tuple(shop.resources),
         vocabulary=_vocabulary(environment, team),
         **made,
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar, runtime_check
 
 import numpy as np
 
+from coterie.core.sandbox import Judged, Program, Ran, Verdict
 from coterie.core.types import (
     Action,
     Briefing,
@@ -34,44 +35,18 @@ from coterie.core.types import (
 )
 from coterie.core.views import (
     ActionView as ActionView,
-)
-from coterie.core.views import (
     Batch as Batch,
-)
-from coterie.core.views import (
     Demonstration as Demonstration,
-)
-from coterie.core.views import (
     EngineContext as EngineContext,
-)
-from coterie.core.views import (
     EpisodeView as EpisodeView,
-)
-from coterie.core.views import (
     JointView as JointView,
-)
-from coterie.core.views import (
     Plan as Plan,
-)
-from coterie.core.views import (
     SiblingsView as SiblingsView,
-)
-from coterie.core.views import (
     StepContext as StepContext,
-)
-from coterie.core.views import (
     Surrogate as Surrogate,
-)
-from coterie.core.views import (
     Team as Team,
-)
-from coterie.core.views import (
     TokenBatch as TokenBatch,
-)
-from coterie.core.views import (
     TrainerContext as TrainerContext,
-)
-from coterie.core.views import (
     View as View,
 )
 
@@ -358,14 +333,28 @@ class Tool(Protocol):
         """The call in the text, or None."""
 
     async def run(self, call: Any) -> str:
-        """Its result, shown to the model as the next message."""
+        """Its result, shown to the model as the next message. Raises SystemFault for what is not the call's
+        doing; what is (bad arguments, a crash) is a result."""
+
+    # Optional: async open(), async close().
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs programs that a model wrote."""
+    """Runs programs that a model wrote, never in our process.
 
-    async def run(self, program: Any) -> Any: ...
+    Raises SystemFault where the run ended by ours, PolicyFault where a program killed its sandbox twice.
+    """
+
+    async def open(self) -> None: ...
+
+    async def run(self, program: Program) -> Ran:
+        """What the program did; a crash, a time-out and a killed program are results."""
+
+    async def judge(self, judged: Judged) -> Verdict:
+        """Which tests the candidate passes; it runs in another process than they do."""
+
+    async def close(self) -> None: ...
 
 
 @runtime_checkable

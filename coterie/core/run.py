@@ -54,6 +54,8 @@ class Run:
     trackers: Mapping[str, Any]
     strands: Strands
     vocabulary: tuple[str, ...]
+    resources: Sequence[Any] = ()
+    """Sandboxes and tools, inner ones before those that use them."""
 
     folder: RunFolder | None = None
     store: CheckpointStore | None = None
@@ -112,6 +114,9 @@ class Run:
         # half of the framework's time (benchmarks/orchestration.py).
         self._collector = gc.get_threshold()
         gc.set_threshold(*RARELY)
+        for resource in self.resources:
+            if hasattr(resource, "open"):
+                await resource.open()
         await self.engine.open(
             EngineContext(
                 policies=config.policies,
@@ -154,6 +159,9 @@ class Run:
         gc.set_threshold(*self._collector)
         await self.engine.close()
         await self.trainer.close()
+        for resource in reversed(self.resources):
+            if hasattr(resource, "close"):
+                await resource.close()
         for tracker in self.trackers.values():
             tracker.close()
 

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from coterie.testing.rewards import check_reward as check_reward
     from coterie.testing.roles import check_role as check_role
     from coterie.testing.samplers import check_sampler as check_sampler
-    from coterie.testing.systems import check_data as check_data
-    from coterie.testing.systems import check_executor as check_executor
-    from coterie.testing.systems import check_tracker as check_tracker
+    from coterie.testing.systems import (
+        check_data as check_data,
+        check_executor as check_executor,
+        check_tracker as check_tracker,
+    )
     from coterie.testing.trainers import check_trainer as check_trainer
     from coterie.testing.transitions import check_transition as check_transition
 

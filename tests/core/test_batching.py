@@ -6,8 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from coterie.core.batching import action_samples, minibatches, samples_of, span_ids, token_coefficients
 from coterie.core.types import Action, Call, Credit, Decision, Joint, Key, Node, Sample, Span, Task, Tree

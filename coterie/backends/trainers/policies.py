@@ -21,8 +21,7 @@ from torch import Tensor
 from coterie.backends.models.loading import load_model
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.optim import PolicyOptimizer, check_schedule
-from coterie.backends.trainers.value_head import NAME as VALUE_HEAD
-from coterie.backends.trainers.value_head import value_head
+from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
 from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
 from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, MissingExtra

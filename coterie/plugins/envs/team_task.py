@@ -16,8 +16,7 @@ from coterie.core.errors import ConfigError, PolicyFault, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import ComponentKind, DataSource, Split, StepContext
 from coterie.core.types import TEAM, Action, Step, Task, as_tuple
-from coterie.plugins.envs.team_records import TYPES, FieldType, Reader
-from coterie.plugins.envs.team_records import number as as_number
+from coterie.plugins.envs.team_records import TYPES, FieldType, Reader, number as as_number
 from coterie.plugins.functions import FunctionReference, call, load_function
 
 Match = Literal["exact", "text", "number"]

@@ -8,8 +8,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, assume, given, settings, strategies as st
 
 from coterie.backends.chat.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.models.words import words_tokenizer

@@ -10,8 +10,11 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import (  # noqa: E402
+    given,
+    settings,
+    strategies as st,
+)
 
 from coterie.backends.engines.lean import LeanDecoder  # noqa: E402
 from coterie.backends.engines.lean_cache import Costs, plan  # noqa: E402

@@ -9,8 +9,11 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from hypothesis import given, settings  # noqa: E402
-from hypothesis import strategies as st  # noqa: E402
+from hypothesis import (  # noqa: E402
+    given,
+    settings,
+    strategies as st,
+)
 
 from coterie.backends.engines import sampling  # noqa: E402
 from coterie.backends.engines.rows import Row  # noqa: E402

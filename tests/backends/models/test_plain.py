@@ -1,7 +1,6 @@
 """The plain format only ever grows at its end."""
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from coterie.backends.models.plain import pieces
 

@@ -4,8 +4,7 @@ import subprocess
 import sys
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec, word_id
 from coterie.core.types import Call

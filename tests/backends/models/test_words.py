@@ -4,8 +4,7 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from coterie.backends.models.words import SPECIAL, words_tokenizer
 from coterie.core.errors import ConfigError

@@ -6,8 +6,7 @@ import json
 import logging
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from coterie.core.protocols import Plan
 from tests.plugins.algos.support import CHAINS, Forest, J, advantages, chain, credit, estimator, places, step

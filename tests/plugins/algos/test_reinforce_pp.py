@@ -6,8 +6,7 @@ import logging
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
 from tests.plugins.algos.support import BRANCHES, Forest, J, advantages, chain, credit, estimator, places

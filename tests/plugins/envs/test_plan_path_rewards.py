@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from coterie.core.types import TEAM
 from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner
