@@ -97,10 +97,10 @@ MUTATIONS = {
         "tests/core/test_plugins.py",
     ),
     "10 levels are summed over turns": (
-        "coterie/core/credit.py",
+        "coterie/core/returns.py",
         'if kind == "level":',
         'if kind == "nothing":',
-        "tests/core/test_credit.py",
+        "tests/core/test_returns.py",
     ),
     "11 the rule isn't told": (
         "coterie/core/sampler.py",
@@ -110,7 +110,7 @@ MUTATIONS = {
     ),
     "11 a choice may wait for the episode's score": (
         "coterie/core/compose.py",
-        "    _check_selection(sampler, sources)\n",
+        "    _check_selection(sampler, estimator, sources)\n",
         "",
         "tests/core/test_scoring.py",
     ),
