@@ -88,6 +88,19 @@ def register_executors(register: Register) -> None:
 
 
 @hookimpl
+def register_sandboxes(register: Register) -> None:
+    register("local", "coterie.backends.sandboxes.local:LocalSandbox")
+    register("sandbox_fusion", "coterie.backends.sandboxes.fusion:SandboxFusion")
+
+
+@hookimpl
+def register_tools(register: Register) -> None:
+    register("mcp", "coterie.backends.tools.mcp:McpTool")
+    register("python", "coterie.backends.tools.python:PythonTool")
+    register("search", "coterie.backends.tools.search:SearchTool")
+
+
+@hookimpl
 def register_chats(register: Register) -> None:
     register("auto", "coterie.backends.chat.formats:AutoChat")
     register("template", "coterie.backends.chat.formats:TemplateChat")

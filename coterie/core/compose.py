@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from coterie.core import protocols
 from coterie.core.checks import check
-from coterie.core.config import MAPS, TABLES, Composed, RunConfig, Table, as_table
+from coterie.core.config import MAPS, TABLES, Composed, RunConfig, SeatConfig, Table, as_table
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.gathering import Strands
 from coterie.core.plugins import plugins
@@ -221,7 +221,8 @@ def compose(resolved: Resolved) -> Run:
 
 
 def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
-    roles, tools = {}, {}
+    roles: dict[str, Any] = {}
+    seats = _seats(config)
     made_tools = {
         name: shop.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()
     }
@@ -234,17 +235,40 @@ def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
             )
         settings = {key: value for key, value in table.items() if key not in TEAM_KEYS}
         roles[name] = shop.make("role", settings, f"team.roles.{name}", name, also=TEAM_KEYS)
-        tools[name] = tuple(made_tools[tool] for tool in table.get("tools", ()))
     return Team(
         roles=roles,
         order=as_tuple(config.team.order),
         max_turns=config.team.max_turns,
-        policies={name: table["policy"] for name, table in config.team.roles.items()},
+        policies={name: seat.policy for name, seat in seats.items()},
         trainable={name: policy.train != "none" for name, policy in config.policies.items()},
         transition=shop.make("transition", config.transition, "transition"),
-        tools=tools,
+        tools={name: tuple(made_tools[tool] for tool in seat.tools) for name, seat in seats.items()},
         max_tool_turns=config.team.max_tool_turns,
+        role_tool_turns={
+            name: seat.max_tool_turns for name, seat in seats.items() if seat.max_tool_turns is not None
+        },
+        show_thoughts=frozenset(name for name, seat in seats.items() if seat.show_thoughts),
     )
+
+
+def _seats(config: RunConfig) -> dict[str, SeatConfig]:
+    """What every role's table says of the team.
+
+    Raises:
+        ConfigError: a key of the wrong type, or a limit of tools for a role that has none.
+    """
+    seats = {}
+    for name, table in config.team.roles.items():
+        own = {key: value for key, value in table.items() if key in TEAM_KEYS}
+        seats[name] = seat = validate(SeatConfig, own, f"team.roles.{name}")
+        if seat.max_tool_turns is not None and not seat.tools:
+            raise ConfigError(
+                "nothing reads this",
+                path=f"team.roles.{name}.max_tool_turns",
+                why="the role has no tools",
+                mend=f"name some in team.roles.{name}.tools, or remove it",
+            )
+    return seats
 
 
 def _rewards(shop: Workshop, config: RunConfig, estimator: Any) -> tuple[list[Source], Mix]:

@@ -161,8 +161,22 @@ class TeamConfig(Strict):
         min_length=1, description="Stages of a turn; a nested list acts at once."
     )
     max_turns: int = Field(1, ge=1)
-    max_tool_turns: int = Field(4, ge=0, description="Tool results inside one action.")
-    roles: dict[str, Table] = Field(description="By role: `policy`, `tools`, and `type` with its settings.")
+    max_tool_turns: int = Field(4, ge=0, description="Rounds of tool results inside one action.")
+    roles: dict[str, Table] = Field(
+        description="By role: `policy`, `tools`, `max_tool_turns`, `show_thoughts`, and `type` with its "
+        "settings."
+    )
+
+
+class SeatConfig(Strict):
+    """What a role's table says besides its plugin's settings."""
+
+    policy: str
+    tools: list[str] = Field(default_factory=list, description="Names in the table `tools`.")
+    max_tool_turns: int | None = Field(None, ge=0, description="Default: team.max_tool_turns.")
+    show_thoughts: bool = Field(
+        False, description="Others, the parser and rewards read the thought as part of the text."
+    )
 
 
 class ScheduleConfig(Strict):

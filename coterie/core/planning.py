@@ -175,8 +175,8 @@ def _count(run: Run, decides: bool) -> Counts:
 
 
 def calls_of(team: Team, role: str) -> int:
-    """Most calls of one action: each tool result is answered by another."""
-    return 1 + (team.max_tool_turns if team.tools.get(role) else 0)
+    """Most calls of one action: each round of tool results is answered by another."""
+    return 1 + team.tool_turns(role)
 
 
 def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> PolicyCounts:
@@ -236,10 +236,11 @@ def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str
         found.append(
             f"the sampler '{config.sampler['type']}' expands '{plan.expand}': counted as if all went on"
         )
-    if any(team.tools.values()):
+    for role in (role for role, tools in team.tools.items() if tools):
+        own = f"roles.{role}." if role in team.role_tool_turns else ""
         found.append(
-            f"a role with tools is counted with {team.max_tool_turns} tool results an action "
-            "(team.max_tool_turns)"
+            f"role '{role}' is counted with {team.tool_turns(role)} tool results an action "
+            f"(team.{own}max_tool_turns)"
         )
     return found
 

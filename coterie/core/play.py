@@ -9,10 +9,11 @@ from typing import Any
 
 from coterie.core.digest import digest, ids_sha256
 from coterie.core.draws import seed64
-from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.gathering import Strands
-from coterie.core.protocols import Codec, Engine, Environment, StepContext, Team
+from coterie.core.protocols import Codec, Engine, Environment, StepContext, Team, Tool
 from coterie.core.scoring import Mix, Source
+from coterie.core.thoughts import split
 from coterie.core.types import (
     TEAM,
     Action,
@@ -59,6 +60,31 @@ class Asked:
 
 
 @dataclass(slots=True)
+class Draft:
+    """An action while it is made."""
+
+    messages: tuple[Message, ...]
+    """Of the last call's prompt, or of the one that is to come."""
+    calls: list[Call] = field(default_factory=list)
+    results: list[str] = field(default_factory=list)
+    text: str = ""
+    thought: str = ""
+    limit: bool = False
+
+    def handed_over(self, parsed: Any = None, fault: Fault | None = None) -> Action:
+        return Action(
+            calls=tuple(self.calls),
+            text=self.text,
+            thought=self.thought,
+            parsed=parsed,
+            tool_results=tuple(self.results),
+            tool_limit=self.limit,
+            dialogue=self.messages if self.results else (),
+            fault=fault,
+        )
+
+
+@dataclass(slots=True)
 class Play:
     """One pass of play: a training step's, or an evaluation's. Samplers get it as `ctx`."""
 
@@ -76,6 +102,8 @@ class Play:
     background: list[asyncio.Task[None]] = field(default_factory=list)
     """Scores that no choice waits for, being written while play goes on."""
     codecs: dict[str, Codec] = field(default_factory=dict)
+    told: dict[tuple[str, str], Codec] = field(default_factory=dict)
+    """By (policy, role): codecs whose prompts tell of the role's tools."""
     stop_above: float | None = None
     """A played joint that earns at least this, on average over the roles that acted, ends its episode."""
 
@@ -86,10 +114,30 @@ class Play:
     def policy(self, role: str) -> str:
         return self.policies.get(role) or self.team.policies[role]
 
-    def codec(self, policy: str) -> Codec:
+    def codec(self, policy: str, role: str = "") -> Codec:
+        """A policy's codec; for a role whose tools have schemas, the one whose prompts tell of them.
+
+        Raises:
+            ConfigError: the policy's chat format has no place for tools.
+        """
         if policy not in self.codecs:
             self.codecs[policy] = self.engine.codec(policy)
-        return self.codecs[policy]
+        schemas = [one for tool in self.team.tools.get(role, ()) for one in getattr(tool, "schemas", ())]
+        if not schemas:
+            return self.codecs[policy]
+        if (policy, role) not in self.told:
+            tell = getattr(self.codecs[policy], "with_tools", None)
+            codec = tell(schemas) if tell is not None else None
+            if codec is None:
+                raise ConfigError(
+                    f"the chat format of policy '{policy}' can't tell role '{role}' of its tools",
+                    path=f"team.roles.{role}.tools",
+                    why="there is no chat template, or it writes no tools",
+                    mend="use a model whose chat template takes tools; or set `announce: false` on the tools "
+                    "and describe them in the role's prompt",
+                )
+            self.told[policy, role] = codec
+        return self.told[policy, role]
 
     def digest(self, state: Any) -> str:
         own = getattr(self.environment, "digest", None)
@@ -112,73 +160,73 @@ class Play:
             )
         )
         policy = self.policy(role)
-        codec = self.codec(policy)
+        codec = self.codec(policy, role)
         if history and getattr(seat, "remembers", False):
             last = history[-1]
             before = last.action.dialogue or last.messages
-            messages = (*before, {"role": "assistant", "content": last.action.text}, *messages)
-            prompt = codec.encode(messages, last.action.calls[-1] if last.action.calls else None, before)
+            call = last.action.calls[-1] if last.action.calls else None
+            raw = last.action.text if call is None else codec.decode(call)
+            messages = (*before, _message("assistant", raw), *messages)
+            prompt = codec.encode(messages, call, before)
         else:
             prompt = codec.encode(messages)
         return Asked(role, policy, observation, messages, prompt, sampling)
 
     async def act(self, key: Key, asked: Asked) -> Action:
-        """Sample one branch: a call, and while the text asks for a tool, its result and another call."""
-        codec, seat = self.codec(asked.policy), self.team.roles[asked.role]
-        calls: list[Call] = []
-        results: list[str] = []
-        messages, prompt = asked.messages, asked.prompt
-        tools = self.team.tools.get(asked.role, ())
-        text = ""
+        """Sample one branch: a call, and while it asks for tools, their results and another call."""
+        draft = Draft(asked.messages)
         try:
-            for index in range(self.team.max_tool_turns + 1):
-                place = key.of_call(index)
-                call = await self.engine.generate(
-                    Request(
-                        key=place,
-                        policy=asked.policy,
-                        prompt_ids=prompt.ids,
-                        sampling=asked.sampling,
-                        seed=self.seed(place, "tokens"),
-                        continues=prompt.continues,
-                    )
-                )
-                if call.finish == "abort":
-                    raise SystemFault("the engine aborted the call")
-                calls.append(call)
-                text = codec.decode(call)
-                found = next(((tool, use) for tool in tools if (use := tool.find(text)) is not None), None)
-                if found is None or index == self.team.max_tool_turns:
-                    break
-                results.append(await found[0].run(found[1]))
-                extended = (
-                    *messages,
-                    {"role": "assistant", "content": text},
-                    {"role": "tool", "content": results[-1]},
-                )
-                prompt = codec.encode(extended, call, messages)
-                messages = extended
+            await self._speak(key, asked, draft)
         except SystemFault as fault:
-            return Action(
-                calls=tuple(calls),
-                text=text,
-                tool_results=tuple(results),
-                fault=Fault(kind="system", reason=str(fault)),
-            )
+            return draft.handed_over(fault=Fault(kind="system", reason=str(fault)))
+        except PolicyFault as fault:  # what it had a tool do killed a sandbox, and did so again
+            return draft.handed_over(fault=Fault(kind="policy", reason=str(fault)))
         try:
-            parsed, fault_ = seat.parse(text, asked.observation), None
+            parsed = self.team.roles[asked.role].parse(draft.text, asked.observation)
         except PolicyFault as fault:
-            parsed, fault_ = None, Fault(kind="policy", reason=str(fault))
+            return draft.handed_over(fault=Fault(kind="policy", reason=str(fault)))
         except Exception as error:  # the text broke the parser: the output's doing, and told as such
-            parsed, fault_ = None, Fault(kind="policy", reason=f"parser: {type(error).__name__}: {error}")
-        return Action(
-            calls=tuple(calls),
-            text=text,
-            parsed=parsed,
-            tool_results=tuple(results),
-            fault=fault_,
-            dialogue=messages if results else (),
-        )
+            reason = f"parser: {type(error).__name__}: {error}"
+            return draft.handed_over(fault=Fault(kind="policy", reason=reason))
+        return draft.handed_over(parsed=parsed)
+
+    async def _speak(self, key: Key, asked: Asked, draft: Draft) -> None:
+        codec, prompt = self.codec(asked.policy, asked.role), asked.prompt
+        tools, turns = self.team.tools.get(asked.role, ()), self.team.tool_turns(asked.role)
+        for index in range(turns + 1):
+            place = key.of_call(index)
+            call = await self.engine.generate(
+                Request(
+                    key=place,
+                    policy=asked.policy,
+                    prompt_ids=prompt.ids,
+                    sampling=asked.sampling,
+                    seed=self.seed(place, "tokens"),
+                    continues=prompt.continues,
+                )
+            )
+            if call.finish == "abort":
+                raise SystemFault("the engine aborted the call")
+            raw = codec.decode(call)
+            said = split(raw, prompt.thinking)
+            draft.calls.append(call)
+            draft.thought = said.thought
+            draft.text = raw if asked.role in self.team.show_thoughts else said.text
+            # A thought may weigh a call and leave it: only what is said is searched, whoever sees the rest.
+            uses = [(tool, use) for tool in tools if (use := _found(tool, said.text)) is not None]
+            draft.limit = bool(uses) and index == turns
+            if not uses or draft.limit:
+                return
+            results = [await _result(tool, use) for tool, use in uses]
+            draft.results += results
+            # The raw text, thought and all: what of it stays in the prompt is the chat template's business.
+            answered = (_message("assistant", raw), *[_message("tool", result) for result in results])
+            messages = (*draft.messages, *answered)
+            prompt = codec.encode(messages, call, draft.messages)
+            if codec.context is not None and len(prompt.ids) >= codec.context:
+                draft.limit = True  # the results leave no room to say anything
+                return
+            draft.messages = messages
 
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
@@ -202,3 +250,26 @@ class Play:
             if source.scope == "joint":
                 for component in source.plugin.components:
                     self.scores.add(key, TEAM, component, Score(None, reason, source.name))
+
+
+def _message(role: str, content: str) -> Message:
+    return {"role": role, "content": content}
+
+
+def _found(tool: Tool, text: str) -> Any | None:
+    """What the text asks of a tool; a tool's own mistake is no policy's doing."""
+    try:
+        return tool.find(text)
+    except Exception as error:
+        raise SystemFault(f"tool {tool.name}: {type(error).__name__}: {error}") from error
+
+
+async def _result(tool: Tool, use: Any) -> str:
+    try:
+        return await tool.run(use)
+    except PolicyFault as fault:
+        raise PolicyFault(f"tool {tool.name}: {fault}") from fault
+    except SystemFault as fault:
+        raise SystemFault(f"tool {tool.name}: {fault}") from fault
+    except Exception as error:
+        raise SystemFault(f"tool {tool.name}: {type(error).__name__}: {error}") from error

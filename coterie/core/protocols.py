@@ -258,6 +258,8 @@ class Codec(Protocol):
     def context(self) -> int | None:
         """Longest prompt plus completion, in tokens."""
 
+    # Optional: with_tools(schemas) -> Codec | None, one whose prompts tell the model of these tools.
+
 
 @runtime_checkable
 class Engine(Protocol):
@@ -330,13 +332,14 @@ class Tool(Protocol):
     name: str
 
     def find(self, text: str) -> Any | None:
-        """The call in the text, or None."""
+        """The call in the text, or None. The text is what is said, without thoughts; any text may come."""
 
     async def run(self, call: Any) -> str:
         """Its result, shown to the model as the next message. Raises SystemFault for what is not the call's
-        doing; what is (bad arguments, a crash) is a result."""
+        doing; what is (bad arguments, a crash) is a result. PolicyFault ends the action: the floor."""
 
-    # Optional: async open(), async close().
+    # Optional: async open(), async close(); schemas: function schemas, which the policy's chat template then
+    # tells the model (`Codec.with_tools`).
 
 
 @runtime_checkable

@@ -19,14 +19,14 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, as_table
+from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, SeatConfig, as_table
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import plugins
 from coterie.core.validation import validate
 
 Table = dict[str, Any]
 COMPONENTS = frozenset(TABLES)
-TEAM_KEYS = ("policy", "tools")
+TEAM_KEYS = tuple(SeatConfig.model_fields)
 """Keys of a role's table that are the team's, not the plugin's."""
 
 

@@ -29,6 +29,7 @@ EXTRA_OF: dict[str, str] = {
     "datasets": "data",
     "pyarrow": "data",
     "jinja2": "data",
+    "mcp": "mcp",
     "tensorboard": "tensorboard",
     "wandb": "wandb",
 }

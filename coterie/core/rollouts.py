@@ -139,8 +139,10 @@ def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[s
         "policy": decision.policy,
         "version": action.calls[-1].version if action.calls else None,
         "completion": action.text,
+        "thought": action.thought,
         "calls": calls,
         "tool_results": list(action.tool_results),
+        "tool_limit": action.tool_limit,
         "fault": _fault(action.fault),
     }
 

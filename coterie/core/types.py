@@ -143,10 +143,16 @@ class Action:
 
     calls: tuple[Call, ...]
     text: str
-    """The decoded completion (of the last call), without the stop token."""
+    """What is said: the decoded completion of the last call, without the stop token and, unless the role has
+    `show_thoughts`, without its thought."""
+    thought: str = ""
+    """The last call's, without its marks; trained like the rest (see `core/thoughts.py`)."""
     parsed: Any = None
     """What the role's parser made of the text; what the environment steps with."""
     tool_results: tuple[str, ...] = ()
+    tool_limit: bool = False
+    """The last text asks for a tool once more than `max_tool_turns` allows, or for results that left no room
+    in the context: it stands as it is."""
     dialogue: tuple[Message, ...] = ()
     """Messages of the last call's prompt, where tool results extended the decision's; else empty."""
     fault: Fault | None = None
@@ -413,6 +419,8 @@ class Prompt:
     ids: tuple[int, ...]
     continues: bool = False
     """The ids start with the previous call's prompt and sampled ids, verbatim."""
+    thinking: bool = False
+    """The template opened a thought: the completion goes on with it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

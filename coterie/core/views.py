@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.types import Action, Joint, Message, Node, Notes, Scores, Task, Tree
@@ -114,6 +114,14 @@ class Team:
     transition: TransitionMode
     tools: Mapping[str, tuple[Tool, ...]]
     max_tool_turns: int = 4
+    role_tool_turns: Mapping[str, int] = field(default_factory=dict)
+    """Of roles that have their own."""
+    show_thoughts: frozenset[str] = frozenset()
+    """Roles whose thoughts are part of what they say."""
+
+    def tool_turns(self, role: str) -> int:
+        """Most rounds of tool results in one action of the role."""
+        return self.role_tool_turns.get(role, self.max_tool_turns) if self.tools.get(role) else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

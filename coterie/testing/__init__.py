@@ -28,11 +28,13 @@ if TYPE_CHECKING:
     from coterie.testing.rewards import check_reward as check_reward
     from coterie.testing.roles import check_role as check_role
     from coterie.testing.samplers import check_sampler as check_sampler
+    from coterie.testing.sandboxes import check_sandbox as check_sandbox
     from coterie.testing.systems import (
         check_data as check_data,
         check_executor as check_executor,
         check_tracker as check_tracker,
     )
+    from coterie.testing.tools import check_tool as check_tool
     from coterie.testing.trainers import check_trainer as check_trainer
     from coterie.testing.transitions import check_transition as check_transition
 
@@ -49,6 +51,8 @@ _LAZY = {
     "check_engine": "engines",
     "check_trainer": "trainers",
     "check_executor": "systems",
+    "check_sandbox": "sandboxes",
+    "check_tool": "tools",
     "check_chat": "chats",
     "check_data": "systems",
     "check_tracker": "systems",

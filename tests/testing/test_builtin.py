@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +26,18 @@ from coterie.testing import (
     check_reward,
     check_role,
     check_sampler,
+    check_sandbox,
+    check_tool,
     check_tracker,
     check_trainer,
     check_transition,
 )
 from coterie.testing.toys import LetterTokenizer
+from tests.backends.sandboxes.fusion_server import FusionServer
+from tests.backends.tools.support import SANDBOX, served
 
 PAIR = ["planner", "executor"]
+MCP_SERVER = [sys.executable, str(Path(__file__).parents[1] / "backends" / "tools" / "server.py")]
 GRID = {"type": "plan_path", "size": 4, "min_distance": 2}
 MESSAGES = ["[U, R]", "[r1c1, r3c2]", "[D]", "[]", "no list", "[L, L, U, D]", "[r0c0]"]
 WORDS = ("left", "right", "up", "down")
@@ -48,7 +54,9 @@ CHECKED = {
     "engine": {"scripted", "tabular", "hf"},
     "trainer": {"tabular", "torch", "none"},
     "executor": {"local"},
+    "sandbox": {"local", "sandbox_fusion"},
     "chat": {"auto", "plain", "template"},
+    "tool": {"python", "search", "mcp"},
     "data": {"jsonl", "parquet"},
     "tracker": {"jsonl"},
 }
@@ -278,6 +286,41 @@ def test_chats_with_real_tokenizers():
     words = words_tokenizer(["go", "left", "turn", "right", "stop"])
     for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), words):
         check_chat(build("chat", "auto"), tokenizer=tokenizer)
+
+
+def test_sandboxes():
+    check_sandbox(build("sandbox", "local"))
+    with FusionServer() as server:
+        table = {"type": "sandbox_fusion", "url": server.url, "retries": 1, "backoff": 0.01}
+        check_sandbox(build("sandbox", table), lose=lambda: setattr(server, "always", "504"))
+
+
+def asks(name: str, **arguments: Any) -> str:
+    return f"So:\n<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
+
+
+@pytest.mark.parametrize(("calls", "texts"), [
+    ("fenced", ["```python\nprint(1)\n```", "so\n```py\n{}[1]\n```", "```python\n# lost worker\n```"]),
+    ("native", [asks("python", code="print(1)"), asks("python"), asks("python", code="# killer")]),
+])  # fmt: skip
+def test_python(calls, texts):
+    tool = build("tool", {"type": "python", "calls": calls, "sandbox": {"type": SANDBOX}}, name="python")
+    check_tool(tool, calls=texts, needs=[tool.config.sandbox])
+
+
+@pytest.mark.parametrize(("calls", "texts"), [
+    ("fenced", ["```search\nhow?\n```"]), ("native", [asks("search", query="how?"), asks("search", query=1)])
+])  # fmt: skip
+def test_search(calls, texts):
+    with served(lambda request, body: request.say(200, {"results": [{"title": "so"}]})) as url:
+        check_tool(build("tool", {"type": "search", "url": url, "calls": calls}, name="search"), calls=texts)
+
+
+@pytest.mark.mcp
+def test_mcp():
+    pytest.importorskip("mcp")
+    tool = build("tool", {"type": "mcp", "command": MCP_SERVER}, name="small")
+    check_tool(tool, calls=[asks("add", a=1, b=2), asks("fail", why="so"), asks("add")])
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from coterie.backends.models.lru import Lru
+from coterie.core.thoughts import opens_thought
 from coterie.core.types import Call, Message, Prompt
 
 Render = Callable[[Sequence[Message]], str]
@@ -43,6 +45,25 @@ class TextCodec:
         self._texts: Lru[tuple[tuple[tuple[str, str], ...], ...], str] = Lru(_CACHED)
         self._ids: Lru[str, tuple[int, ...]] = Lru(_CACHED)
         self._stands_for: Lru[tuple[int, ...], str] = Lru(_CACHED)
+        self._telling: dict[str, TextCodec | None] = {}
+
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TextCodec | None:
+        """The codec whose prompts tell the model of these tools; None where the format has no place for them.
+
+        Args:
+            schemas: JSON schemas as chat templates take them: `{"type": "function", "function": {"name",
+                "description", "parameters"}}`.
+        """
+        key = json.dumps(schemas, sort_keys=True)
+        if key not in self._telling:
+            bind = getattr(self.render, "with_tools", None)
+            render = bind(schemas) if bind is not None else None
+            self._telling[key] = (
+                None
+                if render is None
+                else TextCodec(self.tokenizer, self.context, render, self.stop_ids, self._end)
+            )
+        return self._telling[key]
 
     def encode(
         self,
@@ -56,10 +77,10 @@ class TextCodec:
             ids = self._extended(text, previous, self._text(previous_messages))
             if ids is not None:
                 self._stands_for.put(ids, text)
-                return Prompt(ids=ids, continues=True)
+                return Prompt(ids=ids, continues=True, thinking=opens_thought(text))
         ids = self._encoded(text)
         self._stands_for.put(ids, text)
-        return Prompt(ids=ids)
+        return Prompt(ids=ids, thinking=opens_thought(text))
 
     def decode(self, call: Call) -> str:
         """The text of a call, without its stop token and without special tokens."""

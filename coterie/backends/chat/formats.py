@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pydantic import Field
@@ -97,10 +97,20 @@ class PlainRender:
 
 
 class TemplateRender:
-    """Writes conversations with the tokenizer's chat template."""
+    """Writes conversations with the tokenizer's chat template.
+
+    An answer is handed to it as it was sampled, thoughts and tool calls in its text. Given the calls as
+    objects, a template would write them anew, with other spaces than the model's: a broken prefix.
+    """
 
     def __init__(self, tokenizer: Any, template_kwargs: dict[str, Any]) -> None:
         self._tokenizer, self._kwargs = tokenizer, template_kwargs
+
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TemplateRender | None:
+        """The same with tools; None where the template writes none."""
+        told = TemplateRender(self._tokenizer, {**self._kwargs, "tools": [dict(one) for one in schemas]})
+        probe: list[Message] = [{"role": "user", "content": _PROBE}]
+        return told if told(probe) != self(probe) else None
 
     def __call__(self, messages: Sequence[Message], *, ask: bool = True) -> str:
         from jinja2 import TemplateError

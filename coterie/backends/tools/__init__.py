@@ -1,0 +1,1 @@
+"""Tools: what a role may use inside one action."""

@@ -1,0 +1,127 @@
+"""How a reply asks for a tool: a fenced block, or the model's native call.
+
+Both readers take any text, in time linear in its length: a reply can't stall the run that reads it.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+_FENCE = re.compile(r" {0,3}(`{3,})[ \t]*([\w+-]*)[ \t]*$")
+_NAME = re.compile(r'"name"\s{0,9}:\s{0,9}"([^"]{0,200})"')
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One native call."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    error: str = ""
+    """Why it can't be run, where it is clear which tool was meant."""
+
+
+def fenced(text: str, languages: Sequence[str]) -> str | None:
+    """The last closed block of one of these languages; None where there is none.
+
+    A block ends at a line of at least as many backticks as opened it. One that the end of the text cuts is no
+    block: half a program is never run.
+    """
+    found: str | None = None
+    fence, language, lines = "", "", list[str]()
+    for line in text.split("\n"):
+        match = _FENCE.match(line.rstrip("\r"))
+        if not fence:
+            if match is not None:
+                fence, language, lines = match[1], match[2].lower(), []
+        elif match is not None and not match[2] and len(match[1]) >= len(fence):
+            if language in languages:
+                found = "".join(one + "\n" for one in lines)
+            fence = ""
+        else:
+            lines.append(line)
+    return found
+
+
+def native(text: str, names: Sequence[str]) -> tuple[Use, ...]:
+    """The calls of these tools in `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, in their order.
+
+    So write the models whose chat templates follow Hermes: Qwen2.5, Qwen3 and others. A call that is not
+    closed is none; one that is no JSON is an error of the tool that it names.
+    """
+    uses = []
+    for piece in text.split(OPEN)[1:]:
+        inside, closed, _ = piece.partition(CLOSE)
+        use = _use(inside) if closed else None
+        if use is not None and use.name in names:
+            uses.append(use)
+    return tuple(uses)
+
+
+def _use(inside: str) -> Use | None:
+    try:
+        table = json.loads(inside)
+    except (ValueError, RecursionError) as error:
+        name = _NAME.search(inside)
+        return None if name is None else Use(name[1], error=f"the call is no JSON: {error}")
+    if not isinstance(table, dict) or not isinstance(table.get("name"), str):
+        return None
+    arguments = table.get("arguments", {})
+    if isinstance(arguments, str):  # some templates show them as JSON inside JSON
+        try:
+            arguments = json.loads(arguments)
+        except (ValueError, RecursionError):
+            return Use(table["name"], error="the arguments are no JSON object")
+    if not isinstance(arguments, dict):
+        return Use(table["name"], error="the arguments are no JSON object")
+    return Use(table["name"], arguments)
+
+
+def schema(
+    name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
+) -> dict[str, Any]:
+    """A tool as chat templates take it."""
+    parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
+    return {
+        "type": "function",
+        "function": {"name": name, "description": description, "parameters": parameters},
+    }
+
+
+def text_argument(use: Use, name: str) -> str:
+    """A call's one argument of text.
+
+    Raises:
+        ValueError: it isn't there, is no text, or the call could not be read; the message is for the model.
+    """
+    if use.error:
+        raise ValueError(use.error)
+    value = use.arguments.get(name)
+    if not isinstance(value, str):
+        raise ValueError(f"the call needs the argument '{name}', a string")
+    return value
+
+
+def numbered(results: Sequence[str]) -> str:
+    """The results of the calls of one reply, as one message."""
+    if len(results) == 1:
+        return results[0]
+    count = len(results)
+    return "\n\n".join(f"result {index} of {count}:\n{text}" for index, text in enumerate(results, 1))
+
+
+def ending(text: str, length: int) -> str:
+    """The last `length` characters: what a traceback says stands at its end."""
+    if len(text) <= length:
+        return text
+    return f"[{len(text) - length} characters left out]\n{text[len(text) - length :]}"
+
+
+def beginning(text: str, length: int) -> str:
+    """The first `length` characters."""
+    return text if len(text) <= length else f"{text[:length]}\n[{len(text) - length} characters left out]"

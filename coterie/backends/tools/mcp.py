@@ -1,0 +1,247 @@
+"""The tool `mcp`: what a server of the Model Context Protocol offers, through the official client."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import Field, model_validator
+
+from coterie.backends.tools.calls import Use, beginning, native, numbered
+from coterie.backends.tools.variables import filled
+from coterie.core.config import PluginConfig
+from coterie.core.errors import ConfigError, MissingExtra, SystemFault
+from coterie.core.plugins import Plugin
+
+log = logging.getLogger("coterie")
+
+
+class _Unreachable(Exception):
+    """The server can't be started, or doesn't greet."""
+
+
+class McpTool(Plugin):
+    """Lists the server's tools, tells the model their schemas, and makes its native calls.
+
+    The server is started by `command` (stdio), or answers at `url` (streamable HTTP). Where it dies, the call
+    that noticed is a system fault, and the next one connects anew. A server serves every branch of a step at
+    the same time: it should keep no state between calls, or what one branch does is seen by its siblings.
+    """
+
+    class Config(PluginConfig):
+        command: list[str] = Field(default_factory=list, description="Program and arguments; stdio.")
+        env: dict[str, str] = Field(
+            default_factory=dict,
+            description="Of the command, besides PATH, HOME and the like. ${NAME} in a value stands for a "
+            "variable of ours: for keys.",
+        )
+        url: str | None = Field(None, description="Streamable HTTP.")
+        headers: dict[str, str] = Field(default_factory=dict, description="Of HTTP; ${NAME} as in `env`.")
+        only: list[str] | None = Field(None, description="Tools that the role may use; default: all.")
+        announce: bool = Field(
+            True, description="Give the schemas to the chat template. False: the role's prompt tells."
+        )
+        timeout: float = Field(30.0, gt=0, description="Seconds a call, and to connect.")
+        result_chars: int = Field(8000, ge=100, description="Kept of a result: the beginning.")
+
+        @model_validator(mode="after")
+        def _one_way(self) -> McpTool.Config:
+            if bool(self.command) == (self.url is not None):
+                raise ValueError("give either `command` or `url`")
+            if self.headers and self.url is None:
+                raise ValueError("`headers` are for `url`")
+            if self.env and not self.command:
+                raise ValueError("`env` is for `command`")
+            return self
+
+    config: Config
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._schemas: dict[str, dict[str, Any]] = {}
+        self._connecting = asyncio.Lock()
+        self._client: Any = None
+        self._serving: asyncio.Task[None] | None = None
+        self._stop = asyncio.Event()
+
+    @property
+    def name(self) -> str:
+        return str(self.build.name)
+
+    @property
+    def schemas(self) -> tuple[dict[str, Any], ...]:
+        """For the chat template; none before `open`."""
+        return tuple(self._schemas.values()) if self.config.announce else ()
+
+    async def open(self) -> None:
+        """Connect, and learn the server's tools.
+
+        Raises:
+            MissingExtra: the client is not installed.
+            ConfigError: no server answers, or it lacks a tool that `only` names.
+        """
+        try:
+            import mcp  # noqa: F401
+        except ImportError:
+            raise MissingExtra("mcp", "mcp", needed_by="tool 'mcp'") from None
+        self._connecting = asyncio.Lock()  # of the loop that runs now
+        try:
+            client = await self._connected()
+            self._schemas = await self._listed(client)
+        except _Unreachable as error:
+            raise ConfigError(
+                "the MCP server can't be reached",
+                path=self.build.path,
+                why=str(error),
+                mend="run its command by hand, or check the url",
+            ) from error
+        for name in self.config.only or ():
+            if name not in self._schemas:
+                known = ", ".join(sorted(self._schemas)) or "none"
+                raise ConfigError(
+                    f"the server has no tool '{name}'",
+                    path=f"{self.build.path}.only",
+                    mend=f"it has: {known}",
+                )
+        if self.config.only is not None:
+            self._schemas = {name: self._schemas[name] for name in self.config.only}
+
+    async def close(self) -> None:
+        await self._drop(self._client)
+
+    def find(self, text: str) -> tuple[Use, ...] | None:
+        """The native calls of the server's tools."""
+        return native(text, tuple(self._schemas)) or None
+
+    async def run(self, call: tuple[Use, ...]) -> str:
+        """What the server answers; its tools' errors are answers.
+
+        Raises:
+            SystemFault: the server died, or answers nothing at all.
+        """
+        return numbered([await self._used(use) for use in call])
+
+    async def _used(self, use: Use) -> str:
+        from mcp import MCPError
+        from mcp.types import CONNECTION_CLOSED, REQUEST_TIMEOUT
+
+        if use.error:
+            return f"error: {use.error}"
+        settings = self.config
+        try:
+            client = await self._connected()
+        except _Unreachable as error:
+            raise SystemFault(f"the MCP server can't be reached: {error}") from error
+        try:
+            answer = await client.call_tool(
+                use.name, dict(use.arguments), read_timeout_seconds=settings.timeout
+            )
+        except MCPError as error:
+            if error.code == REQUEST_TIMEOUT and await self._lives(client):
+                # The call's doing, then: hanging a tool must not make an action's score missing.
+                return f"error: no answer within {settings.timeout:g} seconds"
+            if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
+                await self._drop(client)
+                raise SystemFault(f"the MCP server is gone: {error}") from error
+            return f"error: {beginning(str(error), settings.result_chars)}"
+        except Exception as error:  # whatever a transport raises, and answers that are against the protocol
+            await self._drop(client)
+            raise SystemFault(f"the MCP server failed: {_cause(error)}") from error
+        return beginning(_told(answer), settings.result_chars)
+
+    async def _lives(self, client: Any) -> bool:
+        try:
+            async with asyncio.timeout(self.config.timeout):
+                await client.list_tools(cache_mode="refresh")
+        except Exception:
+            return False
+        return True
+
+    async def _listed(self, client: Any) -> dict[str, dict[str, Any]]:
+        found, cursor = {}, None
+        while True:
+            page = await client.list_tools(cursor=cursor)
+            for tool in page.tools:
+                about = {
+                    "name": tool.name,
+                    "description": tool.description or "",
+                    "parameters": tool.input_schema,
+                }
+                found[tool.name] = {"type": "function", "function": about}
+            cursor = page.next_cursor
+            if cursor is None:
+                return found
+
+    # ------------------------------------------------------------------------------------- connection
+
+    async def _connected(self) -> Any:
+        async with self._connecting:
+            if self._client is None or self._serving is None or self._serving.done():
+                self._stop = asyncio.Event()
+                ready = asyncio.get_running_loop().create_future()
+                self._serving = asyncio.create_task(self._serve(ready, self._stop))
+                try:
+                    self._client = await asyncio.wait_for(asyncio.shield(ready), self.config.timeout)
+                except TimeoutError:
+                    self._serving.cancel()
+                    await asyncio.wait([self._serving])
+                    raise _Unreachable(f"no greeting within {self.config.timeout:g} seconds") from None
+            return self._client
+
+    async def _serve(self, ready: asyncio.Future[Any], stop: asyncio.Event) -> None:
+        """Hold the connection: the client's scopes must be left by the task that entered them."""
+        from mcp import Client
+
+        try:
+            async with Client(self._server(), read_timeout_seconds=self.config.timeout) as client:
+                ready.set_result(client)
+                await stop.wait()
+        except Exception as error:
+            if not ready.done():
+                ready.set_exception(_Unreachable(_cause(error)))
+            elif not stop.is_set():
+                log.warning("tool '%s': the MCP server is gone: %s", self.name, _cause(error))
+
+    def _server(self) -> Any:
+        from mcp import StdioServerParameters
+
+        settings, path = self.config, self.build.path
+        if settings.url is None:
+            env = filled(settings.env, f"{path}.env")
+            return StdioServerParameters(command=settings.command[0], args=settings.command[1:], env=env)
+        if not settings.headers:
+            return settings.url
+        import httpx2  # the HTTP client of mcp
+        from mcp.client.streamable_http import streamable_http_client
+
+        client = httpx2.AsyncClient(
+            headers=filled(settings.headers, f"{path}.headers"), timeout=settings.timeout
+        )
+        return streamable_http_client(settings.url, http_client=client)
+
+    async def _drop(self, client: Any) -> None:
+        """Leave a connection, unless another call did and a new one is there."""
+        async with self._connecting:
+            if client is None or client is not self._client or self._serving is None:
+                return
+            self._stop.set()
+            await asyncio.wait([self._serving], timeout=self.config.timeout)
+            self._serving.cancel()
+            self._client = self._serving = None
+
+
+def _cause(error: BaseException) -> str:
+    """The first of what a group of tasks raised."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+def _told(answer: Any) -> str:
+    parts = [block.text if block.type == "text" else f"[{block.type}]" for block in answer.content]
+    if not parts and isinstance(answer.structured_content, Mapping):
+        parts = [str(dict(answer.structured_content))]
+    text = "\n".join(parts) or "(nothing)"
+    return f"error: {text}" if answer.is_error else text

@@ -1,0 +1,190 @@
+"""The tool `search`: asks an HTTP endpoint that the configuration names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import httpx
+from pydantic import Field
+from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
+
+from coterie.backends.tools.calls import Use, beginning, fenced, native, numbered, schema, text_argument
+from coterie.backends.tools.variables import filled
+from coterie.core.config import PluginConfig
+from coterie.core.errors import SystemFault
+from coterie.core.plugins import Plugin
+
+REFUSED = frozenset((400, 413, 414, 422))
+"""What an endpoint answers to a query that it doesn't take: the query's doing, told to the model."""
+
+
+class _Again(Exception):
+    """The endpoint may answer the next time."""
+
+
+class SearchTool(Plugin):
+    """Sends the query, reads the results out of the JSON that comes back, and shows the first `top_k`."""
+
+    class Config(PluginConfig):
+        url: str
+        method: Literal["GET", "POST"] = "GET"
+        query_field: str = Field("q", description="Of the query string (GET) or of the JSON body (POST).")
+        top_k: int = Field(5, ge=1, description="Results shown.")
+        top_k_field: str | None = Field(None, description="Field that tells the endpoint so.")
+        fields: dict[str, Any] = Field(default_factory=dict, description="Sent with every query.")
+        headers: dict[str, str] = Field(
+            default_factory=dict,
+            description="${NAME} in a value stands for an environment variable: for keys.",
+        )
+        results: str = Field(
+            "results",
+            description="Where the list is in the answer, as a dotted path; empty: the answer itself.",
+        )
+        show: list[str] = Field(
+            default_factory=lambda: ["title", "url", "snippet"],
+            description="Dotted paths in a result; those that it has are shown.",
+        )
+        result_chars: int = Field(1000, ge=50, description="Kept of each result: the beginning.")
+        timeout: float = Field(20.0, gt=0, description="Seconds an attempt.")
+        attempts: int = Field(4, ge=1, description="On 429, 5xx, time-outs and lost connections.")
+        pause: float = Field(
+            0.5, ge=0, description="Seconds before the second attempt; then doubled, 30 at most."
+        )
+        connections: int = Field(16, ge=1, description="At a time.")
+        calls: Literal["fenced", "native"] = Field(
+            "native",
+            description="How a reply asks: `<tool_call>` with the argument `query`, or its last closed block "
+            "fenced with the tool's name.",
+        )
+        announce: bool = Field(
+            True,
+            description="Native calls: give the schema to the chat template. False: the role's prompt tells.",
+        )
+
+    config: Config
+    _client: httpx.AsyncClient | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.build.name) if self.build is not None else "search"
+
+    @property
+    def schemas(self) -> tuple[dict[str, Any], ...]:
+        """For the chat template."""
+        if self.config.calls == "fenced" or not self.config.announce:
+            return ()
+        query = {"type": "string", "description": "What to search for."}
+        return (schema(self.name, "Searches and returns the best results.", {"query": query}, ["query"]),)
+
+    async def open(self) -> None:
+        """Make the pool of connections.
+
+        Raises:
+            ConfigError: a header names an environment variable that isn't set.
+        """
+        settings = self.config
+        self._client = httpx.AsyncClient(
+            headers=filled(settings.headers, f"{self.build.path}.headers") if settings.headers else {},
+            timeout=settings.timeout,
+            limits=httpx.Limits(max_connections=settings.connections),
+        )
+
+    async def close(self) -> None:
+        if self._client is not None:
+            await self._client.aclose()
+            self._client = None
+
+    def find(self, text: str) -> str | tuple[Use, ...] | None:
+        """The query, or the native calls."""
+        if self.config.calls == "fenced":
+            return fenced(text, (self.name.lower(),))
+        return native(text, (self.name,)) or None
+
+    async def run(self, call: str | tuple[Use, ...]) -> str:
+        """The results, in words.
+
+        Raises:
+            SystemFault: the endpoint did not answer, or not as the configuration says.
+        """
+        if isinstance(call, str):
+            return await self._searched(call)
+        return numbered([await self._used(use) for use in call])
+
+    async def _used(self, use: Use) -> str:
+        try:
+            query = text_argument(use, "query")
+        except ValueError as error:
+            return f"not searched: {error}"
+        return await self._searched(query)
+
+    async def _searched(self, query: str) -> str:
+        if not query.strip():
+            return "not searched: the query is empty"
+        settings = self.config
+        try:
+            async for attempt in AsyncRetrying(
+                retry=retry_if_exception_type(_Again),
+                stop=stop_after_attempt(settings.attempts),
+                wait=wait_exponential(multiplier=settings.pause, max=30),
+                reraise=True,
+            ):
+                with attempt:
+                    answer = await self._asked(query.strip())
+        except _Again as error:
+            raise SystemFault(f"{error}, in each of {settings.attempts} attempts") from error
+        if answer.status_code in REFUSED:
+            return f"the search refused the query: {answer.status_code} {beginning(answer.text, 200)}"
+        if not answer.is_success:
+            raise SystemFault(f"{settings.url} answered {answer.status_code}")
+        return self._shown(answer)
+
+    async def _asked(self, query: str) -> httpx.Response:
+        assert self._client is not None, "open comes before run"
+        settings = self.config
+        fields = {**settings.fields, settings.query_field: query}
+        if settings.top_k_field is not None:
+            fields[settings.top_k_field] = settings.top_k
+        params, body = (fields, None) if settings.method == "GET" else (None, fields)
+        try:
+            # httpx bounds every read; an answer that drips would never end.
+            async with asyncio.timeout(settings.timeout):
+                answer = await self._client.request(settings.method, settings.url, params=params, json=body)
+        except (httpx.TransportError, TimeoutError) as error:
+            raise _Again(f"{settings.url} did not answer ({type(error).__name__})") from error
+        if answer.status_code == 429 or answer.status_code >= 500:
+            raise _Again(f"{settings.url} answered {answer.status_code}")
+        return answer
+
+    def _shown(self, answer: httpx.Response) -> str:
+        settings = self.config
+        try:
+            found = _at(answer.json(), settings.results)
+        except ValueError as error:
+            raise SystemFault(f"{settings.url} answered with no JSON: {error}") from error
+        if not isinstance(found, list):
+            raise SystemFault(f"{settings.url} answered without a list at '{settings.results}'")
+        if not found:
+            return "no results"
+        told = [
+            beginning(_told(one, settings.show), settings.result_chars) for one in found[: settings.top_k]
+        ]
+        return "\n\n".join(f"[{index}] {text}" for index, text in enumerate(told, 1))
+
+
+def _at(value: Any, path: str) -> Any:
+    """What lies at a dotted path; None where nothing does."""
+    for part in filter(None, path.split(".")):
+        if isinstance(value, Mapping):
+            value = value.get(part)
+        elif isinstance(value, list) and part.isdecimal() and int(part) < len(value):
+            value = value[int(part)]
+        else:
+            return None
+    return value
+
+
+def _told(result: Any, show: Sequence[str]) -> str:
+    parts = [result] if not isinstance(result, Mapping) else [_at(result, path) for path in show]
+    return "\n".join(str(part) for part in parts if part not in (None, ""))

@@ -1,0 +1,49 @@
+"""What a model thinks and what it says: a completion, cut in two.
+
+Reasoning models write `<think>...</think>` before their answer. Where the chat template opens the thought
+itself (Qwen3's thinking models, DeepSeek-R1), the completion has the closing mark alone. Both marks are
+trained on as they were sampled; here only text is cut.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+OPEN, CLOSE = "<think>", "</think>"
+
+
+class Said(NamedTuple):
+    """One completion."""
+
+    thought: str
+    text: str
+    """What is said: shown to others, parsed, searched for tool calls."""
+
+
+def opens_thought(prompt: str) -> bool:
+    """Whether a prompt ends inside a thought, so that the completion goes on thinking."""
+    return prompt.rstrip().endswith(OPEN)
+
+
+def split(text: str, thinking: bool = False) -> Said:
+    """Cut a completion into its thought and what is said.
+
+    All up to the last `</think>` is thought, as Qwen3's chat template reads an answer. A thought that never
+    ends (the token limit cut it) is thought to its end: nothing was said. A text without marks is said.
+
+    Args:
+        thinking: the prompt opened the thought (`Prompt.thinking`).
+    """
+    before, closed, after = text.rpartition(CLOSE)
+    if not closed and thinking:
+        return Said(_bare(text), "")
+    said, opened, unfinished = after.partition(OPEN)
+    thoughts = [_bare(before)] if closed else []
+    if opened:
+        thoughts.append(unfinished.strip("\n"))
+    return Said("\n".join(filter(None, thoughts)), said.lstrip("\n") if closed else said)
+
+
+def _bare(thought: str) -> str:
+    """Without the mark that opens it and the empty lines around it."""
+    return thought.lstrip().removeprefix(OPEN).strip("\n")
