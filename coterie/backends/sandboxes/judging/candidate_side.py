@@ -1,0 +1,99 @@
+"""The side of the judge that holds the candidate: it answers calls. Sent into the sandbox: stdlib only.
+
+Nothing here is protected from the candidate, which may patch all of it: it can only ever send bytes, and
+the tests' side makes plain data of them or gives it up. It is told names and arguments, never a test.
+"""
+
+from __future__ import annotations
+
+import builtins
+import linecache
+import sys
+import traceback
+import types
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+from .plain import MAX_ITEMS, NotPlain, pack, receive, send  # relative: there, this package is `judging`
+
+CHANNEL = 3
+
+
+def main(source: str, channel: int = CHANNEL) -> None:
+    """Execute the candidate as module `solution`, say `ready`, answer calls until the channel closes.
+
+    A call is (nonce, name, arguments, keyword arguments); an answer is (nonce, what, value), where what
+    is `value`, `iterator` (value: its items), `raised` (value: name and arguments of the exception) or
+    `refused` (value: why the result can't cross).
+    """
+    module = types.ModuleType("solution")
+    module.__file__ = "solution.py"
+    sys.modules["solution"] = module
+    try:
+        exec(compile(source, "solution.py", "exec", dont_inherit=True), module.__dict__)
+    except Exception as error:
+        _show(error, source)
+        sys.exit(1)
+    try:
+        _serve(module, channel)
+    except (EOFError, OSError):
+        return  # the tests are done
+
+
+def _serve(module: types.ModuleType, channel: int) -> None:
+    _flush()
+    send(channel, "ready")
+    while True:
+        nonce, name, args, kwargs = receive(channel)
+        what, value = _answer(module, name, args, kwargs)
+        _flush()  # its output up to here is kept, however it ends
+        try:
+            send(channel, (nonce, what, value))
+        except NotPlain as error:
+            send(channel, (nonce, "refused", f"{name}: {error}"))
+
+
+def _show(error: Exception, source: str) -> None:
+    """The traceback as if the candidate had been run from a file: its own frames, with their lines."""
+    linecache.cache["solution.py"] = (len(source), None, source.splitlines(keepends=True), "solution.py")
+    traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
+
+
+def _answer(module: types.ModuleType, name: str, args: Any, kwargs: Any) -> tuple[str, Any]:
+    try:
+        if not hasattr(module, name):
+            raise NameError(f"name '{name}' is not defined")
+        value = getattr(module, name)(*args, **kwargs)
+        if not isinstance(value, Iterator):
+            return "value", value
+        items = list(islice(value, MAX_ITEMS + 1))  # one more than may cross: an endless one is refused
+        return "iterator", items
+    except BaseException as error:
+        return "raised", _exception(error)
+
+
+def _exception(error: BaseException) -> tuple[str, Any]:
+    """Name of the nearest builtin type, and the arguments; the message alone where they aren't plain."""
+    names = (kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind)
+    name = next(names, "Exception")
+    try:
+        pack(error.args)
+        return name, error.args
+    except Exception:
+        return name, (_text(error),)
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)[:1000]
+    except Exception:
+        return type(error).__name__
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except Exception:  # closed, or replaced by something else
+            continue

@@ -1,0 +1,202 @@
+"""Our side of the judge: the programs that are sent, and the verdict that is made of a report."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import importlib.resources
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from coterie.backends.sandboxes.judging.test_side import GONE
+from coterie.core.errors import SystemFault
+from coterie.core.sandbox import Judged, Limits, Program, Ran, TestFailure, Verdict
+
+REPORT_BYTES = 1 << 16
+"""Of a report that are kept; the tests' side writes less."""
+_REMOTE_OUTPUT = 32 << 10
+"""Bytes of each stream of a remote candidate: with the report, in base64, less than 200 KB are printed."""
+
+_LOAD = """\
+import sys, types
+def load(sources):
+    package = types.ModuleType("judging")
+    package.__path__ = []
+    sys.modules["judging"] = package
+    for name, source in sources:
+        module = types.ModuleType("judging." + name)
+        module.__package__ = "judging"
+        sys.modules[module.__name__] = module
+        exec(compile(source, "judging/" + name + ".py", "exec"), module.__dict__)
+if {last!r} not in sys.modules:  # a worker may have loaded them before it was given this
+    load({sources!r})
+from {last} import main
+main({args})
+"""
+
+
+class _Report(BaseModel):
+    """The lines of a report together."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    started: bool = True
+    total: int | None = Field(None, ge=0)
+    unreadable: tuple[int, str, str, str] | None = None
+    passed: int | None = Field(None, ge=0)
+    failures: list[tuple[int, str, str, str]] = []
+    """Line, source, type of the error, message."""
+    lost: str = ""
+    """Why the candidate could not be called any more."""
+
+
+class Pair(NamedTuple):
+    """Two programs, each to be isolated by itself.
+
+    File descriptor 3 of each is one end of a socket pair; file descriptor 4 of `tests` is write-only and
+    leads to us. When `tests` ends the candidate is killed.
+    """
+
+    tests: Program
+    candidate: Program
+
+
+def programs(judged: Judged, limits: Limits) -> Pair:
+    """The two sides.
+
+    Args:
+        limits: the sandbox's own, of each side where `judged` has none.
+    """
+    limits = judged.limits or limits
+    tests = Program(code=_tests_code(judged, limits), limits=limits)
+    return Pair(tests, Program(code=_candidate_code(judged), files=judged.files, limits=limits))
+
+
+def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
+    """What the report says, and how the two sides ended.
+
+    The report comes from the tests' process, which the candidate can't reach: a report that has no
+    outcome says that the tests' side was ended, by a limit or by itself, and nothing passes.
+
+    Raises SystemFault where the tests' side ended before it had read a line of the tests.
+    """
+    told = _read(report)
+    if told is None:
+        raise SystemFault(f"the tests' side of the judge ended before it started: {_how(tests)}")
+    if told.total is None or told.unreadable is not None:
+        failures = [told.unreadable or (1, "", "Unreadable", f"the tests' side ended: {_how(tests)}")]
+    elif told.passed is None:
+        failures = [(1, "", "TestsEnded", f"the tests' side ended before its report: {_how(tests)}")]
+    elif told.total == 0:
+        failures = [(1, "", "NoTests", "there is no assert in the tests")]
+    else:
+        failures = told.failures
+    return Verdict(
+        passed=min(told.passed or 0, told.total or 0),
+        total=told.total or 0,
+        failures=tuple(
+            TestFailure(line=line, source=source, error=error, message=message)
+            for line, source, error, message in failures
+        ),
+        candidate=_how(candidate) if told.lost == GONE else told.lost,
+        stdout=candidate.stdout,
+        stderr=candidate.stderr,
+    )
+
+
+def remote_program(judged: Judged, limits: Limits, nonce: str) -> str:
+    """One self-contained program that runs both sides and prints the outcome after `nonce`.
+
+    For sandboxes that run a single program somewhere else. The tests and the candidate are processes of one
+    user there, without the kernel's help between them; so, weaker than two isolated programs: a candidate
+    can kill the tests' side (nothing passes then) or the whole program (there is no outcome); as root it
+    can read and write the memory of the others, so find expected answers and forge a report (for other
+    users the tests' side is made undumpable); a daemon that leaves its session lives on until the container
+    ends. What crosses the channel, and what is not compared before it is rebuilt, is the same.
+
+    Args:
+        nonce: random and new for each run, e.g. `secrets.token_hex(16)`; the program removes its own file,
+            which holds the nonce and the tests, before it starts the candidate.
+    """
+    limits = judged.limits or limits
+    bounds = {
+        "cpu": limits.cpu_seconds,
+        "wall": limits.wall_seconds,
+        "memory": limits.memory_mb << 20,
+        "output": min(limits.output_kb << 10, _REMOTE_OUTPUT),
+        "report": REPORT_BYTES,
+    }
+    args = (nonce, _tests_code(judged, limits), _candidate_code(judged), dict(judged.files), bounds)
+    return _program(("pair",), args)
+
+
+def remote_verdict(nonce: str, stdout: str) -> Verdict | None:
+    """The verdict in what `remote_program` printed; None where it was ended before it had printed one.
+
+    Raises SystemFault as `verdict` does.
+    """
+    _, found, line = stdout.rpartition(f"\n{nonce}")
+    if not found:
+        return None
+    try:
+        told = json.loads(line)
+        report = base64.b64decode(told["report"])
+        sides = [_ran(told[name]) for name in ("tests", "candidate")]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+    return verdict(report, *sides)
+
+
+def _tests_code(judged: Judged, limits: Limits) -> str:
+    """The tests stop themselves a little before their limits, so that there is time to report."""
+    wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
+    args = (judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall)
+    return _program(("plain", "asserts", "test_side"), args)
+
+
+def _candidate_code(judged: Judged) -> str:
+    return _program(("plain", "candidate_side"), (judged.candidate,))
+
+
+def _program(modules: tuple[str, ...], args: tuple[Any, ...]) -> str:
+    sources = [(name, _source(name)) for name in modules]
+    last = f"judging.{modules[-1]}"
+    return _LOAD.format(sources=sources, last=last, args=", ".join(map(repr, args)))
+
+
+@functools.cache
+def _source(name: str) -> str:
+    return importlib.resources.files(__package__).joinpath(f"{name}.py").read_text(encoding="utf-8")
+
+
+def _read(report: bytes) -> _Report | None:
+    """What the whole lines say; None where there is none, the start alone where the rest is not ours."""
+    fields: dict[str, Any] = {}
+    lines = report.split(b"\n")[:-1]
+    try:
+        for line in lines:
+            fields.update(json.loads(line))
+        return _Report.model_validate(fields) if lines else None
+    except (ValueError, TypeError, RecursionError):  # model-written tests may have written to it themselves
+        return _Report()
+
+
+def _how(ran: Ran) -> str:
+    """How a side ended, in words."""
+    if ran.status in ("finished", "failed"):
+        return f"exit code {ran.exit_code}"
+    return f"killed ({ran.reason})" if ran.status == "killed" and ran.reason else ran.status
+
+
+def _ran(side: Mapping[str, Any]) -> Ran:
+    return Ran(
+        status=side["status"],
+        exit_code=side["exit_code"],
+        reason=side["reason"],
+        cpu_seconds=side["cpu_seconds"],
+        stdout=base64.b64decode(side["stdout"]).decode("utf-8", "replace"),
+        stderr=base64.b64decode(side["stderr"]).decode("utf-8", "replace"),
+    )

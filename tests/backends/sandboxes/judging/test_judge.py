@@ -1,0 +1,279 @@
+"""What the judge says of a candidate and its tests."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.backends.sandboxes.judging import REPORT_BYTES, programs, remote_verdict, verdict
+from coterie.core.errors import SystemFault
+from coterie.core.sandbox import Ran
+from tests.backends.sandboxes.judging.support import LIMITS, by_pair, by_remote, judged
+
+ADD = "def f(x, y=1):\n    return x + y\n"
+SAME = "def f(x):\n    return x\n"
+
+
+def judge(candidate, tests, *calls, **fields):
+    return by_pair(judged(candidate, tests, *calls, **fields))
+
+
+def errors(verdict):
+    return [(failure.line, failure.error) for failure in verdict.failures]
+
+
+def test_every_assert_is_a_test_and_a_failure_does_not_end_the_others():
+    found = judge(ADD, "for i in range(3):\n    assert f(i) == i + 1\nassert f(1) == 3, 'no'\nassert f('a')")
+    assert (found.passed, found.total, found.ok) == (1, 3, False)
+    assert errors(found) == [(3, "AssertionError"), (4, "TypeError")]
+    assert found.failures[0].source == "assert f(1) == 3, 'no'" and found.failures[0].message == "no"
+    assert found.candidate == ""
+
+
+def test_a_test_must_hold_every_time():
+    assert judge(SAME, "for i in (1, 2, 0):\n    assert f(i)").passed == 0
+
+
+def test_an_assert_that_nothing_executes_has_not_passed():
+    found = judge(SAME, "for i in f([]):\n    assert i\nassert True")
+    assert errors(found) == [(2, "NotReached")] and found.passed == 1
+
+
+def test_an_exception_outside_asserts_fails_what_was_not_reached():
+    found = judge(SAME, "assert f(1)\nx = f([])[0]\nassert f(x)")
+    assert found.passed == 1
+    assert errors(found) == [(3, "NotReached")] and "IndexError" in found.failures[0].message
+
+
+@pytest.mark.parametrize("end", ["exit(0)", "sys.exit(0)", "os._exit(0)", "quit()"])
+def test_a_test_that_exits_fails_and_the_others_count(end):
+    found = judge(SAME, f"import os, sys\nassert f(1)\nassert {end}\nassert f(2)")
+    assert (found.passed, found.total) == (2, 3)
+    assert errors(found) == [(3, "SystemExit")]
+
+
+def test_exceptions_arrive_as_the_builtin_type_that_they_are():
+    candidate = """
+class Own(KeyError): pass
+class Odd(Exception): pass
+def f(kind):
+    if kind == 1: raise Own("key")
+    if kind == 2: raise Odd(object())
+    if kind == 3: raise UnicodeDecodeError("utf-8", b"x", 0, 1, "bad")
+    if kind == 4: open("/nowhere")
+    raise ValueError("negative", 3)
+"""
+    tests = """
+import unittest
+def check(kind, expected, args=None):
+    try:
+        f(kind)
+        assert False
+    except expected as error:
+        assert type(error) is expected
+        assert args is None or error.args == args
+check(1, KeyError, ("key",))
+check(2, Exception)
+check(3, UnicodeDecodeError)
+check(4, FileNotFoundError)
+check(5, ValueError, ("negative", 3))
+unittest.TestCase().assertRaises(ValueError, f, 5)
+"""
+    assert judge(candidate, tests).ok
+
+
+def test_a_place_that_must_not_be_reached_fails_where_it_is():
+    tests = (
+        "def check():\n    try:\n        f(1)\n        assert False\n    except ValueError:\n        pass\n"
+    )
+    assert errors(judge(SAME, tests + "check()")) == [(4, "AssertionError")]
+    assert errors(judge(SAME, tests)) == [(4, "NotReached")]
+    assert judge("def f(x): raise ValueError", tests + "check()").ok
+
+
+def test_results_are_copies_and_arguments_are_not_changed():
+    candidate = "kept = []\ndef f(x):\n    x.append(1)\n    kept.append(0)\n    return kept\n"
+    tests = "x = []\ny = f(x)\nassert x == []\nassert y == [0]\ny.append(2)\nassert f(x) == [0, 0]"
+    assert judge(candidate, tests).ok
+
+
+def test_iterators_arrive_as_iterators():
+    candidate = "def f(n):\n    yield from range(n)\n"
+    assert judge(candidate, "assert list(f(3)) == [0, 1, 2]\nassert not isinstance(f(3), list)").ok
+
+
+def test_containers_of_the_standard_library_arrive_as_what_they_are():
+    candidate = "from collections import *\ndef f(x):\n    return Counter(x), OrderedDict(a=1), deque(x)\n"
+    assert judge(
+        candidate, "c, o, d = f('aab')\nassert c.most_common(1) == [('a', 2)]\nassert list(d) == [*'aab']"
+    ).ok
+
+
+def test_what_can_not_cross_fails_its_own_test_only():
+    tests = "assert f(lambda: 1)\nassert f({1: object()})\nassert f(1) == 1"
+    found = judge(SAME, tests)
+    assert (found.passed, errors(found)) == (1, [(1, "NotPlainData"), (2, "NotPlainData")])
+    assert "function" in found.failures[0].message and "an argument of f" in found.failures[0].message
+    found = judge("def f(x):\n    return [f] if x else 0", "assert f(1)\nassert f(0) == 0")
+    assert (found.passed, errors(found)) == (1, [(1, "NotPlainData")])
+
+
+def test_a_refusal_is_no_exception_of_the_candidate():
+    found = judge(
+        "def f(x):\n    return f", "try:\n    f(1)\n    assert False\nexcept Exception:\n    assert True"
+    )
+    assert found.passed == 0
+
+
+def test_several_functions_state_between_calls_and_keywords():
+    candidate = (
+        "kept = []\ndef put(x, *, times=1):\n    kept.extend([x] * times)\ndef get():\n    return kept\n"
+    )
+    tests = "from solution import put as p\np(1)\nput(2, times=2)\nassert get() == [1, 2, 2]\n"
+    assert judge(candidate, tests + "assert get.__name__ == 'get'", "put", "get").ok
+
+
+def test_a_function_that_is_missing_is_a_name_error():
+    found = judge("def g(): pass", "assert f(1)\nassert True")
+    assert (found.passed, errors(found)) == (1, [(1, "NameError")])
+
+
+def test_helpers_that_the_prompt_gave_are_in_the_candidate():
+    candidate = "def encode(s):\n    return s[::-1]\ndef f(s):\n    return encode(s)\n"
+    assert judge(
+        candidate, "for s in ('ab', ''):\n    coded = encode(s)\n    assert f(coded) == s", "f", "encode"
+    ).ok
+
+
+def test_files_are_the_candidates_and_its_output_is_told():
+    candidate = """
+import sys
+print('loaded')
+def f(name):
+    print('asked', file=sys.stderr)
+    return open(name, 'rb').read()
+"""
+    found = judge(candidate, "assert f('in/a.bin') == b'\\x00\\xff'", files={"in/a.bin": b"\0\xff"})
+    assert found.ok
+    assert (found.stdout, found.stderr) == ("loaded\n", "asked\n")
+
+
+@pytest.mark.parametrize(
+    ("candidate", "end"),
+    [
+        ("import os\nos._exit(0)", "exit code 0"),
+        ("import sys\nsys.exit(3)", "exit code 3"),
+        ("def f(x:", "exit code 1"),
+        ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "killed (SIGKILL)"),
+        ("while True: pass", "timeout"),
+        ("import time\ntime.sleep(60)", "timeout"),
+        ("def f(x):\n    while True: pass", "timeout"),
+        (
+            "import os\ndef f(x):\n    os.write(3, bytes(8))",
+            "it broke the protocol: it ends in the middle of a value",
+        ),
+    ],
+)
+def test_a_candidate_that_ends_early_passes_nothing(candidate, end):
+    found = judge(candidate, "try:\n    f(1)\nexcept BaseException:\n    assert True\nassert True")
+    assert (found.passed, found.total, found.candidate) == (0, 2, end)
+
+
+def test_what_held_before_the_candidate_ended_has_passed():
+    found = judge(
+        "import os\ndef f(x):\n    return x or os._exit(0)",
+        "assert f(1)\nassert f(0)\nassert f(2)\nassert True",
+    )
+    assert (found.passed, found.candidate) == (1, "exit code 0")
+    assert errors(found) == [(2, "CandidateEnded"), (3, "CandidateEnded"), (4, "CandidateEnded")]
+
+
+def test_the_traceback_of_a_broken_candidate_is_its_own():
+    found = judge("x = 1\nraise RuntimeError('at import')", "assert True")
+    assert 'File "solution.py", line 2' in found.stderr and "raise RuntimeError" in found.stderr
+    assert "judging" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    ("tests", "error", "line"),
+    [
+        ("assert 1\nassert (", "SyntaxError", 2),
+        ("x = 1", "NoTests", 1),
+        ("", "NoTests", 1),
+    ],
+)
+def test_tests_that_are_none_have_the_total_0(tests, error, line):
+    found = judge(SAME, tests)
+    assert (found.passed, found.total, found.ok) == (0, 0, False)
+    assert errors(found) == [(line, error)]
+
+
+@pytest.mark.parametrize(
+    "loop", ["while True: pass", "while True:\n    try:\n        while True: pass\n    except: pass"]
+)
+def test_tests_that_do_not_end_are_stopped_and_say_so(loop):
+    found = judge(SAME, f"assert f(1)\n{loop}\nassert True")
+    assert (found.passed, found.total, found.candidate) == (1, 2, "")
+
+
+def test_a_tests_side_that_dies_passes_nothing():
+    found = judge(SAME, "import os, signal\nassert f(1)\nos.kill(os.getpid(), signal.SIGKILL)\nassert f(2)")
+    assert (found.passed, found.total, errors(found)) == (0, 2, [(1, "TestsEnded")])
+    assert "killed (SIGKILL)" in found.failures[0].message
+
+
+def test_few_and_short_failures_are_told():
+    found = judge(SAME, "\n".join(f"assert f({i}) < 0, '\\x01' * 10000" for i in range(50)))
+    assert found.total == 50 and len(found.failures) == 10
+    assert all(len(failure.message) == 300 for failure in found.failures)
+
+
+ENDED = Ran(status="killed", exit_code=None, reason="SIGKILL")
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        b'{"started": true}\n',
+        b'{"started": true}\n{"total": 2}\n{"passed": 2, "failures": [], "lost": ""}',
+        b'{"started": true}\n{"total": 2}\n{"passed": "2"',
+        b'{"started": true}\n{"total": 2}\n{"passed": [2]}\n',
+        b'{"started": true}\n{"total": 2}\n{"passed": 2, "failures": [[1]]}\n',
+        b'{"started": true}\n{"total": -2}\n{"passed": -2}\n',
+        b'{"started": true}\n\xff\n',
+        b"[" * 5000 + b"\n",
+        b"3\n",
+        b"x" * REPORT_BYTES + b"\n",
+    ],
+)
+def test_half_a_report_is_no_pass(report):
+    assert verdict(report, ENDED, ENDED).passed == 0
+    assert not verdict(report, ENDED, ENDED).ok
+
+
+def test_a_judge_that_did_not_start_is_our_fault():
+    with pytest.raises(SystemFault, match=r"before it started: killed \(SIGKILL\)"):
+        verdict(b"", ENDED, ENDED)
+
+
+def test_no_more_passes_than_there_are_tests():
+    report = b'{"started": true}\n{"total": 2}\n{"passed": 7, "failures": [], "lost": ""}\n'
+    assert verdict(report, ENDED, ENDED).passed == 2
+
+
+def test_the_candidate_is_given_no_line_of_the_tests():
+    case = judged(SAME, "assert f('expected') == 'expected'", files={"a": b"1"})
+    tests, candidate = programs(case, LIMITS)
+    assert "expected" in tests.code and "expected" not in candidate.code
+    assert (tests.files, candidate.files, candidate.limits) == ({}, {"a": b"1"}, case.limits)
+
+
+def test_a_remote_program_prints_the_verdict_after_its_nonce():
+    case = judged(ADD, "assert f(1) == 2\nassert f(1) == 3", files={"a": b"1"})
+    assert by_remote(case) == by_pair(case)
+
+
+@pytest.mark.parametrize(
+    "stdout", ["", "mine: {}", "\nmine{", "\nmine[]", '\nmine{"report": "x"}', "\nother{}"]
+)
+def test_output_without_an_outcome_is_no_verdict(stdout):
+    assert remote_verdict("mine", stdout) is None

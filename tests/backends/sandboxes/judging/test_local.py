@@ -1,0 +1,55 @@
+"""The judge in sandbox `local`: the same programs, isolated for real and judged beside each other."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from coterie.backends.sandboxes.local import LocalSandbox
+from tests.backends.sandboxes.judging.hostile import HONEST, PROGRAMS, TESTS, TOTAL
+from tests.backends.sandboxes.judging.support import judged
+
+ENDS = {
+    "import os\nos._exit(0)": "exit code 0",
+    "import sys\nsys.exit(3)": "exit code 3",
+    "def f(x:": "exit code 1",
+    "def f(x):\n    while True: pass": "timeout",
+    "import time\ntime.sleep(60)": "timeout",
+}
+
+
+def judge_all(cases):
+    async def run():
+        sandbox = LocalSandbox(LocalSandbox.Config(workers=2))
+        await sandbox.open()
+        try:
+            return await asyncio.gather(*map(sandbox.judge, cases))
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(run())
+
+
+def test_hostile_programs_pass_nothing_and_the_honest_one_beside_them_all():
+    codes = [program.code for program in PROGRAMS]
+    verdicts = judge_all([judged(code, TESTS) for code in [HONEST, *codes, HONEST]])
+    assert [verdict.total for verdict in verdicts] == [TOTAL] * len(verdicts)
+    assert verdicts[0].ok and verdicts[-1].ok
+    passed = [
+        (program.name, verdict.passed) for program, verdict in zip(PROGRAMS, verdicts[1:-1], strict=True)
+    ]
+    assert passed == [(program.name, 0) for program in PROGRAMS]
+
+
+def test_how_a_candidate_ended_is_told():
+    verdicts = judge_all([judged(code, "assert f(1)\nassert True") for code in ENDS])
+    assert [(verdict.passed, verdict.candidate) for verdict in verdicts] == [
+        (0, end) for end in ENDS.values()
+    ]
+
+
+@pytest.mark.parametrize("mark", ["print('the end')", "raise SystemExit(0)"])
+def test_the_tests_side_may_end_as_it_likes(mark):
+    (verdict,) = judge_all([judged("def f(x): return x", f"assert f(1)\n{mark}")])
+    assert verdict.ok
