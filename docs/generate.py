@@ -39,6 +39,11 @@ def helps() -> Iterator[tuple[str, str]]:
         assert command is not None
         with click.Context(command, info_name=name, parent=group) as context:
             yield f"coterie {name}", command.get_help(context)
+            for inner in command.list_commands(context) if isinstance(command, click.Group) else ():
+                under = command.get_command(context, inner)
+                assert under is not None
+                with click.Context(under, info_name=inner, parent=context) as below:
+                    yield f"coterie {name} {inner}", under.get_help(below)
 
 
 if __name__ == "__main__":

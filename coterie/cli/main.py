@@ -22,6 +22,7 @@ COMMANDS = {
     "recipes": "List the recipes.",
     "config": "Show a configuration and where each value came from.",
     "schema": "Print the JSON Schema of configurations.",
+    "sandbox": "Run a program in a sandbox, or check its protections.",
     "plugins": "List the plugins and what is wrong with the broken ones.",
     "quickstart": "Train a small team from scratch on this machine, in minutes.",
 }

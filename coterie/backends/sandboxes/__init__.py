@@ -1,0 +1,1 @@
+"""Sandboxes: where programs that a model wrote run."""

@@ -1,0 +1,266 @@
+"""The first process of a run: prepares its folder, starts the program, measures it, ends what it left, and
+brings files back. With namespaces it is pid 1 of the run's own: the kernel delivers it no signal from inside,
+and when it ends, all inside end with it. Without them it adopts what its children abandon.
+
+It reads the program from its channel and answers there: 8 bytes of length, a JSON header, then the files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import resource
+import shutil
+import signal
+import socket
+import stat
+import struct
+import time
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+from . import kernel, program, spaces
+
+_ENTRIES = 20_000
+_CHUNK = 1 << 20
+_OWN_CPU = 2  # CPUCLOCK_SCHED, of a whole process: clock_getcpuclockid(3)
+
+
+def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> NoReturn:
+    """One run, to the end of this process. `fds`: channel, stdout, stderr, then the program's 3, 4."""
+    channel = socket.socket(fileno=fds[0])
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a handler, nothing inside can send it
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
+        if alone:
+            box = spaces.private_folder(order["disk_mb"])
+        else:
+            box = os.path.join(order["base"], f"{os.getppid()}-{os.getpid()}")
+            os.mkdir(box, 0o700)
+            kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the worker's own is not for its children
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        kernel.drop_capabilities()
+        header, body = _receive(channel)
+        stdin = _lay_out(box, header, body)
+        # Beside the programs there are the worker's two processes and one for each cell.
+        order["nproc"] = order["processes"] * count + (2 + count if alone else spaces.tasks_of_user())
+        pid = os.fork()
+        if pid == 0:
+            program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
+        for descriptor in (stdin, *fds[1:]):
+            os.close(descriptor)
+        del body
+        result = watch(pid, order["cpu"])
+        _end_the_rest(alone)
+        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+        result["cpu"] = usage.ru_utime + usage.ru_stime
+        files, left = collect(f"{box}/work", header["collect"], order["disk_mb"] << 20)
+        result["left"] = left
+        _send(channel, result, files)
+        if not alone:
+            shutil.rmtree(box, ignore_errors=True)
+    except BaseException as error:
+        _send(channel, {"fault": f"{type(error).__name__}: {error}"}, {})
+    os._exit(0)
+
+
+def _receive(channel: socket.socket) -> tuple[dict[str, Any], memoryview]:
+    parts = []
+    while part := channel.recv(_CHUNK):
+        parts.append(part)
+    whole = memoryview(b"".join(parts))
+    (length,) = struct.unpack("<Q", whole[:8])
+    header: dict[str, Any] = json.loads(bytes(whole[8 : 8 + length]))
+    return header, whole[8 + length :]
+
+
+def _send(channel: socket.socket, header: dict[str, Any], files: dict[str, bytes]) -> None:
+    header["files"] = [[path, len(data)] for path, data in files.items()]
+    text = json.dumps(header).encode()
+    try:
+        channel.sendall(struct.pack("<Q", len(text)) + text)
+        for data in files.values():
+            channel.sendall(data)
+    except OSError:
+        pass  # our process let go of this run
+
+
+def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
+    """Write the code, the files and stdin; the last is returned open for reading, with no name left."""
+    for folder in ("work", "tmp"):
+        os.mkdir(f"{box}/{folder}")
+    at = 0
+    for path, size in header["files"]:
+        os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
+        with open(f"{box}/{path}", "xb") as file:
+            file.write(body[at : at + size])
+        at += size
+    stdin = os.open(f"{box}/stdin", os.O_RDONLY)
+    os.unlink(f"{box}/stdin")
+    return stdin
+
+
+def watch(pid: int, limit: float) -> dict[str, Any]:
+    """Wait for the program, reaping whoever else ends; kill it when it is over its CPU time (seconds).
+
+    Returns {"exit": code or None, "signal": number, "over": bool}.
+    """
+    clock = (~pid << 3) | _OWN_CPU
+    while True:
+        while True:
+            try:
+                ended, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                ended, status = pid, 0
+            if ended == pid:
+                code = os.waitstatus_to_exitcode(status)
+                over = _children() > limit or code == -signal.SIGXCPU
+                return {"exit": code if code >= 0 else None, "signal": max(0, -code), "over": over}
+            if ended == 0:
+                break
+        used = time.clock_gettime(clock) + _children()
+        if used > limit:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
+            return {"exit": None, "signal": signal.SIGKILL, "over": True}
+        # With several threads CPU time passes faster than the wall's: look in now and then.
+        signal.sigtimedwait([signal.SIGCHLD], min(0.25, max(0.01, limit - used)))
+
+
+def _children() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
+def _end_the_rest(alone: bool) -> None:
+    """Kill and reap all that the program left, so that its files stand still and its CPU time is counted."""
+    if not alone:
+        sweep()
+        return
+    assert os.getpid() == 1, "elsewhere it would reach all that our user runs"
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    while True:
+        try:
+            os.waitpid(-1, 0)
+        except ChildProcessError:
+            return
+
+
+def sweep() -> None:
+    """Without a pid namespace: kill all descendants of this process until there are none."""
+    for _ in range(1000):
+        found = _descendants(os.getpid())
+        for pid in found:
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            while os.waitpid(-1, os.WNOHANG)[0]:
+                pass
+        except ChildProcessError:
+            return
+        time.sleep(0.002)
+
+
+def _descendants(root: int) -> list[int]:
+    parents: dict[int, int] = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as file:
+                    parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
+            except (OSError, ValueError):
+                continue
+    found = [root]
+    for pid in found:
+        found.extend(child for child, parent in parents.items() if parent == pid)
+    return found[1:]
+
+
+def remove_folders(base: str, worker: int) -> None:
+    """Without a mount namespace: what a cell that was killed could not remove."""
+    for name in os.listdir(base):
+        if name.startswith(f"{worker}-"):
+            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+
+
+def collect(root: str, patterns: list[str], room: int) -> tuple[dict[str, bytes], list[str]]:
+    """Regular files below `root` that match a glob, by relative path, and the paths that found no room.
+
+    No link is followed, and at most `room` bytes are read in all: a sparse file can be larger than the disk.
+    """
+    found: dict[str, bytes] = {}
+    left: list[str] = []
+    wanted = [glob(pattern) for pattern in patterns]
+    for path in _walk(root) if wanted else ():
+        if not any(pattern.fullmatch(path) for pattern in wanted):
+            continue
+        try:
+            descriptor = os.open(f"{root}/{path}", os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+        except OSError:
+            continue
+        with open(descriptor, "rb") as file:
+            about = os.fstat(descriptor)
+            if not stat.S_ISREG(about.st_mode):
+                continue
+            if about.st_size > room:
+                left.append(path)
+                continue
+            found[path] = file.read(about.st_size)
+            room -= len(found[path])
+    return found, left[:20]
+
+
+def _walk(root: str) -> Iterator[str]:
+    """Relative paths of regular files, in order of name; at most `_ENTRIES` names are looked at."""
+    stack, seen = [""], 0
+    while stack:
+        folder = stack.pop()
+        try:
+            with os.scandir(f"{root}/{folder}") as listed:
+                entries = []
+                for entry in listed:
+                    seen += 1
+                    if seen > _ENTRIES:
+                        break
+                    entries.append(entry)
+        except OSError:
+            continue  # no right to look, or a path that is longer than the kernel allows
+        folders = []
+        for entry in sorted(entries, key=lambda one: one.name):
+            path = f"{folder}{entry.name}"
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(f"{path}/")
+            elif entry.is_file(follow_symlinks=False) and _utf8(path):
+                yield path
+        stack.extend(reversed(folders))
+
+
+def _utf8(path: str) -> bool:
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def glob(pattern: str) -> re.Pattern[str]:
+    """`*` and `?` within a name, `[...]` a set, `**/` any folders or none."""
+    out, at = "", 0
+    while at < len(pattern):
+        if pattern.startswith("**/", at):
+            out, at = out + "(?:[^/]+/)*", at + 3
+        elif pattern.startswith("**", at):
+            out, at = out + ".*", at + 2
+        elif pattern[at] in "*?":
+            out, at = out + ("[^/]*" if pattern[at] == "*" else "[^/]"), at + 1
+        elif pattern[at] == "[" and "]" in pattern[at + 2 :]:
+            end = pattern.index("]", at + 2)
+            inner = pattern[at + 1 : end].replace("\\", "\\\\")
+            out, at = out + "[" + ("^" + inner[1:] if inner[0] == "!" else inner) + "]", end + 1
+        else:
+            out, at = out + re.escape(pattern[at]), at + 1
+    return re.compile(out, re.DOTALL)

@@ -1,0 +1,111 @@
+"""The kernel's calls that Python has no name for, through ctypes on libc. Each raises OSError."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+
+NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
+    0x20000,
+    0x4000000,
+    0x8000000,
+    0x10000000,
+    0x20000000,
+    0x40000000,
+)
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC = 1, 2, 4, 8
+MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
+PR_SET_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
+_MOUNT_SETATTR = 442  # the same number on every architecture
+_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_CAPABILITY_VERSION_3 = 0x20080522
+
+libc = ctypes.CDLL(None, use_errno=True)
+_M_ARENA_MAX = -8
+
+
+def call(name: str, *arguments: object) -> int:
+    """libc's function; an OSError with its name where it answers -1."""
+    answer: int = getattr(libc, name)(*arguments)
+    if answer == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return answer
+
+
+def prctl(option: int, value: int = 0, third: int = 0) -> None:
+    word = ctypes.c_ulong
+    call("prctl", option, word(value), word(third), word(0), word(0))
+
+
+def unshare(flags: int) -> None:
+    call("unshare", flags)
+
+
+def setns(descriptor: int, kind: int) -> None:
+    call("setns", descriptor, kind)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    call(
+        "mount",
+        source.encode(),
+        target.encode(),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        data.encode() or None,
+    )
+
+
+def protect(target: str, flags: int) -> None:
+    """Add flags such as MS_RDONLY to a mount and to all below it.
+
+    mount_setattr(2) does it recursively (Linux 5.12); before that only the topmost mount can be had, with
+    the flags it came with, which a less privileged namespace may not drop.
+    """
+    attributes = (ctypes.c_uint64 * 4)(flags & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC), 0, 0, 0)
+    done = libc.syscall(
+        ctypes.c_long(_MOUNT_SETATTR),
+        ctypes.c_long(_AT_FDCWD),
+        ctypes.c_char_p(target.encode()),
+        ctypes.c_long(_AT_RECURSIVE),
+        ctypes.byref(attributes),
+        ctypes.c_long(ctypes.sizeof(attributes)),
+    )
+    if done == -1:
+        had = os.statvfs(target).f_flag & 0xFFF  # ST_RDONLY and the like have the numbers of MS_RDONLY
+        mount("none", target, None, MS_REMOUNT | MS_BIND | had | flags)
+
+
+def pivot_root(new: str, old: str) -> None:
+    """`new` becomes /, and what was / is found at `old` (below `new`)."""
+    number = {"x86_64": 155, "aarch64": 41}.get(os.uname().machine)
+    if number is None:
+        call("pivot_root", new.encode(), old.encode())
+        return
+    call("syscall", ctypes.c_long(number), ctypes.c_char_p(new.encode()), ctypes.c_char_p(old.encode()))
+
+
+def umount(target: str) -> None:
+    call("umount2", target.encode(), MNT_DETACH)
+
+
+def drop_capabilities() -> None:
+    """None left, none to be had by an exec: also out of the bounding set, and no new privileges."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    drop, word = libc.prctl, ctypes.c_ulong
+    zero = word(0)
+    for capability in range(64):
+        # Past the last one, or not ours to drop, and then there is none to lose either.
+        if drop(PR_CAPBSET_DROP, word(capability), zero, zero, zero) == -1:
+            break
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    call("capset", ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+def one_arena() -> None:
+    """glibc reserves 64 MiB of address space for each thread's heap: with a limit on it, ten are too many."""
+    if hasattr(libc, "mallopt"):
+        libc.mallopt(_M_ARENA_MAX, 1)

@@ -1,0 +1,145 @@
+"""The program's own process: gives up what it must not have, and then is Python running a file."""
+
+from __future__ import annotations
+
+import atexit
+import io
+import math
+import os
+import resource
+import signal
+import sys
+import threading
+import types
+from typing import Any, NoReturn
+
+from . import kernel, seccomp
+
+_OURS = __name__.partition(".")[0]
+
+
+def start(
+    order: dict[str, Any], header: dict[str, Any], box: str, fds: list[int], *, alone: bool
+) -> NoReturn:
+    """Run the program; `fds` become 0, 1, 2, ... and no other stays open. Ends the process."""
+    try:
+        os.setsid()
+        if not alone:
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _only(fds)
+        os.chdir(f"{box}/work")
+        _limit(order)
+        seccomp.install(alone=alone)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        _become_python(order, header, box)
+    except BaseException as error:
+        os.write(2, f"the sandbox could not start the program: {error!r}\n".encode())
+        os._exit(125)
+    path = f"{box}/main.py"
+    code = 1
+    try:
+        code = _run(path)
+    finally:
+        os._exit(code)
+
+
+def _only(fds: list[int]) -> None:
+    high = max(*fds, len(fds)) + 1
+    copies = [os.dup2(descriptor, high + at) for at, descriptor in enumerate(fds)]
+    for at, descriptor in enumerate(copies):
+        os.dup2(descriptor, at, inheritable=True)
+    os.closerange(len(fds), 1 << 16)
+
+
+def _limit(order: dict[str, Any]) -> None:
+    """The kernel's limits, of each process. CPU time is measured over all of them (cell.py); this is its
+    backstop."""
+    seconds = math.ceil(order["cpu"]) + 1
+    memory, disk = order["memory_mb"] << 20, order["disk_mb"] << 20
+    for name, value in (
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_AS, memory),
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_FSIZE, disk),
+        (resource.RLIMIT_NPROC, order["nproc"]),
+        (resource.RLIMIT_NOFILE, order["open_files"]),
+        (resource.RLIMIT_MEMLOCK, 1 << 16),
+        (resource.RLIMIT_CORE, 0),
+    ):
+        hard = resource.getrlimit(name)[1]
+        value = value if hard == resource.RLIM_INFINITY else min(value, hard)
+        resource.setrlimit(name, (value, value))
+
+
+def _become_python(order: dict[str, Any], header: dict[str, Any], box: str) -> None:
+    """Environment, sys and __main__ as they are in an interpreter that was started for this program."""
+    os.environ.clear()
+    os.environ.update(
+        {
+            "HOME": f"{box}/work",
+            "LANG": "C.UTF-8",
+            "PATH": f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/local/bin:/usr/bin:/bin",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "0",
+            "TMPDIR": f"{box}/tmp",
+        }
+    )
+    if order["packages"]:
+        os.environ["PYTHONPATH"] = ":".join(order["packages"])
+    for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
+        del sys.modules[name]
+    sys.path[:] = [f"{box}/work", *sys.path, *order["packages"]]
+    sys.path_importer_cache.clear()
+    sys.argv[:] = [f"{box}/main.py", *header["argv"]]
+    sys.orig_argv[:] = [sys.executable, *sys.argv]
+    sys.dont_write_bytecode = True
+    for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
+        file = io.FileIO(descriptor, "rb" if descriptor == 0 else "wb", closefd=False)
+        raw = io.BufferedReader(file) if descriptor == 0 else io.BufferedWriter(file)
+        errors = "backslashreplace" if descriptor == 2 else "surrogateescape"
+        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=descriptor == 2)
+        setattr(sys, name, stream)
+        setattr(sys, f"__{name}__", stream)
+    main = types.ModuleType("__main__")
+    main.__file__ = sys.argv[0]
+    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    sys.modules["__main__"] = main
+
+
+def _run(path: str) -> int:
+    """The exit code that `python path` has."""
+    code = 0
+    try:
+        with open(path, "rb") as file:
+            source = file.read()
+        exec(compile(source, path, "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
+    except SystemExit as leaving:
+        code = _exit_code(leaving.code)
+    except BaseException as error:
+        # Not our frame, and for a SyntaxError none at all.
+        trace = error.__traceback__.tb_next if error.__traceback__ else None
+        sys.excepthook(type(error), error.with_traceback(trace), trace)
+        code = 1
+    try:
+        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads as the interpreter does
+        atexit._run_exitfuncs()
+    except SystemExit as leaving:
+        code = _exit_code(leaving.code)
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, ValueError):
+            pass  # the program closed or replaced it
+        except OSError:
+            code = code or 120  # as CPython says that stdout could not be written
+    return code
+
+
+def _exit_code(value: Any) -> int:
+    if value is None:
+        return 0
+    if isinstance(value, int):
+        return value & 0xFF
+    print(value, file=sys.stderr)
+    return 1

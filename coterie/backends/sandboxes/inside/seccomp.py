@@ -1,0 +1,135 @@
+"""The system calls that a program is refused: a seccomp filter, built by hand (no libseccomp).
+
+A list of what is refused, and not of what is allowed: the programs are Python with the whole standard
+library, and the namespaces hold what a call could reach. The filter takes away the kernel's rarely used and
+often broken corners, and what would outlive a run or hide from its accounts. It stays for ever, over fork
+and exec (seccomp(2); classic BPF, linux/filter.h).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import functools
+import os
+import struct
+
+from . import kernel
+
+_LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_X32 = 0x40000000
+_NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
+_AF_UNIX, _SIGCHLD = 1, 17
+
+_REFUSED = """
+    ptrace 101 117; process_vm_readv 310 270; process_vm_writev 311 271; kcmp 312 272; mount 165 40;
+    umount2 166 39; pivot_root 155 41; chroot 161 51; unshare 272 97; setns 308 268; bpf 321 280;
+    perf_event_open 298 241; add_key 248 217; request_key 249 218; keyctl 250 219; kexec_load 246 104;
+    kexec_file_load 320 294; init_module 175 105; finit_module 313 273; delete_module 176 106;
+    reboot 169 142; swapon 167 224; swapoff 168 225; acct 163 89; settimeofday 164 170;
+    clock_settime 227 112; adjtimex 159 171; clock_adjtime 305 266; userfaultfd 323 282;
+    name_to_handle_at 303 264; open_by_handle_at 304 265; syslog 103 116; quotactl 179 60;
+    lookup_dcookie 212 18; fanotify_init 300 262; memfd_create 319 279; shmget 29 194; shmctl 31 195;
+    shmat 30 196; semget 64 190; semctl 66 191; semtimedop 220 192; semop 65 193; msgget 68 186;
+    msgctl 71 187; msgrcv 70 188; msgsnd 69 189; mq_open 240 180; mq_unlink 241 181; personality 135 92;
+    move_pages 279 239; migrate_pages 256 238; vhangup 153 58; iopl 172 -; ioperm 173 -; modify_ldt 154 -;
+    uselib 134 -; io_uring_setup 425 425; io_uring_enter 426 426; io_uring_register 427 427;
+    open_tree 428 428; move_mount 429 429; fsopen 430 430; fsconfig 431 431; fsmount 432 432;
+    fspick 433 433; pidfd_getfd 438 438; process_madvise 440 440; mount_setattr 442 442;
+    quotactl_fd 443 443; memfd_secret 447 447
+"""
+"""Name, number on x86_64, number on aarch64."""
+_LOOKED_AT = """
+    clone 56 220; clone3 435 435; socket 41 198; prlimit64 302 261; rt_sigaction 13 134; kill 62 129;
+    tkill 200 130; tgkill 234 131; rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240;
+    pidfd_send_signal 424 424
+"""
+"""The same, of those whose arguments decide."""
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""As the kernel's audit names them."""
+
+
+def _numbers(table: str) -> dict[str, int]:
+    """Name -> number on this machine; empty where it is none of the two."""
+    column = {"x86_64": 1, "aarch64": 2}.get(os.uname().machine)
+    rows = [row.split() for row in table.split(";")]
+    return {row[0]: int(row[column]) for row in rows if row[column] != "-"} if column else {}
+
+
+def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    return struct.pack("=HBBI", code, yes, no, value & 0xFFFFFFFF)
+
+
+def _deny(error: int = errno.EPERM) -> bytes:
+    return _op(_RET, _ERRNO | error)
+
+
+def _low(argument: int) -> bytes:
+    return _op(_LOAD, 16 + 8 * argument)
+
+
+def _high(argument: int) -> bytes:
+    return _op(_LOAD, 20 + 8 * argument)
+
+
+def _when(number: int, body: list[bytes]) -> list[bytes]:
+    """`body` for one call; it ends in a verdict."""
+    return [_op(_JEQ, number, 0, len(body)), *body]
+
+
+@functools.cache
+def build(*, alone: bool, own: int) -> bytes:
+    """The filter as BPF code; empty on machines whose calls are not in the table.
+
+    Args:
+        alone: the program has namespaces of its own. Without them no socket is allowed, and no signal to
+            another process than `own`: kill(-1) would reach everything that its user runs.
+        own: the program's process id; with namespaces it does not matter.
+    """
+    names, looked_at = _numbers(_REFUSED), _numbers(_LOOKED_AT)
+    if not names:
+        return b""
+    architecture = _ARCHITECTURES[os.uname().machine]
+    allow = _op(_RET, _ALLOW)
+    code = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), _op(_RET, _KILL), _op(_LOAD, 0)]
+    if os.uname().machine == "x86_64":
+        code += [_op(_JGE, _X32, 0, 1), _deny(errno.ENOSYS)]
+    for number in names.values():
+        code += _when(number, [_deny()])
+    # clone3 keeps its flags behind a pointer: libc falls back to clone.
+    code += _when(looked_at["clone3"], [_deny(errno.ENOSYS)])
+    code += _when(looked_at["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
+    # Only local sockets: VSOCK, for one, knows no network namespace.
+    family = [_low(0), _op(_JEQ, _AF_UNIX, 0, 1), allow, _deny(errno.EACCES)]
+    code += _when(looked_at["socket"], family if alone else [_deny(errno.EACCES)])
+    # Limits of oneself only: the cell's first process has the same user.
+    code += _when(looked_at["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
+    # Children that nobody waits for would drop out of the CPU time: SIGCHLD may be asked about, not set.
+    asked = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
+    code += _when(looked_at["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *asked])
+    if not alone:
+        mine = [_low(0), _op(_JEQ, own, 1, 0), _deny(), allow]
+        # kill(0) reaches the program's own session and nothing else.
+        code += _when(looked_at["kill"], [_low(0), _op(_JEQ, 0, 2, 0), *mine[1:]])
+        code += _when(looked_at["tgkill"], mine)
+        for name in ("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+            code += _when(looked_at[name], mine)
+        code += _when(looked_at["pidfd_send_signal"], [_deny()])
+    return b"".join([*code, allow])
+
+
+def install(*, alone: bool) -> bool:
+    """Filter this process and all that it starts. Needs PR_SET_NO_NEW_PRIVS. False: not to be had here."""
+    code = build(alone=alone, own=0 if alone else os.getpid())
+    if not code:
+        return False
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
+    held = ctypes.create_string_buffer(program, len(program))
+    try:
+        kernel.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(held))
+    except OSError:
+        return False
+    return True

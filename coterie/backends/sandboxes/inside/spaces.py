@@ -1,0 +1,239 @@
+"""The namespaces and the read-only root that a worker lives in, and those that each run gets on top.
+
+Once a worker: user, network (empty: not even loopback is up), ipc, uts, cgroup, pid and mount namespace, and
+in the last a root of its own on a tmpfs, where the interpreter and the system's libraries are bound read-only
+and nothing else exists: no home, no /proc, no /sys. Once a run: a pid and a mount namespace, and in that a
+tmpfs of limited size, which is gone with it.
+
+As root the worker builds its root first (the interpreter may lie where only root can look) and becomes nobody
+then; as an ordinary user it does all of it inside the user namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import resource
+import signal
+import sys
+from typing import Any, NoReturn
+
+from . import kernel, seccomp
+
+NOBODY = 65534
+BOX = "/box"
+_NEWCGROUP = 0x02000000
+_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
+_DEVICES = ("null", "zero", "full", "random", "urandom")
+_ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+
+
+def enter(shown: list[str]) -> None:
+    """Leave the host behind: new namespaces, a root with the interpreter and `shown` in it, no privileges
+    outside. Returns in the first process of the new pid namespace; its parent waits and ends with it.
+
+    Raises OSError where the kernel or its administrator forbids it.
+    """
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    built = False
+    if os.getuid() == 0 and _is_root_of_the_host():
+        try:
+            kernel.unshare(kernel.NEWNS)
+        except PermissionError:
+            pass  # root in a container: like anybody, it needs a user namespace first
+        else:
+            _build_root(shown)
+            built = True
+    user, group = become_nobody()
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user forgets it
+    # After a change of user the files of /proc/self are root's until this is said.
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
+    spaces = kernel.NEWUSER | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNS
+    kernel.unshare(spaces | _NEWCGROUP)
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{user} {user} 1"),
+        ("gid_map", f"{group} {group} 1"),
+    ):
+        descriptor = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
+        os.write(descriptor, text.encode())
+        os.close(descriptor)
+    os.close(proc)
+    kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+    if not built:
+        _build_root(shown)
+    inner = os.fork()
+    if inner:
+        _wait_for(inner)
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def become_nobody() -> tuple[int, int]:
+    """Give up root, for good; an ordinary user stays who he is. (user, group) afterwards."""
+    if os.getuid() == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(NOBODY, NOBODY, NOBODY)
+            os.setresuid(NOBODY, NOBODY, NOBODY)
+        except OSError as error:
+            # Root of a user namespace that maps nobody else: an ordinary user outside.
+            if error.errno not in (errno.EINVAL, errno.EPERM):
+                raise
+    return os.getuid(), os.getgid()
+
+
+def _is_root_of_the_host() -> bool:
+    with open("/proc/self/uid_map", encoding="ascii") as file:
+        return file.read().split() == ["0", "0", str(2**32 - 1)]
+
+
+def _wait_for(inner: int) -> NoReturn:
+    for descriptor in range(3, 64):
+        with contextlib.suppress(OSError):
+            os.close(descriptor)
+    os.waitpid(inner, 0)
+    os._exit(0)
+
+
+def _build_root(shown: list[str]) -> None:
+    """A new / on a tmpfs, with the system's programs and `shown` bound read-only; the old one is let go."""
+    kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
+    stage = next(folder for folder in ("/tmp", "/mnt", "/usr") if os.path.isdir(folder))
+    kernel.mount("coterie", stage, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=755")
+    os.mkdir(f"{stage}/old")
+    os.chdir(stage)
+    kernel.pivot_root(stage, f"{stage}/old")
+    os.chdir("/")
+    for path in _SYSTEM:
+        if os.path.islink(f"/old{path}"):
+            os.symlink(os.readlink(f"/old{path}"), path)
+        elif os.path.isdir(f"/old{path}"):
+            _bind(path)
+    for path in sorted(shown, key=len):
+        if not os.path.exists(path):
+            _bind(path)
+    os.makedirs("/etc", exist_ok=True)
+    for path in _ETC:
+        if os.path.islink(f"/old{path}"):
+            os.symlink(os.readlink(f"/old{path}"), path)
+        elif os.path.exists(f"/old{path}"):
+            _bind(path)
+    os.mkdir("/dev")
+    for name in _DEVICES:
+        _bind(f"/dev/{name}", kernel.MS_NOSUID | kernel.MS_NOEXEC)
+    os.mkdir(BOX)
+    if not os.path.lexists("/tmp"):  # it is there where a folder of packages lies in it
+        os.symlink(f"{BOX}/tmp", "/tmp")
+    os.symlink(f"{BOX}/tmp", "/dev/shm")
+    kernel.umount("/old")
+    os.rmdir("/old")
+    kernel.mount(
+        "none",
+        "/",
+        None,
+        kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV,
+        "size=1m",
+    )
+
+
+def _bind(path: str, flags: int = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV) -> None:
+    """The host's `path`, at the same place."""
+    source = f"/old{path}"
+    if os.path.isdir(source):
+        os.makedirs(path, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o444))
+    kernel.mount(source, path, None, kernel.MS_BIND | kernel.MS_REC)
+    kernel.protect(path, flags)
+
+
+class Forker:
+    """Forks cells. With namespaces, each child is the first process of a pid namespace of its own."""
+
+    def __init__(self, alone: bool) -> None:
+        self.alone = alone
+        self._own = os.pidfd_open(os.getpid()) if alone else -1
+
+    def fork(self) -> int:
+        if not self.alone:
+            return os.fork()
+        # unshare(2) sets the namespace of the next child only; setns(2) makes it ours again.
+        kernel.unshare(kernel.NEWPID)
+        pid = os.fork()
+        if pid:
+            kernel.setns(self._own, kernel.NEWPID)
+        return pid
+
+
+def private_folder(disk_mb: int) -> str:
+    """In a cell: a tmpfs of at most `disk_mb` that nobody else can see. Returns its path."""
+    kernel.unshare(kernel.NEWNS)
+    size = f"size={disk_mb}m,nr_inodes={max(1024, 256 * disk_mb)},mode=700"
+    kernel.mount("box", BOX, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
+    return BOX
+
+
+def probe(alone: bool) -> dict[str, bool]:
+    """What works here, tried in a child: {"seccomp", "processes", "memory"}.
+
+    `processes`: RLIMIT_NPROC counts those of this user namespace (Linux 5.14), and not all of the user's.
+    """
+    found = {}
+    for name, attempt in (("seccomp", _try_seccomp), ("processes", _try_processes)):
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(0 if attempt(alone) else 1)
+            finally:
+                os._exit(1)
+        found[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return found
+
+
+def _try_seccomp(alone: bool) -> bool:
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+    if not seccomp.install(alone=alone):
+        return False
+    try:
+        kernel.call("ptrace", 0, 0, 0, 0)
+    except PermissionError:
+        return True
+    return False
+
+
+def _try_processes(alone: bool) -> bool:
+    """Room for one more beside the two processes of the worker and this one."""
+    if not alone:
+        return False
+    kernel.drop_capabilities()
+    resource.setrlimit(resource.RLIMIT_NPROC, (4, 4))
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitpid(child, 0)
+    return True
+
+
+def tasks_of_user() -> int:
+    """Processes and threads of our user that the host runs now; 0 where /proc does not tell."""
+    user, count = os.getuid(), 0
+    try:
+        for name in os.listdir("/proc"):
+            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
+                count += len(os.listdir(f"/proc/{name}/task"))
+    except OSError:
+        pass
+    return count
+
+
+def shown_by_default() -> list[str]:
+    """Where this interpreter lives."""
+    prefixes = {os.path.realpath(path) for path in (sys.base_prefix, sys.base_exec_prefix)}
+    executable = os.path.dirname(os.path.realpath(sys.executable))
+    return sorted(path for path in prefixes | {executable} if path not in ("/", "/usr", "/bin"))
+
+
+def describe(alone: bool) -> dict[str, Any]:
+    return {"alone": alone, **probe(alone)}

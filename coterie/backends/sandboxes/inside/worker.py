@@ -1,0 +1,195 @@
+"""One worker: takes orders from our process over a socket, forks a cell for each program, watches the wall
+clock, and says how the cells ended. It never holds what is run, nor what that says: those go between our
+process and the cell directly, so that nothing of one run is left in the memory that the next is forked from.
+
+An order is one message: {"cells": [{"fds": n, ...}, ...], "wall": seconds}, and the descriptors of all cells
+beside it. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "cpu", "wall"}, ...]}.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+import types
+from typing import Any, NoReturn
+
+from . import cell, kernel, spaces
+
+_GRACE = 0.1
+"""Seconds that the other cell of a pair has when the first has ended; an honest candidate ends by itself."""
+_MESSAGE = 1 << 16
+_COMMON = """
+    abc array ast base64 bisect builtins calendar cmath codecs collections collections.abc contextlib copy csv
+    dataclasses datetime decimal enum fractions functools heapq inspect io itertools json linecache math
+    numbers operator os os.path queue random re select shutil signal statistics string struct sys tempfile
+    textwrap threading time traceback types typing unicodedata warnings weakref
+"""
+"""What programs often import: done once."""
+
+
+def main(arguments: list[str]) -> None:
+    """Serve until the socket, a file descriptor, is closed. Its first message says how (pool.Worker)."""
+    parent = os.getppid()
+    control = socket.socket(fileno=int(arguments[0]))
+    orders = json.loads(control.recv(1 << 20))
+    try:
+        _first_in_line_for_the_oom_killer()
+        kernel.one_arena()
+        for name in _COMMON.split():
+            importlib.import_module(name)
+        if orders["alone"]:
+            spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
+        else:
+            spaces.become_nobody()
+            kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
+            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
+            if os.getppid() != parent:
+                os._exit(1)
+        _preload(orders["preload"])
+        worker = Worker(control, orders)
+        if not orders["alone"]:
+            signal.signal(signal.SIGTERM, lambda *_: worker.leave())
+        hello = spaces.describe(orders["alone"])
+    except BaseException as error:
+        control.send(json.dumps({"fault": f"{type(error).__name__}: {error}"}).encode())
+        os._exit(1)
+    control.send(json.dumps(hello).encode())
+    gc.collect()
+    gc.freeze()  # pages that a collection in a child does not touch stay shared
+    worker.serve()
+    worker.leave()
+
+
+def _preload(sources: list[list[str]]) -> None:
+    """Make modules of (name, is a package, source), so that no run has to compile them."""
+    for name, package, source in sources:
+        module = types.ModuleType(name)
+        module.__package__ = name if package else name.rpartition(".")[0]
+        if package:
+            module.__path__ = []
+        sys.modules[name] = module
+        exec(compile(source, f"{name}.py", "exec"), module.__dict__)
+
+
+def _first_in_line_for_the_oom_killer() -> None:
+    try:
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("1000")
+    except OSError:
+        pass  # no /proc: the kernel decides by size alone
+
+
+class Worker:
+    """The loop of one worker, and the cells of its present job."""
+
+    def __init__(self, control: socket.socket, orders: dict[str, Any]) -> None:
+        self.control, self.alone, self.base = control, orders["alone"], orders["base"]
+        self.forker = spaces.Forker(self.alone)
+        self.packages = orders["shown"]
+
+    def serve(self) -> None:
+        while True:
+            message, descriptors, _, _ = socket.recv_fds(self.control, _MESSAGE, 32)
+            if not message:
+                return
+            order = json.loads(message)
+            if "cells" in order:
+                ended = self.job(order, list(descriptors))
+                self.control.send(json.dumps({"ended": ended}).encode())
+
+    def job(self, order: dict[str, Any], descriptors: list[int]) -> list[dict[str, Any]]:
+        """Run the cells of one order to their end."""
+        live: dict[int, tuple[int, int]] = {}  # read end of a pipe that closes with the cell -> cell, pid
+        fds = [[descriptors.pop(0) for _ in range(given["fds"])] for given in order["cells"]]
+        began = time.monotonic()
+        for number, given in enumerate(order["cells"]):
+            life, theirs = os.pipe()
+            pid = self.forker.fork()
+            if pid == 0:
+                keep = {*fds[number], theirs}
+                others = {self.control.fileno(), life, *live, *(fd for more in fds for fd in more)} - keep
+                for descriptor in others:
+                    _close(descriptor)
+                given["base"], given["packages"] = self.base, self.packages
+                cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]))
+            os.close(theirs)
+            live[life] = (number, pid)
+        for descriptor in (fd for more in fds for fd in more):
+            _close(descriptor)
+        ended = self._watch(live, began, order["wall"])
+        return [ended[number] for number in sorted(ended)]
+
+    def _watch(
+        self, live: dict[int, tuple[int, int]], began: float, wall: float
+    ) -> dict[int, dict[str, Any]]:
+        why = dict.fromkeys([number for number, _ in live.values()], "")
+        ended: dict[int, dict[str, Any]] = {}
+        poll = select.poll()
+        for descriptor in (self.control.fileno(), *live):
+            poll.register(descriptor, select.POLLIN)
+        while live:
+            left = began + wall - time.monotonic()
+            ready = poll.poll(max(0.0, left) * 1000 + 1)
+            if left <= 0:
+                self._kill(live, why, "with" if 0 in ended else "wall")
+                ready = poll.poll()
+            for descriptor, _ in ready:
+                if descriptor == self.control.fileno():
+                    message = self.control.recv(_MESSAGE)
+                    if not message:
+                        self.leave()
+                    self._kill(live, why, "asked", only=json.loads(message).get("kill"))
+                elif descriptor in live:
+                    poll.unregister(descriptor)
+                    os.close(descriptor)
+                    number, pid = live.pop(descriptor)
+                    _, status, usage = os.wait4(pid, 0)
+                    ended[number] = {
+                        "why": why[number],
+                        "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
+                        "cpu": usage.ru_utime + usage.ru_stime,
+                        "wall": time.monotonic() - began,
+                    }
+                    if number == 0:
+                        wall = min(wall, time.monotonic() - began + _GRACE)  # one that is ending says how
+        self._clear()
+        return ended
+
+    def leave(self) -> NoReturn:
+        """End, with all that runs: with namespaces the kernel sees to that."""
+        self._clear()
+        if not self.alone:
+            with contextlib.suppress(OSError):
+                os.rmdir(self.base)  # by the last worker, where our process can't any more
+        os._exit(0)
+
+    def _clear(self) -> None:
+        """With namespaces the kernel has done it."""
+        if not self.alone:
+            cell.sweep()
+            cell.remove_folders(self.base, os.getpid())
+
+    def _kill(
+        self, live: dict[int, tuple[int, int]], why: dict[int, str], reason: str, only: int | None = None
+    ) -> None:
+        for number, pid in live.values():
+            if only in (None, number):
+                why[number] = why[number] or reason
+                os.kill(pid, signal.SIGKILL)
+
+
+def _close(descriptor: int) -> None:
+    with contextlib.suppress(OSError):
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

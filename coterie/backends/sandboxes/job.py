@@ -1,0 +1,250 @@
+"""Our side of a run: what is written to a cell and what is read from it, all at once and all bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import socket
+import struct
+from collections.abc import Callable
+from pathlib import PurePosixPath
+from typing import Any
+
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.sandbox import Limits, Program, Ran, Status
+
+FLOOD = 16 << 20
+"""Bytes of output after which a program is killed: it would not stop writing."""
+REPORT = 1 << 20
+"""Bytes of a report that are kept: its beginning."""
+_CHUNK = 1 << 16
+_HEADER = 4 << 20
+
+
+class Drain:
+    """Reads a pipe as it fills and keeps its end (or its beginning), so that no writer ever waits for us."""
+
+    def __init__(self, keep: int, *, end: bool = True, flooded: Callable[[], None] | None = None) -> None:
+        self._ours, self.theirs = os.pipe()
+        os.set_blocking(self._ours, False)
+        self._keep, self._end, self._flooded = keep, end, flooded
+        self._held = bytearray()
+        self.count = 0
+        """Bytes that were written."""
+
+    def start(self) -> None:
+        os.close(self.theirs)
+        asyncio.get_running_loop().add_reader(self._ours, self._read)
+
+    def _read(self) -> bool:
+        """False where there is nothing more for now, or for ever."""
+        try:
+            data = os.read(self._ours, _CHUNK)
+        except BlockingIOError:
+            return False
+        if not data:
+            asyncio.get_running_loop().remove_reader(self._ours)
+            return False
+        self.count += len(data)
+        if self._end:
+            self._held += data
+            if len(self._held) > self._keep + (1 << 20):
+                del self._held[: -self._keep]
+        elif len(self._held) < self._keep:
+            self._held += data
+        if self._flooded is not None and self.count > FLOOD:
+            self._flooded()
+            self._flooded = None
+        return True
+
+    def finish(self) -> bytes:
+        """All writers have ended: what is left in the pipe, then the part that is kept."""
+        while self.count <= 2 * FLOOD and self._read():
+            pass
+        self.close()
+        return bytes(self._held[-self._keep :] if self._end else self._held[: self._keep])
+
+    def close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._ours)
+        os.close(self._ours)
+
+    @property
+    def dropped(self) -> int:
+        return max(0, self.count - self._keep)
+
+
+class CellSide:
+    """One program of a job: its descriptors, what it is sent, and what became of it."""
+
+    def __init__(
+        self, program: Program, limits: Limits, *, link: socket.socket | None = None, reports: bool = False
+    ) -> None:
+        self.limits = limits
+        self._payload = payload(program)
+        self._flooded = False
+        self._link = link
+        self._channel, self._theirs = socket.socketpair()
+        self._channel.setblocking(False)
+        keep = limits.output_kb << 10
+        self._out = Drain(keep, flooded=self._flood)
+        self._err = Drain(keep, flooded=self._flood)
+        self._report = Drain(REPORT, end=False, flooded=self._flood) if reports else None
+        self._stop: Callable[[], None] = lambda: None
+        self._talk: asyncio.Task[bytes] | None = None
+        self.reported = b""
+        """What it wrote as its report, once it has finished."""
+
+    def descriptors(self) -> list[int]:
+        """In the order that cell.main expects."""
+        fds = [self._theirs.fileno(), self._out.theirs, self._err.theirs]
+        if self._link is not None:
+            fds.append(self._link.fileno())
+        return [*fds, self._report.theirs] if self._report is not None else fds
+
+    def order(self) -> dict[str, Any]:
+        limits = self.limits
+        return {
+            "fds": len(self.descriptors()),
+            "cpu": limits.cpu_seconds,
+            "memory_mb": limits.memory_mb,
+            "disk_mb": limits.disk_mb,
+            "processes": limits.processes,
+            "open_files": limits.open_files,
+        }
+
+    def start(self, stop: Callable[[], None]) -> None:
+        """The worker has its descriptors: let go of ours, write and read."""
+        self._stop = stop
+        self._theirs.close()
+        if self._link is not None:
+            self._link.close()
+        for drain in self._drains():
+            drain.start()
+        self._talk = asyncio.ensure_future(self._converse())
+
+    def _drains(self) -> list[Drain]:
+        return [drain for drain in (self._out, self._err, self._report) if drain is not None]
+
+    def _flood(self) -> None:
+        self._flooded = True
+        self._stop()
+
+    async def _converse(self) -> bytes:
+        """Send the program; the answer, empty where the cell ended before it had one."""
+        loop = asyncio.get_running_loop()
+        # Of a cell that was killed while we wrote the worker tells.
+        with contextlib.suppress(ConnectionError):
+            await loop.sock_sendall(self._channel, self._payload)
+            self._channel.shutdown(socket.SHUT_WR)
+        answer = bytearray()
+        room = (self.limits.disk_mb << 20) + _HEADER
+        with contextlib.suppress(ConnectionError):
+            while len(answer) <= room and (part := await loop.sock_recv(self._channel, 1 << 18)):
+                answer += part
+        return bytes(answer)
+
+    async def finish(self, ended: dict[str, Any]) -> Ran:
+        """What the program did. `ended`: the worker's word on the cell.
+
+        Raises SystemFault where the cell could not be made.
+        """
+        assert self._talk is not None, "finish comes after start"
+        answer = await self._talk
+        self._channel.close()
+        outputs = [drain.finish() for drain in self._drains()]
+        self.reported = outputs[2] if self._report is not None else b""
+        told, files = _parse(answer)
+        if "fault" in told:
+            raise SystemFault(f"the sandbox could not run a program: {told['fault']}")
+        status, reason = self._status(told, ended)
+        if told.get("left"):
+            reason = "; ".join(filter(None, [reason, f"no room to bring back {', '.join(told['left'])}"]))
+        return Ran(
+            status=status,
+            exit_code=told.get("exit") if status in ("finished", "failed") else None,
+            stdout=outputs[0].decode("utf-8", "replace"),
+            stderr=outputs[1].decode("utf-8", "replace"),
+            dropped=self._out.dropped + self._err.dropped,
+            cpu_seconds=round(told.get("cpu", ended["cpu"]), 4),
+            wall_seconds=round(ended["wall"], 4),
+            files=files,
+            reason=reason,
+        )
+
+    def _status(self, told: dict[str, Any], ended: dict[str, Any]) -> tuple[Status, str]:
+        limits = self.limits
+        if self._flooded:
+            return "killed", f"it wrote more than {FLOOD >> 20} MiB"
+        if told.get("over") or told.get("cpu", 0.0) > limits.cpu_seconds:
+            return "timeout", f"more than {limits.cpu_seconds:g} s of CPU time"
+        if told.get("exit") is not None:
+            return ("finished", "") if told["exit"] == 0 else ("failed", f"exit code {told['exit']}")
+        if told.get("signal"):
+            return "killed", f"signal {told['signal']}"
+        if ended["why"] == "wall":
+            return "timeout", f"more than {limits.wall_seconds:g} s of wall time"
+        if ended["why"] == "with":
+            return "killed", "its other side ended"
+        return "killed", f"its first process ended by signal {ended['signal']}"
+
+    def abandon(self) -> None:
+        """The worker is lost, or nobody waits any more: close everything. Harmless after `finish`."""
+        if self._channel.fileno() == -1:
+            return
+        if self._talk is None:
+            self._theirs.close()
+            if self._link is not None:
+                self._link.close()
+            for drain in self._drains():
+                os.close(drain.theirs)
+        else:
+            self._talk.cancel()
+        for drain in self._drains():
+            drain.close()
+        self._channel.close()
+
+
+def payload(program: Program) -> bytes:
+    """A program as its cell reads it: 8 bytes of length, a JSON header, the files one after another.
+
+    Raises ConfigError for a path that leaves the working folder.
+    """
+    files = {
+        "main.py": program.code.encode("utf-8", "surrogatepass"),
+        "stdin": program.stdin.encode("utf-8", "surrogatepass"),
+    }
+    for path, data in program.files.items():
+        parts = PurePosixPath(path).parts
+        if not parts or path.startswith("/") or ".." in parts or "\0" in path:
+            raise ConfigError(
+                f"'{path}' is no place in the working folder of a program",
+                why="files are given by path relative to it",
+                mend="name it without a leading / and without ..",
+            )
+        files["/".join(("work", *parts))] = bytes(data)
+    header = {
+        "argv": list(program.argv),
+        "collect": list(program.collect),
+        "files": [[path, len(data)] for path, data in files.items()],
+    }
+    text = json.dumps(header).encode()
+    return b"".join([struct.pack("<Q", len(text)), text, *files.values()])
+
+
+def _parse(answer: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Header and files; empty where the answer is not whole."""
+    if len(answer) < 8:
+        return {}, {}
+    (length,) = struct.unpack("<Q", answer[:8])
+    if len(answer) < 8 + length:
+        return {}, {}
+    told: dict[str, Any] = json.loads(answer[8 : 8 + length])
+    files, at = {}, 8 + length
+    for path, size in told["files"]:
+        if at + size > len(answer):
+            return {}, {}
+        files[path] = answer[at : at + size]
+        at += size
+    return told, files

@@ -1,0 +1,185 @@
+"""Sandbox `local`: programs run in worker processes of this machine, apart from us and from each other.
+
+How, and what protects against what, is told in docs/sandbox.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.resources
+import logging
+import os
+import socket
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+from pydantic import Field
+
+from coterie.backends.sandboxes import judging
+from coterie.backends.sandboxes.job import CellSide
+from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
+from coterie.backends.sandboxes.protections import Protection, protections
+from coterie.core.config import PluginConfig
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.plugins import Plugin
+from coterie.core.sandbox import Judged, Limits, Program, Ran, Verdict
+
+log = logging.getLogger("coterie")
+
+
+class PairRan(NamedTuple):
+    """What two connected programs did."""
+
+    one: Ran
+    other: Ran
+    report: bytes
+    """What `one` wrote to its file descriptor 4."""
+
+
+class LocalSandbox(Plugin):
+    """Runs programs in worker processes with the kernel's namespaces, limits and a system call filter."""
+
+    class Config(PluginConfig):
+        workers: int | None = Field(None, ge=1, description="Programs at a time; default: CPUs.")
+        limits: Limits = Field(default_factory=Limits, description="Of each program that brings none.")
+        namespaces: Literal["auto", "required", "off"] = Field(
+            "auto", description="`auto`: without them where the host forbids them, with a warning."
+        )
+        packages: tuple[Path, ...] = Field(
+            (), description="Folders that programs see, read-only, and may import from."
+        )
+
+    config: Config
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._pool: Pool | None = None
+        self._hello: dict[str, Any] = {}
+
+    async def open(self) -> None:
+        """Start the workers.
+
+        Raises:
+            ConfigError: namespaces are required and this host forbids them, or a folder is missing.
+            SystemFault: no worker can be started.
+        """
+        shown = [str(path.resolve()) for path in self.config.packages]
+        for path in shown:
+            if not os.path.isdir(path):
+                raise ConfigError(f"there is no folder {path}", mend="name one that exists", path="packages")
+        count = self.config.workers or len(os.sched_getaffinity(0))
+        why = ""
+        if self.config.namespaces != "off":
+            try:
+                await self._start(Pool(count, alone=True, shown=shown, preload=_judge()))
+                return
+            except (OSError, LostWorker) as error:
+                why = str(error)
+            if self.config.namespaces == "required":
+                raise ConfigError(
+                    "this host does not let programs be isolated by namespaces",
+                    why=why,
+                    mend="allow unprivileged user namespaces (docs/sandbox.md), or set namespaces: auto",
+                    path="sandbox.namespaces",
+                )
+        try:
+            await self._start(Pool(count, alone=False, shown=shown, preload=_judge()))
+        except (OSError, LostWorker) as error:
+            raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
+        log.warning(
+            "sandbox `local` runs with less protection here: no %s%s; `coterie sandbox check` says more",
+            ", no ".join(found.name for found in self.report() if not found.active),
+            f" ({why})" if why else "",
+        )
+
+    async def _start(self, pool: Pool) -> None:
+        self._hello = await pool.open()
+        self._pool = pool
+
+    async def close(self) -> None:
+        if self._pool is not None:
+            await self._pool.close()
+            self._pool = None
+
+    def report(self) -> tuple[Protection, ...]:
+        """Which protections are active on this host and what each stops; after `open`."""
+        return protections(self._hello)
+
+    async def run(self, program: Program) -> Ran:
+        """What the program did.
+
+        Raises SystemFault where the run ended by ours, PolicyFault where it ended its worker twice.
+        """
+        ran, _ = await self._retried([program])
+        return ran[0]
+
+    async def run_pair(self, one: Program, other: Program) -> PairRan:
+        """Two programs, each isolated by itself, with a socket pair between their file descriptors 3.
+
+        `one` may write to its file descriptor 4 what only we read; when it ends, `other` is killed. Raises
+        as `run` does.
+        """
+        ran, report = await self._retried([one, other])
+        return PairRan(ran[0], ran[1], report)
+
+    async def judge(self, judged: Judged) -> Verdict:
+        """Which tests the candidate passes; it runs in a cell of its own. Raises as `run` does."""
+        sides = judging.programs(judged, self.config.limits)
+        one, other, report = await self.run_pair(sides.tests, sides.candidate)
+        return judging.verdict(report, one, other)
+
+    async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
+        """A lost worker costs one retry; a program that loses two is to blame."""
+        for program in programs:
+            _check_language(program)
+        why = ""
+        for _ in range(2):
+            try:
+                return await self._once(programs)
+            except LostWorker as error:
+                why = str(error)
+        raise PolicyFault(f"a program ended its worker twice: {why}")
+
+    async def _once(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
+        if self._pool is None:
+            raise SystemFault("the sandbox is not open")
+        pool = self._pool
+        worker = await pool.take()
+        sides: list[CellSide] = []
+        try:
+            paired = len(programs) == 2
+            links = socket.socketpair() if paired else (None,)
+            for number, (program, link) in enumerate(zip(programs, links, strict=True)):
+                limits = program.limits or self.config.limits
+                sides.append(CellSide(program, limits, link=link, reports=paired and number == 0))
+            wall = max(side.limits.wall_seconds for side in sides)
+            descriptors = [fd for side in sides for fd in side.descriptors()]
+            worker.send({"cells": [side.order() for side in sides], "wall": wall}, descriptors)
+            for number, side in enumerate(sides):
+                side.start(functools.partial(worker.stop, number))
+            ended = await worker.answer(wall)
+            ran = [await side.finish(told) for side, told in zip(sides, ended, strict=True)]
+        except BaseException:
+            for side in sides:
+                side.abandon()
+            pool.lose(worker)
+            raise
+        pool.give(worker)
+        return ran, sides[0].reported
+
+
+def _judge() -> list[Module]:
+    """What the two sides of the judge are made of: a worker that has it need not compile it in every run."""
+    folder = importlib.resources.files(judging)
+    names = ("plain", "asserts", "test_side", "candidate_side")
+    sources = [(f"judging.{name}", False, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names]
+    return [("judging", True, ""), *sources]
+
+
+def _check_language(program: Program) -> None:
+    if program.language != "python":
+        raise ConfigError(
+            f"sandbox `local` does not run '{program.language}'",
+            why="its workers are Python interpreters",
+            mend="set language: python, or use sandbox_fusion",
+        )

@@ -1,0 +1,194 @@
+"""Worker processes: how they are started, lent and replaced."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import SystemFault
+
+HELLO_SECONDS = 60.0
+GRACE_SECONDS = 10.0
+"""A worker kills at the wall limit by itself; one that has not answered this long after it is lost."""
+_START = (
+    "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
+    "worker.main(sys.argv[2:])"
+)
+_NOBODY = 65534
+Module = tuple[str, bool, str]
+"""Name, whether it is a package, source."""
+
+
+class LostWorker(Exception):
+    """The worker is gone, or does not answer."""
+
+
+class Worker:
+    """One worker process and the socket to it."""
+
+    def __init__(
+        self, *, alone: bool, shown: Sequence[str], base: str, preload: Sequence[Module] = ()
+    ) -> None:
+        self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        orders = {"alone": alone, "shown": list(shown), "base": base, "preload": list(preload)}
+        command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
+        with theirs:
+            # An interpreter of its own, not a fork of ours: it has none of our memory, environment or
+            # files. It must be started by a thread that lives on: PR_SET_PDEATHSIG means the thread.
+            self.process = subprocess.Popen(
+                [*command, str(Path(__file__).parent), str(theirs.fileno())],
+                env={"PYTHONHASHSEED": "0"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                pass_fds=[theirs.fileno()],
+                cwd="/",
+                start_new_session=True,
+            )
+        self._alone = alone
+        self._control.setblocking(False)
+        self.send(orders)
+        self.hello: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        """Wait until it serves. Raises LostWorker, OSError with the reason where it can't do as asked."""
+        self.hello = await self._receive(HELLO_SECONDS)
+        if "fault" in self.hello:
+            raise OSError(self.hello["fault"])
+
+    def send(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+        try:
+            socket.send_fds(self._control, [json.dumps(message).encode()], list(descriptors))
+        except OSError as error:
+            raise LostWorker(str(error)) from error
+
+    def stop(self, cell: int) -> None:
+        """End one program of the present job."""
+        with contextlib.suppress(LostWorker):
+            self.send({"kill": cell})
+
+    async def answer(self, wall: float) -> list[dict[str, Any]]:
+        """How the cells of the job ended."""
+        told: list[dict[str, Any]] = (await self._receive(wall + GRACE_SECONDS))["ended"]
+        return told
+
+    async def _receive(self, seconds: float) -> dict[str, Any]:
+        loop = asyncio.get_running_loop()
+        try:
+            message = await asyncio.wait_for(loop.sock_recv(self._control, 1 << 16), seconds)
+        except (TimeoutError, OSError) as error:
+            raise LostWorker(f"a worker did not answer: {error!r}") from error
+        if not message:
+            raise LostWorker("a worker is gone")
+        told: dict[str, Any] = json.loads(message)
+        return told
+
+    def kill(self) -> None:
+        """At once, with all that it runs."""
+        self._control.close()
+        if not self._alone:
+            # The kernel would not end its programs with it: let it do so itself.
+            self.process.terminate()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(2)
+        self.process.kill()
+        self.process.wait()
+
+    async def close(self) -> None:
+        """It ends by itself when the socket is closed."""
+        self._control.close()
+        for _ in range(200):
+            if self.process.poll() is not None:
+                return
+            await asyncio.sleep(0.01)
+        self.kill()
+
+
+class Pool:
+    """Workers that are lent one job at a time."""
+
+    def __init__(
+        self, workers: int, *, alone: bool, shown: Sequence[str] = (), preload: Sequence[Module] = ()
+    ) -> None:
+        self.size, self.alone, self.shown, self.preload = workers, alone, tuple(shown), tuple(preload)
+        self._idle: list[Worker] = []
+        self._all: set[Worker] = set()
+        self._gate = asyncio.Semaphore(workers)
+        self._base = ""
+        self.lost = 0
+        """Workers that were lost and replaced."""
+
+    async def open(self) -> dict[str, Any]:
+        """Start them all; what the first one says about this host. Raises OSError, LostWorker."""
+        if not self.alone:
+            self._base = tempfile.mkdtemp(prefix="coterie-sandbox-")
+            if os.getuid() == 0:
+                with contextlib.suppress(OSError):  # there is no nobody: the workers stay what we are
+                    os.chown(self._base, _NOBODY, _NOBODY)
+        started = await asyncio.gather(*(self._start() for _ in range(self.size)), return_exceptions=True)
+        self._idle = [worker for worker in started if isinstance(worker, Worker)]
+        for outcome in started:
+            if isinstance(outcome, BaseException):
+                await self.close()
+                raise outcome
+        return self._idle[0].hello
+
+    async def _start(self) -> Worker:
+        worker = Worker(alone=self.alone, shown=self.shown, base=self._base, preload=self.preload)
+        self._all.add(worker)
+        try:
+            await worker.start()
+        except BaseException:
+            self._discard(worker)
+            raise
+        return worker
+
+    async def take(self) -> Worker:
+        """A worker that is free. Raises SystemFault where one was lost and no other can be started."""
+        await self._gate.acquire()
+        try:
+            while self._idle:
+                worker = self._idle.pop()
+                if worker.process.poll() is None:
+                    return worker
+                self._discard(worker)
+                self.lost += 1
+            return await self._start()
+        except (OSError, LostWorker) as error:
+            self._gate.release()
+            raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
+        except BaseException:
+            self._gate.release()
+            raise
+
+    def give(self, worker: Worker) -> None:
+        """Its job is done."""
+        self._idle.append(worker)
+        self._gate.release()
+
+    def lose(self, worker: Worker) -> None:
+        """It is gone, or in a state that nobody knows: another takes its place when one is needed."""
+        self._discard(worker)
+        self.lost += 1
+        self._gate.release()
+
+    def _discard(self, worker: Worker) -> None:
+        self._all.discard(worker)
+        worker.kill()
+
+    async def close(self) -> None:
+        await asyncio.gather(*(worker.close() for worker in self._all))
+        self._all.clear()
+        self._idle.clear()
+        if self._base:
+            shutil.rmtree(self._base, ignore_errors=True)

@@ -1,0 +1,262 @@
+"""A loopback server that speaks SandboxFusion's wire format and runs programs for real, as the stock server
+does: with its time limit, its literal `fetch_files` and its stall on long output; and faults on request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import functools
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+COMMANDS = {"python": (None, "{python} {file}"), "bash": (None, "/bin/bash {file}")}
+COMPILED = {"c": ("gcc -x c {file} -o program", "./program")}
+PAUSE = 0.3  # seconds that a restart takes
+Write = Callable[[bytes], Awaitable[None]]
+
+
+class FusionServer:
+    """`with FusionServer() as server:` answers at `server.url` from a thread of its own.
+
+    Args:
+        faults: names of what the next POSTs get instead of their answer; then it is sound again.
+        always: a fault that every POST gets.
+        python: the interpreter that runs programs.
+        user: the user id that programs run as (where we are root).
+    """
+
+    def __init__(
+        self,
+        faults: tuple[str, ...] = (),
+        *,
+        always: str = "",
+        python: str = sys.executable,
+        user: int | None = None,
+    ) -> None:
+        self.faults, self.always, self.python, self.user = deque(faults), always, python, user
+        self.asked: list[dict[str, Any]] = []
+        self.ping = b'"pong"'
+        self.port = 0
+
+    def __enter__(self) -> FusionServer:
+        ready = threading.Event()
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
+        self._thread.start()
+        assert ready.wait(10)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(20)
+        assert not self._thread.is_alive()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    async def _serve(self, ready: threading.Event) -> None:
+        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
+        self._open: set[asyncio.StreamWriter] = set()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        await self._listen()
+        ready.set()
+        await self._stop.wait()
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _listen(self) -> None:
+        self._server = await asyncio.start_server(
+            self._connected, "127.0.0.1", self.port, backlog=256, reuse_address=True
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        self._open.add(writer)
+        try:
+            while await self._one(reader, writer):
+                pass
+        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
+            pass
+        finally:
+            self._open.discard(writer)
+            self._tasks.discard(task)
+            writer.close()
+
+    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """One request; whether the connection goes on."""
+        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        method, path, _ = head.split(" ", 2)
+        length = next(
+            (int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0
+        )
+        body = await reader.readexactly(length)
+        if (method, path) == ("GET", "/v1/ping"):
+            return await answer(writer, 200, self.ping)
+        if (method, path) != ("POST", "/run_code"):
+            return await answer(writer, 404, b'{"detail":"Not Found"}')
+        asked = json.loads(body)
+        self.asked.append(asked)
+        fault = self.faults.popleft() if self.faults else self.always
+        if fault:
+            return await self._fail(fault, asked, writer)
+        status, reply = await self._run_code(asked)
+        return await answer(writer, status, json.dumps(reply).encode())
+
+    # ------------------------------------------------------------------------------------------ faults
+
+    async def _fail(self, fault: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+        if fault in ("500", "504"):
+            return await answer(writer, int(fault), b'{"detail":"Internal Server Error"}')
+        if fault == "hang":
+            await asyncio.sleep(600)
+        if fault == "drip":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 1000\r\n\r\n")
+            while True:
+                writer.write(b" ")
+                await writer.drain()
+                await asyncio.sleep(0.05)
+        if fault == "reset":
+            writer.transport.abort()
+            return False
+        if fault == "restart":
+            await self._restart()
+            return False
+        if fault == "404":
+            return await answer(writer, 404, b'{"detail":"Not Found"}')
+        if fault == "bad_json":
+            return await answer(writer, 200, b'{"status": "Success", "run_res')
+        if fault == "html":
+            return await answer(writer, 200, b"<html><body>Welcome to nginx!</body></html>")
+        if fault == "huge":
+            return await answer(writer, 200, b'{"status":"Success","message":"' + b"x" * (3 << 20) + b'"}')
+        status, reply = await self._run_code({**asked, "language": "klingon"} if fault == "422" else asked)
+        if fault == "null":
+            reply["run_result"] = None
+        if fault == "error":
+            reply |= {"status": "SandboxError", "message": "no executor", "run_result": None}
+        if fault == "no_files":
+            reply["files"] = {}
+        if fault == "other_files":
+            reply["files"] = {name: base64.b64encode(b'{"nonce": "0"}').decode() for name in reply["files"]}
+        if fault == "not_base64":
+            reply["files"] = {name: "�?!" for name in reply["files"]}
+        return await answer(writer, status, json.dumps(reply).encode())
+
+    async def _restart(self) -> None:
+        """Cuts every connection and listens again on the same port a little later."""
+        self._server.close()
+        for writer in list(self._open):
+            writer.transport.abort()
+        await asyncio.sleep(PAUSE)
+        await self._listen()
+
+    # ------------------------------------------------------------------------------------- what it does
+
+    async def _run_code(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        language = asked.get("language")
+        if language not in COMMANDS | COMPILED or not isinstance(asked.get("code"), str):
+            known = "Input should be 'python', 'cpp', 'nodejs', 'go', 'bash', ..."
+            return 422, {"detail": [{"type": "literal_error", "loc": ["body", "language"], "msg": known}]}
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+            folder = Path(name)
+            for path, text in asked.get("files", {}).items():
+                (folder / path).parent.mkdir(parents=True, exist_ok=True)
+                (folder / path).write_bytes(base64.b64decode(text))
+            source = folder / "tmp_program.py"
+            source.write_text(asked["code"], encoding="utf-8")
+            if self.user is not None:
+                for path in (folder, *folder.rglob("*")):
+                    os.chown(path, self.user, self.user)
+            compiling, running = (COMMANDS | COMPILED)[language]
+            words = {"python": self.python, "file": str(source)}
+            compiled = ran = None
+            if compiling is not None:
+                compiled = await self._command(
+                    compiling.format(**words), folder, asked["compile_timeout"], None
+                )
+            if compiled is None or compiled["return_code"] == 0:
+                ran = await self._command(
+                    running.format(**words), folder, asked["run_timeout"], asked.get("stdin")
+                )
+            files = {
+                path: base64.b64encode((folder / path).read_bytes()).decode()
+                for path in asked.get("fetch_files", ())
+                if (folder / path).is_file()
+            }
+        both = [one for one in (compiled, ran) if one is not None]
+        failed = any(one["return_code"] != 0 for one in both)
+        return 200, {
+            "status": "Failed" if failed else "Success",
+            "message": "",
+            "compile_result": compiled,
+            "run_result": ran,
+            "executor_pod_name": None,
+            "files": files,
+        }
+
+    async def _command(self, command: str, folder: Path, timeout: float, stdin: str | None) -> dict[str, Any]:
+        """As the stock server: it waits first and reads then, so that long output stalls it."""
+        pipe = asyncio.subprocess.PIPE
+        # Bash stays the first process: the kernel would not let pid 1 be killed.
+        process = await asyncio.create_subprocess_exec(
+            *fence(self.user), "/bin/bash", "-c", f"{shlex.join(command.split())}; exit $?",
+            cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, user=self.user, start_new_session=True,
+        )  # fmt: skip
+        assert process.stdin and process.stdout and process.stderr
+        if stdin is not None:
+            process.stdin.write(stdin.encode())
+        process.stdin.close()
+        began, late = time.monotonic(), False
+        try:
+            await asyncio.wait_for(process.wait(), timeout)
+        except TimeoutError:
+            late = True
+        finally:
+            if process.returncode is None:
+                os.killpg(process.pid, signal.SIGKILL)
+        stdout, stderr = await asyncio.gather(process.stdout.read(), process.stderr.read())
+        await process.wait()
+        return {
+            "status": "TimeLimitExceeded" if late else "Finished",
+            "execution_time": time.monotonic() - began,
+            "return_code": None if late else process.returncode,
+            "stdout": stdout.decode(errors="replace"),
+            "stderr": stderr.decode(errors="replace"),
+        }
+
+
+@functools.cache
+def fence(user: int | None) -> tuple[str, ...]:
+    """What keeps a hostile program of the tests off this machine's processes, where the kernel lets us."""
+    own = ("--user", "--map-current-user") if user or os.geteuid() else ()
+    command = ("unshare", *own, "--pid", "--fork", "--mount-proc", "--kill-child")
+    try:
+        found = subprocess.run([*command, "true"], capture_output=True, user=user, cwd="/").returncode
+    except OSError:
+        return ()
+    return command if found == 0 else ()
+
+
+async def answer(writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:
+    head = (
+        f"HTTP/1.1 {status} Whatever\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+    )
+    writer.write(head.encode() + body)
+    await writer.drain()
+    return True

@@ -1,0 +1,46 @@
+"""What the tests of sandbox `local` share."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from coterie.backends.sandboxes.local import LocalSandbox
+from coterie.core.sandbox import Limits, Program, Ran
+
+T = TypeVar("T")
+LIMITS = Limits(cpu_seconds=2, wall_seconds=5, memory_mb=256, disk_mb=8, output_kb=4)
+
+
+def inside(go: Callable[[LocalSandbox], Awaitable[T]], **settings: Any) -> T:
+    """The result of `go` with an open sandbox of one worker."""
+
+    async def opened() -> T:
+        sandbox = LocalSandbox(LocalSandbox.Config(**{"workers": 1, "limits": LIMITS, **settings}))
+        await sandbox.open()
+        try:
+            return await go(sandbox)
+        finally:
+            await sandbox.close()
+
+    return asyncio.run(opened())
+
+
+def ran(code: str, settings: dict[str, Any] | None = None, **given: Any) -> Ran:
+    return inside(lambda sandbox: sandbox.run(Program(code=code, **given)), **(settings or {}))
+
+
+def descendants(root: int) -> list[int]:
+    """Process ids of all that `root` started, in order of depth."""
+    parents = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = [root]
+    for pid in found:
+        found.extend(child for child, parent in parents.items() if parent == pid)
+    return found[1:]

@@ -1,0 +1,276 @@
+"""`sandbox_fusion` against a loopback server that speaks the wire format over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import os
+import re
+import shutil
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.backends.sandboxes import fusion_wire as wire
+from coterie.backends.sandboxes.fusion import SandboxFusion
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.sandbox import Judged, Limits, Program, Ran
+from coterie.testing import check_sandbox
+from tests.backends.sandboxes.fusion_server import FusionServer, fence
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "sandbox.md"
+LIMITS = Limits(cpu_seconds=0.5, wall_seconds=1, memory_mb=128, output_kb=4)
+QUICK = {"backoff": 0.01, "retries": 2, "grace_seconds": 0.4, "margin_seconds": 0.4, "connect_seconds": 2.0}
+TIME_OUT = LIMITS.wall_seconds + QUICK["grace_seconds"] + QUICK["margin_seconds"]
+HELLO = Program(code="print('hello')", limits=LIMITS)
+SYSTEM = "/usr/bin/python3"
+
+
+def sandbox(url: str, **settings: Any) -> SandboxFusion:
+    return SandboxFusion(SandboxFusion.Config(url=url, **{**QUICK, "limits": LIMITS, **settings}))
+
+
+def using(server: FusionServer, use: Callable[[SandboxFusion], Awaitable[Any]], **settings: Any) -> Any:
+    async def go() -> Any:
+        box = sandbox(server.url, **settings)
+        await box.open()
+        try:
+            return await use(box)
+        finally:
+            await box.close()
+
+    return asyncio.run(go())
+
+
+def ran(server: FusionServer, program: Program = HELLO, **settings: Any) -> Ran:
+    return using(server, lambda box: box.run(program), **settings)
+
+
+# ---------------------------------------------------------------------------------------------- conformance
+
+
+@pytest.mark.skipif(not Path(SYSTEM).exists() or os.geteuid() != 0, reason="gives users away: root's alone")
+def test_it_conforms_with_a_user_for_each_run():
+    with FusionServer(python=SYSTEM) as server:
+        box = sandbox(server.url, grace_seconds=20)
+        check_sandbox(box, limits=LIMITS)
+        users = [ran(server, Program(code="import os; print(os.getuid())")).stdout for _ in range(3)]
+        assert len(set(users)) == 3 and all(int(user) >= 30000 for user in users)
+
+
+# --------------------------------------------------------------------------------------------------- faults
+
+MISSING = "asked again, then missing"
+ONCE = "missing at once"
+# fault of every answer -> (how it ends, what the error says)
+FAULTS = {
+    "500": (MISSING, "500 to /run_code: {\"detail\":\"Internal Server Error\"}"),
+    "504": (MISSING, "504"),
+    "hang": (MISSING, f"no whole answer within {TIME_OUT:g} s"),
+    "reset": (MISSING, "Error"),
+    "bad_json": (MISSING, 'no JSON: {"status": "Success", "run_res'),
+    "null": (MISSING, "without run_result"),
+    "error": (MISSING, "SandboxError: no executor"),
+    "no_files": (MISSING, "without the file"),
+    "other_files": (MISSING, "another file"),
+    "not_base64": (MISSING, "without the file"),
+    "huge": (MISSING, "more than 1 MB"),
+    "422": (ONCE, "Input should be 'python', 'cpp'"),
+    "drip": (MISSING, f"no whole answer within {TIME_OUT:g} s"),
+    "html": (MISSING, "Welcome to nginx"),
+    "404": (ONCE, "404 to /run_code"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_that_stays_ends_as_stated_within_its_time_out(fault):
+    ends, says = FAULTS[fault]
+    began = time.monotonic()
+    with FusionServer(always=fault) as server, pytest.raises(SystemFault) as error:
+        ran(server, retries=1, reply_mb=1)
+    assert says in str(error.value) and server.url in str(error.value)
+    assert len(server.asked) == (2 if ends == MISSING else 1)
+    assert time.monotonic() - began < 2 * TIME_OUT + 3
+
+
+@pytest.mark.parametrize(
+    "fault", [*(name for name, (ends, _) in FAULTS.items() if ends == MISSING), "restart"]
+)
+def test_a_fault_that_passes_costs_a_retry_and_no_result(fault):
+    patience = {"backoff": 0.5, "retries": 8} if fault == "restart" else {}
+    with FusionServer(faults=(fault,)) as server:
+        found = ran(server, reply_mb=1, **patience)
+    assert (found.status, found.stdout) == ("finished", "hello\n")
+    assert len(server.asked) == 2
+
+
+def test_a_restart_in_the_middle_of_many_runs_loses_none():
+    async def many(box: SandboxFusion) -> list[Ran]:
+        return await asyncio.gather(*[box.run(Program(code=f"print({n})")) for n in range(8)])
+
+    with FusionServer(faults=("", "", "restart")) as server:
+        found = using(server, many, backoff=0.5, retries=8)
+    assert [one.stdout for one in found] == [f"{n}\n" for n in range(8)]
+
+
+@pytest.mark.parametrize(("break_it", "says"), [
+    (lambda server: setattr(server, "ping", b"<html>nginx</html>"), "<html>nginx</html>"),
+    (lambda server: server.__exit__(), "ConnectError"),
+])  # fmt: skip
+def test_a_wrong_endpoint_is_told_before_the_first_run(break_it, says):
+    server = FusionServer()
+    server.__enter__()
+    try:
+        break_it(server)
+        with pytest.raises(ConfigError) as error:
+            ran(server)
+    finally:
+        if server._thread.is_alive():
+            server.__exit__()
+    assert says in error.value.why and error.value.path == "sandbox.url" and "docker run" in error.value.mend
+
+
+def test_a_path_in_the_url_that_is_not_there_is_told_before_the_first_run():
+    with FusionServer() as server, pytest.raises(ConfigError) as error:
+        asyncio.run(sandbox(f"{server.url}/elsewhere").open())
+    assert "404 to /v1/ping" in error.value.why
+    assert SandboxFusion.Config(url=f"{server.url}/run_code").url == server.url
+
+
+def test_the_page_says_how_each_fault_ends():
+    """docs/sandbox.md has a row for each; `restart` and a wrong endpoint have their own tests above."""
+    rows = dict(
+        re.findall(r"^\| `([\w]+)` \|.*\| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    )
+    stated = {fault: ends for fault, (ends, _) in FAULTS.items()}
+    stated |= {"restart": "asked again: a result", "endpoint": "refused when the run starts"}
+    assert {name: rows.get(name) for name in stated} == stated
+
+
+# ------------------------------------------------------------------------------------- programs' own doing
+
+
+def test_long_output_keeps_its_end_on_a_server_that_stalls_on_it():
+    loud = "import sys\nfor n in range(300_000): print(n)\nprint('the end', file=sys.stderr)"
+    limits = LIMITS.model_copy(update={"cpu_seconds": 5.0, "wall_seconds": 20.0})
+    with FusionServer() as server:
+        found = ran(server, Program(code=loud, limits=limits))
+        # The same without the wrapper: the stock server waits for a program that waits to be read.
+        _, stalled = asyncio.run(server._run_code(
+            {"language": "python", "code": loud, "run_timeout": 1.0}
+        ))  # fmt: skip
+    assert found.ok and found.stdout.endswith("299998\n299999\n") and found.stderr == "the end\n"
+    assert found.dropped == sum(len(f"{n}\n") for n in range(300_000)) - 4096
+    assert stalled["run_result"]["status"] == "TimeLimitExceeded"
+
+
+@pytest.mark.skipif(not fence(None), reason="kills its parent: only where process ids have a namespace")
+def test_a_program_that_kills_its_sandbox_twice_gets_the_floor():
+    with FusionServer() as server:
+        with pytest.raises(PolicyFault, match="killed its sandbox twice"):
+            ran(server, Program(code="import os; os.kill(os.getppid(), 9)", limits=LIMITS))
+        assert len(server.asked) == 2
+        with pytest.raises(PolicyFault, match="ended its judge twice"):
+            using(server, lambda box: box.judge(Judged(
+                candidate="import os; os.kill(os.getppid(), 9)", tests="assert f()", calls=("f",)
+            )))  # fmt: skip
+
+
+@pytest.mark.skipif(not fence(None), reason="stops its parent: only where process ids have a namespace")
+def test_a_program_that_stops_its_wrapper_is_timed_out_by_the_server():
+    with FusionServer() as server:
+        found = ran(server, Program(code="import os; os.kill(os.getppid(), 19)", limits=LIMITS))
+    assert found.status == "timeout" and "server's time limit" in found.reason
+
+
+def test_cpu_time_of_all_processes_counts_and_waiting_is_free():
+    burn = "import os\nfor _ in range(2):\n  if os.fork() == 0: break\nwhile True: pass"
+    with FusionServer() as server:
+        found = ran(server, Program(code=burn, limits=Limits(cpu_seconds=0.5, wall_seconds=20)))
+        assert found.status == "timeout" and found.reason == "CPU time: 0.5 s" and found.wall_seconds < 10
+        slept = ran(server, Program(code="import time; time.sleep(.8)", limits=LIMITS))
+        assert slept.ok and slept.cpu_seconds is not None and slept.cpu_seconds < 0.5 < slept.wall_seconds
+
+
+def test_processes_disk_and_folders_are_bounded():
+    programs = {
+        "import os\nwhile True: os.fork()": ("failed", "killed"),
+        "for n in range(4): open(str(n), 'wb').write(bytes(1 << 20))": ("killed",),
+        "open('big', 'wb').write(bytes(3 << 20))": ("failed",),
+        "import os\nfor _ in range(1200):\n  os.mkdir('d'); os.chdir('d')": ("finished",),
+    }
+    limits = LIMITS.model_copy(update={"disk_mb": 2, "wall_seconds": 5.0})
+    with FusionServer() as server:
+        for code, ends in programs.items():
+            found = ran(server, Program(code=code, limits=limits), grace_seconds=20, retries=0)
+            assert found.status in ends, (code, found)
+
+
+def test_the_wrapper_leaves_no_secret_and_no_way_to_forge_its_report():
+    spy = (
+        "import os, glob\n"
+        "print(sorted(os.listdir('../..')) if os.access('../..', os.R_OK) else [])\n"
+        "for path in ('mem', 'environ', 'fd/1'):\n"
+        "    try: print(open(f'/proc/{os.getppid()}/{path}', 'rb').read(9))\n"
+        "    except OSError as error: print(type(error).__name__)\n"
+    )
+    with FusionServer() as server:
+        found = ran(server, Program(code=spy, limits=LIMITS))
+    assert found.ok, found
+    listed, *refused = found.stdout.splitlines()
+    assert listed in ("['box']", "[]") and refused == ["PermissionError"] * 3
+
+
+# ---------------------------------------------------------------------------------------- other languages
+
+
+def test_bash_runs_in_the_wrapper():
+    with FusionServer() as server:
+        found = ran(server, Program(code="echo $1; cat; exit 4", language="bash", argv=("one",), stdin="two"))
+    assert (found.status, found.exit_code, found.stdout) == ("failed", 4, "one\ntwo")
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles C")
+def test_a_compiled_language_goes_to_the_server_as_it_is():
+    with FusionServer() as server:
+        loud = "#include <stdio.h>\nint main(){char b[9]; fgets(b,9,stdin); fputs(b,stdout); return 3;}"
+        found = ran(server, Program(code=loud, language="c", stdin="in"))
+        assert (found.status, found.exit_code, found.stdout) == ("failed", 3, "in")
+        broken = ran(server, Program(code="int main(){return", language="c"))
+        assert (broken.status, broken.reason) == ("failed", "it did not compile") and "error" in broken.stderr
+        with pytest.raises(ConfigError, match="arguments"):
+            ran(server, Program(code="", language="c", argv=("x",)))
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../b", "", "a//b"])
+def test_a_path_out_of_the_folder_is_refused(path):
+    for program in (Program(code="", files={path: b""}), Program(code="", collect=(path,))):
+        with pytest.raises(ConfigError, match="no path in a sandbox's working folder"):
+            wire.check_paths(program)
+
+
+def test_what_is_sent():
+    """The fields of the wire format: limits, base64 both ways, literal paths."""
+    limits = Limits(wall_seconds=7, memory_mb=100)
+    body = wire.request(Program(code="x", files={"a/b": b"\0"}, collect=("*.txt",)), limits, 3.0, "n0")
+    assert (body["language"], body["run_timeout"], body["compile_timeout"]) == ("python", 10.0, 7.0)
+    assert body["memory_limit_MB"] == 100 + wire.HEADROOM
+    assert body["files"] == {"box/work/a/b": "AA=="} and body["fetch_files"] == ["report-n0.json"]
+    order = json.loads(base64.b64decode(re.findall(r'b64decode\("([^"]+)"\)', body["code"])[-1]))
+    assert base64.b64decode(order["code"]) == b"x" and order["collect"] == ["*.txt"]
+    compile(body["code"], "wrapper", "exec", dont_inherit=True)
+
+
+def test_concurrency_is_bounded():
+    async def many(box: SandboxFusion) -> float:
+        began = time.monotonic()
+        await asyncio.gather(*[box.run(Program(code="import time; time.sleep(.3)")) for _ in range(3)])
+        return time.monotonic() - began
+
+    with FusionServer(python=sys.executable) as server:
+        assert using(server, many, concurrency=1) > 0.9

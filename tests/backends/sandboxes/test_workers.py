@@ -1,0 +1,173 @@
+"""Workers: what a lost one costs, that they end with us, and that runs leak nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from coterie.backends.sandboxes.local import LocalSandbox
+from coterie.core.errors import PolicyFault
+from coterie.core.sandbox import Judged, Program, Ran
+from tests.backends.sandboxes.support import descendants, inside, ran
+
+
+@pytest.fixture(params=["auto", "off"])
+def both(request: pytest.FixtureRequest) -> dict[str, str]:
+    """With namespaces and without."""
+    return {"namespaces": request.param}
+
+
+# -------------------------------------------------------------------------------------- workers that are lost
+
+
+async def _kill_worker_of(sandbox: LocalSandbox, times: int) -> None:
+    """From outside, while it runs something."""
+    for _ in range(times):
+        assert sandbox._pool is not None
+        for _ in range(500):
+            deep = (
+                3 if sandbox._pool.alone else 2
+            )  # the worker's own second process, the cell's, the program's
+            busy = [w for w in sandbox._pool._all if len(descendants(w.process.pid)) >= deep]
+            if busy:
+                break
+            await asyncio.sleep(0.01)
+        killed = busy[0].process.pid
+        os.kill(killed, signal.SIGKILL)
+        while killed in [w.process.pid for w in sandbox._pool._all]:
+            await asyncio.sleep(0.01)
+
+
+def test_a_lost_worker_costs_one_retry_and_no_result(both: dict[str, str]) -> None:
+    async def go(sandbox: LocalSandbox) -> tuple[Ran, int]:
+        work = asyncio.ensure_future(sandbox.run(Program(code="import time; time.sleep(.5); print('done')")))
+        await _kill_worker_of(sandbox, 1)
+        assert sandbox._pool is not None
+        return await work, sandbox._pool.lost
+
+    done, lost = inside(go, **both)
+    assert (done.status, done.stdout, lost) == ("finished", "done\n", 1)
+
+
+def test_a_program_that_loses_two_workers_is_to_blame() -> None:
+    async def go(sandbox: LocalSandbox) -> Ran:
+        work = asyncio.ensure_future(sandbox.run(Program(code="import time; time.sleep(3)")))
+        await _kill_worker_of(sandbox, 2)
+        with pytest.raises(PolicyFault, match="ended its worker twice"):
+            await work
+        return await sandbox.run(Program(code="print('the next')"))
+
+    assert inside(go).stdout == "the next\n"
+
+
+def test_a_worker_that_is_lost_between_runs_is_replaced() -> None:
+    async def go(sandbox: LocalSandbox) -> Ran:
+        await sandbox.run(Program(code=""))
+        assert sandbox._pool is not None
+        (worker,) = sandbox._pool._all
+        worker.process.kill()
+        worker.process.wait()
+        return await sandbox.run(Program(code="print('here')"))
+
+    assert inside(go).stdout == "here\n"
+
+
+def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
+    async def go(sandbox: LocalSandbox) -> Ran:
+        assert sandbox._pool is not None
+        (worker,) = sandbox._pool._all
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(sandbox.run(Program(code="import time; time.sleep(4)")), 0.3)
+        assert descendants(worker.process.pid) == [] and worker.process.poll() is not None
+        return await sandbox.run(Program(code="print('next')"))
+
+    assert inside(go).stdout == "next\n"
+
+
+@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
+def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal.Signals) -> None:
+    code = (
+        "import asyncio\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
+        "from coterie.core.sandbox import Program\n"
+        "async def go():\n"
+        f"    s = LocalSandbox(LocalSandbox.Config(workers=1, namespaces={both['namespaces']!r}))\n"
+        "    await s.open()\n    await s.run(Program(code='import time; time.sleep(20)'))\n"
+        "asyncio.run(go())"
+    )
+    ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    found: list[int] = []
+    until = time.monotonic() + 20
+    while len(found) < 3 and time.monotonic() < until:
+        time.sleep(0.02)
+        found = descendants(ours.pid)
+    assert len(found) >= 3
+    ours.send_signal(how)
+    ours.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in found) and time.monotonic() < until:
+        time.sleep(0.02)
+    assert [pid for pid in found if Path(f"/proc/{pid}").exists()] == []
+
+
+# ------------------------------------------------------------------------------------------------------ leaks
+
+
+def _held(sandbox: LocalSandbox) -> dict[str, Any]:
+    assert sandbox._pool is not None
+    (worker,) = sandbox._pool._all
+    family = [worker.process.pid, *descendants(worker.process.pid)]
+    inner = family[-1]
+    spaces = {os.readlink(path) for pid in family for path in Path(f"/proc/{pid}/ns").iterdir()}
+    return {
+        "ours": len(os.listdir("/proc/self/fd")),
+        "processes": len(family),
+        "descriptors": [len(os.listdir(f"/proc/{pid}/fd")) for pid in family],
+        "mounts": len(Path(f"/proc/{inner}/mountinfo").read_text().splitlines()),
+        "namespaces": len(spaces),
+    }
+
+
+def _runs_leak_nothing(count: int, settings: dict[str, str]) -> None:
+    judged = Judged(candidate="def f(): return 1", tests="assert f() == 1", calls=("f",))
+
+    async def go(sandbox: LocalSandbox) -> None:
+        await sandbox.run(Program(code="print(1)"))
+        before = _held(sandbox)
+        for number in range(count):
+            if number % 10 == 9:
+                assert (await sandbox.judge(judged)).ok
+            else:
+                code = "import os; open('x', 'w').write('y' * 9999); os.fork() or os.setsid()"
+                assert (await sandbox.run(Program(code=code, collect=("*",)))).status == "finished"
+        assert _held(sandbox) == before
+
+    inside(go, **settings)
+
+
+def test_hundreds_of_runs_leak_no_process_descriptor_mount_or_namespace() -> None:
+    _runs_leak_nothing(200, {"namespaces": "auto"})
+
+
+def test_runs_without_namespaces_leak_nothing() -> None:
+    before = set(Path("/tmp").glob("coterie-sandbox-*"))
+    _runs_leak_nothing(30, {"namespaces": "off"})
+    assert set(Path("/tmp").glob("coterie-sandbox-*")) <= before
+
+
+@pytest.mark.long
+def test_two_thousand_runs_leak_nothing() -> None:
+    _runs_leak_nothing(2000, {"namespaces": "auto"})
+
+
+def test_closing_leaves_nothing() -> None:
+    before, files = descendants(os.getpid()), len(os.listdir("/proc/self/fd"))
+    assert ran("print(1)").ok
+    assert descendants(os.getpid()) == before
+    assert len(os.listdir("/proc/self/fd")) == files

@@ -1,0 +1,74 @@
+"""`coterie sandbox run|check`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import coterie
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    file = tmp_path / "program.py"
+    file.write_text(
+        "import sys\n"
+        "print(sys.argv[1:], input(), open('numbers.csv').read().strip())\n"
+        "print('a warning', file=sys.stderr)\n"
+        "open('made.txt', 'w').write('made')\n"
+    )
+    (tmp_path / "numbers.csv").write_text("1,2\n")
+    (tmp_path / "in.txt").write_text("said\n")
+    return file
+
+
+def test_a_program_is_given_what_it_needs_and_its_files_come_back(program: Path):
+    folder = program.parent
+    done = coterie(
+        "sandbox", "run", program, "--arg", "x", "--stdin", folder / "in.txt",
+        "--file", folder / "numbers.csv", "--collect", "*.txt", "-o", folder / "out",
+    )  # fmt: skip
+    assert done.exit_code == 0, done.output
+    assert done.stdout == "['x'] said 1,2\n"
+    assert (folder / "out" / "made.txt").read_text() == "made"
+
+
+def test_json_tells_how_it_ended(tmp_path: Path):
+    (tmp_path / "loop.py").write_text("while True: pass")
+    done = coterie("sandbox", "run", tmp_path / "loop.py", "limits.cpu_seconds=0.2", "--json")
+    assert done.exit_code == 1
+    found = json.loads(done.stdout)
+    assert found["status"] == "timeout" and "CPU time" in found["reason"] and found["exit_code"] is None
+
+
+def test_a_crash_is_told_with_its_traceback(tmp_path: Path):
+    (tmp_path / "bad.py").write_text("1 / 0")
+    done = coterie("sandbox", "run", tmp_path / "bad.py")
+    assert done.exit_code == 1
+    assert "ZeroDivisionError" in done.stderr and "failed; exit code 1" in done.stderr
+
+
+def test_check_says_what_is_active():
+    done = coterie("sandbox", "check", "workers=1", "--json")
+    found = json.loads(done.stdout)
+    assert done.exit_code == 0 and found["works"]
+    assert {one["name"] for one in found["protections"] if one["active"]} >= {"own process", "rlimits"}
+    plain = coterie("sandbox", "check", "workers=1")
+    assert "it runs programs" in plain.stdout and "rlimits" in plain.stdout
+
+
+@pytest.mark.parametrize(("words", "says"), [
+    (("limit=2",), "unknown key 'limit'"),
+    (("type=locl",), "unknown sandbox 'locl'"),
+    (("type=sandbox_fusion", "url=http://127.0.0.1:9"), "no SandboxFusion server answers"),
+])  # fmt: skip
+def test_wrong_settings_are_told(program: Path, words: tuple[str, ...], says: str):
+    done = coterie("sandbox", "run", program, *words)
+    assert done.exit_code == 2 and says in done.stderr and "Traceback" not in done.stderr
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path: Path):
+    done = coterie("sandbox", "run", tmp_path / "none.py")
+    assert done.exit_code == 2 and "can't be read" in done.stderr
