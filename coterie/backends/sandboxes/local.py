@@ -124,7 +124,7 @@ class LocalSandbox(Plugin):
 
     async def judge(self, judged: Judged) -> Verdict:
         """Which tests the candidate passes; it runs in a cell of its own. Raises as `run` does."""
-        sides = judging.programs(judged, self.config.limits)
+        sides = judging.programs(judged, self.config.limits, loaded=True)
         one, other, report = await self.run_pair(sides.tests, sides.candidate)
         return judging.verdict(report, one, other)
 

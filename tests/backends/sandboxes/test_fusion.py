@@ -25,7 +25,7 @@ from tests.backends.sandboxes.fusion_server import FusionServer, fence
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "sandbox.md"
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=1, memory_mb=128, output_kb=4)
-QUICK = {"backoff": 0.01, "retries": 2, "grace_seconds": 0.4, "margin_seconds": 0.4, "connect_seconds": 2.0}
+QUICK = {"backoff": 0.01, "retries": 2, "grace_seconds": 1.0, "margin_seconds": 0.4, "connect_seconds": 2.0}
 TIME_OUT = LIMITS.wall_seconds + QUICK["grace_seconds"] + QUICK["margin_seconds"]
 HELLO = Program(code="print('hello')", limits=LIMITS)
 SYSTEM = "/usr/bin/python3"
@@ -59,7 +59,8 @@ def test_it_conforms_with_a_user_for_each_run():
     with FusionServer(python=SYSTEM) as server:
         box = sandbox(server.url, grace_seconds=20)
         check_sandbox(box, limits=LIMITS)
-        users = [ran(server, Program(code="import os; print(os.getuid())")).stdout for _ in range(3)]
+        told = Program(code="import os; print(os.getuid())")
+        users = [ran(server, told, grace_seconds=20).stdout for _ in range(3)]
         assert len(set(users)) == 3 and all(int(user) >= 30000 for user in users)
 
 

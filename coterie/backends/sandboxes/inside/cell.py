@@ -32,8 +32,6 @@ def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> N
     """One run, to the end of this process. `fds`: channel, stdout, stderr, then the program's 3, 4."""
     channel = socket.socket(fileno=fds[0])
     try:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # without a handler, nothing inside can send it
-        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         if alone:
             box = spaces.private_folder(order["disk_mb"])
         else:
@@ -94,9 +92,13 @@ def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
         os.mkdir(f"{box}/{folder}")
     at = 0
     for path, size in header["files"]:
-        os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
-        with open(f"{box}/{path}", "xb") as file:
-            file.write(body[at : at + size])
+        if "/" in path:
+            os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
+        descriptor = os.open(f"{box}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
+        data = body[at : at + size]
+        while data:
+            data = data[os.write(descriptor, data) :]
+        os.close(descriptor)
         at += size
     stdin = os.open(f"{box}/stdin", os.O_RDONLY)
     os.unlink(f"{box}/stdin")

@@ -92,8 +92,8 @@ def umount(target: str) -> None:
     call("umount2", target.encode(), MNT_DETACH)
 
 
-def drop_capabilities() -> None:
-    """None left, none to be had by an exec: also out of the bounding set, and no new privileges."""
+def no_more_privileges() -> None:
+    """For this process and all that come of it: none is gained by an exec, and none is left to be had."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     drop, word = libc.prctl, ctypes.c_ulong
     zero = word(0)
@@ -101,8 +101,15 @@ def drop_capabilities() -> None:
         # Past the last one, or not ours to drop, and then there is none to lose either.
         if drop(PR_CAPBSET_DROP, word(capability), zero, zero, zero) == -1:
             break
-    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
-    call("capset", ctypes.byref(header), ctypes.byref((ctypes.c_uint32 * 6)()))
+
+
+_CAPABILITIES = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0), (ctypes.c_uint32 * 6)()
+_CAPSET = ctypes.byref(_CAPABILITIES[0]), ctypes.byref(_CAPABILITIES[1])
+
+
+def drop_capabilities() -> None:
+    """None left."""
+    call("capset", *_CAPSET)
 
 
 def one_arena() -> None:

@@ -13,9 +13,11 @@ import threading
 import types
 from typing import Any, NoReturn
 
-from . import kernel, seccomp
+from . import kernel, seccomp, spaces
 
 _OURS = __name__.partition(".")[0]
+_held: list[types.ModuleType] = []
+"""Our modules, which must live on although `sys.modules` forgets them."""
 
 
 def start(
@@ -32,7 +34,7 @@ def start(
         seccomp.install(alone=alone)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
-        _become_python(order, header, box)
+        _become_python(header, box)
     except BaseException as error:
         os.write(2, f"the sandbox could not start the program: {error!r}\n".encode())
         os._exit(125)
@@ -72,28 +74,33 @@ def _limit(order: dict[str, Any]) -> None:
         resource.setrlimit(name, (value, value))
 
 
-def _become_python(order: dict[str, Any], header: dict[str, Any], box: str) -> None:
-    """Environment, sys and __main__ as they are in an interpreter that was started for this program."""
+def prepare(packages: list[str]) -> None:
+    """In the worker, once: environment, sys and __main__ as in an interpreter that was started for a program.
+
+    What a run writes to memory that it shares with the worker is copied, page by page, and that is most of
+    what a run costs; so all that is the same for every program is done here. `sys.modules` forgets us.
+    """
     os.environ.clear()
     os.environ.update(
         {
-            "HOME": f"{box}/work",
+            "HOME": f"{spaces.BOX}/work",
             "LANG": "C.UTF-8",
             "PATH": f"{os.path.dirname(os.path.realpath(sys.executable))}:/usr/local/bin:/usr/bin:/bin",
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "0",
-            "TMPDIR": f"{box}/tmp",
+            "TMPDIR": f"{spaces.BOX}/tmp",
         }
     )
-    if order["packages"]:
-        os.environ["PYTHONPATH"] = ":".join(order["packages"])
-    for name in [name for name in sys.modules if name.partition(".")[0] == _OURS]:
-        del sys.modules[name]
-    sys.path[:] = [f"{box}/work", *sys.path, *order["packages"]]
+    if packages:
+        os.environ["PYTHONPATH"] = ":".join(packages)
+    ours = [name for name in sys.modules if name.partition(".")[0] == _OURS]
+    _held.extend(sys.modules.pop(name) for name in ours)
+    sys.path[:] = [f"{spaces.BOX}/work", *sys.path, *packages]
     sys.path_importer_cache.clear()
-    sys.argv[:] = [f"{box}/main.py", *header["argv"]]
-    sys.orig_argv[:] = [sys.executable, *sys.argv]
     sys.dont_write_bytecode = True
+    null, (end, pipe) = os.open("/dev/null", os.O_RDWR), os.pipe()
+    for descriptor in (1, 2):
+        os.dup2(pipe, descriptor)  # what a stream is over decides what it can do; a program's is a pipe
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         file = io.FileIO(descriptor, "rb" if descriptor == 0 else "wb", closefd=False)
         raw = io.BufferedReader(file) if descriptor == 0 else io.BufferedWriter(file)
@@ -101,10 +108,23 @@ def _become_python(order: dict[str, Any], header: dict[str, Any], box: str) -> N
         stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=descriptor == 2)
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
+    for descriptor in (1, 2):
+        os.dup2(null, descriptor)
+    for descriptor in (null, end, pipe):
+        os.close(descriptor)
     main = types.ModuleType("__main__")
-    main.__file__ = sys.argv[0]
     main.__dict__["__builtins__"] = sys.modules["builtins"]
     sys.modules["__main__"] = main
+
+
+def _become_python(header: dict[str, Any], box: str) -> None:
+    """What is this program's own."""
+    if box != spaces.BOX:
+        os.environ["HOME"], os.environ["TMPDIR"] = f"{box}/work", f"{box}/tmp"
+        sys.path[0] = f"{box}/work"
+    sys.argv[:] = [f"{box}/main.py", *header["argv"]]
+    sys.orig_argv[:] = [sys.executable, *sys.argv]
+    sys.modules["__main__"].__file__ = sys.argv[0]
 
 
 def _run(path: str) -> int:

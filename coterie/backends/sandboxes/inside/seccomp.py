@@ -13,6 +13,7 @@ import errno
 import functools
 import os
 import struct
+from typing import Any
 
 from . import kernel
 
@@ -120,16 +121,26 @@ def build(*, alone: bool, own: int) -> bytes:
     return b"".join([*code, allow])
 
 
+@functools.cache
+def _laid_out(code: bytes) -> tuple[Any, Any]:
+    """A struct sock_fprog for prctl(2), and what it points to."""
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
+    return ctypes.create_string_buffer(program, len(program)), buffer
+
+
+def prepare() -> None:
+    """Make the filter of programs with namespaces, so that no run has to."""
+    _laid_out(build(alone=True, own=0))
+
+
 def install(*, alone: bool) -> bool:
     """Filter this process and all that it starts. Needs PR_SET_NO_NEW_PRIVS. False: not to be had here."""
     code = build(alone=alone, own=0 if alone else os.getpid())
     if not code:
         return False
-    buffer = ctypes.create_string_buffer(code, len(code))
-    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
-    held = ctypes.create_string_buffer(program, len(program))
     try:
-        kernel.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(held))
+        kernel.prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.addressof(_laid_out(code)[0]))
     except OSError:
         return False
     return True

@@ -21,7 +21,7 @@ import time
 import types
 from typing import Any, NoReturn
 
-from . import cell, kernel, spaces
+from . import cell, kernel, program, seccomp, spaces
 
 _GRACE = 0.1
 """Seconds that the other cell of a pair has when the first has ended; an honest candidate ends by itself."""
@@ -53,11 +53,17 @@ def main(arguments: list[str]) -> None:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
+        # For the cells: without a handler nothing inside can send it, and they ask when a child has ended.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         _preload(orders["preload"])
         worker = Worker(control, orders)
         if not orders["alone"]:
             signal.signal(signal.SIGTERM, lambda *_: worker.leave())
         hello = spaces.describe(orders["alone"])
+        kernel.no_more_privileges()
+        seccomp.prepare()
+        program.prepare(orders["shown"])
     except BaseException as error:
         control.send(json.dumps({"fault": f"{type(error).__name__}: {error}"}).encode())
         os._exit(1)
@@ -93,7 +99,6 @@ class Worker:
     def __init__(self, control: socket.socket, orders: dict[str, Any]) -> None:
         self.control, self.alone, self.base = control, orders["alone"], orders["base"]
         self.forker = spaces.Forker(self.alone)
-        self.packages = orders["shown"]
 
     def serve(self) -> None:
         while True:
@@ -118,7 +123,7 @@ class Worker:
                 others = {self.control.fileno(), life, *live, *(fd for more in fds for fd in more)} - keep
                 for descriptor in others:
                     _close(descriptor)
-                given["base"], given["packages"] = self.base, self.packages
+                given["base"] = self.base
                 cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]))
             os.close(theirs)
             live[life] = (number, pid)

@@ -31,8 +31,7 @@ def load(sources):
         module.__package__ = "judging"
         sys.modules[module.__name__] = module
         exec(compile(source, "judging/" + name + ".py", "exec"), module.__dict__)
-if {last!r} not in sys.modules:  # a worker may have loaded them before it was given this
-    load({sources!r})
+load({sources!r})
 from {last} import main
 main({args})
 """
@@ -64,15 +63,17 @@ class Pair(NamedTuple):
     candidate: Program
 
 
-def programs(judged: Judged, limits: Limits) -> Pair:
+def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> Pair:
     """The two sides.
 
     Args:
         limits: the sandbox's own, of each side where `judged` has none.
+        loaded: the interpreter that runs them has the judge's modules already, so they aren't sent.
     """
     limits = judged.limits or limits
-    tests = Program(code=_tests_code(judged, limits), limits=limits)
-    return Pair(tests, Program(code=_candidate_code(judged), files=judged.files, limits=limits))
+    tests = Program(code=_tests_code(judged, limits, loaded), limits=limits)
+    candidate = Program(code=_candidate_code(judged, loaded), files=judged.files, limits=limits)
+    return Pair(tests, candidate)
 
 
 def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
@@ -150,18 +151,20 @@ def remote_verdict(nonce: str, stdout: str) -> Verdict | None:
     return verdict(report, *sides)
 
 
-def _tests_code(judged: Judged, limits: Limits) -> str:
+def _tests_code(judged: Judged, limits: Limits, loaded: bool = False) -> str:
     """The tests stop themselves a little before their limits, so that there is time to report."""
     wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
     args = (judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall)
-    return _program(("plain", "asserts", "test_side"), args)
+    return _program(("plain", "asserts", "test_side"), args, loaded)
 
 
-def _candidate_code(judged: Judged) -> str:
-    return _program(("plain", "candidate_side"), (judged.candidate,))
+def _candidate_code(judged: Judged, loaded: bool = False) -> str:
+    return _program(("plain", "candidate_side"), (judged.candidate,), loaded)
 
 
-def _program(modules: tuple[str, ...], args: tuple[Any, ...]) -> str:
+def _program(modules: tuple[str, ...], args: tuple[Any, ...], loaded: bool = False) -> str:
+    if loaded:
+        return f"from judging.{modules[-1]} import main\nmain({', '.join(map(repr, args))})\n"
     sources = [(name, _source(name)) for name in modules]
     last = f"judging.{modules[-1]}"
     return _LOAD.format(sources=sources, last=last, args=", ".join(map(repr, args)))
