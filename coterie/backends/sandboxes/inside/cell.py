@@ -14,7 +14,6 @@ import re
 import resource
 import shutil
 import signal
-import socket
 import stat
 import struct
 import time
@@ -30,7 +29,7 @@ _OWN_CPU = 2  # CPUCLOCK_SCHED, of a whole process: clock_getcpuclockid(3)
 
 def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> NoReturn:
     """One run, to the end of this process. `fds`: channel, stdout, stderr, then the program's 3, 4."""
-    channel = socket.socket(fileno=fds[0])
+    channel = fds[0]
     try:
         if alone:
             box = spaces.private_folder(order["disk_mb"])
@@ -65,9 +64,9 @@ def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> N
     os._exit(0)
 
 
-def _receive(channel: socket.socket) -> tuple[dict[str, Any], memoryview]:
+def _receive(channel: int) -> tuple[dict[str, Any], memoryview]:
     parts = []
-    while part := channel.recv(_CHUNK):
+    while part := os.read(channel, _CHUNK):
         parts.append(part)
     whole = memoryview(b"".join(parts))
     (length,) = struct.unpack("<Q", whole[:8])
@@ -75,13 +74,13 @@ def _receive(channel: socket.socket) -> tuple[dict[str, Any], memoryview]:
     return header, whole[8 + length :]
 
 
-def _send(channel: socket.socket, header: dict[str, Any], files: dict[str, bytes]) -> None:
+def _send(channel: int, header: dict[str, Any], files: dict[str, bytes]) -> None:
     header["files"] = [[path, len(data)] for path, data in files.items()]
     text = json.dumps(header).encode()
     try:
-        channel.sendall(struct.pack("<Q", len(text)) + text)
+        _write(channel, struct.pack("<Q", len(text)) + text)
         for data in files.values():
-            channel.sendall(data)
+            _write(channel, data)
     except OSError:
         pass  # our process let go of this run
 
@@ -95,14 +94,18 @@ def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
         if "/" in path:
             os.makedirs(os.path.dirname(f"{box}/{path}"), exist_ok=True)
         descriptor = os.open(f"{box}/{path}", os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o644)
-        data = body[at : at + size]
-        while data:
-            data = data[os.write(descriptor, data) :]
+        _write(descriptor, body[at : at + size])
         os.close(descriptor)
         at += size
     stdin = os.open(f"{box}/stdin", os.O_RDONLY)
     os.unlink(f"{box}/stdin")
     return stdin
+
+
+def _write(descriptor: int, data: bytes | memoryview) -> None:
+    left = memoryview(data)
+    while left:
+        left = left[os.write(descriptor, left) :]
 
 
 def watch(pid: int, limit: float) -> dict[str, Any]:
