@@ -25,7 +25,7 @@ from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.sandbox import Judged, Limits, Program, Ran, Verdict
 
-START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20250609"
+START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20241204"
 AGAIN = (408, 425, 429)
 """Answers below 500 that are worth another try."""
 LIVES = 2
