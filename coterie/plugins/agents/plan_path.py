@@ -59,7 +59,8 @@ class PlanPathRole(Plugin):
         return [{"role": "user", "content": render.compact(seen)}]
 
     def parse(self, text: str, observation: Observation) -> tuple[Any, ...]:
-        """Moves, e.g. ("U", "R"), or way-points as (row, column); () of an empty message.
+        """Moves, e.g. ("U", "R"), legs as the moves they are, or way-points as (row, column); () of an empty
+        message.
 
         Raises:
             PolicyFault: the text is no list of those.
@@ -67,6 +68,8 @@ class PlanPathRole(Plugin):
         rendering = self._rendering(observation)
         if observation.writes == "moves":
             return language.read_moves(text, rendering)
+        if observation.writes == "legs":
+            return language.read_legs(text, rendering)
         return language.read_waypoints(text, rendering, observation.position, observation.waypoint_words)
 
     def vocabulary(self) -> Iterable[str]:

@@ -11,10 +11,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from coterie.core.config import PluginConfig
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Split, StepContext
 from coterie.core.types import TEAM, Action, Step, Task, as_tuple
+from coterie.plugins.envs.games import check_movers
 from coterie.plugins.envs.plan_path import language, telling
 from coterie.plugins.envs.plan_path.grid import (
     MOVES,
@@ -63,6 +64,9 @@ class PlanPath(Plugin):
         waypoint_words: language.WaypointWords = Field(
             "cells", description="Way-points as cells (`r1c2`), or as offsets from the position (`+2-1`)."
         )
+        plan_moves: bool = Field(
+            False, description="The planner's message moves the world: for a planner that plays alone."
+        )
         views: Literal["full", "split"] = Field(
             "full",
             description="`split`: the planner sees the map; the executor its position, the plan, and the "
@@ -90,7 +94,8 @@ class PlanPath(Plugin):
         super().__init__(config, build)
         self.width, self.height = config.width or config.size, config.height or config.size
         self._skip = config.walk == "skip"
-        _check_order(as_tuple(build.run.team.order), build.path)
+        self._movers = (*language.MOVERS, "planner") if config.plan_moves else language.MOVERS
+        check_movers(as_tuple(build.run.team.order), self._movers, build.path)
         if config.team == "paper":
             log.warning(
                 "env.team: paper pays more than the goal for walking back from far away, and can be farmed "
@@ -167,6 +172,7 @@ class PlanPath(Plugin):
             else:
                 moves = language.as_moves(action.parsed)
                 message = None if moves is None else self._walk(state, moves)
+            if role in self._movers:
                 # Unreadable: the world stands still, and that is a walk as well.
                 walked = role, message or replace(self._walk(state, ()), readable=False)
             empty = not action.text.strip() if message is None else not message.written
@@ -207,7 +213,7 @@ class PlanPath(Plugin):
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
-        return language.vocabulary(self.width, self.height)
+        return language.vocabulary(self.width, self.height, self.config.plan_language)
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message: the shortest path, each move (or way-point) random with probability `noise`.
@@ -224,6 +230,8 @@ class PlanPath(Plugin):
             words = language.waypoint_words(cells, state.here, self.config.waypoint_words)
         else:
             words = [list(MOVES)[int(rng.integers(4))] if rng.random() < noise else move for move in path]
+            if role == "planner" and self.config.plan_language == "legs":
+                words = language.leg_words(words)
         return language.write(words, self.config.rendering)
 
     # ---- inside --------------------------------------------------------------------------------------------
@@ -235,7 +243,7 @@ class PlanPath(Plugin):
         return walk(state.maze, state.position, moves, limit=self.config.max_moves, skip=self._skip)
 
     def _read_plan(self, state: State, parsed: Any) -> Plan:
-        if self.config.plan_language == "moves":
+        if self.config.plan_language != "waypoints":
             moves = language.as_moves(parsed)
             return Plan() if moves is None else Plan(moves=moves, fork=self._walk(state, moves))
         cells = language.as_waypoints(parsed)
@@ -253,7 +261,7 @@ class PlanPath(Plugin):
     def _plan_seen(self, state: State) -> tuple[Any, ...]:
         if state.plan is None:
             return ()
-        return state.plan.moves if self.config.plan_language == "moves" else state.plan.waypoints
+        return state.plan.waypoints if self.config.plan_language == "waypoints" else state.plan.moves
 
     def _planned(self, state: State) -> tuple[str, ...]:
         """The legal moves that the plan makes on a fork."""
@@ -286,22 +294,3 @@ def _about(maze: Maze, message: Walk | None) -> dict[str, Any]:
         "reached": list(maze.cell(message.end)),
         "shortest": message.shortest,
     }
-
-
-def _check_order(order: Sequence[Sequence[str]], path: str) -> None:
-    """Somebody must move, and no two at once."""
-    movers = [[role for role in stage if role in language.MOVERS] for stage in order]
-    if not any(movers):
-        raise ConfigError(
-            "nobody in team.order moves",
-            path=path,
-            why="the planner's message only advises",
-            mend=f"add one of: {', '.join(language.MOVERS)}",
-        )
-    for stage in movers:
-        if len(stage) > 1:
-            raise ConfigError(
-                f"{' and '.join(stage)} can't move at once",
-                path=path,
-                mend="give them stages of their own in team.order, or keep one",
-            )

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import groupby
 from typing import Any, Literal, TypeVar
 
 from coterie.core.errors import PolicyFault
 from coterie.plugins.envs.plan_path.grid import MOVES, Cell
 
 Rendering = Literal["compact", "prose"]
-Language = Literal["waypoints", "moves"]
+Language = Literal["waypoints", "legs", "moves"]
 WaypointWords = Literal["cells", "offsets"]
 
 ROLES = ("planner", "executor", "solver")
@@ -24,6 +25,7 @@ T = TypeVar("T")
 _LONG = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 _CELL = re.compile(r"r(-?\d{1,6})c(-?\d{1,6})", re.IGNORECASE)
 _PAIR = re.compile(r"[(\[]\s*(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*[)\]]")
+_LEG = re.compile(r"([UDLR])([1-9]\d{0,2})", re.IGNORECASE)
 _OFFSET = re.compile(r"([+-]\d{1,6})([+-]\d{1,6})")
 _LIST = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 _LABEL = re.compile(r"(?:moves|path|plan|answer|way-?points)\s*[:=]\s*(.*)", re.IGNORECASE)
@@ -49,14 +51,21 @@ def write(words: Sequence[str], rendering: Rendering) -> str:
     return " ".join(words) if rendering == "compact" else f"[{', '.join(words)}]"
 
 
-def vocabulary(width: int, height: int) -> Iterator[str]:
-    """Every word of the compact rendering at a size."""
+def leg_words(moves: Sequence[str]) -> list[str]:
+    """Moves as straight legs: `R R D` is `R2 D1`."""
+    return [f"{move}{len(list(run))}" for move, run in groupby(moves)]
+
+
+def vocabulary(width: int, height: int, language: Language) -> Iterator[str]:
+    """Every word of the compact rendering at a size; legs only where they are spoken."""
     yield from (*ROLES, ":", "plan", *MOVES)
     yield from (cell_word((row, column)) for row in range(height) for column in range(width))
     for rows in range(1 - height, height):
         for columns in range(1 - width, width):
             offset = offset_word((rows, columns), (0, 0))
             yield from (f"G{offset}", f"#{offset}", offset)
+    for move in MOVES if language == "legs" else ():
+        yield from (f"{move}{length}" for length in range(1, max(width, height)))
 
 
 # ------------------------------------------------------------------------------------------------- reading
@@ -84,6 +93,17 @@ def read_waypoints(text: str, rendering: Rendering, origin: Cell, words: Waypoin
     if rendering == "compact":
         return tuple(_waypoint(word, origin, words) for word in text.split())
     return _read_prose(text, _cells, "way-points")
+
+
+def read_legs(text: str, rendering: Rendering) -> tuple[str, ...]:
+    """Moves of a message of straight legs such as `R2 D1`; () of an empty one.
+
+    Raises:
+        PolicyFault: it isn't a list of legs.
+    """
+    if rendering == "compact":
+        return tuple(move for word in text.split() for move in _leg(word))
+    return _read_prose(text, lambda part: tuple(move for word in _words(part) for move in _leg(word)), "legs")
 
 
 def as_moves(parsed: Any) -> tuple[str, ...] | None:
@@ -140,6 +160,13 @@ def _move(word: str) -> str:
     if word not in MOVES:
         raise PolicyFault(f"'{word[:20]}' is not a move")
     return word
+
+
+def _leg(word: str) -> list[str]:
+    match = _LEG.fullmatch(word)
+    if match is None:
+        raise PolicyFault(f"'{word[:20]}' is not a leg")
+    return [match[1].upper()] * int(match[2])
 
 
 def _spelt(word: str) -> str:

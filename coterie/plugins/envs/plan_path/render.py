@@ -10,14 +10,15 @@ from __future__ import annotations
 from typing import cast
 
 from coterie.plugins.envs.plan_path.grid import MOVES, Cell
-from coterie.plugins.envs.plan_path.language import cell_word, offset_word, waypoint_words
+from coterie.plugins.envs.plan_path.language import cell_word, leg_words, offset_word, waypoint_words
 from coterie.plugins.envs.plan_path.state import Observation
 
 
 def plan_words(seen: Observation) -> list[str]:
     """The plan in words; [] of an empty one."""
-    if seen.plan_language == "moves":
-        return [str(move) for move in seen.plan or ()]
+    if seen.plan_language != "waypoints":
+        moves = cast("tuple[str, ...]", seen.plan or ())
+        return leg_words(moves) if seen.plan_language == "legs" else list(moves)
     cells = cast("tuple[Cell, ...]", seen.plan or ())
     return waypoint_words(cells, seen.position, seen.waypoint_words)
 
@@ -58,7 +59,7 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
     else:
         lines.append(f"You are at {here}. {_around(seen)}")
     if seen.plan is not None:
-        what = "moves" if seen.plan_language == "moves" else "way-points"
+        what = "way-points" if seen.plan_language == "waypoints" else seen.plan_language
         words = plan_words(seen)
         lines.append(f"The planner's {what}: {', '.join(words)}." if words else "The planner named nothing.")
     lines += notes
@@ -96,6 +97,11 @@ def _task(seen: Observation) -> str:
         return (
             "Name the cells that the walk should pass, in order, the last one included, "
             "as a list such as [r1c2, r3c2]."
+        )
+    if seen.writes == "legs":
+        return (
+            "Say the way as straight legs, each a direction (U, D, L, R) and a number of steps, "
+            "as a list such as [R2, D1]."
         )
     limit = f", at most {seen.max_moves}" if seen.max_moves is not None else ""
     whose = "The moves that should be played" if seen.role == "planner" else "Your moves"
