@@ -14,6 +14,8 @@ from coterie.core.hookspecs import Register
 @hookimpl
 def register_environments(register: Register) -> None:
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
+    register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")
+    register("sudoku", "coterie.plugins.envs.sudoku:Sudoku")
     register("team_task", "coterie.plugins.envs.team_task:TeamTask")
 
 
@@ -22,6 +24,18 @@ def register_roles(register: Register) -> None:
     register("plan_path_planner", "coterie.plugins.agents.plan_path:PlanPathPlanner")
     register("plan_path_executor", "coterie.plugins.agents.plan_path:PlanPathExecutor")
     register("plan_path_solver", "coterie.plugins.agents.plan_path:PlanPathSolver")
+    register("plan_path_tool", "coterie.plugins.agents.plan_path_tool:PlanPathTool")
+    register("plan_path_plan", "coterie.plugins.agents.plan_path_tool:PlanPathPlan")
+    register("sokoban_executor", "coterie.plugins.agents.sokoban:SokobanExecutor")
+    register("sokoban_plan", "coterie.plugins.agents.sokoban:SokobanPlan")
+    register("sokoban_planner", "coterie.plugins.agents.sokoban:SokobanPlanner")
+    register("sokoban_solver", "coterie.plugins.agents.sokoban:SokobanSolver")
+    register("sokoban_tool", "coterie.plugins.agents.sokoban:SokobanTool")
+    register("sudoku_executor", "coterie.plugins.agents.sudoku:SudokuExecutor")
+    register("sudoku_plan", "coterie.plugins.agents.sudoku:SudokuPlan")
+    register("sudoku_planner", "coterie.plugins.agents.sudoku:SudokuPlanner")
+    register("sudoku_solver", "coterie.plugins.agents.sudoku:SudokuSolver")
+    register("sudoku_tool", "coterie.plugins.agents.sudoku:SudokuTool")
     register("template", "coterie.plugins.agents.template:TemplateRole")
 
 
@@ -123,3 +137,18 @@ def register_trackers(register: Register) -> None:
 def register_recipes(register: Register) -> None:
     for path in sorted((Path(__file__).parent / "recipes").glob("*.yaml")):
         register(path.stem, str(path))
+
+
+@hookimpl
+def register_columns(register: Register) -> None:
+    for path in sorted((Path(__file__).parent / "recipes" / "columns").glob("*.yaml")):
+        register(path.stem, str(path))
+
+
+@hookimpl
+def register_studies(register: Register) -> None:
+    register("at-grpo-table1", "coterie.studies.at_grpo:TABLE1")
+    register("at-grpo-table2", "coterie.studies.at_grpo:TABLE2")
+    register("at-grpo-table3", "coterie.studies.at_grpo:TABLE3")
+    register("sampling", "coterie.studies.sampling:SAMPLING")
+    register("cooperation", "coterie.studies.cooperation:COOPERATION")

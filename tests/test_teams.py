@@ -113,11 +113,11 @@ def test_the_per_role_recipe_trains_two_policies(per_role):
 
 
 def test_a_swap_gives_paired_differences_per_task(per_role):
-    found = coterie.evaluate(per_role, swap=("planner", "executor"), tasks=20).swap
-    assert found["roles"] == ["planner", "executor"] and len(found["per_task"]) == 20
-    mean = sum(found["per_task"].values()) / 20
-    assert found["difference"]["mean"] == pytest.approx(mean)
-    assert found["swapped"]["mean"] - found["base"]["mean"] == pytest.approx(mean)
+    found = coterie.evaluate(per_role, swap=("planner", "executor"), tasks=20).comparison
+    assert found.team == {"planner": "executor", "executor": "planner"} and len(found.per_task) == 20
+    mean = sum(found.per_task.values()) / 20
+    assert found.difference.mean == pytest.approx(mean)
+    assert found.changed.mean - found.base.mean == pytest.approx(mean)
 
 
 def test_swapping_two_roles_of_one_policy_is_refused():

@@ -20,10 +20,12 @@ COMMANDS = {
     "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
     "runs": "List the runs in a folder.",
     "recipes": "List the recipes.",
+    "data": "Write tasks as files, split records by content, find leaks.",
     "config": "Show a configuration and where each value came from.",
     "schema": "Print the JSON Schema of configurations.",
     "sandbox": "Run a program in a sandbox, or check its protections.",
     "plugins": "List the plugins and what is wrong with the broken ones.",
+    "reproduce": "Run a whole comparison, to its table with intervals.",
     "quickstart": "Train a small team from scratch on this machine, in minutes.",
 }
 

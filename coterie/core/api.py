@@ -12,21 +12,31 @@ from threading import Event
 from typing import Any, Literal
 
 from coterie.core.checkpoint import Checkpoint, CheckpointStore, write_atomic
+from coterie.core.comparison import Changes, compare
 from coterie.core.compose import compose
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError, did_you_mean
-from coterie.core.evaluation import Evaluation, evaluate as evaluate_run, evaluate_swap
+from coterie.core.evaluation import Evaluation, evaluate as evaluate_run
+from coterie.core.guests import invite
 from coterie.core.loop import train as train_loop
 from coterie.core.planning import warn_of_size
 from coterie.core.recipes import Resolved, flatten, load
-from coterie.core.record import RunFolder
+from coterie.core.record import RunFolder, find_checkpoint
 from coterie.core.run import Progress, Run
+from coterie.core.schedule import goes_further
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
 
 MAY_CHANGE = frozenset(
-    {"schedule.steps", "schedule.epochs", "schedule.stop_after", "schedule.keep_checkpoints", "summary"}
+    {
+        "schedule.steps",
+        "schedule.epochs",
+        "schedule.tokens",
+        "schedule.stop_after",
+        "schedule.keep_checkpoints",
+        "summary",
+    }
 )
 """Keys that a resumed run may change: they decide how long it goes on, not what happens in it."""
 
@@ -37,11 +47,14 @@ class TrainResult:
 
     folder: Path
     step: int
-    steps: int
+    steps: int | None
+    """Of the schedule; None where only a token budget ends it."""
     metrics: Mapping[str, Any]
     finished: bool
     seconds: float
     """Of training in this call."""
+    tokens: int = 0
+    """Generated in training, over all calls."""
 
 
 def train(
@@ -82,7 +95,7 @@ def train(
     run.progress, run.interrupt = progress, interrupt
     warn_of_size(run)
     # What is wrong with the schedule or the tasks is said before a folder is made.
-    _ = run.total_steps, run.order
+    _ = run.end, run.order
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run.folder.claimed():
         run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
@@ -102,9 +115,9 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         reached = checkpoint.step if checkpoint is not None else -1
         if checkpoint is not None:
             run.restore(checkpoint)
-            if checkpoint.step >= run.total_steps:
-                log.info("the run is finished: %d of %d steps", checkpoint.step, run.total_steps)
-                return TrainResult(run.folder.path, checkpoint.step, run.total_steps, {}, True, 0.0)
+            if run.finished:
+                log.info("the run is finished: %d steps, %d tokens", run.done, run.tokens)
+                return TrainResult(run.folder.path, run.done, run.end.steps, {}, True, 0.0, run.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
         for tracker in run.trackers.values():
@@ -120,10 +133,11 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         return TrainResult(
             run.folder.path,
             run.done,
-            run.total_steps,
+            run.end.steps,
             dict(run.metrics),
-            run.done >= run.total_steps,
+            run.finished,
             time.perf_counter() - begin,
+            run.tokens,
         )
     finally:
         await run.close()
@@ -138,7 +152,9 @@ def evaluate(
     tasks: int | None = None,
     samples: int = 1,
     greedy: bool = False,
+    policies: Mapping[str, str | Path] | None = None,
     swap: tuple[str, str] | None = None,
+    null: Sequence[str] = (),
     show: int = 0,
     checkpoint: Literal["best", "latest"] | int = "best",
 ) -> Evaluation:
@@ -146,8 +162,16 @@ def evaluate(
 
     Args:
         tasks: how many of the split; default all that it vouches for, at most 1,000.
-        swap: two roles whose policies change places; the answer then holds paired differences.
-        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step.
+        policies: role -> whose weights are to play it: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that
+            `export` wrote.
+        swap: two roles whose policies change places.
+        null: roles that say nothing.
+        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step; also of the
+            runs in `policies` that name none.
+
+    Returns:
+        the team's evaluation. Where `policies`, `swap` or `null` change the team (in this order), its
+        `comparison` holds the changed team's success, and the differences paired by task.
 
     Raises:
         UserError: something in the input is wrong.
@@ -158,6 +182,9 @@ def evaluate(
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale)
     run = compose(resolved)
+    run.guests, plays = invite(run, policies or {}, checkpoint)
+    changes = Changes(plays, swap, tuple(dict.fromkeys(null)))
+    changes.team(run)  # what makes no sense is said before anything is loaded
 
     async def go() -> Evaluation:
         try:
@@ -167,8 +194,8 @@ def evaluate(
                 if tasks is not None
                 else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
             )
-            if swap is not None:
-                return await evaluate_swap(run, swap, split, count, samples=samples, greedy=greedy, show=show)
+            if changes:
+                return await compare(run, changes, split, count, samples=samples, greedy=greedy, show=show)
             return await evaluate_run(run, split, count, samples=samples, greedy=greedy, show=show)
         finally:
             await run.close()
@@ -213,24 +240,6 @@ def is_run(source: Any) -> bool:
     return isinstance(source, (str, Path)) and Path(source).is_dir()
 
 
-def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:
-    """A run's checkpoint.
-
-    Raises:
-        RunFolderError: no run, or no sound checkpoint of that name.
-    """
-    run = RunFolder.open(folder)
-    store = CheckpointStore(run.checkpoints, keep=1)
-    if isinstance(which, int):
-        return store.load(which)
-    if which == "best" and "best" in store.marks():
-        return store.marked("best")
-    latest = store.latest()
-    if latest is None:
-        raise RunFolderError(f"{folder} has no sound checkpoint", mend="train it with `coterie run --resume`")
-    return latest
-
-
 def _resume(
     source: Source | None, folder: Path, overrides: Sequence[str], scale: str | None
 ) -> tuple[Resolved, Path]:
@@ -249,13 +258,26 @@ def _resume(
             why=told,
             mend="resume without these changes, or start a new run; schedule.steps may grow",
         )
-    if (
-        after.config.schedule.steps is not None
-        and before.config.schedule.steps is not None
-        and after.config.schedule.steps > before.config.schedule.steps
-    ):
+    _check_decay(before.config, after.config)
+    if goes_further(before.config, after.config):
         write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
     return Resolved(before.name, after.config, after.table, after.origins), folder
+
+
+def _check_decay(before: RunConfig, after: RunConfig) -> None:
+    """Refuse another token budget where learning rates decay over it.
+
+    Raises:
+        RunFolderError: the steps made so far were made at the rates of the old budget.
+    """
+    decaying = [name for name, one in before.policies.items() if one.optimizer.horizon == "budget"]
+    if decaying and before.schedule.tokens != after.schedule.tokens:
+        raise RunFolderError(
+            "a resumed run can't change the budget that its learning rates decay over",
+            path="schedule.tokens",
+            why=f"policies.{decaying[0]}.optimizer.horizon is budget, of {before.schedule.tokens:,} tokens",
+            mend="resume without this change, or start a new run",
+        )
 
 
 def _cut(run: Run, step: int) -> None:

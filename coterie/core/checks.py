@@ -91,7 +91,15 @@ def _check_policies(config: RunConfig) -> None:
             raise ConfigError(
                 f"a {schedule.schedule} schedule needs its horizon",
                 path=f"policies.{name}.optimizer.horizon",
-                mend="set it to the number of optimiser steps over which the rate decays",
+                mend="set it to the number of optimiser steps over which the rate decays, or to `budget` "
+                "with schedule.tokens",
+            )
+        if schedule.horizon == "budget" and config.schedule.tokens is None:
+            raise ConfigError(
+                "there is no token budget to decay over",
+                path=f"policies.{name}.optimizer.horizon",
+                why="schedule.tokens is not set",
+                mend="set schedule.tokens, or the horizon to a number of optimiser steps",
             )
         if schedule.schedule == "constant" and schedule.horizon is not None:
             raise ConfigError(

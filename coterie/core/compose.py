@@ -6,13 +6,12 @@ import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, get_args, get_origin
-
-from pydantic import BaseModel
+from typing import Any
 
 from coterie.core import protocols
 from coterie.core.checks import check
-from coterie.core.config import MAPS, TABLES, Composed, RunConfig, SeatConfig, Table, as_table
+from coterie.core.config import MAPS, TABLES, RunConfig, SeatConfig, Table, as_table, composed_fields
+from coterie.core.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.gathering import Strands
 from coterie.core.plugins import plugins
@@ -146,18 +145,6 @@ class Bench:
         return self.workshop.make(kind, table, path)
 
 
-def composed_fields(model: type[BaseModel]) -> dict[str, str]:
-    """Fields of a Config that hold another component, by name, with its kind."""
-    found = {}
-    for name, info in model.model_fields.items():
-        marks = [mark for mark in info.metadata if isinstance(mark, Composed)]
-        for member in get_args(info.annotation) if get_origin(info.annotation) is not None else ():
-            marks += [mark for mark in getattr(member, "__metadata__", ()) if isinstance(mark, Composed)]
-        if marks:
-            found[name] = marks[0].kind
-    return found
-
-
 def _required(protocol: type) -> list[str]:
     names = [
         name
@@ -176,7 +163,8 @@ def compose(resolved: Resolved) -> Run:
     config = resolved.config
     check(config)
     shop = Workshop(config)
-    environment = shop.environment = shop.make("environment", config.env, "env")
+    environment, curriculum = _environment(shop, config)
+    environments = [environment, *(level.environment for level in (curriculum.levels if curriculum else ()))]
     team = _team(shop, config, environment)
     sampler = shop.make("sampler", config.sampler, "sampler")
     estimator = shop.make("estimator", config.algorithm, "algorithm")
@@ -202,8 +190,10 @@ def compose(resolved: Resolved) -> Run:
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
     _check_selection(sampler, estimator, sources)
     _warn_stopping(estimator, mix)
-    _check_farming(estimator, environment, mix)
+    for one in environments:
+        _check_farming(estimator, one, mix)
     _warn_truncation(sampler, team)
+    _check_budget(config, made["trainer"])
     return Run(
         resolved=resolved,
         environment=environment,
@@ -215,9 +205,27 @@ def compose(resolved: Resolved) -> Run:
         trackers=trackers,
         strands=Strands(),
         resources=tuple(shop.resources),
-        vocabulary=_vocabulary(environment, team),
+        vocabulary=_vocabulary(environments, team),
+        curriculum=curriculum,
         **made,
     )
+
+
+def _environment(shop: Workshop, config: RunConfig) -> tuple[Environment, Curriculum | None]:
+    """The target, on which evaluation is, and the levels that training goes through."""
+    table, own = taken(config.env)
+    shop.environment = shop.make("environment", own, "env", also=[CURRICULUM])
+    curriculum = make_curriculum(
+        table, own, shop.environment, lambda level: shop.make("environment", level, "env")
+    )
+    if curriculum is not None and config.schedule.epochs is not None:
+        raise ConfigError(
+            "a curriculum has no passes",
+            path="schedule.epochs",
+            why="its levels have tasks of their own, and how long each is played is not known before",
+            mend="set schedule.steps or schedule.tokens instead",
+        )
+    return shop.environment, curriculum
 
 
 def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
@@ -310,10 +318,10 @@ def _number(value: Any, path: str) -> float:
     return float(value)
 
 
-def _vocabulary(environment: Environment, team: Team) -> tuple[str, ...]:
-    """Every word that the environment and the roles write, each once, sorted."""
+def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, ...]:
+    """Every word that the environment, at every level, and the roles write, each once, sorted."""
     words: set[str] = set()
-    for part in (environment, *team.roles.values()):
+    for part in (*environments, *team.roles.values()):
         own = getattr(part, "vocabulary", None)
         if own is not None:
             words.update(own())
@@ -362,6 +370,18 @@ def _check_farming(estimator: Any, environment: Environment, mix: Mix) -> None:
             why="it pays again for coming back after going away; it is made for immediate credit",
             mend="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
         )
+
+
+def _check_budget(config: RunConfig, trainer: Any) -> None:
+    """Who decays over the token budget must be told how much of it is spent."""
+    for name, policy in config.policies.items():
+        if policy.optimizer.horizon == "budget" and not hasattr(trainer, "set_progress"):
+            raise ConfigError(
+                f"the trainer '{config.trainer['type']}' can't decay over the token budget",
+                path=f"policies.{name}.optimizer.horizon",
+                why="it has no set_progress(share)",
+                mend="set a number of optimiser steps",
+            )
 
 
 def _warn_truncation(sampler: Any, team: Team) -> None:

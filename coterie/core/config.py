@@ -7,7 +7,7 @@ overrides become one configuration is in `core/recipes.py`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
@@ -66,6 +66,18 @@ class Composed:
         }
 
 
+def composed_fields(model: type[BaseModel]) -> dict[str, str]:
+    """Fields of a Config that hold another component, by name, with its kind."""
+    found = {}
+    for name, info in model.model_fields.items():
+        marks = [mark for mark in info.metadata if isinstance(mark, Composed)]
+        for member in get_args(info.annotation) if get_origin(info.annotation) is not None else ():
+            marks += [mark for mark in getattr(member, "__metadata__", ()) if isinstance(mark, Composed)]
+        if marks:
+            found[name] = marks[0].kind
+    return found
+
+
 def as_table(value: Any) -> Any:
     """`name` is short for `{type: name}`."""
     return {"type": value} if isinstance(value, str) else value
@@ -119,12 +131,11 @@ class OptimizerSettings(Strict):
     final_share: float = Field(
         0.1, ge=0, le=1, description="Of the learning rate, at the end of `linear` and `cosine`."
     )
-    horizon: int | None = Field(
+    horizon: Annotated[int, Field(ge=1)] | Literal["budget"] | None = Field(
         None,
-        ge=1,
-        description="Optimiser steps over which `linear` and `cosine` decay; "
-        "required for them, since a schedule that depends on `schedule.steps` would "
-        "change when a resumed run is made longer.",
+        description="Optimiser steps over which `linear` and `cosine` decay, or `budget`: they decay with "
+        "the share of `schedule.tokens` that was spent before the step. Required for them, since a schedule "
+        "that depends on `schedule.steps` would change when a resumed run is made longer.",
     )
 
 
@@ -182,6 +193,12 @@ class SeatConfig(Strict):
 class ScheduleConfig(Strict):
     steps: int | None = Field(None, ge=0)
     epochs: int | None = Field(None, ge=1, description="Passes over the train split, instead of `steps`.")
+    tokens: int | None = Field(
+        None,
+        ge=1,
+        description="The run ends after the step in which the tokens generated in training, over all roles "
+        "and branches, reach this many; `steps` or `epochs`, where given, bound it besides.",
+    )
     tasks_per_step: int = Field(16, ge=1)
     evaluate_every: int = Field(0, ge=0, description="In steps; 0: never inside the run.")
     evaluate_tasks: int = Field(64, ge=1)

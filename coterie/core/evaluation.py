@@ -2,20 +2,47 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from coterie.core.checkpoint import write_atomic
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.record import step_metrics
-from coterie.core.stats import Interval, clustered_bootstrap, paired_difference
+from coterie.core.errors import ConfigError
+from coterie.core.record import step_metrics, to_json
+from coterie.core.stats import Difference, Interval, clustered_bootstrap
 from coterie.core.types import Tree
 
 if TYPE_CHECKING:
     from coterie.core.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The team and a changed team on the same tasks and draws (`core/comparison.py`)."""
+
+    changes: Sequence[Mapping[str, Any]]
+    """What was changed, in order: `change` is `policy`, `swap` or `null`."""
+    team: Mapping[str, str | None]
+    """role -> who plays it in the changed team; None: nobody."""
+    base: Interval
+    changed: Interval
+    difference: Difference
+    """Changed minus base, paired by task."""
+    per_task: Mapping[str, float]
+    """task id -> mean success of the changed team minus the base team's."""
+    changed_per_task: Mapping[str, Sequence[float]]
+    """task id -> success of each sample of the changed team."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "changes": [dict(change) for change in self.changes],
+            "team": dict(self.team),
+            "base": self.base.as_dict(),
+            "changed": self.changed.as_dict(),
+            "difference": self.difference.as_dict(),
+            "per_task": dict(self.per_task),
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +57,7 @@ class Evaluation:
     per_task: Mapping[str, Sequence[float]]
     """task id -> success of each sample."""
     episodes: Sequence[str] = ()
-    swap: Mapping[str, Any] | None = None
+    comparison: Comparison | None = None
     trees: Sequence[Tree] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
@@ -42,8 +69,8 @@ class Evaluation:
             "config_digest": self.config_digest,
             "split": self.split,
         }
-        if self.swap is not None:
-            found["swap"] = dict(self.swap)
+        if self.comparison is not None:
+            found["comparison"] = self.comparison.as_dict()
         return found
 
     def flat(self) -> dict[str, Any]:
@@ -57,7 +84,15 @@ class Evaluation:
         }
 
     def write(self, path: Path) -> None:
-        write_atomic(path, json.dumps({**self.as_dict(), "per_task": dict(self.per_task)}, indent=1))
+        """The JSON, with every task's successes: those of the changed team are in the comparison.
+
+        Raises:
+            OSError: the file can't be written; nothing of it is there.
+        """
+        found = {**self.as_dict(), "per_task": dict(self.per_task)}
+        if self.comparison is not None:
+            found["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
+        write_atomic(path, to_json(found) + "\n")
 
 
 async def evaluate(
@@ -67,13 +102,13 @@ async def evaluate(
     *,
     samples: int = 1,
     greedy: bool = False,
-    policies: Mapping[str, str] | None = None,
+    policies: Mapping[str, str | None] | None = None,
     show: int = 0,
 ) -> Evaluation:
     """Play `tasks` tasks of a split, `samples` times each.
 
     Args:
-        policies: role -> policy where it differs from the team's.
+        policies: role -> policy where it differs from the team's; None: the role says nothing.
         show: how many episodes to render as text.
     """
     source = run.environment.tasks(split, run.config.seed)
@@ -103,67 +138,6 @@ async def evaluate(
     )
 
 
-async def evaluate_swap(
-    run: Run,
-    pair: tuple[str, str],
-    split: Literal["train", "val", "test"],
-    tasks: int,
-    *,
-    samples: int = 1,
-    greedy: bool = False,
-    show: int = 0,
-) -> Evaluation:
-    """The team, and the team with the policies of two roles swapped, on the same tasks and draws.
-
-    Raises:
-        ConfigError: an unknown role, or two roles of one policy, whose swap changes nothing.
-    """
-    for role in pair:
-        if role not in run.team.roles:
-            raise ConfigError(
-                f"unknown role '{role}'", path="--swap", mend=did_you_mean(role, run.team.roles)
-            )
-    one, other = (run.team.policies[role] for role in pair)
-    if one == other:
-        raise ConfigError(
-            f"roles '{pair[0]}' and '{pair[1]}' are played by one policy, '{one}'",
-            path="--swap",
-            why="swapping them changes nothing",
-            mend="swap roles of two policies",
-        )
-    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, show=show)
-    swapped = await evaluate(
-        run, split, tasks, samples=samples, greedy=greedy, policies={pair[0]: other, pair[1]: one}
-    )
-    both = [task for task in base.per_task if task in swapped.per_task]
-    difference = paired_difference(
-        {task: swapped.per_task[task] for task in both},
-        {task: base.per_task[task] for task in both},
-        seed=run.config.seed,
-    )
-    swap = {
-        "roles": list(pair),
-        "base": base.success.as_dict(),
-        "swapped": swapped.success.as_dict(),
-        "difference": difference.as_dict(),
-        "per_task": {task: _mean(swapped.per_task[task]) - _mean(base.per_task[task]) for task in both},
-    }
-    return Evaluation(
-        success=base.success,
-        metrics=base.metrics,
-        roles=base.roles,
-        config_digest=base.config_digest,
-        split=split,
-        per_task=base.per_task,
-        episodes=base.episodes,
-        swap=swap,
-    )
-
-
-def _mean(values: Sequence[float]) -> float:
-    return sum(values) / len(values)
-
-
 def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
     return {
         name: value
@@ -174,10 +148,10 @@ def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def _role_metrics(
-    metrics: Mapping[str, float], run: Run, policies: Mapping[str, str] | None
+    metrics: Mapping[str, float], run: Run, policies: Mapping[str, str | None] | None
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {
-        role: {"policy": (policies or {}).get(role, run.team.policies[role])} for role in run.team.roles
+        role: {"policy": {**run.team.policies, **(policies or {})}[role]} for role in run.team.roles
     }
     for name, value in metrics.items():
         head, _, rest = name.partition("/")
@@ -196,7 +170,7 @@ def render(tree: Tree, scores: Any, run: Run) -> str:
             for role, branch in joint.pick.items():
                 decision = node.decisions[role]
                 prompt = "\n".join(message["content"] for message in decision.messages)
-                lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy})")
+                lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy or 'silent'})")
                 lines += [f"    | {line}" for line in prompt.splitlines()]
                 lines.append(f"    > {decision.branches[branch].text or '(nothing)'}")
             if joint.fault is not None:

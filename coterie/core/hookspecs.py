@@ -111,6 +111,16 @@ def register_recipes(register: Register) -> None:
 
 
 @hookspec(historic=True)
+def register_columns(register: Register) -> None:
+    """Register columns of studies: a path of a YAML file, or `"package:file.yaml"`."""
+
+
+@hookspec(historic=True)
+def register_studies(register: Register) -> None:
+    """Register studies: whole comparisons, which `coterie reproduce NAME` runs (`coterie.studies.Study`)."""
+
+
+@hookspec(historic=True)
 def register_commands(register: Register) -> None:
     """Register commands: click commands that `coterie NAME` runs."""
 

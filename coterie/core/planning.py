@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Codec, Plan, Team
+from coterie.core.protocols import Codec, Environment, Plan, TaskSource, Team
 from coterie.core.types import Key
 
 if TYPE_CHECKING:
@@ -250,9 +250,22 @@ def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str
 
 def decides_stages(run: Run) -> bool:
     """Whether the environment says itself who acts, and not `team.order`, where the first task starts."""
-    task = run.environment.tasks("train", run.config.seed)[0]
-    state = run.environment.reset(task, run.new_play().seed(Key(task.id), "reset"))
-    return bool(run.environment.stage(state))
+    for environment, tasks in _played(run):
+        task = tasks[0]
+        state = environment.reset(task, run.new_play().seed(Key(task.id), "reset"))
+        if environment.stage(state):
+            return True
+    return False
+
+
+def _played(run: Run) -> list[tuple[Environment, TaskSource]]:
+    """What a run plays: its environment, and the levels of a curriculum, with their train tasks."""
+    seed = run.config.seed
+    levels = run.curriculum.levels if run.curriculum is not None else ()
+    return [
+        (run.environment, run.environment.tasks("train", seed)),
+        *((level.environment, level.tasks(seed)) for level in levels),
+    ]
 
 
 def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TASKS) -> dict[str, int]:
@@ -275,15 +288,15 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
 async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
     play = run.new_play(evaluation=True)
     play.codecs.update(codecs)
-    source = run.environment.tasks("train", run.config.seed)
     found: dict[str, int] = {}
-    for index in range(min(tasks, len(source))):
-        task = source[index]
-        state = run.environment.reset(task, play.seed(Key(task.id), "reset"))
-        for role, policy in run.team.policies.items():
-            if policy in codecs:
-                asked = await play.ask(role, state, 0, (), run.sampler.sampling(role))
-                found[role] = max(found.get(role, 0), len(asked.prompt.ids))
+    for play.environment, source in _played(run):
+        for index in range(min(tasks, len(source))):
+            task = source[index]
+            state = play.environment.reset(task, play.seed(Key(task.id), "reset"))
+            for role, policy in run.team.policies.items():
+                if policy in codecs:
+                    asked = await play.ask(role, state, 0, (), run.sampler.sampling(role))
+                    found[role] = max(found.get(role, 0), len(asked.prompt.ids))
     return found
 
 

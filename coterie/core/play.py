@@ -33,6 +33,9 @@ from coterie.core.types import (
     Task,
 )
 
+SILENT = ""
+"""The policy of a role that nobody plays: its actions are empty messages, made without a call."""
+
 
 @dataclass(frozen=True, slots=True)
 class Asked:
@@ -96,8 +99,8 @@ class Play:
     strands: Strands
     run_seed: int
     evaluation: bool = False
-    policies: Mapping[str, str] = field(default_factory=dict)
-    """role -> policy where it differs from the team's: `--swap`."""
+    policies: Mapping[str, str | None] = field(default_factory=dict)
+    """role -> policy where it differs from the team's; None: the role is silent (`core/comparison.py`)."""
     scores: Scores = field(default_factory=Scores)
     background: list[asyncio.Task[None]] = field(default_factory=list)
     """Scores that no choice waits for, being written while play goes on."""
@@ -111,8 +114,9 @@ class Play:
         """64 bits keyed by (run seed, place, purpose)."""
         return seed64(self.run_seed, key, what)
 
-    def policy(self, role: str) -> str:
-        return self.policies.get(role) or self.team.policies[role]
+    def policy(self, role: str) -> str | None:
+        """Who plays the role; None: nobody, and its messages are empty."""
+        return self.policies[role] if role in self.policies else self.team.policies[role]
 
     def codec(self, policy: str, role: str = "") -> Codec:
         """A policy's codec; for a role whose tools have schemas, the one whose prompts tell of them.
@@ -160,6 +164,8 @@ class Play:
             )
         )
         policy = self.policy(role)
+        if policy is None:  # nobody reads its prompt, so nobody encodes it
+            return Asked(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
         if history and getattr(seat, "remembers", False):
             last = history[-1]
@@ -173,10 +179,14 @@ class Play:
         return Asked(role, policy, observation, messages, prompt, sampling)
 
     async def act(self, key: Key, asked: Asked) -> Action:
-        """Sample one branch: a call, and while it asks for tools, their results and another call."""
+        """Sample one branch: a call, and while it asks for tools, their results and another call.
+
+        A silent role's action has no call: what its parser makes of "" is what it does.
+        """
         draft = Draft(asked.messages)
         try:
-            await self._speak(key, asked, draft)
+            if asked.policy != SILENT:
+                await self._speak(key, asked, draft)
         except SystemFault as fault:
             return draft.handed_over(fault=Fault(kind="system", reason=str(fault)))
         except PolicyFault as fault:  # what it had a tool do killed a sandbox, and did so again

@@ -31,7 +31,7 @@ from coterie.core.registry import Registry
 GROUP = "coterie"
 log = logging.getLogger("coterie")
 
-_IRREGULAR = {"loss": "losses", "sandbox": "sandboxes"}
+_IRREGULAR = {"loss": "losses", "sandbox": "sandboxes", "study": "studies"}
 KIND_OF: dict[str, str] = {f"register_{_IRREGULAR.get(kind, kind + 's')}": kind for kind in KINDS}
 """Registration hook -> kind."""
 

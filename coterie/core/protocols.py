@@ -74,6 +74,8 @@ KINDS: tuple[str, ...] = (
     "data",
     "tracker",
     "recipe",
+    "column",
+    "study",
     "command",
 )
 """Every kind of plugin; each has a hook `register_<kind>s`."""
@@ -115,6 +117,10 @@ class Environment(Protocol):
 
     # Optional: digest(state) -> str; diagnose(state, role) -> str; vocabulary() -> Iterable[str];
     # demonstrate(state, role, noise, rng) -> str, the oracle's message, for warm starts.
+    # For `coterie data`: record(task) -> dict, what JSON holds of it; task_of(record, id) -> Task, the way
+    # back (ValueError where it is no task of this game; more fields than `record` gives do no harm);
+    # fingerprints(task) -> {"content": str, "solution"?: str, ...}, what no two splits may share;
+    # picture(task) -> str, for people.
 
 
 class TaskSource(Protocol):
@@ -258,7 +264,8 @@ class Codec(Protocol):
     def context(self) -> int | None:
         """Longest prompt plus completion, in tokens."""
 
-    # Optional: with_tools(schemas) -> Codec | None, one whose prompts tell the model of these tools.
+    # Optional: with_tools(schemas) -> Codec | None, one whose prompts tell the model of these tools;
+    # vocabulary: {token: id}, by which a policy from elsewhere is known to speak the same tokens.
 
 
 @runtime_checkable
@@ -306,6 +313,8 @@ class Trainer(Protocol):
 
     async def close(self) -> None: ...
 
+    # Optional: set_progress(share), told before each update of a run with `schedule.tokens` which share of
+    # them is spent; `optimizer.horizon: budget` requires it.
     # Optional, together: bases() -> {name: policies that start from the same weights}, and
     # async warm_start(policy, demonstrations, config) -> Metrics, which trains the start of all of those.
 

@@ -107,7 +107,7 @@ def recipes() -> list[RecipeInfo]:
     """Every registered recipe."""
     found = []
     for entry in plugins().registry.entries("recipe"):
-        path = _recipe_path(entry.target)
+        path = resource_path(entry.target)
         found.append(
             RecipeInfo(entry.name, str(read_yaml(path).get("summary", "")), str(path), entry.distribution)
         )
@@ -134,10 +134,11 @@ def locate(source: str | Path) -> tuple[Path, str, str]:
             f"unknown recipe '{text}'",
             mend=did_you_mean(text, registry.names("recipe")) + "  (a file's name ends in .yaml)",
         )
-    return _recipe_path(registry.find("recipe", text).target), f"recipe {text}", text
+    return resource_path(registry.find("recipe", text).target), f"recipe {text}", text
 
 
-def _recipe_path(target: Any) -> Path:
+def resource_path(target: Any) -> Path:
+    """The file that a registered target names: a path, or `package:file.yaml`."""
     package, colon, file = str(target).partition(":")
     if not colon or Path(str(target)).exists():
         return Path(str(target))

@@ -20,11 +20,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from coterie.core.checkpoint import locked, sync_folder, write_atomic
+from coterie.core.checkpoint import Checkpoint, CheckpointStore, locked, sync_folder, write_atomic
 from coterie.core.errors import RunFolderError
 from coterie.core.rollouts import rollout_rows as rollout_rows
 from coterie.core.summary import step_metrics as step_metrics
@@ -122,6 +122,24 @@ class RunFolder:
                     mend="wait for it or stop it, or choose another folder",
                 )
             yield
+
+
+def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:
+    """A run's checkpoint.
+
+    Raises:
+        RunFolderError: no run, or no sound checkpoint of that name.
+    """
+    run = RunFolder.open(folder)
+    store = CheckpointStore(run.checkpoints, keep=1)
+    if isinstance(which, int):
+        return store.load(which)
+    if which == "best" and "best" in store.marks():
+        return store.marked("best")
+    latest = store.latest()
+    if latest is None:
+        raise RunFolderError(f"{folder} has no sound checkpoint", mend="train it with `coterie run --resume`")
+    return latest
 
 
 class MetricsLog:

@@ -36,6 +36,10 @@ EXTRA_OF: dict[str, str] = {
 """Which extra brings an optional package."""
 
 
+FILES = ("recipe", "column")
+"""Kinds whose target names a file, not an object."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One registered plugin."""
@@ -48,7 +52,7 @@ class Entry:
 
     def load(self, path: str = "") -> Any:
         """The object itself; `path` is where the configuration names it, for errors."""
-        if not isinstance(self.target, str) or self.kind == "recipe":
+        if not isinstance(self.target, str) or self.kind in FILES:
             return self.target
         return import_object(self.target, f"{self.kind} '{self.name}' of {self.distribution}", path)
 

@@ -17,13 +17,16 @@ from coterie.core import evaluation
 from coterie.core.batching import merge_notes, samples_of
 from coterie.core.checkpoint import Checkpoint, CheckpointStore
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError, TooManyMissing
+from coterie.core.curriculum import Curriculum
+from coterie.core.errors import TooManyMissing
 from coterie.core.gathering import Strands
+from coterie.core.guests import Guest, seat
 from coterie.core.play import Play
 from coterie.core.plugins import plugins
 from coterie.core.protocols import EngineContext, Environment, Team, TrainerContext
 from coterie.core.recipes import Resolved
 from coterie.core.record import RunFolder, rollout_rows, step_metrics, write_rollouts
+from coterie.core.schedule import End, end_of, tokens_until
 from coterie.core.scoring import Mix, Source, missing_share, score_episodes
 from coterie.core.tasks import TaskOrder
 from coterie.core.types import Credit, Key, Notes, Sample, Scores, Task, Tree
@@ -33,6 +36,7 @@ log = logging.getLogger("coterie")
 RARELY = (100_000, 50, 1000)
 """Thresholds of the garbage collector while a run is open."""
 Progress = Callable[[int, int, Mapping[str, Any]], None]
+"""Told after each step: how many are done, of how many (`End.expected`), and the step's metrics."""
 
 
 @dataclass(slots=True)
@@ -56,6 +60,10 @@ class Run:
     vocabulary: tuple[str, ...]
     resources: Sequence[Any] = ()
     """Sandboxes and tools, inner ones before those that use them."""
+    curriculum: Curriculum | None = None
+    """What training plays instead of the environment's own tasks."""
+    guests: Sequence[Guest] = ()
+    """Policies from elsewhere that an evaluation brings along; the trainer knows nothing of them."""
 
     folder: RunFolder | None = None
     store: CheckpointStore | None = None
@@ -64,6 +72,8 @@ class Run:
 
     done: int = 0
     """Training steps completed."""
+    tokens: int = 0
+    """Generated in them, by all roles on all branches."""
     credit_state: Any = None
     best: float = -math.inf
     """Best `val` success; never looks at test."""
@@ -85,6 +95,9 @@ class Run:
 
     @property
     def order(self) -> TaskOrder:
+        """Of the train tasks: the environment's, or those of the curriculum's present level."""
+        if self.curriculum is not None:
+            return self.curriculum.order(self.config.seed, self.config.schedule.stratify)
         if self._order is None:
             self._order = TaskOrder(
                 self.environment.tasks("train", self.config.seed),
@@ -94,16 +107,13 @@ class Run:
         return self._order
 
     @property
-    def total_steps(self) -> int:
-        """Steps of the whole schedule."""
-        schedule = self.config.schedule
-        if schedule.epochs is not None:
-            return math.ceil(len(self.order) * schedule.epochs / schedule.tasks_per_step)
-        if schedule.steps is None:
-            raise ConfigError(
-                "the schedule has no end", path="schedule.steps", mend="set schedule.steps or schedule.epochs"
-            )
-        return schedule.steps
+    def end(self) -> End:
+        """When the run ends."""
+        return end_of(self.config.schedule, lambda: len(self.order))
+
+    @property
+    def finished(self) -> bool:
+        return self.end.reached(self.done, self.tokens)
 
     # ---------------------------------------------------------------------------------------- life
 
@@ -119,13 +129,22 @@ class Run:
                 await resource.open()
         await self.engine.open(
             EngineContext(
-                policies=config.policies,
+                policies={**config.policies, **{guest.name: guest.config for guest in self.guests}},
                 chat=self.chat,
                 strands=self.strands,
                 deterministic=config.deterministic,
                 vocabulary=self.vocabulary,
             )
         )
+        await self.open_trainer(restore)
+        if restore is None:
+            await warm_start(self)
+        await self.sync()
+        await seat(self)
+
+    async def open_trainer(self, restore: Path | None = None) -> None:
+        """Make the trainer's weights alone, or read them from a checkpoint's folder."""
+        config = self.config
         needs = tuple(sorted({*self.estimator.needs, *self.loss.needs}))
         await self.trainer.open(
             TrainerContext(
@@ -140,9 +159,6 @@ class Run:
         )
         if restore is not None:
             self.trainer.load(restore)
-        else:
-            await warm_start(self)
-        await self.sync()
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Stand where a checkpoint stood; the weights follow in `open`."""
@@ -150,6 +166,9 @@ class Run:
         self.credit_state = checkpoint.meta["credit_state"]
         self.best = -math.inf if checkpoint.meta["best"] is None else checkpoint.meta["best"]
         self.best_step = checkpoint.meta["best_step"]
+        self.tokens = tokens_until(checkpoint, self.folder)
+        if self.curriculum is not None:
+            self.curriculum.restore(checkpoint.meta["curriculum"])
         self.seconds = float(checkpoint.meta["seconds"])
         if self.store is not None and self.best_step in self.store.steps():
             # A kill between a checkpoint and its mark must not lose the mark.
@@ -177,9 +196,9 @@ class Run:
 
     async def rollouts(self) -> AsyncIterator[tuple[int, list[Tree]]]:
         """(step, trees) of every step that is left; `step` counts from 1."""
-        total, schedule = self.total_steps, self.config.schedule
+        schedule = self.config.schedule
         begin = time.perf_counter() - self.seconds
-        while self.done < total and not self._stopped(begin):
+        while not self.finished and not self._stopped(begin):
             self._started = time.perf_counter()
             tasks = self.order.step(self.done, schedule.tasks_per_step)
             trees = await self.play(tasks)
@@ -193,9 +212,10 @@ class Run:
             return True
         return limit is not None and time.perf_counter() - begin >= limit
 
-    def new_play(self, *, evaluation: bool = False, policies: Mapping[str, str] | None = None) -> Play:
+    def new_play(self, *, evaluation: bool = False, policies: Mapping[str, str | None] | None = None) -> Play:
+        level = None if evaluation or self.curriculum is None else self.curriculum.level
         return Play(
-            environment=self.environment,
+            environment=self.environment if level is None else level.environment,
             team=self.team,
             engine=self.engine,
             sources=self.sources,
@@ -274,6 +294,9 @@ class Run:
     async def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
         """Every policy on the samples of the roles it plays; then the weights go to the engine."""
         self._lap("credit")
+        spent = self.end.spent(self.tokens)  # before this step: the first one's rate has not decayed
+        if spent is not None and hasattr(self.trainer, "set_progress"):
+            self.trainer.set_progress(spent)
         updated = await self.trainer.update(samples, self.done)
         await self.sync()
         self._lap("update")
@@ -288,6 +311,12 @@ class Run:
     ) -> None:
         """Write down the step: a row of metrics, and its rollouts."""
         row = {**step_metrics(trees, scores, credit, self.mix), **updated}
+        generated = int(row["tokens/generated"])
+        self.end.check(generated)
+        self.tokens += generated
+        row["tokens/total"] = self.tokens
+        if self.curriculum is not None:
+            row |= self.curriculum.record(trees)
         schedule = self.config.schedule
         if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
             write_rollouts(self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.mix))
@@ -321,7 +350,7 @@ class Run:
             tracker.track(step, self.metrics)
         plugins().notify("step_ended", step=step, metrics=self.metrics)
         if self.progress is not None:
-            self.progress(step, self.total_steps, self.metrics)
+            self.progress(step, self.end.expected(step, self.tokens), self.metrics)
         if better:
             self.checkpoint(step)
             if self.store is not None:
@@ -330,7 +359,7 @@ class Run:
     def maybe_checkpoint(self, step: int) -> None:
         every = self.config.schedule.checkpoint_every
         interrupted = self.interrupt is not None and self.interrupt.is_set()
-        if step == self.total_steps or interrupted or (every and step % every == 0):
+        if self.finished or interrupted or (every and step % every == 0):
             self.checkpoint(step)
 
     def checkpoint(self, step: int) -> None:
@@ -344,7 +373,9 @@ class Run:
                 "credit_state": self.credit_state,
                 "best": None if math.isinf(self.best) else self.best,
                 "best_step": self.best_step,
-                "total_steps": self.total_steps,
+                "total_steps": self.end.steps,
+                "tokens": self.tokens,
+                "curriculum": self.curriculum.state() if self.curriculum is not None else None,
                 "config_digest": self.resolved.digest(),
                 "weights": self.trainer.digest(),
                 "seconds": self.seconds,

@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from coterie.core.draws import generator, seed64
 from coterie.core.errors import ConfigError, PolicyFault
-from coterie.core.protocols import Demonstration, StepContext
+from coterie.core.protocols import Demonstration, Environment, StepContext, TaskSource
 from coterie.core.types import Action, Briefing, Key
 
 if TYPE_CHECKING:
@@ -60,26 +61,52 @@ async def warm_start(run: Run) -> None:
         log.info("warm start of %s: loss %.3f", ", ".join(group), metrics.get("loss", float("nan")))
 
 
+@dataclass(frozen=True, slots=True)
+class _Level:
+    """Whose games are played."""
+
+    environment: Environment
+    tasks: TaskSource
+    key: str = ""
+    """In the key of its draws."""
+
+
 class Oracle:
-    """Plays train tasks by the oracle and yields what each role would have written."""
+    """Plays train tasks, those of every level alike, by the oracle and yields what each role would have
+    written."""
 
     def __init__(self, run: Run, policies: Sequence[str], noise: float) -> None:
         self._run, self._noise = run, noise
         self._roles = [
             role for stage in run.team.order for role in stage if run.team.policies[role] in policies
         ]
-        self._tasks = run.environment.tasks("train", run.config.seed)
+        seed = run.config.seed
+        if run.curriculum is None:
+            self._levels = [_Level(run.environment, run.environment.tasks("train", seed))]
+        else:
+            self._levels = [
+                _Level(level.environment, level.tasks(seed), f" {level.suffix}")
+                for level in run.curriculum.levels
+            ]
 
     def batch(self, step: int, count: int) -> list[Demonstration]:
         """`count` demonstrations, shared equally by the roles. Runs in the trainer's thread."""
         return asyncio.run(self._batch(step, count))
 
     async def _batch(self, step: int, count: int) -> list[Demonstration]:
+        found, parts = [], len(self._levels)
+        for index, level in enumerate(self._levels):
+            # Which levels have one more, where they don't divide evenly, changes from step to step.
+            found += await self._part(step, level, (count + (index + step) % parts) // parts)
+        return found
+
+    async def _part(self, step: int, level: _Level, count: int) -> list[Demonstration]:
+        """One level's demonstrations."""
         share = -(-count // len(self._roles))
         found: dict[str, list[Demonstration]] = {role: [] for role in self._roles}
         game = 0
         while any(len(rows) < share for rows in found.values()):
-            for role, row in await self._game(step, game):
+            for role, row in await self._game(step, level, game):
                 if role in found and len(found[role]) < share:
                     found[role].append(row)
             game += 1
@@ -91,10 +118,10 @@ class Oracle:
                 )
         return [row for rows in found.values() for row in rows][:count]
 
-    async def _game(self, step: int, game: int) -> list[tuple[str, Demonstration]]:
-        run, env = self._run, self._run.environment
-        rng = generator(run.config.seed, f"warm start {step}", f"game {game}")
-        task = self._tasks[int(rng.integers(len(self._tasks)))]
+    async def _game(self, step: int, level: _Level, game: int) -> list[tuple[str, Demonstration]]:
+        run, env = self._run, level.environment
+        rng = generator(run.config.seed, f"warm start {step}", f"game {game}{level.key}")
+        task = level.tasks[int(rng.integers(len(level.tasks)))]
         state = env.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
         found: list[tuple[str, Demonstration]] = []
         turn = stage = 0
@@ -105,7 +132,7 @@ class Oracle:
                 break
             actions: dict[str, Action] = {}
             for role in roles:
-                text, parsed, messages = self._demonstrate(state, role, turn, rng)
+                text, parsed, messages = self._demonstrate(env, state, role, turn, rng)
                 actions[role] = Action(calls=(), text=text, parsed=parsed)
                 found.append(
                     (role, Demonstration(policy=run.team.policies[role], messages=messages, completion=text))
@@ -118,8 +145,9 @@ class Oracle:
             turn, stage = (turn + 1, 0) if over else (turn, stage + 1)
         return found
 
-    def _demonstrate(self, state: Any, role: str, turn: int, rng: Any) -> tuple[str, Any, tuple[Any, ...]]:
-        env: Any = self._run.environment
+    def _demonstrate(
+        self, env: Any, state: Any, role: str, turn: int, rng: Any
+    ) -> tuple[str, Any, tuple[Any, ...]]:
         seat = self._run.team.roles[role]
         observation = env.observe(state, role)
         messages = tuple(seat.render(Briefing(role=role, turn=turn, observation=observation)))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.testing.building import build as build
     from coterie.testing.chats import check_chat as check_chat
+    from coterie.testing.columns import check_column as check_column
     from coterie.testing.engines import check_engine as check_engine
     from coterie.testing.environments import check_environment as check_environment
     from coterie.testing.estimators import check_estimator as check_estimator
@@ -56,6 +57,7 @@ _LAZY = {
     "check_chat": "chats",
     "check_data": "systems",
     "check_tracker": "systems",
+    "check_column": "columns",
     "check_plugin": "modules",
 }
 __all__ = list(_LAZY)

@@ -16,6 +16,7 @@ from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import Plugins, Report
 from coterie.core.recipes import read_yaml
 from coterie.core.registry import Entry
+from coterie.testing.columns import check_column
 from coterie.testing.failure import ConformanceError, guarded, lacking, require
 
 
@@ -26,7 +27,8 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
     - Registration doesn't fail, and takes no name twice.
     - Every registered target imports; a component is a class that is made as `cls(config, build)`, with a
       `Config` that refuses unknown keys, and has the methods of its kind with the arguments that the core
-      passes. A recipe is a YAML file with a table; a command is click's.
+      passes. A recipe is a YAML file with a table, a column passes `check_column`, a study is a
+      `coterie.studies.Study`; a command is click's.
 
     Args:
         module: the module, or any object that holds the hook implementations.
@@ -60,6 +62,9 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
     if entry.kind == "recipe":
         _check_recipe(str(entry.target), where)
         return
+    if entry.kind == "column":
+        check_column(entry.target, where)
+        return
     try:
         target = entry.load()
     except MissingExtra as error:
@@ -77,6 +82,16 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
             f"is a {type(target).__name__}",
             where=where,
             mend="@click.command()",
+        )
+        return
+    if entry.kind == "study":
+        from coterie.studies import Study
+
+        require(
+            isinstance(target, Study),
+            f"is a {type(target).__name__}",
+            where=where,
+            mend="a coterie.studies.Study",
         )
         return
     require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, mend="a class")

@@ -107,8 +107,10 @@ def test_eval_of_swapped_policies_prints_paired_differences_per_task(tmp_path):
     recipe.write_text("extends: tabular.yaml\n" + two)
     words = (recipe, "--tasks", "8", "--swap", "planner=executor")
     told = evaluated(*words)
-    assert told["swap"]["roles"] == ["planner", "executor"]
-    assert set(told["swap"]["difference"]) >= {"mean", "ci95", "n"} and len(told["swap"]["per_task"]) == 8
+    told = told["comparison"]
+    assert told["changes"] == [{"change": "swap", "roles": ["planner", "executor"]}]
+    assert told["team"] == {"planner": "other", "executor": "shared"}
+    assert set(told["difference"]) == {"mean", "ci95", "n", "p"} and len(told["per_task"]) == 8
     text = coterie("eval", *words).stdout
     assert "paired by task" in text and "of 8 tasks differ" in text
 

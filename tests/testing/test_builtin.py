@@ -35,6 +35,7 @@ from coterie.testing import (
 from coterie.testing.toys import LetterTokenizer
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.backends.tools.support import SANDBOX, served
+from tests.plugins.envs.programs import INLINE, answer
 
 PAIR = ["planner", "executor"]
 MCP_SERVER = [sys.executable, str(Path(__file__).parents[1] / "backends" / "tools" / "server.py")]
@@ -48,8 +49,25 @@ TINY = {
 }  # fmt: skip
 
 CHECKED = {
-    "environment": {"plan_path", "team_task"},
-    "role": {"plan_path_planner", "plan_path_executor", "plan_path_solver", "template"},
+    "environment": {"plan_path", "sokoban", "sudoku", "team_task"},
+    "role": {
+        "plan_path_planner",
+        "plan_path_executor",
+        "plan_path_solver",
+        "plan_path_tool",
+        "plan_path_plan",
+        "sokoban_executor",
+        "sokoban_plan",
+        "sokoban_planner",
+        "sokoban_solver",
+        "sokoban_tool",
+        "sudoku_executor",
+        "sudoku_plan",
+        "sudoku_planner",
+        "sudoku_solver",
+        "sudoku_tool",
+        "template",
+    },
     "reward": {"environment", "function"},
     "engine": {"scripted", "tabular", "hf"},
     "trainer": {"tabular", "torch", "none"},
@@ -117,6 +135,116 @@ def test_roles_of_plan_path(seat, rendering):
         good=[good if seat == "planner" or rendering == "compact" else "[UP, right]"],
         notes=["You hit a wall."] if rendering == "prose" else (),
     )
+
+
+def test_plan_path_with_programs():
+    order = ["tool", "plan"]
+    table = {**GRID, "rendering": "prose", "sandbox": {"type": INLINE}}
+    env = build("environment", table, order=order)
+    seats = {seat: build("role", f"plan_path_{seat}", name=seat, order=order, env=table) for seat in order}
+    programs = [answer(f"print({moves!r})") for moves in MESSAGES] + [answer("1 / 0"), answer("# killer")]
+    check_environment(env, roles=order, act=[*MESSAGES, *programs], seats=seats, episodes=10)
+    state = env.reset(env.tasks("train", 0)[0], 0)
+    for seat, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
+        shown = [env.observe(state, seat)]
+        check_role(seats[seat], name=seat, observations=shown, good=[good], notes=["You hit a wall."])
+
+
+PUSHES = ["[U, R]", "[r1c1R, r3c2U]", "U R D", "r1c1R", "pR pU", "[]", "no list", "[L, L, U, D]", ""]
+BOXES = {"type": "sokoban", "size": 4}
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"views": "split", "max_moves": 3, "max_pushes_planned": 2, "boxes": 2},
+    {"rendering": "prose", "boxes": 2, "walk": "skip", "stop_at_deadlock": True},
+    {"team": "potential", "push_words": "offsets", "width": 5}, {"push_words": "directions", "walk": "skip"},
+])  # fmt: skip
+def test_sokoban(settings):
+    table = {**BOXES, **settings}
+    for order in (PAIR, ["solver"], [PAIR]):
+        env = build("environment", table, order=order)
+        roles = PAIR if order != ["solver"] else order
+        check_environment(env, roles=roles, order=order, act=PUSHES, episodes=10, disjoint="content")
+        if order == [PAIR]:
+            continue
+        seats = {role: build("role", f"sokoban_{role}", name=role, order=order, env=table) for role in roles}
+        check_environment(env, roles=roles, act=PUSHES, seats=seats, episodes=10)
+        check_reward(build("reward", "environment", env=table, order=order),
+                     environment=env, roles=roles, act=PUSHES, seats=seats)  # fmt: skip
+
+
+@pytest.mark.parametrize("rendering", ["compact", "prose"])
+@pytest.mark.parametrize("seat", ["planner", "executor", "solver"])
+def test_roles_of_sokoban(seat, rendering):
+    order = ["solver"] if seat == "solver" else PAIR
+    table = {**BOXES, "rendering": rendering}
+    env = build("environment", table, order=order)
+    seen = env.observe(env.reset(env.tasks("train", 0)[0], 0), seat)
+    words = ["r1c1R", "r0c2U"] if seat == "planner" else ["U", "R"]
+    good = " ".join(words) if rendering == "compact" else f"so: [{', '.join(words)}]"
+    notes = ["You hit a wall."] if rendering == "prose" else ()
+    role = build("role", f"sokoban_{seat}", name=seat, order=order, env=table)
+    check_role(role, name=seat, observations=[seen], good=[good], notes=notes)
+
+
+def test_sokoban_with_programs():
+    order = ["tool", "plan"]
+    table = {**BOXES, "rendering": "prose", "sandbox": {"type": INLINE}}
+    env = build("environment", table, order=order)
+    seats = {seat: build("role", f"sokoban_{seat}", name=seat, order=order, env=table) for seat in order}
+    programs = [answer(f"print({moves!r})") for moves in PUSHES] + [answer("1 / 0"), answer("# killer")]
+    check_environment(env, roles=order, act=[*PUSHES, *programs], seats=seats, episodes=10)
+    state = env.reset(env.tasks("train", 0)[0], 0)
+    for seat, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
+        shown = [env.observe(state, seat)]
+        check_role(seats[seat], name=seat, observations=shown, good=[good], notes=["You hit a wall."])
+
+
+FILLS = ["[r0c1=3, r2c3=1]", "a c -", "1 2 3", "r0c0=1 r1c1=4", "[]", "no list", "[(0, 0, 1)]", "[r9c9=7]"]
+
+
+@pytest.mark.parametrize("settings", [
+    {}, {"views": "split", "plan_language": "letters", "max_cells": 3, "illegal": "stop"},
+    {"rendering": "prose", "team": "potential"},
+])  # fmt: skip
+def test_sudoku(settings):
+    table = {"type": "sudoku", **settings}
+    for order in (PAIR, ["solver"], [PAIR]):
+        env = build("environment", table, order=order)
+        roles = PAIR if order != ["solver"] else order
+        seats = {role: build("role", f"sudoku_{role}", name=role, order=order, env=table) for role in roles}
+        check_environment(
+            env, roles=roles, order=order, act=FILLS, seats=seats, episodes=10, disjoint="content"
+        )
+        if order != [PAIR]:
+            check_reward(build("reward", "environment", env=table, order=order),
+                         environment=env, roles=roles, act=FILLS, seats=seats)  # fmt: skip
+
+
+@pytest.mark.parametrize("rendering", ["compact", "prose"])
+@pytest.mark.parametrize("seat", ["planner", "executor", "solver"])
+def test_roles_of_sudoku(seat, rendering):
+    order = ["solver"] if seat == "solver" else PAIR
+    table = {"type": "sudoku", "rendering": rendering}
+    env = build("environment", table, order=order)
+    shown = [env.observe(env.reset(env.tasks("train", 0)[0], 0), seat)]
+    role = build("role", f"sudoku_{seat}", name=seat, order=order, env=table)
+    good = "so: [r0c1=3]" if rendering == "prose" else "1 2" if seat == "planner" else "r0c1=3 r2c3=1"
+    notes = ["You slept."] if rendering == "prose" else ()
+    check_role(role, name=seat, observations=shown, good=[good], notes=notes)
+
+
+def test_sudoku_with_programs():
+    order = ["tool", "plan"]
+    table = {"type": "sudoku", "rendering": "prose", "sandbox": {"type": INLINE}}
+    env = build("environment", table, order=order)
+    seats = {seat: build("role", f"sudoku_{seat}", name=seat, order=order, env=table) for seat in order}
+    programs = [answer(f"print({said!r})") for said in FILLS] + [answer("1 / 0"), answer("# killer")]
+    check_environment(env, roles=order, act=[*FILLS, *programs], seats=seats, episodes=10)
+    state = env.reset(env.tasks("train", 0)[0], 0)
+    for seat, good in (("tool", programs[0]), ("plan", "so: [r0c1=3]")):
+        shown = [env.observe(state, seat)]
+        check_role(seats[seat], name=seat, observations=shown, good=[good], notes=["You slept."])
 
 
 @pytest.mark.parametrize("settings", [

@@ -65,6 +65,11 @@ class TextCodec:
             )
         return self._telling[key]
 
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Every token and its id: what two policies must agree on to take each other's place."""
+        return self.tokenizer.get_vocab()
+
     def encode(
         self,
         messages: Sequence[Message],

@@ -82,6 +82,8 @@ class HFEngine(Plugin):
         self._tokenizers: dict[str, Any] = {}
         self._stops: dict[tuple[str, tuple[str, ...], str], tuple[int, ...]] = {}
         self._computing = threading.Lock()  # no weights change under a batch
+        self._device: Any = "cpu"
+        """Where the trainer's modules are; what is read from a folder goes there too."""
         self._batcher: Batcher | None = None
         self._context: EngineContext | None = None
 
@@ -170,6 +172,8 @@ class HFEngine(Plugin):
         module, tokenizer = self._module(weights)
         with self._computing:
             dense = Dense(module, weights.adapter)
+            if weights.module is not None:
+                self._device = dense.model.get_input_embeddings().weight.device
             decoder = self._placed(policy, dense, Dense(module))
             adapter = weights.adapter if isinstance(decoder, SharedBase) else None
             served = self._served.get(policy)
@@ -191,6 +195,7 @@ class HFEngine(Plugin):
         ctx = self._opened[0]
         if weights.folder is not None:
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
+            module.to(self._device)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
         loaded = load_model(
             ctx.policies[weights.policy], policy=weights.policy, seed=0, vocabulary=ctx.vocabulary

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from coterie.backends.models.table import Table, log_softmax, table_words
+from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.config import ModelInit
 from coterie.core.draws import uniforms
@@ -54,11 +55,18 @@ class TabularEngine(Plugin):
             self._batcher.close()
 
     async def load_weights(self, weights: Weights) -> None:
+        """A live table, or the `table.npz` of a folder that the trainer `tabular` exported."""
         table = weights.module if weights.module is not None else Table(self._words)
+        if weights.folder is not None:
+            words, tables = read_rows(Path(weights.folder) / "table.npz")
+            table = Table(words, tables["logits"])
         if table.words != self._words:
+            apart = sorted({*table.words} ^ {*self._words})
             raise ConfigError(
                 f"the table of policy '{weights.policy}' is over other words than the engine's",
                 path=f"policies.{weights.policy}.model",
+                why=f"{len(apart)} words are in one of them only, such as {apart[0]!r}",
+                mend="play it in the environment that it was trained in",
             )
         self._tables[weights.policy] = table, weights.version
 

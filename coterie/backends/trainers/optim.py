@@ -22,24 +22,34 @@ def check_schedule(settings: OptimizerSettings, path: str) -> None:
             f"the schedule '{settings.schedule}' needs a horizon",
             path=f"{path}.horizon",
             why="a decay over `schedule.steps` would change when a resumed run is made longer",
-            mend="set it to the number of optimiser steps after which the learning rate has decayed",
+            mend="set it to the number of optimiser steps after which the learning rate has decayed, or to "
+            "`budget` with schedule.tokens",
         )
 
 
-def learning_rate(settings: OptimizerSettings, count: int) -> float:
+def learning_rate(settings: OptimizerSettings, count: int, spent: float = 0.0) -> float:
     """Of the optimiser step after `count` steps: linear warm-up, then the schedule.
 
     The decay starts where the warm-up ends and reaches `final_share` at step `horizon`, the warm-up
-    included; from there on it stays.
+    included; from there on it stays. With the horizon `budget` it goes with the budget from its first token
+    on, under the warm-up too: the rate is the product of both.
+
+    Args:
+        spent: the share of the run's token budget that is spent; read with the horizon `budget` only.
     """
+    rate = settings.learning_rate
     if count < settings.warmup_steps:
-        return settings.learning_rate * (count + 1) / settings.warmup_steps
+        rate = settings.learning_rate * (count + 1) / settings.warmup_steps
+        if settings.horizon != "budget":
+            return rate
     if settings.schedule == "constant" or settings.horizon is None:
-        return settings.learning_rate
-    span = max(settings.horizon - settings.warmup_steps, 1)
-    done = min((count - settings.warmup_steps) / span, 1.0)
+        return rate
+    if settings.horizon == "budget":
+        done = min(spent, 1.0)
+    else:
+        done = min((count - settings.warmup_steps) / max(settings.horizon - settings.warmup_steps, 1), 1.0)
     left = 1.0 - done if settings.schedule == "linear" else 0.5 * (1.0 + math.cos(math.pi * done))
-    return settings.learning_rate * (settings.final_share + (1.0 - settings.final_share) * left)
+    return rate * (settings.final_share + (1.0 - settings.final_share) * left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +83,8 @@ class PolicyOptimizer:
         rates: Mapping[str, float] | None = None,
     ) -> None:
         self.settings, self.count = settings, 0
+        self.spent = 0.0
+        """Share of the run's token budget: the horizon `budget` decays with it."""
         self._weights = dict(weights)
         self._masters: dict[str, Tensor] = {
             name: weight if weight.dtype in (torch.float32, torch.float64) else _master(weight)
@@ -107,7 +119,7 @@ class PolicyOptimizer:
         """Clip the summed gradients to the global norm and step; skip where they are not finite."""
         masters = [master for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm([master.grad for master in masters]))
-        rate = learning_rate(self.settings, self.count)
+        rate = learning_rate(self.settings, self.count, self.spent)
         if not math.isfinite(norm):
             self._forget()
             return Taken(norm, rate, skipped=True)

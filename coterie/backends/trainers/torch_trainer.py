@@ -119,6 +119,12 @@ class TorchTrainer(Plugin):
             )
         return await compute(self._update, samples, step)
 
+    def set_progress(self, share: float) -> None:
+        """How much of the token budget is spent: optimisers with the horizon `budget` decay with it."""
+        for policy in self._policies.values():
+            if policy.optimizer is not None:
+                policy.optimizer.spent = share
+
     def _update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
         with self._turn, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
             trained = [name for name, policy in self._policies.items() if policy.optimizer is not None]

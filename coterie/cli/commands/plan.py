@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from coterie.cli.footprint import Footprint
+    from coterie.core.config import ScheduleConfig
     from coterie.core.planning import Counts, PolicyCounts
     from coterie.core.run import Run
 
@@ -145,6 +146,7 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
     return {
         "name": run.resolved.name,
         "steps": schedule.steps,
+        "tokens": schedule.tokens,
         "step": {
             "tasks": schedule.tasks_per_step,
             "trees": counts.trees,
@@ -220,8 +222,7 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spr
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
     schedule = run.config.schedule
-    length = f"{schedule.steps:,} steps" if schedule.steps is not None else f"{schedule.epochs} epochs"
-    click.echo(f"{run.resolved.name}: {length} of {schedule.tasks_per_step:,} tasks")
+    click.echo(f"{run.resolved.name}: {_length(schedule)} of {schedule.tasks_per_step:,} tasks")
     click.echo(
         f"a step: {told(counts.trees)} trees, {told(counts.joints)} joint actions, "
         f"{told(counts.leaves)} leaves"
@@ -235,6 +236,17 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spr
     if memory.policies:
         console.print(_held(memory))
     _verdict(counts, memory, capacity, spread)
+
+
+def _length(schedule: ScheduleConfig) -> str:
+    """`60 steps`, `until 1,000,000 tokens are generated, in steps`: how far a run goes."""
+    bound = f"{schedule.epochs} epochs" if schedule.epochs is not None else ""
+    if schedule.steps is not None:
+        bound = f"{schedule.steps:,} steps"
+    if schedule.tokens is None:
+        return bound
+    budget = f"until {schedule.tokens:,} tokens are generated"
+    return f"{budget}, at most {bound}" if bound else f"{budget}, in steps"
 
 
 def _asked(run: Run, counts: Counts, memory: Footprint) -> Table:

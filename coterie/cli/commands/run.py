@@ -73,7 +73,9 @@ def no_recipe() -> UserError:
 
 def report(result: TrainResult) -> None:
     """Where the run is and what came of it; how to go on where it is not finished."""
-    parts = [f"step {result.step}/{result.steps}"]
+    parts = [f"step {result.step}" + ("" if result.steps is None else f"/{result.steps}")]
+    if result.finished and (result.steps is None or result.step < result.steps):
+        parts.append(f"token budget spent, {result.tokens:,} generated")
     if result.metrics.get("eval/success") is not None:
         parts.append(f"val success {share(result.metrics['eval/success'])}")
     if result.seconds:

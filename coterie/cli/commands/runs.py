@@ -65,8 +65,12 @@ def standing(path: Path) -> Standing:
     except UserError as error:
         return Standing(path.name, str(path), None, 0, None, None, None, error.what)
     step = int(rows[-1]["step"]) if rows else 0
-    steps = (config.get("schedule") or {}).get("steps")
-    finished = None if steps is None else step >= steps
+    schedule = config.get("schedule") or {}
+    steps, budget = schedule.get("steps"), schedule.get("tokens")
+    spent = budget is not None and bool(rows) and rows[-1].get("tokens/total", 0) >= budget
+    # Of a schedule in epochs alone, the folder doesn't tell how many steps they are.
+    known = steps is not None or (budget is not None and schedule.get("epochs") is None)
+    finished = spent or (steps is not None and step >= steps) if known or spent else None
     return Standing(path.name, str(path), config.get("name"), step, steps, _success(rows), finished)
 
 

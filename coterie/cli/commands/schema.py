@@ -12,7 +12,7 @@ from coterie.cli.words import plugin_option
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.registry import Entry
 
-UNCONFIGURED = ("recipe", "command")
+UNCONFIGURED = ("recipe", "column", "study", "command")
 """Kinds that have no table in a configuration."""
 
 

@@ -58,8 +58,8 @@ class PlanPathRole(Plugin):
             )
         return [{"role": "user", "content": render.compact(seen)}]
 
-    def parse(self, text: str, observation: Observation) -> tuple[Any, ...]:
-        """Moves, e.g. ("U", "R"), legs as the moves they are, or way-points as (row, column); () of an empty
+    def parse(self, text: str, observation: Observation) -> Any:
+        """Moves, e.g. ("U", "R"), legs, e.g. ("R2", "D1"), or way-points as (row, column); () of an empty
         message.
 
         Raises:
@@ -80,7 +80,7 @@ class PlanPathRole(Plugin):
         return self.config.rendering or seen.rendering
 
 
-_RULES = (
+RULES = (
     "Moves go up (U), down (D), left (L) or right (R) by one cell; "
     "a move can't enter a wall or leave the grid. "
 )
@@ -92,7 +92,7 @@ class PlanPathPlanner(PlanPathRole):
     seat = "planner"
     task = (
         "You are the planner of a team of two that finds the way through a grid with walls. You say "
-        f"which way to go; the executor moves. {_RULES}Think briefly, and end with a list in square brackets."
+        f"which way to go; the executor moves. {RULES}Think briefly, and end with a list in square brackets."
     )
 
 
@@ -102,7 +102,7 @@ class PlanPathExecutor(PlanPathRole):
     seat = "executor"
     task = (
         "You are the executor of a team of two that finds the way through a grid with walls. The planner "
-        f"says which way to go; you adopt or overrule it, and your moves are played. {_RULES}"
+        f"says which way to go; you adopt or overrule it, and your moves are played. {RULES}"
         "Think briefly, and end with a list of moves in square brackets."
     )
 
@@ -112,6 +112,6 @@ class PlanPathSolver(PlanPathRole):
 
     seat = "solver"
     task = (
-        f"You find the way through a grid with walls. Your moves are played. {_RULES}"
+        f"You find the way through a grid with walls. Your moves are played. {RULES}"
         "Think briefly, and end with a list of moves in square brackets."
     )

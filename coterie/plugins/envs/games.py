@@ -8,6 +8,7 @@ proposal; the plan role adopts or overrides it and moves), and `solver` (alone, 
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -108,8 +109,43 @@ async def run_tool(sandbox: Any, code: str, path: str = "sandbox") -> ToolRun:
         ran = await sandbox.run(Program(code=code))
     except PolicyFault as fault:  # it killed its sandbox twice
         return ToolRun(code=code, problem=str(fault))
-    problem = "" if ran.ok else ran.reason or (ran.stderr.strip().splitlines() or [ran.status])[-1]
+    if ran.status in ("timeout", "killed"):  # what it had printed by then depends on the machine's speed
+        return ToolRun(code=code, problem=ran.reason or ran.status)
+    said = [] if ran.ok else [ran.reason, *ran.stderr.strip().splitlines()[-1:]]
+    problem = ": ".join(filter(None, said)) or ("" if ran.ok else ran.status)
     return ToolRun(code=code, output=ran.stdout, problem=problem)
+
+
+_FENCE = re.compile(r"(`{3,})[ \t]*([\w+-]*)$")
+
+
+def read_program(text: str) -> str:
+    """The program of an answer: its last closed block of ```python, else its last one without a language.
+
+    A block that the end of the text cuts is none: half a program is never run. "" of an empty message.
+
+    Raises:
+        PolicyFault: there is no such block, or it is blank.
+    """
+    named, plain, fence, language, lines = "", "", "", "", list[str]()
+    for line in text.split("\n"):
+        match = _FENCE.match(line.strip())
+        if not fence:
+            if match is not None:
+                fence, language, lines = match[1], match[2].lower(), []
+        elif match is not None and not match[2] and len(match[1]) >= len(fence):
+            block = "".join(one + "\n" for one in lines)
+            if language in ("python", "py", "python3"):
+                named = block
+            elif not language:
+                plain = block
+            fence = ""
+        else:
+            lines.append(line)
+    found = named or plain
+    if text.strip() and not found.strip():
+        raise PolicyFault("no closed block of Python in the answer")
+    return found
 
 
 # ---------------------------------------------------------------------------------------------------- seats
@@ -127,7 +163,8 @@ def check_movers(order: Sequence[Sequence[str]], movers: Sequence[str], path: st
             "nobody in team.order moves",
             path=path,
             why="the messages of the others only advise",
-            mend=f"add one of: {', '.join(movers)}; or set env.plan_moves: true for a planner that plays alone",
+            mend=f"add one of: {', '.join(movers)}; or set env.plan_moves: true for a planner that plays "
+            "alone",
         )
     for stage in moving:
         if len(stage) > 1:

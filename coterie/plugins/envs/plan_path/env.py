@@ -10,19 +10,19 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.core.config import PluginConfig
 from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Split, StepContext
 from coterie.core.types import TEAM, Action, Step, Task, as_tuple
-from coterie.plugins.envs.games import check_movers
-from coterie.plugins.envs.plan_path import language, telling
+from coterie.plugins.envs.games import FrozenTasks, GameConfig, check_movers
+from coterie.plugins.envs.plan_path import language, tasks as maps, telling, tool
 from coterie.plugins.envs.plan_path.grid import (
     MOVES,
     Maze,
     Mazes,
     Walk,
     along,
+    content,
     corners,
     shortest_path,
     walk,
@@ -42,10 +42,11 @@ class PlanPath(Plugin):
     content; planner and executor may speak different languages (`plan_language`) and see different
     things (`views`), for a team whose roles see and say the same only costs tokens.
 
-    Roles: `planner` (its message doesn't move the world), `executor`, `solver` (alone: writes moves).
+    Roles: `planner` (its message doesn't move the world), `executor`, `solver` (alone: writes moves);
+    and the paper's `tool` and `plan`, whose programs run in the `sandbox` (see `tool.py`).
     """
 
-    class Config(PluginConfig):
+    class Config(GameConfig):
         size: int = Field(10, ge=2, le=100, description="Rows and columns.")
         width: int | None = Field(None, ge=2, le=100, description="Columns, where they differ from `size`.")
         height: int | None = Field(None, ge=2, le=100, description="Rows, where they differ from `size`.")
@@ -65,7 +66,8 @@ class PlanPath(Plugin):
             "cells", description="Way-points as cells (`r1c2`), or as offsets from the position (`+2-1`)."
         )
         plan_moves: bool = Field(
-            False, description="The planner's message moves the world: for a planner that plays alone."
+            False,
+            description="The message of the planner (or the tool) moves the world: for one that plays alone.",
         )
         views: Literal["full", "split"] = Field(
             "full",
@@ -75,9 +77,6 @@ class PlanPath(Plugin):
         rendering: language.Rendering = Field(
             "compact", description="Egocentric words, or English with a map."
         )
-        train_tasks: int = Field(1_000_000, ge=1)
-        val_tasks: int = Field(1000, ge=1)
-        test_tasks: int = Field(1000, ge=1)
 
         @model_validator(mode="after")
         def _offsets_are_compact(self) -> PlanPath.Config:
@@ -94,8 +93,12 @@ class PlanPath(Plugin):
         super().__init__(config, build)
         self.width, self.height = config.width or config.size, config.height or config.size
         self._skip = config.walk == "skip"
-        self._movers = (*language.MOVERS, "planner") if config.plan_moves else language.MOVERS
-        check_movers(as_tuple(build.run.team.order), self._movers, build.path)
+        self._movers = (*language.MOVERS, *language.PROPOSERS) if config.plan_moves else language.MOVERS
+        order = as_tuple(build.run.team.order)
+        check_movers(order, self._movers, build.path)
+        tool.check_seats(order, config.sandbox, config.rendering, build.path)
+        self.concurrent = any("tool" in stage for stage in order)
+        """Its steps wait for the sandbox."""
         if config.team == "paper":
             log.warning(
                 "env.team: paper pays more than the goal for walking back from far away, and can be farmed "
@@ -109,17 +112,14 @@ class PlanPath(Plugin):
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def tasks(self, split: Split, seed: int) -> Mazes:
-        """Mazes of a split, disjoint by content from those of the others under any seed."""
-        count = {
-            "train": self.config.train_tasks,
-            "val": self.config.val_tasks,
-            "test": self.config.test_tasks,
-        }[split]
+    def tasks(self, split: Split, seed: int) -> Mazes | FrozenTasks:
+        """Mazes of a split, disjoint by content from those of the others under any seed; or a file's."""
+        if self.config.data is not None:
+            return FrozenTasks(self.config.data.records(split), self.task_of, split)
         return Mazes(
             split=split,
             seed=seed,
-            count=count,
+            count=self.config.vouched(split),
             width=self.width,
             height=self.height,
             wall_density=self.config.wall_density,
@@ -150,6 +150,7 @@ class PlanPath(Plugin):
             waypoint_words=self.config.waypoint_words,
             rendering=self.config.rendering,
             max_moves=self.config.max_moves,
+            **tool.seen(state.plan) if role == "plan" else {},
         )
 
     async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
@@ -169,6 +170,9 @@ class PlanPath(Plugin):
             if role == "planner":
                 plan = self._read_plan(state, action.parsed)
                 message = plan.fork
+            elif role == "tool":
+                plan = await self._run_program(state, action.parsed)
+                message = plan.fork
             else:
                 moves = language.as_moves(action.parsed)
                 message = None if moves is None else self._walk(state, moves)
@@ -178,7 +182,7 @@ class PlanPath(Plugin):
             empty = not action.text.strip() if message is None else not message.written
             local = local_terms(message, empty=empty)
             scores |= {(role, component): value for component, value in local.items()}
-            info[role] = _about(state.maze, message)
+            info[role] = _about(state.maze, message) | (tool.about(plan) if role == "tool" else {})
         after = replace(state, plan=plan)
         if walked is not None:
             mover, made = walked
@@ -190,7 +194,7 @@ class PlanPath(Plugin):
                 last_plan=state.plan,
                 last_walk=made,
                 last_mover=mover,
-                plan=plan if "planner" in actions else None,
+                plan=plan if any(role in actions for role in language.PROPOSERS) else None,
             )
         elif plan is not None:
             fork = plan.fork.end if plan.fork is not None else state.position
@@ -201,6 +205,21 @@ class PlanPath(Plugin):
     def outcome(self, state: State) -> dict[str, float]:
         """`success`; walks made; steps still to go."""
         return {"success": float(state.over), "turns": float(state.turn), "distance_left": float(state.left)}
+
+    # ---- tasks as data -------------------------------------------------------------------------------------
+
+    def record(self, task: Task) -> dict[str, Any]:
+        return maps.record(task)
+
+    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
+        """Raises ValueError where the record is no solvable maze of this size."""
+        return maps.task_of(record, id, width=self.width, height=self.height)
+
+    def fingerprints(self, task: Task) -> dict[str, str]:
+        return {"content": content(task.payload)}
+
+    def picture(self, task: Task) -> str:
+        return "\n".join(maps.rows(task.payload))
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
@@ -229,9 +248,12 @@ class PlanPath(Plugin):
             ]
             words = language.waypoint_words(cells, state.here, self.config.waypoint_words)
         else:
-            words = [list(MOVES)[int(rng.integers(4))] if rng.random() < noise else move for move in path]
-            if role == "planner" and self.config.plan_language == "legs":
-                words = language.leg_words(words)
+            legs = role == "planner" and self.config.plan_language == "legs"
+            said = language.leg_words(path) if legs else path
+            other = language.leg_vocabulary(self.width, self.height) if legs else list(MOVES)
+            words = [other[int(rng.integers(len(other)))] if rng.random() < noise else word for word in said]
+        if role == "tool":
+            return tool.message(words)
         return language.write(words, self.config.rendering)
 
     # ---- inside --------------------------------------------------------------------------------------------
@@ -243,7 +265,11 @@ class PlanPath(Plugin):
         return walk(state.maze, state.position, moves, limit=self.config.max_moves, skip=self._skip)
 
     def _read_plan(self, state: State, parsed: Any) -> Plan:
-        if self.config.plan_language != "waypoints":
+        if self.config.plan_language == "legs":
+            legs = language.as_legs(parsed)
+            moves = None if legs is None else language.walked(legs)
+            return Plan() if legs is None else Plan(legs=legs, fork=self._walk(state, moves or ()))
+        if self.config.plan_language == "moves":
             moves = language.as_moves(parsed)
             return Plan() if moves is None else Plan(moves=moves, fork=self._walk(state, moves))
         cells = language.as_waypoints(parsed)
@@ -258,10 +284,16 @@ class PlanPath(Plugin):
             ),
         )
 
+    async def _run_program(self, state: State, parsed: Any) -> tool.ToolPlan:
+        run, moves = await tool.proposal(self.config.sandbox, parsed, f"{self.build.path}.sandbox")
+        fork = None if moves is None else self._walk(state, moves)
+        return tool.ToolPlan(moves=moves or (), fork=fork, run=run)
+
     def _plan_seen(self, state: State) -> tuple[Any, ...]:
         if state.plan is None:
             return ()
-        return state.plan.waypoints if self.config.plan_language == "waypoints" else state.plan.moves
+        plan = state.plan
+        return {"waypoints": plan.waypoints, "legs": plan.legs, "moves": plan.moves}[self.config.plan_language]
 
     def _planned(self, state: State) -> tuple[str, ...]:
         """The legal moves that the plan makes on a fork."""

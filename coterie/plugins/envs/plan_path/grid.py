@@ -16,15 +16,13 @@ from functools import lru_cache
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Split
 from coterie.core.types import Task
+from coterie.plugins.envs import games
 
 MOVES: dict[str, tuple[int, int]] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 """Move word -> (rows, columns)."""
 
 Cell = tuple[int, int]
 """(row, column), as roles and records see it."""
-
-SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
-"""Which part of the hash range belongs to a split."""
 
 ATTEMPTS = 20_000
 """Rejected draws after which a maze of the wanted kind is said not to exist."""
@@ -263,9 +261,7 @@ def content(maze: Maze) -> str:
 
 def split_of(maze: Maze) -> Split:
     """The split that a maze belongs to: a function of its content alone, never of a seed."""
-    digest = hashlib.blake2b(content(maze).encode(), digest_size=8).digest()
-    share = int.from_bytes(digest, "little") / 2.0**64
-    return "train" if share < SHARES["train"][1] else "val" if share < SHARES["val"][1] else "test"
+    return games.split_of(content(maze))
 
 
 @dataclass(frozen=True, slots=True)

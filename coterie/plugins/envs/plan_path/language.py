@@ -17,9 +17,13 @@ Rendering = Literal["compact", "prose"]
 Language = Literal["waypoints", "legs", "moves"]
 WaypointWords = Literal["cells", "offsets"]
 
-ROLES = ("planner", "executor", "solver")
-MOVERS = ("executor", "solver")
+COMPACT_ROLES = ("planner", "executor", "solver")
+"""Roles that the compact rendering has a word for."""
+ROLES = (*COMPACT_ROLES, "tool", "plan")
+MOVERS = ("executor", "solver", "plan")
 """Roles whose action moves the world."""
+PROPOSERS = ("planner", "tool")
+"""Roles whose action is a plan for the others; with `plan_moves` it moves the world."""
 
 T = TypeVar("T")
 _LONG = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
@@ -56,16 +60,26 @@ def leg_words(moves: Sequence[str]) -> list[str]:
     return [f"{move}{len(list(run))}" for move, run in groupby(moves)]
 
 
+def leg_vocabulary(width: int, height: int) -> list[str]:
+    """Every leg that fits into the grid."""
+    return [f"{move}{length}" for move in MOVES for length in range(1, max(width, height))]
+
+
+def walked(legs: Iterable[str]) -> tuple[str, ...]:
+    """The moves of legs: `R2 D1` is `R R D`."""
+    return tuple(leg[0] for leg in legs for _ in range(int(leg[1:])))
+
+
 def vocabulary(width: int, height: int, language: Language) -> Iterator[str]:
     """Every word of the compact rendering at a size; legs only where they are spoken."""
-    yield from (*ROLES, ":", "plan", *MOVES)
+    yield from (*COMPACT_ROLES, ":", "plan", *MOVES)
     yield from (cell_word((row, column)) for row in range(height) for column in range(width))
     for rows in range(1 - height, height):
         for columns in range(1 - width, width):
             offset = offset_word((rows, columns), (0, 0))
             yield from (f"G{offset}", f"#{offset}", offset)
-    for move in MOVES if language == "legs" else ():
-        yield from (f"{move}{length}" for length in range(1, max(width, height)))
+    if language == "legs":
+        yield from leg_vocabulary(width, height)
 
 
 # ------------------------------------------------------------------------------------------------- reading
@@ -96,19 +110,24 @@ def read_waypoints(text: str, rendering: Rendering, origin: Cell, words: Waypoin
 
 
 def read_legs(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """Moves of a message of straight legs such as `R2 D1`; () of an empty one.
+    """Straight legs of a message, such as `R2 D1`; () of an empty one.
 
     Raises:
         PolicyFault: it isn't a list of legs.
     """
     if rendering == "compact":
-        return tuple(move for word in text.split() for move in _leg(word))
-    return _read_prose(text, lambda part: tuple(move for word in _words(part) for move in _leg(word)), "legs")
+        return tuple(_leg(word) for word in text.split())
+    return _read_prose(text, lambda part: tuple(_leg(word) for word in _words(part)), "legs")
 
 
 def as_moves(parsed: Any) -> tuple[str, ...] | None:
     """What a role handed over, as moves; None where it isn't any. Text is read as prose."""
     return _as_list(parsed, lambda text: read_moves(text, "prose"), lambda item: _spelt(str(item)))
+
+
+def as_legs(parsed: Any) -> tuple[str, ...] | None:
+    """What a role handed over, as legs; None where it isn't any. Text is read as prose."""
+    return _as_list(parsed, lambda text: read_legs(text, "prose"), lambda item: _leg(str(item)))
 
 
 def as_waypoints(parsed: Any) -> tuple[Cell, ...] | None:
@@ -162,11 +181,11 @@ def _move(word: str) -> str:
     return word
 
 
-def _leg(word: str) -> list[str]:
+def _leg(word: str) -> str:
     match = _LEG.fullmatch(word)
     if match is None:
         raise PolicyFault(f"'{word[:20]}' is not a leg")
-    return [match[1].upper()] * int(match[2])
+    return word.upper()
 
 
 def _spelt(word: str) -> str:

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 from typing import cast
 
+from coterie.plugins.envs.plan_path import tool
 from coterie.plugins.envs.plan_path.grid import MOVES, Cell
-from coterie.plugins.envs.plan_path.language import cell_word, leg_words, offset_word, waypoint_words
+from coterie.plugins.envs.plan_path.language import cell_word, offset_word, waypoint_words
 from coterie.plugins.envs.plan_path.state import Observation
 
 
 def plan_words(seen: Observation) -> list[str]:
     """The plan in words; [] of an empty one."""
     if seen.plan_language != "waypoints":
-        moves = cast("tuple[str, ...]", seen.plan or ())
-        return leg_words(moves) if seen.plan_language == "legs" else list(moves)
+        return [str(word) for word in seen.plan or ()]
     cells = cast("tuple[Cell, ...]", seen.plan or ())
     return waypoint_words(cells, seen.position, seen.waypoint_words)
 
@@ -62,6 +62,7 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
         what = "way-points" if seen.plan_language == "waypoints" else seen.plan_language
         words = plan_words(seen)
         lines.append(f"The planner's {what}: {', '.join(words)}." if words else "The planner named nothing.")
+    lines += tool.shown(seen)
     lines += notes
     lines.append(_task(seen))
     return "\n".join(lines)
@@ -103,6 +104,8 @@ def _task(seen: Observation) -> str:
             "Say the way as straight legs, each a direction (U, D, L, R) and a number of steps, "
             "as a list such as [R2, D1]."
         )
+    if seen.role == "tool":
+        return tool.task(seen)
     limit = f", at most {seen.max_moves}" if seen.max_moves is not None else ""
     whose = "The moves that should be played" if seen.role == "planner" else "Your moves"
     return f"{whose} (U, D, L, R{limit}) as a list such as [U, R, R]:"

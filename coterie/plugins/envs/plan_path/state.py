@@ -6,6 +6,7 @@ import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
+from coterie.plugins.envs.games import ToolRun
 from coterie.plugins.envs.plan_path.grid import Cell, Maze, Walk
 from coterie.plugins.envs.plan_path.language import Language, Rendering, WaypointWords
 
@@ -16,6 +17,8 @@ class Plan:
 
     moves: tuple[str, ...] = ()
     """Written in the language of moves."""
+    legs: tuple[str, ...] = ()
+    """Written in the language of legs."""
     waypoints: tuple[Cell, ...] = ()
     """Written in the language of way-points."""
     fork: Walk | None = None
@@ -78,6 +81,10 @@ class Observation:
     waypoint_words: WaypointWords
     rendering: Rendering
     max_moves: int | None
+    program: ToolRun | None = None
+    """What the tool's program of this turn did; None where the role is shown none."""
+    proposal: tuple[str, ...] | None = None
+    """What it printed, as moves; None where it can't be read."""
 
     @property
     def writes(self) -> Language:

@@ -6,6 +6,7 @@ to it. The distance to the goal is not told, and the walls of way-points only to
 
 from __future__ import annotations
 
+from coterie.plugins.envs.plan_path import tool
 from coterie.plugins.envs.plan_path.grid import Maze, Walk
 from coterie.plugins.envs.plan_path.language import cell_word
 from coterie.plugins.envs.plan_path.state import Plan, State
@@ -24,12 +25,19 @@ def told(state: State, role: str, *, skip: bool) -> str:
     walk = state.last_walk
     if walk is None:
         return ""
+    # Where the tool moves by itself, or at once with others, its newest program is not yet the last turn's.
+    program = state.plan or state.last_plan
+    before = [tool.told(program)] if role == "tool" and isinstance(program, tool.ToolPlan) else []
     if role == state.last_mover:
-        return _walk(state.maze, walk, "You", "Your", skip=skip)
-    mover = f"The {state.last_mover}"
+        return " ".join([*before, _walk(state.maze, walk, "You", "Your", skip=skip)])
+    mover = "The plan role" if state.last_mover == "plan" else f"The {state.last_mover}"
     sentences = [_walk(state.maze, walk, mover, f"{mover}'s", skip=skip)]
-    if role == "planner" and state.last_plan is not None:
+    if before and program is not None and program.fork is not None:
+        sentences = [*before, _plan(program), *sentences]
+    elif role == "planner" and state.last_plan is not None:
         sentences.insert(0, _plan(state.last_plan))
+    else:
+        sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
 
 
@@ -66,5 +74,5 @@ def _plan(plan: Plan) -> str:
                 f"Your way-point {number} ({cell_word(plan.waypoints[number - 1])}) {_BAD_WAYPOINT[reason]}."
             )
         else:
-            bad.append(f"Move {number} of your plan ({plan.moves[number - 1]}) {_IN_THE_WAY[reason]}.")
+            bad.append(f"Move {number} of your plan ({plan.fork.moves[number - 1]}) {_IN_THE_WAY[reason]}.")
     return " ".join(bad)

@@ -1,0 +1,234 @@
+"""`coterie reproduce`: a whole comparison, from one command to its table."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from coterie.cli.failure import INTERRUPTED
+from coterie.cli.interrupt import interruptible
+from coterie.cli.show import duration, print_json, share, table
+from coterie.cli.words import json_option, plugin_option
+
+if TYPE_CHECKING:
+    from coterie.studies.planning import Job
+
+QUIET_SECONDS = 30.0
+"""Plain lines of one job's progress come at most this often."""
+
+
+@click.command(short_help="Run a whole comparison, to its table with intervals.")
+@click.argument("name", metavar="[NAME]", required=False)
+@click.option(
+    "--scale",
+    type=click.Choice(["cpu", "gpu"]),
+    default="cpu",
+    show_default=True,
+    help="Budgets and model sizes of the columns.",
+)
+@click.option(
+    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many, counted from 0."
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=2,
+    show_default=True,
+    help="Processes at a time, each of one thread; on one GPU, 1.",
+)
+@click.option("--columns", metavar="A,B", help="Column names or YAML files [all that have what is needed].")
+@click.option(
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path),
+    help="Where everything goes [runs/reproduce-NAME]; studies in one folder share their runs.",
+)
+@click.option(
+    "--tokens",
+    type=click.IntRange(min=1),
+    help="Generated tokens of each training, in place of the column's.",
+)
+@click.option(
+    "--tasks", type=click.IntRange(min=1), help="Test tasks of each evaluation, in place of the column's."
+)
+@click.option("--list", "listing", is_flag=True, help="List the studies and columns.")
+@json_option
+@plugin_option
+def command(
+    name: str | None,
+    scale: str,
+    seeds: int,
+    jobs: int,
+    columns: str | None,
+    out: Path | None,
+    tokens: int | None,
+    tasks: int | None,
+    listing: bool,
+    as_json: bool,
+) -> None:
+    """Train and evaluate every row of a study at equal tokens, and print its table.
+
+    \b
+        coterie reproduce at-grpo-table1 --columns plan_path --seeds 3
+        coterie reproduce at-grpo-table3 --out runs/reproduce-at-grpo-table1
+
+    Whatever is done is kept: the same command goes on where it was stopped or killed, and a study finds
+    the runs that another one left in the same folder. Without NAME, lists the studies and columns.
+    """
+    if name is None or listing:
+        _list(as_json)
+        return
+    from coterie.core.plugins import plugins
+    from coterie.studies.reproduce import prepare, reproduce
+
+    names = [word.strip() for word in columns.split(",") if word.strip()] if columns else None
+    prepared = prepare(name, scale=scale, seeds=seeds, columns=names, tokens=tokens, tasks=tasks)
+    folder = out if out is not None else Path("runs") / f"reproduce-{name}"
+    files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
+    with interruptible() as interrupt, _watcher() as watcher:
+        made = reproduce(
+            prepared,
+            folder,
+            jobs=jobs,
+            watcher=watcher,
+            interrupt=interrupt,
+            plugin_files=files,
+            command=shlex.join(["coterie", *sys.argv[1:]]),
+        )
+    if as_json:
+        print_json(made.table)
+    else:
+        click.echo(made.markdown)
+        for path in made.files:
+            click.echo(path)
+    wall, alone = duration(made.table["wall_seconds"]), duration(made.table["alone_seconds"])
+    click.echo(f"took {wall}; all jobs one after the other take {alone}", err=True)
+    _report(made.outcome, prepared.jobs)
+    if made.outcome.interrupted:
+        click.echo("stopped, and saved; the same command goes on from here", err=True)
+        sys.exit(INTERRUPTED)
+    if made.outcome.errors:
+        sys.exit(1)
+
+
+def _report(outcome: Any, jobs: Mapping[str, Job]) -> None:
+    """What failed, and where its log is."""
+    for id_, error in outcome.errors.items():
+        label = click.style(outcome.states[id_], fg="red")
+        click.echo(f"\n{label} {jobs[id_].label}", err=True)
+        for line in error.splitlines():
+            click.echo(f"  {line}", err=True)
+        if id_ in outcome.logs:
+            click.echo(f"  log: {outcome.logs[id_]}", err=True)
+
+
+def _list(as_json: bool) -> None:
+    from coterie.core.plugins import plugins
+    from coterie.studies.columns import load_column
+    from coterie.studies.reproduce import load_study
+
+    registry = plugins().registry
+    studies = [(name, load_study(name).summary) for name in registry.names("study")]
+    columns = [load_column(name) for name in registry.names("column")]
+    if as_json:
+        print_json(
+            {
+                "studies": [{"name": name, "summary": summary} for name, summary in studies],
+                "columns": [
+                    {"name": column.name, "title": column.title, "scales": list(column.scales)}
+                    for column in columns
+                ],
+            }
+        )
+        return
+    click.echo(table(("study", "what"), studies))
+    click.echo()
+    rows = [(column.name, column.title, ", ".join(column.scales)) for column in columns]
+    click.echo(table(("column", "what", "scales"), rows))
+    click.echo("\ncoterie reproduce NAME runs one.")
+
+
+def _watcher() -> Any:
+    return _Live() if sys.stderr.isatty() else _Lines()
+
+
+def _facts(row: Mapping[str, Any]) -> str:
+    words = [f"step {row['step']:,}"]
+    for label, key in (("success", "success"), ("best-of-K", "success_committed"), ("val", "eval/success")):
+        if row.get(key) is not None:
+            words.append(f"{label} {share(row[key])}")
+    return "  ".join(words)
+
+
+class _Lines:
+    """`3/12 done  plan_path seed 0: train shared  41 %  step 120  success .41`"""
+
+    def __init__(self) -> None:
+        self._last: dict[str, float] = {}
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def started(self, job: Job, done: int, total: int) -> None:
+        self._last[job.id] = time.monotonic()
+        click.echo(f"{done}/{total} done  {job.label}  started", err=True)
+
+    def told(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
+        if time.monotonic() - self._last[job.id] >= QUIET_SECONDS:
+            self._last[job.id] = time.monotonic()
+            click.echo(f"  {job.label}  {100 * part:.0f} %  {_facts(row)}", err=True)
+
+    def ended(self, job: Job, state: str, done: int, total: int) -> None:
+        click.echo(f"{done}/{total} done  {job.label}  {state}", err=True)
+
+
+class _Live:
+    """A rich line for each running job, and one for all."""
+
+    def __init__(self) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+
+        self._rich = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=20),
+            TextColumn("{task.percentage:>3.0f} %"),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[facts]}"),
+            console=Console(stderr=True),
+        )
+        self._all = self._rich.add_task("all jobs", total=None, facts="")
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> _Live:
+        self._rich.__enter__()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._rich.__exit__(kind, error, trace)
+
+    def started(self, job: Job, done: int, total: int) -> None:
+        self._rich.update(self._all, completed=done, total=total)
+        self._tasks[job.id] = self._rich.add_task(job.label, total=1.0 if job.tokens else None, facts="")
+
+    def told(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
+        self._rich.update(self._tasks[job.id], completed=part, facts=_facts(row))
+
+    def ended(self, job: Job, state: str, done: int, total: int) -> None:
+        self._rich.update(self._all, completed=done, total=total)
+        if job.id in self._tasks:
+            self._rich.remove_task(self._tasks.pop(job.id))
+        if state != "done":
+            self._rich.console.print(f"{job.label}  {state}")

@@ -1,0 +1,220 @@
+"""Boards of Sokoban: drawn by reverse play, or read from records.
+
+Reverse play starts from the solved board and *pulls* boxes off the targets; what was pulled can be pushed
+back, so every board has a solution. The oracle then says how many pushes it takes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core.errors import ConfigError
+from coterie.core.protocols import Split
+from coterie.core.types import Task
+from coterie.plugins.envs.games import split_of
+from coterie.plugins.envs.sokoban.board import MOVES, OPPOSITE, Board, bits, neighbours, region
+from coterie.plugins.envs.sokoban.solver import solve
+
+ATTEMPTS = 5_000
+"""Rejected draws after which a board of the wanted kind is said not to exist."""
+
+
+def content(board: Board) -> str:
+    """What makes two boards the same problem.
+
+    Boxes and targets are sets; where in its region the player starts changes the first steps and no
+    push, so two boards that differ in nothing else are one problem and belong to one split.
+    """
+    reach = region(board.width, board.height, board.walls | board.boxes, board.player)
+    return (
+        f"{board.width}x{board.height}:{board.walls:x}:{board.targets:x}:{board.boxes:x}"
+        f":{(reach & -reach).bit_length() - 1}"
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Boards:
+    """The tasks of one split: endless in kind, `count` in number; task i is a function of (split, seed, i).
+
+    Boards are drawn until one belongs to the split and is as hard as wanted. On small grids the number of
+    contents is finite and two tasks of a split may be the same board; tasks of two splits never.
+    """
+
+    split: Split
+    seed: int
+    count: int
+    width: int
+    height: int
+    boxes: int
+    wall_density: float
+    min_pushes: int
+    max_pushes: int | None
+    path: str = "env"
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Task:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return Task(id=f"{self.split}-{index}", payload=self.board(index))
+
+    def board(self, index: int) -> Board:
+        for attempt in range(ATTEMPTS):
+            board = self._drawn(f"sokoban|{self.split}|{self.seed}|{index}|{attempt}")
+            if board is not None and split_of(content(board)) == self.split and self._hard_enough(board):
+                return board
+        most = "" if self.max_pushes is None else f" and at most {self.max_pushes}"
+        raise ConfigError(
+            f"no board for split '{self.split}' in {ATTEMPTS} draws",
+            path=self.path,
+            why=f"{self.height}x{self.width} grids with wall density {self.wall_density} and {self.boxes} "
+            f"box{'es' * (self.boxes > 1)} hardly ever take at least {self.min_pushes}{most} pushes, or "
+            "there are too few of them for three splits",
+            mend="use a larger grid, fewer walls or boxes, or other bounds of pushes",
+        )
+
+    def _drawn(self, place: str) -> Board | None:
+        """Walls, targets, and boxes pulled off them; None where that leaves nothing to do."""
+        cells, most = self.width * self.height, self._most_pulls()
+        layout = struct.Struct(f"<{cells}H{self.boxes + 3 + most}I")
+        draws = layout.unpack(hashlib.shake_128(place.encode()).digest(layout.size))
+        threshold = round(self.wall_density * 65536)
+        free = [cell for cell in range(cells) if draws[cell] >= threshold]
+        if len(free) < self.boxes + 2:
+            return None
+        walls = (1 << cells) - 1 - sum(1 << cell for cell in free)
+        first, number, last, *rest = draws[cells:]
+        for place_ in range(self.boxes):  # the first steps of a shuffle
+            other = place_ + rest[place_] % (len(free) - place_)
+            free[place_], free[other] = free[other], free[place_]
+        targets = sum(1 << cell for cell in free[: self.boxes])
+        player = free[self.boxes + first % (len(free) - self.boxes)]
+        pulls = self.min_pushes + number % (most - self.min_pushes + 1)
+        boxes, player = _pulled(self.width, self.height, walls, targets, player, rest[self.boxes :][:pulls])
+        if boxes == targets:
+            return None
+        reach = list(bits(region(self.width, self.height, walls | boxes, player)))
+        return Board(self.width, self.height, walls, targets, boxes, reach[last % len(reach)])
+
+    def _most_pulls(self) -> int:
+        """Pulling wanders, so more pulls are drawn than pushes are wanted."""
+        wanted = self.max_pushes or max(self.min_pushes, (self.width + self.height) * self.boxes)
+        return 2 * wanted
+
+    def _hard_enough(self, board: Board) -> bool:
+        if self.max_pushes is not None and board.distance(board.boxes) > self.max_pushes:
+            return False
+        solution = solve(board, board.boxes, board.player)
+        if solution is None:  # too large for the oracle, which then couldn't vouch for the difficulty
+            return False
+        pushes = len(solution.pushes)
+        return self.min_pushes <= pushes and (self.max_pushes is None or pushes <= self.max_pushes)
+
+
+def _pulled(
+    width: int, height: int, walls: int, boxes: int, player: int, draws: Sequence[int]
+) -> tuple[int, int]:
+    """The boxes and the player after one pull a draw; a pull never undoes the one before it."""
+    near, undo = neighbours(width, height), None
+    for draw in draws:
+        solid = walls | boxes
+        reach = region(width, height, solid, player)
+        found = []
+        for box in bits(boxes):
+            for move in MOVES:
+                there = near[box][move]
+                beyond = near[there][move] if there >= 0 else -1
+                free = beyond >= 0 and reach >> there & 1 and not solid >> beyond & 1
+                if free and (box, move) != undo:
+                    found.append((box, move, there, beyond))
+        if not found:
+            break
+        box, move, there, player = found[draw % len(found)]
+        boxes ^= 1 << box | 1 << there
+        undo = (there, OPPOSITE[move])
+    return boxes, player
+
+
+# -------------------------------------------------------------------------------------------------- records
+
+MARKS = "#.$@*+"
+
+
+def rows(
+    board: Board, boxes: int | None = None, player: int | None = None, targets: bool = True
+) -> list[str]:
+    """The usual picture: `#` wall, `.` target, `$` box, `@` player, `*` box and `+` player on a target,
+    `-` nothing. Row by row from the top; the walls around the grid are left out."""
+    boxes = board.boxes if boxes is None else boxes
+    player = board.player if player is None else player
+    shown = board.targets if targets else 0
+
+    def mark(cell: int) -> str:
+        on = shown >> cell & 1
+        if cell == player:
+            return "+" if on else "@"
+        if boxes >> cell & 1:
+            return "*" if on else "$"
+        return "#" if board.walls >> cell & 1 else "." if on else "-"
+
+    marks = [mark(cell) for cell in range(board.width * board.height)]
+    return ["".join(marks[at : at + board.width]) for at in range(0, len(marks), board.width)]
+
+
+def record(task: Task) -> dict[str, Any]:
+    """`{"grid": ["-$.", ...]}`."""
+    return {"grid": rows(task.payload)}
+
+
+def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int, boxes: int) -> Task:
+    """The task of a record; of its fields `grid` alone is read.
+
+    Raises:
+        ValueError: there is no grid, it is of another size or number of boxes, or the oracle solves it not.
+    """
+    if "grid" not in record:
+        raise ValueError(f"the record has no field 'grid' (fields: {', '.join(record) or 'none'})")
+    board = board_of(record["grid"])
+    if (board.width, board.height) != (width, height):
+        raise ValueError(
+            f"the grid has {board.height} rows and {board.width} columns, the environment {height} and "
+            f"{width}"
+        )
+    if board.boxes.bit_count() != boxes:
+        raise ValueError(f"the grid has {board.boxes.bit_count()} boxes, the environment {boxes}")
+    if board.boxes == board.targets:
+        raise ValueError("all boxes are on targets already")
+    if solve(board, board.boxes, board.player) is None:
+        raise ValueError("the oracle finds no solution")
+    return Task(id=id, payload=board)
+
+
+def board_of(lines: Any) -> Board:
+    """The board of a picture; raises ValueError where it is none, or boxes and targets differ in number."""
+    rectangle = (
+        isinstance(lines, Sequence)
+        and not isinstance(lines, str)
+        and bool(lines)
+        and all(isinstance(line, str) and line and len(line) == len(lines[0]) for line in lines)
+    )
+    if not rectangle:
+        raise ValueError(f"a grid is a list of rows of one length, not {lines!r}")
+    text = "".join(lines)
+    strange = sorted(set(text) - set(MARKS) - set("- "))
+    if strange:
+        raise ValueError(f"a grid is made of # . $ @ * + and -, not of {' '.join(strange)}")
+
+    def places(marks: str) -> int:
+        return sum(1 << cell for cell, mark in enumerate(text) if mark in marks)
+
+    players, boxes, targets = places("@+"), places("$*"), places(".*+")
+    if players.bit_count() != 1:
+        raise ValueError(f"a grid has one player (@ or +), not {players.bit_count()}")
+    if not boxes or boxes.bit_count() != targets.bit_count():
+        raise ValueError(f"{boxes.bit_count()} boxes for {targets.bit_count()} targets")
+    return Board(len(lines[0]), len(lines), places("#"), targets, boxes, players.bit_length() - 1)

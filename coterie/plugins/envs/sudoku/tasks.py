@@ -1,0 +1,55 @@
+"""Sudoku's tasks as records, for `coterie data` and for tasks that were written to files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.core.types import Task
+from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, solve
+
+
+def record(puzzle: Puzzle) -> dict[str, Any]:
+    """JSON: `size`, `clues` and `solution`, the grids as lists of rows, 0 for an empty cell."""
+    return {
+        "game": "sudoku",
+        "size": puzzle.size,
+        "clues": _rows(puzzle.size, puzzle.clues),
+        "solution": _rows(puzzle.size, puzzle.solution),
+    }
+
+
+def task_of(record: Mapping[str, Any], id: str, size: int) -> Task:
+    """The task of a record; a solution in it is optional, and checked.
+
+    Raises:
+        ValueError: it is no Sudoku of this size, its clues have no solution or several, or not that one.
+    """
+    if record.get("game", "sudoku") != "sudoku":
+        raise ValueError(f"it is a task of the game {record['game']!r}")
+    if "clues" not in record:
+        raise ValueError("it has no field 'clues'")
+    clues = _grid(record["clues"], size, "clues")
+    if 0 not in clues:
+        raise ValueError("no cell of the clues is empty")
+    solution = solve(size, clues)
+    given = record.get("solution")
+    if given is not None and _grid(given, size, "solution") != solution:
+        raise ValueError("its 'solution' is not the solution of its clues")
+    return Task(id=id, payload=Puzzle(size=size, clues=clues, solution=solution))
+
+
+def _rows(size: int, grid: Grid) -> list[list[int]]:
+    return [list(grid[start : start + size]) for start in range(0, size * size, size)]
+
+
+def _grid(rows: Any, size: int, field: str) -> Grid:
+    def good(digit: Any) -> bool:
+        return isinstance(digit, int) and not isinstance(digit, bool) and 0 <= digit <= size
+
+    def wide(row: Any) -> bool:
+        return isinstance(row, Sequence) and len(row) == size and all(map(good, row))
+
+    if not (isinstance(rows, Sequence) and len(rows) == size and all(map(wide, rows))):
+        raise ValueError(f"'{field}' is not {size} rows of {size} whole numbers from 0 to {size}")
+    return tuple(int(digit) for row in rows for digit in row)

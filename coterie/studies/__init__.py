@@ -1,0 +1,30 @@
+"""Whole comparisons: rows (ways of making a team) x columns (games) x seeds, at equal training tokens.
+
+A study is a value (`Study`), registered through the hook `register_studies`; a column is a YAML file,
+registered through `register_columns`. `coterie reproduce NAME` runs one.
+"""
+
+from coterie.studies.columns import Column as Column, load_column as load_column
+from coterie.studies.design import (
+    Analysis as Analysis,
+    Claim as Claim,
+    Row as Row,
+    Study as Study,
+    Verdict as Verdict,
+    above as above,
+    at_most_half as at_most_half,
+    order as order,
+)
+
+__all__ = [
+    "Analysis",
+    "Claim",
+    "Column",
+    "Row",
+    "Study",
+    "Verdict",
+    "above",
+    "at_most_half",
+    "load_column",
+    "order",
+]

@@ -1,0 +1,80 @@
+"""The table as a picture: bars with the points of the seeds, and the paper's figures as hollow markers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import MissingExtra
+from coterie.studies.planning import Plan
+
+BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
+
+
+def require_matplotlib() -> None:
+    """
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError as error:
+        raise MissingExtra("matplotlib", "torch", needed_by="the plot") from error
+
+
+def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
+    """One panel a column: success by row, or the curves of the study's analysis.
+
+    Raises:
+        MissingExtra: matplotlib is not installed.
+    """
+    require_matplotlib()
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    columns = table["columns"]
+    figure = Figure(figsize=(max(6.4, 4.6 * len(columns)), 4.8), layout="constrained")
+    FigureCanvasAgg(figure)  # not pyplot: it would choose a window system, and keep the figure
+    panels = figure.subplots(1, len(columns), squeeze=False)[0]
+    analysis = plan.study.analysis
+    for axes, column in zip(panels, columns.values(), strict=True):
+        if analysis is not None and analysis.draw is not None:
+            analysis.draw(axes, {int(seed): one for seed, one in column["analysis"].items()}, column["title"])
+        else:
+            _bars(axes, column)
+        axes.spines[["top"]].set_visible(False)
+        axes.tick_params(colors=GREY)
+    figure.savefig(path, dpi=150)
+    return path
+
+
+def _bars(axes: Any, column: Mapping[str, Any]) -> None:
+    rows = column["rows"]
+    for place, row in enumerate(rows):
+        success = row["success"]
+        if success is None:
+            axes.annotate("failed", (place, 2), ha="center", color=GREY, fontsize=8, rotation=90)
+        else:
+            mean = 100 * success["mean"]
+            low, high = (mean if bound is None else 100 * bound for bound in success["ci95"])
+            axes.bar(place, mean, width=0.65, color=BLUE, alpha=0.75, yerr=[[mean - low], [high - mean]],
+                     error_kw={"capsize": 3, "ecolor": GREY})  # fmt: skip
+        points = [100 * one["success"]["mean"] for one in row["seeds"] if one["success"] is not None]
+        spread = [place + 0.12 * (i - (len(points) - 1) / 2) for i in range(len(points))]
+        axes.plot(spread, points, "o", color=ORANGE, markersize=4, label=_once(axes, "each seed"))
+        if row["paper"] is not None:
+            axes.plot(place, row["paper"], "D", markerfacecolor="none", markeredgecolor=GREY, markersize=8,
+                      label=_once(axes, "paper"))  # fmt: skip
+    axes.set_xticks(range(len(rows)), [row["title"] for row in rows], rotation=30, ha="right", fontsize=8)
+    axes.set_ylim(-2, 102)
+    axes.set_ylabel("success, %")
+    axes.set_title(column["title"], loc="left", fontsize=11, fontweight="bold")
+    axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.legend(frameon=False, fontsize=8)
+
+
+def _once(axes: Any, label: str) -> str | None:
+    """A label that the legend has once."""
+    return None if label in axes.get_legend_handles_labels()[1] else label

@@ -1,0 +1,156 @@
+"""`reproduce`: a study from its name to its table."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from coterie.core.checkpoint import write_atomic
+from coterie.core.errors import ConfigError, MissingExtra, PluginError, did_you_mean
+from coterie.core.plugins import plugins
+from coterie.core.record import to_json
+from coterie.studies import plot, table
+from coterie.studies.columns import Column, load_column
+from coterie.studies.design import Study
+from coterie.studies.jobs import Outcome, Runner, Watcher
+from coterie.studies.planning import Plan, plan
+
+log = logging.getLogger("coterie")
+
+
+@dataclass(frozen=True, slots=True)
+class Reproduction:
+    """What `reproduce` made."""
+
+    table: Mapping[str, Any]
+    markdown: str
+    files: Sequence[Path]
+    outcome: Outcome
+
+
+def load_study(name: str) -> Study:
+    """A registered study.
+
+    Raises:
+        ConfigError: there is none of that name.
+        PluginError: what is registered is no study.
+    """
+    registry = plugins().registry
+    if name not in registry.names("study"):
+        raise ConfigError(f"unknown study '{name}'", mend=did_you_mean(name, registry.names("study")))
+    found = registry.load("study", name)
+    if not isinstance(found, Study):
+        raise PluginError(f"study '{name}' is a {type(found).__name__}", mend="a coterie.studies.Study")
+    return found
+
+
+def columns_of(study: Study, names: Sequence[str] | None, scale: str) -> list[Column]:
+    """The columns that are named, or all registered ones that have what the study needs.
+
+    Raises:
+        ConfigError: an unknown or broken column, or none is left.
+    """
+    if names:
+        twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
+        if twice:
+            raise ConfigError(f"column '{twice[0]}' is named twice", path="--columns")
+        return [load_column(name) for name in names]
+    found = []
+    for name in plugins().registry.names("column"):
+        column = load_column(name)
+        lacking = sorted({f for row in study.rows(column) for f in row.forms} - set(column.forms))
+        if lacking or scale not in column.scales:
+            what = f"no form '{lacking[0]}'" if lacking else f"no scale '{scale}'"
+            log.warning("column '%s' is left out: it has %s", name, what)
+        else:
+            found.append(column)
+    if not found:
+        raise ConfigError(
+            "no column has what the study needs", path="--columns", mend="name one to see what it lacks"
+        )
+    return found
+
+
+def prepare(
+    name: str,
+    *,
+    scale: str = "cpu",
+    seeds: int = 3,
+    columns: Sequence[str] | None = None,
+    tokens: int | None = None,
+    tasks: int | None = None,
+) -> Plan:
+    """Everything resolved and checked; nothing is written yet.
+
+    Raises:
+        UserError: something in the input is wrong.
+    """
+    study = load_study(name)
+    if scale in study.refused:  # before columns are complained about
+        return plan(name, study, (), scale=scale, seeds=seeds)
+    chosen = columns_of(study, columns, scale)
+    return plan(name, study, chosen, scale=scale, seeds=seeds, tokens=tokens, tasks=tasks)
+
+
+def reproduce(
+    prepared: Plan,
+    out: Path,
+    *,
+    jobs: int,
+    watcher: Watcher,
+    interrupt: Event | None = None,
+    plugin_files: Sequence[str] = (),
+    command: str = "",
+) -> Reproduction:
+    """Run what is left to run, and write the table: `table.md`, `table.csv`, `table.json`, `plot.png`.
+
+    Where `out` holds the table of another study, they go to a folder of this study's name in it.
+
+    Raises:
+        RunFolderError: another process works in `out`, or it can't be written.
+    """
+    begin = time.perf_counter()
+    runner = Runner(
+        prepared, out, jobs=jobs, watcher=watcher, interrupt=interrupt or Event(), plugin_files=plugin_files
+    )
+    outcome = runner.run()
+    folders = {id_: runner.folder(id_) for id_ in prepared.jobs}
+    found = {
+        **table.collect(prepared, outcome, folders),
+        "wall_seconds": time.perf_counter() - begin,
+        "parallel_jobs": jobs,
+        "command": command,
+        "complete": all(outcome.states.get(id_) == "done" for id_ in prepared.jobs),
+    }
+    text = table.markdown(found, prepared)
+    return Reproduction(found, text, write(found, text, prepared, out), outcome)
+
+
+def write(found: Mapping[str, Any], text: str, prepared: Plan, out: Path) -> list[Path]:
+    """The files of a table, each atomic but for the picture."""
+    folder = results_folder(out, prepared.name)
+    folder.mkdir(parents=True, exist_ok=True)
+    files = [folder / "table.md", folder / "table.csv", folder / "table.json"]
+    pretty = json.dumps(json.loads(to_json(found)), indent=1, ensure_ascii=False)
+    for path, content in zip(files, (text, table.as_csv(found), pretty + "\n"), strict=True):
+        write_atomic(path, content)
+    try:
+        files.append(plot.draw(folder / "plot.png", found, prepared))
+    except MissingExtra as error:
+        log.warning("no plot: %s", error)
+    return files
+
+
+def results_folder(out: Path, study: str) -> Path:
+    """`out` itself, unless another study's table lies there."""
+    try:
+        other = json.loads((out / "table.json").read_text(encoding="utf-8"))["study"] != study
+    except (OSError, ValueError, KeyError):
+        other = False
+    return out / study if other else out

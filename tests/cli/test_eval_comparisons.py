@@ -1,0 +1,255 @@
+"""`coterie eval --policy / --swap / --null`: a changed team beside the team, with weights from other runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+
+import pytest
+
+from coterie.core.recipes import to_yaml
+from tests.cli.support import TABULAR, coterie
+from tests.cli.test_wrong_input import refused
+from tests.core.test_comparison import signals
+
+MATRIX = TABULAR.parent / "matrix.yaml"
+TASKS = ("--tasks", "32", "--samples", "2")
+
+
+def trained(folder, *words, recipe=MATRIX):
+    """A finished run: by default of `row` and `column`, who play the matrix game with a policy each."""
+    done = coterie("run", recipe, *words, "--out", folder)
+    assert done.exit_code == 0, done.output
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two runs that learnt different things from the same seed."""
+    folder = tmp_path_factory.mktemp("runs")
+    a = trained(folder / "a", "env.tasks=32", "trainer.learning_rate=0.5")
+    return a, trained(folder / "b", "env.tasks=32", "schedule.steps=8", "schedule.keep_checkpoints=9")
+
+
+def evaluated(*words):
+    done = coterie("eval", *words, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)
+
+
+def per_task(file, *words):
+    """(the team's successes by task, those of the changed team), by way of --out."""
+    evaluated(*words, *TASKS, "--out", file)
+    told = json.loads(file.read_text())
+    return told["per_task"], told.get("comparison", {}).get("changed_per_task")
+
+
+# ----------------------------------------------------------------------------------- weights from elsewhere
+
+
+def test_a_team_of_another_runs_policies_plays_as_that_run_bit_for_bit(runs, tmp_path):
+    a, b = runs
+    of_a, _ = per_task(tmp_path / "a.json", a)
+    of_b, _ = per_task(tmp_path / "b.json", b)
+    base, changed = per_task(tmp_path / "c.json", a, "--policy", f"row={b}", "--policy", f"column={b}")
+    assert base == of_a and changed == of_b and of_a != of_b
+    assert len(of_a) == 32 and all(len(samples) == 2 for samples in of_a.values())
+
+
+def test_two_halves_make_the_same_team_whichever_run_they_are_brought_to(runs, tmp_path):
+    a, b = runs
+    _, one = per_task(tmp_path / "one.json", a, "--policy", f"column={b}")
+    _, other = per_task(tmp_path / "other.json", b, "--policy", f"row={a}")
+    both = [per_task(tmp_path / "x.json", run)[0] for run in runs]
+    assert one == other and one not in both
+
+
+def test_a_run_beside_itself_differs_in_nothing(runs):
+    told = evaluated(runs[0], "--policy", f"row={runs[0]}", *TASKS)["comparison"]
+    assert told["difference"]["mean"] == 0 and not any(told["per_task"].values())
+
+
+def test_a_policy_and_a_checkpoint_may_be_named(runs, tmp_path):
+    a, b = runs
+    told = evaluated(a, "--policy", f"row={b}@4:column", "--tasks", "4")["comparison"]
+    assert told["changes"] == [{"change": "policy", "role": "row", "policy": f"{b}@4:column"}]
+    assert told["team"] == {"row": f"{b}@4:column", "column": "column"}
+    latest = evaluated(a, "--policy", f"row={b}@latest", "--tasks", "4")["comparison"]
+    assert latest["team"]["row"] == f"{b}@8:row", "who plays the role there"
+    four = evaluated(a, "--policy", f"row={b}", "--checkpoint", "4", "--tasks", "4")["comparison"]
+    assert four["team"]["row"] == f"{b}@4:row", "without @ it is the one that --checkpoint names"
+    moved = tmp_path / "at@best"
+    shutil.copytree(b, moved)
+    for text, step in ((f"{moved}", _best(b)), (f"{moved}@8", 8)):
+        odd = evaluated(a, "--policy", f"row={text}", "--tasks", "4")["comparison"]
+        assert odd["team"]["row"] == f"{moved}@{step}:row", "a folder's own name goes first"
+
+
+def test_an_exported_table_plays_as_its_run_whatever_its_folder_is_called(runs, tmp_path, monkeypatch):
+    a, b = runs
+    monkeypatch.chdir(tmp_path)
+    done = coterie("export", b, "--policy", "row", "-o", "row")
+    assert done.exit_code == 0, done.output
+    _, folder = per_task(tmp_path / "1.json", a, "--policy", "row=row")
+    _, run = per_task(tmp_path / "2.json", a, "--policy", f"row={b}")
+    assert folder == run
+    told = json.loads((tmp_path / "1.json").read_text())["comparison"]
+    assert told["team"]["row"] == "./row", "not the team's own policy of that name"
+
+
+def test_a_team_brought_in_and_then_swapped_is_the_other_run_swapped(runs, tmp_path):
+    a, b = runs
+    swap = ("--swap", "row=column")
+    _, own = per_task(tmp_path / "1.json", b, *swap)
+    _, brought = per_task(tmp_path / "2.json", a, "--policy", f"row={b}", "--policy", f"column={b}", *swap)
+    assert own == brought
+
+
+def test_a_silent_role_by_the_command(tmp_path):
+    """What is said and why is in tests/core/test_comparison.py."""
+    recipe = tmp_path / "signals.yaml"
+    recipe.write_text(to_yaml(signals()))
+    told = evaluated(recipe, "--null", "speaker")["comparison"]
+    assert told["changes"] == [{"change": "null", "role": "speaker"}] and told["team"]["speaker"] is None
+    assert (told["base"]["mean"], told["changed"]["mean"]) == (1.0, pytest.approx(1 / 3))
+
+
+def test_for_people(runs):
+    a, b = runs
+    done = coterie("eval", a, "--policy", f"row={b}", "--null", "column", "--tasks", "8")
+    assert done.exit_code == 0, done.output
+    line = next(line for line in done.stdout.splitlines() if "paired by task" in line)
+    assert line == f"row played by {b}@{_best(b)}:row; column silent: paired by task"
+    for word in ("  base  ", "  changed  ", "  difference ", "  p ", "of 8 tasks differ"):
+        assert word in done.stdout
+
+
+def _best(run):
+    return json.loads((run / "checkpoints" / "best.json").read_text())["step"]
+
+
+def test_out_is_strict_json_also_without_a_change(runs, tmp_path):
+    def refuse(constant):
+        raise AssertionError(constant)
+
+    base, changed = per_task(tmp_path / "out.json", runs[0])
+    told = json.loads((tmp_path / "out.json").read_text(), parse_constant=refuse)
+    assert changed is None and told["per_task"] == base and told["success"]["n"] == 32
+
+
+# ------------------------------------------------------------------------------------------- what is refused
+
+
+def test_roles_and_folders_that_are_not_there(runs, tmp_path):
+    a, b = runs
+    refused(coterie("eval", a, "--policy", f"roww={b}"), "unknown role 'roww'", "did you mean 'row'?")
+    refused(coterie("eval", a, "--null", "roww"), "unknown role 'roww'", "did you mean 'row'?")
+    refused(coterie("eval", a, "--policy", "row"), "names no role and checkpoint", "--policy planner=")
+    refused(coterie("eval", a, "--policy", f"row={tmp_path / 'no'}"), "there is no folder", "@latest")
+    refused(coterie("eval", a, "--policy", f"row={b}@newest"), "there is no folder", "@latest")
+    refused(coterie("eval", a, "--policy", f"row={tmp_path}"), "neither a run's folder nor a model's")
+    refused(coterie("eval", a, "--policy", f"row={b}@7"), "no checkpoint of step 7")
+    refused(coterie("eval", a, "--policy", f"row={b}:rom"), "has no policy 'rom'", "did you mean 'row'?")
+    refused(coterie("eval", a, "--out", tmp_path / "no" / "file.json"), "--out", "there is no folder")
+
+
+def test_changes_without_sense(runs, tmp_path):
+    a, b = runs
+    silent = coterie("eval", a, "--null", "row", "--null", "column")
+    refused(silent, "--null", "nobody is left to say anything")
+    refused(
+        coterie("eval", a, "--policy", f"row={b}", "--null", "row"),
+        "'row', who would be played by it, is silent",
+    )
+    twice = coterie("eval", a, "--policy", f"row={a}", "--policy", f"row={b}")
+    refused(twice, "'row' is given two policies")
+    assert coterie("export", b, "--policy", "row", "-o", tmp_path / "t").exit_code == 0
+    refused(coterie("eval", a, "--policy", f"row={tmp_path / 't'}:row"), "nothing reads 'row'")
+
+
+def test_which_policy_of_another_team_must_be_said(runs):
+    told = coterie("eval", TABULAR, "--policy", f"planner={runs[0]}")
+    refused(told, "which policy", "nobody plays 'planner' there", ":row, :column")
+
+
+def test_a_table_over_other_words(runs, tmp_path):
+    other = trained(tmp_path / "other", "schedule.steps=1", recipe=TABULAR)
+    told = coterie("eval", runs[0], "--policy", f"row={other}", "--tasks", "2")
+    refused(told, f"{other}@1:shared", "other words", "such as", "the environment that it was trained in")
+
+
+def test_weights_of_another_kind(tmp_path, runs):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text("{}")
+    told = coterie("eval", runs[0], "--policy", f"row={tmp_path / 'model'}", "--tasks", "2")
+    refused(told, "can't play beside 'row'", "it has tensors, and the engine here plays tables")
+    (tmp_path / "signals.yaml").write_text(to_yaml(signals()))
+    told = coterie("eval", tmp_path / "signals.yaml", "--policy", f"speaker={runs[0]}:row")
+    refused(told, "can't play beside 'mouth'", "it has tables, and the engine here plays no weights")
+
+
+# ---------------------------------------------------------------------------------------------- transformers
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory):
+    """Tiny transformers: weights of its own for each role, and two adapters on one base."""
+    pytest.importorskip("torch")
+    pytest.importorskip("peft")
+    folder = tmp_path_factory.mktemp("models")
+    model = "{init: qwen3, hidden_size: 32, layers: 1, heads: 2, head_dim: 16, mlp_size: 64}"
+    table = "{{model: {}, train: {}, optimizer: {{learning_rate: 0.03}}}}"
+    runs = []
+    for train in ("full", "lora"):
+        one = table.format(model, train)
+        recipe = folder / f"{train}.yaml"
+        recipe.write_text(
+            f"extends: {MATRIX}\nenv: {{tasks: 32}}\npolicies: {{row: {one}, column: {one}}}\n"
+            "engine: hf\ntrainer: {type: torch}\nschedule: {steps: 3, evaluate_every: 0}\n"
+        )
+        runs.append(trained(folder / train, recipe=recipe))
+    return runs
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("guest", [0, 1])
+def test_transformers_brought_in_play_as_their_run(models, guest, tmp_path):
+    host, guest = models[1 - guest], models[guest]
+    own, _ = per_task(tmp_path / "own.json", guest)
+    words = (host, "--policy", f"row={guest}", "--policy", f"column={guest}")
+    base, changed = per_task(tmp_path / "changed.json", *words)
+    assert changed == own != base
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("merge", [True, False])
+def test_exported_models_and_adapters_play_as_their_run(models, merge, tmp_path):
+    """A model with the words as its tokenizer, or an adapter beside the base that was made with it."""
+    full, lora = models
+    done = coterie("export", lora, "--policy", "row", "-o", tmp_path / "m", *(["--merge"] if merge else []))
+    assert done.exit_code == 0, done.output
+    _, folder = per_task(tmp_path / "1.json", full, "--policy", f"row={tmp_path / 'm'}")
+    _, run = per_task(tmp_path / "2.json", full, "--policy", f"row={lora}")
+    assert folder == run
+
+
+@pytest.mark.torch
+def test_a_model_with_other_words_or_broken_weights(models, tmp_path):
+    full, model = models[0], tmp_path / "model"
+    done = coterie("export", full, "--policy", "row", "-o", model)
+    assert done.exit_code == 0, done.output
+    words = ("eval", full, "--policy", f"row={model}", "--tasks", "2")
+    tokenizer = json.loads((model / "tokenizer.json").read_text())
+    ids = tokenizer["model"]["vocab"]
+    ids["a"], ids["b"] = ids["b"], ids["a"]
+    (model / "tokenizer.json").write_text(json.dumps(tokenizer))
+    done = coterie(*words)
+    assert done.exit_code == 2 and "was made for other tokens than 'row'" in done.stderr
+    assert "2 tokens have other ids, such as 'a'" in done.stderr
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "hidden_size": 16}))
+    done = coterie(*words)
+    assert done.exit_code == 2 and "can't be loaded" in done.stderr, done.stderr
+    shutil.copyfile(full / "config.yaml", model / "model.safetensors")
+    done = coterie(*words)
+    assert done.exit_code == 2 and "can't be loaded" in done.stderr, done.stderr

@@ -1,0 +1,109 @@
+"""How programs are found in answers, and what the two seats of the paper's form say and refuse."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, strategies as st
+
+from coterie.core.errors import ConfigError, PolicyFault
+from coterie.plugins.agents.plan_path_tool import PlanPathPlan, PlanPathTool
+from coterie.plugins.envs.games import read_program
+from coterie.plugins.envs.plan_path import PlanPath
+from tests.plugins.envs.mazes import WALLED, start
+from tests.plugins.envs.programs import Inline
+from tests.plugins.support import Build, briefing, make
+
+
+def seat(plugin, name, **settings):
+    return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
+
+
+TOOL, PLAN = seat(PlanPathTool, "tool"), seat(PlanPathPlan, "plan")
+
+
+def seen(role):
+    env = make(PlanPath, Build(order=["tool", "plan"]), size=4, rendering="prose", sandbox=Inline())
+    return env.observe(start(env, *WALLED), role)
+
+
+@pytest.mark.parametrize(
+    ("text", "program"),
+    [
+        ("```python\nprint(1)\n```", "print(1)\n"),
+        ("So:\n```Python3\nx = 1\n\nprint(x)\n```\nThat is it.", "x = 1\n\nprint(x)\n"),
+        ("```py\na\n```\n```python\nb\n```", "b\n"),
+        ("```python\na\n```\nwhich prints\n```\n[U]\n```", "a\n"),
+        ("```\na\n```", "a\n"),
+        ("```text\nno\n```\n```\na\n```", "a\n"),
+        ("  ```python\n  a\n  ```", "  a\n"),
+        ("```python\r\na\r\n```", "a\r\n"),
+        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''\n"),
+        ("", ""),
+        (" \n", ""),
+        ("print(1)", None),
+        ("[U, R]", None),
+        ("```python\nprint(1)", None),
+        ("```python\n\n```", None),
+        ("```js\na\n```", None),
+        ("a\n```python", None),
+    ],
+)
+def test_the_program_of_an_answer(text, program):
+    if program is None:
+        with pytest.raises(PolicyFault, match="no closed block"):
+            TOOL.parse(text, seen("tool"))
+    else:
+        assert TOOL.parse(text, seen("tool")) == program == read_program(text)
+
+
+@given(st.text(alphabet="`py\n ax", max_size=80))
+def test_any_text_holds_a_program_or_is_the_policys_fault(text):
+    with suppress(PolicyFault):
+        found = read_program(text)
+        assert found == "" if not text.strip() else found.strip() and found.rstrip("\n") in text
+
+
+def test_reading_takes_time_linear_in_the_length():
+    for text in ("`" * 200_000 + "!", "```" + " " * 200_000 + "!", "```\n" * 50_000, "```python\n" * 50_000):
+        with suppress(PolicyFault):
+            read_program(text)
+
+
+def test_the_plan_seat_reads_moves_as_the_executor_does():
+    assert PLAN.parse("I overrule it: [U, right]", seen("plan")) == ("U", "R")
+    with pytest.raises(PolicyFault):
+        PLAN.parse("as proposed", seen("plan"))
+
+
+def test_what_the_tool_is_asked_for():
+    system, user = TOOL.render(briefing(seen("tool"), "tool", notes=("Last turn it crashed.",)))
+    assert "```python block" in system["content"] and "print the moves" in system["content"]
+    assert (
+        user["content"]
+        == """\
+Turn 1. The grid has 4 rows (r0 at the top) and 4 columns (c0 at the left).
+'#' is a wall, '.' is free, '@' is where you are now, 'G' is the goal.
+
+. . . .
+. @ # .
+. # . .
+. . . G
+
+You are at r1c1. The goal is r3c3.
+Last turn it crashed.
+Your program, in one ```python block; the last list that it prints, such as [U, R, R], is your proposal of \
+moves (U, D, L, R) from where you are now:"""
+    )
+
+
+@pytest.mark.parametrize(("plugin", "name"), [(PlanPathTool, "tool"), (PlanPathPlan, "plan")])
+def test_the_seats_are_for_prose_and_for_their_own_names(plugin, name):
+    with pytest.raises(ConfigError, match="prose") as caught:
+        seat(plugin, name, rendering="compact")
+    assert caught.value.path == f"team.roles.{name}.rendering"
+    with pytest.raises(ConfigError, match="seat") as caught:
+        seat(plugin, "executor")
+    assert caught.value.path == "team.roles.executor.type"
+    assert seat(plugin, name, rendering="prose", system="").config.system == ""

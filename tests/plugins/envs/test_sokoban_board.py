@@ -1,0 +1,255 @@
+"""The world of Sokoban against a slow second opinion: moves, deadlocks, the oracle, generated boards."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from coterie.core.errors import ConfigError
+from coterie.plugins.envs.games import split_of
+from coterie.plugins.envs.sokoban.board import deadlocked, follow, play, route
+from coterie.plugins.envs.sokoban.solver import solve
+from coterie.plugins.envs.sokoban.tasks import Boards, board_of, content, rows, task_of
+from tests.plugins.envs.sokobans import CORNER, Slow, mask
+
+
+def boards(split="train", seed=0, size=6, boxes=1, density=0.1, least=1, most=None, count=1000):
+    return Boards(split, seed, count, size, size, boxes, density, least, most)
+
+
+def walk(board, moves, limit=None, skip=False):
+    return play(board, board.boxes, board.player, moves, limit=limit, skip=skip)
+
+
+# ---- moves and pushes
+
+
+@pytest.mark.parametrize(
+    ("moves", "skip", "after", "illegal", "played", "pushes"),
+    [
+        ("R", False, ["---", "-@$", "#--"], (), 1, 1),
+        ("RR", False, ["---", "-@$", "#--"], ((2, "box"),), 1, 1),
+        ("LD", False, ["---", "@$-", "#--"], ((1, "edge"),), 0, 0),
+        ("LDU", True, ["@--", "-$-", "#--"], ((1, "edge"), (2, "wall")), 1, 0),
+        ("URD", False, ["---", "-@-", "#$-"], (), 3, 1),
+        ("URDD", False, ["---", "-@-", "#$-"], ((4, "box"),), 3, 1),
+    ],
+)
+def test_moves(moves, skip, after, illegal, played, pushes):
+    board = board_of(["--.", "@$-", "#--"])
+    made = walk(board, moves, skip=skip)
+    assert rows(board, made.boxes, made.end, targets=False) == after
+    assert (made.illegal, made.played, made.pushes, made.written) == (illegal, played, pushes, len(moves))
+
+
+def test_boxes_block_boxes_and_a_walk_ends_when_solved_or_at_its_limit():
+    board = board_of(["@$$-..", "------"])
+    assert walk(board, "R").illegal == ((1, "box"),)
+    board = board_of(["@$.--", "-----"])
+    assert walk(board, "RRRR").tried == 1
+    board = board_of(["@$--.", "-----"])
+    limited = walk(board, "RRRR", limit=2)
+    assert (limited.played, limited.written, limited.moves) == (2, 4, ("R", "R"))
+
+
+def test_every_move_agrees_with_the_rules():
+    for index in range(40):
+        board = boards(size=4, boxes=2, density=0.15)[index].payload
+        slow = Slow(board)
+        here = (slow.boxes, slow.player)
+        for number in range(60):
+            move = "UDLR"[(number * number + index) % 4]
+            made = play(
+                board,
+                mask(board, here[0]),
+                mask(board, [here[1]]).bit_length() - 1,
+                move,
+                limit=None,
+                skip=True,
+            )
+            found = slow.moved(*here, move)
+            if here[0] != slow.targets:
+                assert (found is None) == bool(made.illegal)
+            if found is not None and here[0] != slow.targets:
+                here = found[:2]
+                assert (made.boxes, made.pushes) == (mask(board, here[0]), found[2])
+                assert board.cell(made.end) == here[1]
+
+
+@pytest.mark.parametrize(
+    ("pushes", "moves", "illegal"),
+    [
+        ([((1, 2), "L")], "URRDL", ()),
+        ([((1, 2), "L"), ((1, 1), "D"), ((2, 1), "D")], "URRDLULDD", ()),
+        ([(None, "L")], "URRDL", ()),
+        ([((1, 2), "D")], "", ((1, "blocked"),)),
+        ([((1, 2), "U")], "", ((1, "cut off"),)),
+        ([((0, 0), "U")], "", ((1, "no box"),)),
+        ([((9, 0), "U")], "", ((1, "edge"),)),
+        ([((1, 2), "R"), ((1, 3), "R")], "R", ((2, "blocked"),)),
+        ([((1, 2), "R"), ((1, 3), "L")], "R", ((2, "cut off"),)),
+    ],
+)
+def test_pushes_are_carried_out_by_the_shortest_walk(pushes, moves, illegal):
+    board = board_of(CORNER)
+    made = follow(board, board.boxes, board.player, pushes, limit=None, skip=False)
+    assert ("".join(made.moves), made.illegal) == (moves, illegal)
+    assert walk(board, made.moves).boxes == made.boxes
+    assert (made.written, made.pushes) == (len(pushes), len(pushes) - len(illegal))
+
+
+def test_a_route_goes_round_what_blocks_or_there_is_none():
+    assert route(3, 2, 0b000010, 0, 2) == ("D", "R", "R", "U")
+    assert route(3, 2, 0b010010, 0, 2) is None
+    assert route(3, 2, 0, 4, 4) == ()
+
+
+# ---- deadlocks
+
+
+@pytest.mark.parametrize(
+    ("grid", "stuck"),
+    [
+        (["@--$", "----", "--.-"], True),  # in a corner
+        (["@---", "---$", "--.-"], True),  # along an edge without a target
+        (["@---", "---$", "---."], False),  # along an edge with one
+        (["@----", "--$#-", "--#--", "----."], True),  # between two walls
+        (["@-----", "--$$--", "--$$--", "------", "--....", "------"], True),  # two by two
+        (["@-----", "--**--", "--**--", "------", "------", "------"], False),  # the same on targets
+        (["@-----", "--*$--", "--**--", "---.--", "------", "------"], True),  # and all but one
+        (["@-----", "--##--", "--$$--", "------", "--..--", "------"], True),  # two below a wall
+        (["@-----", "--#---", "--$$--", "---#--", "--..--", "------"], True),  # they hold each other
+        (["@-----", "--#---", "--$$--", "------", "--..--", "------"], False),  # one of them can go
+        (["@-----", "------", "--$$--", "------", "--..--", "------"], False),
+    ],
+)
+def test_textbook_deadlocks(grid, stuck):
+    board = board_of(grid)
+    assert deadlocked(board, board.boxes) == stuck
+    if stuck:
+        assert solve(board, board.boxes, board.player) is None
+
+
+@pytest.mark.parametrize(("size", "boxes", "count"), [(4, 1, 20), (4, 2, 40), (4, 3, 6), (5, 2, 4)])
+def test_no_solvable_state_is_called_a_deadlock(size, boxes, count):
+    flagged = 0
+    for index in range(count):
+        board = boards(size=size, boxes=boxes, density=0.2)[index].payload
+        slow = Slow(board)
+        alive = {placed for placed, _ in slow.solvable()}
+        for cells in combinations(sorted(slow.floor), boxes):
+            if deadlocked(board, mask(board, cells)):
+                flagged += 1
+                assert frozenset(cells) not in alive, (rows(board), cells)
+    assert flagged > count  # and it does find some
+
+
+# ---- the oracle
+
+
+@pytest.mark.parametrize(("size", "boxes", "count"), [(5, 1, 100), (4, 2, 60), (4, 3, 10), (5, 2, 6)])
+def test_the_oracle_is_optimal_in_pushes_and_then_in_moves(size, boxes, count):
+    for index in range(count):
+        board = boards(size=size, boxes=boxes, density=0.15)[index].payload
+        found = solve(board, board.boxes, board.player)
+        assert (len(found.pushes), len(found.moves)) == Slow(board).best(), rows(board)
+        assert walk(board, found.moves).boxes == board.targets
+
+
+def test_the_oracle_with_more_boxes_than_it_assigns():
+    board = board_of(["@------", "$$$$$$$", ".......", "-------"])
+    found = solve(board, board.boxes, board.player)
+    assert (len(found.pushes), len(found.moves)) == (7, 19)
+    lost = board_of(["@------", "$-$$$$$", ".......", "$------"])
+    assert solve(lost, lost.boxes, lost.player) is None
+
+
+def test_the_oracle_knows_what_has_no_solution():
+    checked = 0
+    for index in range(3):
+        board = boards(size=4, boxes=2, density=0.2)[index].payload
+        alive = Slow(board).solvable()
+        for cells in combinations(sorted(Slow(board).floor), 2):
+            boxes = mask(board, cells)
+            for player in sorted(Slow(board).floor - set(cells))[::4]:
+                found = solve(board, boxes, player[0] * 4 + player[1])
+                assert (found is not None) == ((frozenset(cells), player) in alive)
+                checked += found is None
+    assert checked > 50
+    board = board_of(["@*-"])
+    assert solve(board, board.boxes, board.player).moves == ()
+
+
+# ---- generated boards
+
+
+@pytest.mark.parametrize(("size", "boxes", "each"), [(6, 1, 334), (6, 2, 334), (5, 1, 100)])
+def test_generated_boards_are_solvable_as_hard_as_asked_and_in_one_split_only(size, boxes, each):
+    contents = {}
+    for split in ("train", "val", "test"):
+        source = boards(split, seed=7, size=size, boxes=boxes, least=2, most=8)
+        for index in range(each):
+            board = source[index].payload
+            found = solve(board, board.boxes, board.player)
+            assert walk(board, found.moves).boxes == board.targets
+            assert 2 <= len(found.pushes) <= 8
+            assert board.boxes.bit_count() == board.targets.bit_count() == boxes
+            assert not board.walls & (board.boxes | board.targets | 1 << board.player)
+            assert not board.boxes >> board.player & 1
+            assert contents.setdefault(content(board), split) == split == split_of(content(board))
+    for index in range(50):  # under another seed too
+        split = ("train", "val", "test")[index % 3]
+        board = boards(split, seed=index, size=size, boxes=boxes)[index].payload
+        assert contents.setdefault(content(board), split) == split
+
+
+def test_a_task_is_a_function_of_split_seed_and_index():
+    one, again, other = boards(seed=3), boards(seed=3), boards(seed=4)
+    picked = [one[index] for index in range(20)]
+    assert [again[index] for index in reversed(range(20))] == picked[::-1]
+    assert [other[index].payload for index in range(20)] != [task.payload for task in picked]
+    assert picked[7].id == "train-7" and boards("test")[7].id == "test-7"
+    assert (len(one), len(boards(count=5))) == (1000, 5)
+    with pytest.raises(IndexError):
+        one[1000]
+
+
+def test_where_the_player_starts_in_its_region_makes_no_other_problem():
+    one, same, other = (
+        board_of(["@-#-", "--#-", "-$-.", "--#-"]),
+        board_of(["--#-", "-@#-", "-$-.", "--#-"]),
+        board_of(["--#@", "--#-", "-$-.", "--#-"]),
+    )
+    assert content(one) == content(same)
+    assert content(one) != content(other)  # it is on the other side of the box
+    assert content(one) != content(board_of(["@-#-", "$-#-", "---.", "--#-"]))
+
+
+def test_difficulty_that_cannot_be_had_is_said():
+    with pytest.raises(ConfigError, match="no board for split 'val'") as caught:
+        boards("val", size=3, density=0.0, least=12)[0]
+    assert "at least 12" in caught.value.why and caught.value.path == "env"
+
+
+def test_records_of_another_game_are_refused():
+    good = {"grid": list(CORNER)}
+    settings = {"width": 4, "height": 4, "boxes": 1}
+    board = task_of(good, "test-0", **settings).payload
+    assert rows(board) == list(CORNER)
+    for grid, why in (
+        (["@$."], "rows"),
+        (["----"] * 4, "one player"),
+        (["@$--"] + ["----"] * 3, "0 targets"),
+        (["@*--"] + ["----"] * 3, "already"),
+        (["@--$", "----", "-.--", "----"], "no solution"),
+        (["@$.x"] + ["----"] * 3, "not of x"),
+        (["@-$-", "-$..", "----", "----"], "2 boxes"),
+        ("@$.", "list of rows"),
+        ([], "list of rows"),
+        (["@", "$."], "list of rows"),
+    ):
+        with pytest.raises(ValueError, match=why):
+            task_of({"grid": grid}, "test-0", **settings)
+    with pytest.raises(ValueError, match="no field 'grid'"):
+        task_of({"maze": 1}, "test-0", **settings)

@@ -1,0 +1,258 @@
+"""What Sokoban pays: golden numbers, an independent formula, nothing to farm, counterfactuals."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from coterie.core.types import TEAM
+from coterie.plugins.agents.sokoban import SokobanPlanner, SokobanSolver
+from coterie.plugins.envs.sokoban import Sokoban
+from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS
+from coterie.plugins.envs.sokoban.solver import solve
+from tests.plugins.envs.sokobans import CORNER, Slow, start
+from tests.plugins.support import Build, action, context, make, wait
+
+SEATS = {
+    "planner": make(SokobanPlanner, Build(name="planner", path="team.roles.planner")),
+    "solver": make(SokobanSolver, Build(name="solver", path="team.roles.solver")),
+}
+ALONE = Build(order=["planner", "solver"])
+TWO = ("------", "-@$-.-", "------", "--$--.", "------")
+"""Two boxes, two pushes and three away."""
+PAID = {**WEIGHTS, "pushed": 0.7, "goal": 1.0, "illegal": -0.1, "empty": -0.1}
+"""As a recipe might weigh; the penalties can only lower a return."""
+
+
+def send(env, state, role, text):
+    return wait(env.step(state, {role: action(text, SEATS[role], env.observe(state, role))}, context()))
+
+
+def team(step, component="team"):
+    return step.scores[TEAM, component]
+
+
+def game(**more):
+    return make(Sokoban, ALONE, **more)
+
+
+# ---- golden numbers
+
+
+def test_golden_numbers_of_an_episode():
+    env = game(size=5, width=6, boxes=2)
+    one = send(env, start(env, *TWO), "solver", "R")
+    assert one.scores == {
+        (TEAM, "team"): 0.0,
+        (TEAM, "goal"): 0.0,
+        (TEAM, "progress"): 0.0,
+        (TEAM, "pushed"): 0.2,
+        ("solver", "format"): 1.0,
+        ("solver", "legal"): 1.0,
+        ("solver", "safe"): 1.0,
+        ("solver", "illegal"): 0.0,
+        ("solver", "empty"): 0.0,
+    }
+    two = send(env, one.state, "solver", "R")
+    assert (team(two), team(two, "pushed"), team(two, "goal")) == (0.5, 0.25, 0.0)
+    off = send(env, two.state, "solver", "R")  # on, off again, along the edge: r1c5 is in line with r3c5
+    assert (team(off), team(off, "pushed"), off.scores["solver", "safe"]) == (0.0, 0.0, 1.0)
+    bump = send(env, off.state, "solver", "L R R R")
+    assert (bump.scores["solver", "legal"], bump.scores["solver", "safe"]) == (pytest.approx(2 / 3), 0.0)
+    assert bump.scores["solver", "illegal"] == 1.0
+    last = send(env, two.state, "solver", "D L L L D R R R R")
+    assert (team(last), team(last, "pushed"), team(last, "goal")) == (1.0, 1.0, 1.0)
+    assert last.state.solved and env.stage(last.state) == ()
+    assert env.outcome(last.state) == {"success": 1.0, "turns": 3.0, "boxes_left": 0.0, "deadlocked": 0.0}
+
+
+def test_golden_numbers_of_the_potential():
+    env = game(size=5, width=6, boxes=2, team="potential")
+    state, paid = start(env, *TWO), []
+    for moves in ("R", "R", "R", "D L L L D R R R R"):
+        step = send(env, state, "solver", moves)
+        paid.append((team(step), round(team(step, "pushed"), 9)))
+        state = step.state
+    assert paid == [(0.0, 0.2), (0.5, 0.2), (-0.5, -0.4), (0.5, 0.6)]
+
+
+def test_a_deadlock_is_not_safe_and_counts_as_the_whole_board():
+    env = game(size=4, team="potential")
+    step = send(env, start(env, "----", "-@$-", "----", "-.--"), "solver", "R")
+    assert step.scores["solver", "safe"] == 0.0 and step.scores["solver", "legal"] == 1.0
+    assert team(step, "pushed") == pytest.approx((3 - 16) / 3)
+    assert env.outcome(step.state)["deadlocked"] == 1.0
+    assert env.stage(step.state) is None  # it goes on
+    assert make(Sokoban, ALONE, size=4, stop_at_deadlock=True).stage(step.state) == ()
+
+
+@pytest.mark.parametrize("text", ["", "hello", "planner planner"])
+@pytest.mark.parametrize("role", ["planner", "solver"])
+def test_silence_and_noise_earn_nothing(role, text):
+    env = game(size=4)
+    step = send(env, start(env, *CORNER), role, text)
+    assert step.scores[role, "empty"] == float(text == "")
+    assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
+
+
+def test_components_are_declared_and_the_defaults_are_the_papers():
+    env = game(size=4)
+    emitted = {
+        name
+        for role in ("planner", "solver")
+        for _, name in send(env, start(env, *CORNER), role, "r1c2L" if role == "planner" else "U").scores
+    }
+    assert emitted == set(COMPONENTS) == set(env.components) == set(WEIGHTS)
+    assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
+        "team": 1.0,
+        "plan_team": 1.0,
+        "format": 0.1,
+        "legal": 0.1,
+        "safe": 0.8,
+    }
+    assert env.immediate_only == ("team", "progress", "pushed")
+    assert game(team="potential").immediate_only == ()
+
+
+# ---- an independent formula, along the oracle's way
+
+
+@pytest.mark.parametrize("form", ["progress", "potential"])
+@pytest.mark.parametrize(("size", "boxes"), [(6, 1), (5, 2), (5, 3)])
+def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, size, boxes):
+    env = game(size=size, boxes=boxes, team=form)
+    for index in range(60):
+        state = env.reset(env.tasks("train", 1)[index], 0)
+        slow = Slow(state.board)
+        placed, player, cap = slow.boxes, slow.player, size * size
+        left0, far0 = slow.left(placed), slow.distance(placed, cap)
+        total = dict.fromkeys(("team", "pushed"), 0.0)
+        for move in solve(state.board, state.boxes, state.player).moves:
+            after, player, _ = slow.moved(placed, player, move)
+            left, far = slow.left(placed), slow.distance(placed, cap)
+            gain, nearer = left - slow.left(after), far - slow.distance(after, cap)
+            if form == "progress":
+                wanted = {"team": max(0, gain) / left, "pushed": max(0, nearer) / far}
+            else:
+                wanted = {"team": gain / left0, "pushed": nearer / far0}
+            step = send(env, state, "solver", move)
+            solved = after == slow.targets
+            assert {name: team(step, name) for name in wanted} == pytest.approx(wanted)
+            assert team(step, "progress") == team(step) and team(step, "goal") == float(solved)
+            assert {name: step.scores["solver", name] for name in ("format", "legal", "safe")} == {
+                "format": 1.0,
+                "legal": 1.0,
+                "safe": 1.0,
+            }
+            for name in total:
+                total[name] += team(step, name)
+            state, placed = step.state, after
+        assert state.solved
+        if form == "potential":
+            assert total == pytest.approx({"team": 1.0, "pushed": 1.0})
+
+
+# ---- nothing to farm
+
+MOVES = st.lists(st.sampled_from("UDLR"), max_size=6).map(" ".join)
+TRICKS = st.sampled_from(["L R", "U D", "U U U", "D L U R", "L R L R L R", "", "x", "R L", "R U L D"])
+
+
+def returned(env, state, messages):
+    """The return of a player that sums over turns: increments, and differences of levels (from 0)."""
+    total, levels = 0.0, 0.0
+    for text in messages:
+        if env.stage(state) == ():
+            break
+        step = send(env, state, "solver", text)
+        kinds = {name: sum(step.scores[place] for place in step.scores if place[1] == name) for name in PAID}
+        total += sum(PAID[name] * kinds[name] for name in PAID if COMPONENTS[name] == "increment")
+        levels = sum(PAID[name] * kinds[name] for name in PAID if COMPONENTS[name] == "level")
+        state = step.state
+    return total + levels, state
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    index=st.integers(0, 300),
+    boxes=st.integers(1, 2),
+    messages=st.lists(MOVES | TRICKS, max_size=10),
+    repeats=st.integers(1, 5),
+    walk=st.sampled_from(["stop", "skip"]),
+)
+def test_no_sequence_of_messages_sums_to_more_than_the_oracles(index, boxes, messages, repeats, walk):
+    env = game(size=4, boxes=boxes, min_pushes=2, team="potential", walk=walk)
+    state = env.reset(env.tasks("train", 0)[index], 0)
+    best, solved = returned(env, state, [" ".join(solve(state.board, state.boxes, state.player).moves)])
+    assert solved.solved and best == pytest.approx(1.0 + 0.7 + 1.0 + 1.0)
+    found, end = returned(env, state, messages * repeats)
+    assert found <= best + 1e-9
+    if not end.solved:
+        assert found <= best - 1.0  # the goal at least
+
+
+def test_ten_thousand_moves_sum_to_no_more():
+    rng = np.random.default_rng(0)
+    for walk in ("stop", "skip"):
+        env = game(size=5, boxes=2, min_pushes=3, team="potential", walk=walk)
+        for index in range(2):
+            state = env.reset(env.tasks("train", 0)[index], 0)
+            moves = [" ".join(rng.choice(list("UDLR"), 10)) for _ in range(1000)]
+            assert returned(env, state, moves)[0] <= 3.7 + 1e-9
+            assert returned(env, state, [" ".join(moves)])[0] <= 3.7 + 1e-9
+
+
+@settings(max_examples=150, deadline=None)
+@given(index=st.integers(0, 300), before=st.lists(MOVES, max_size=3), text=MOVES | TRICKS)
+def test_no_single_message_earns_more_than_one_that_solves(index, before, text):
+    """Immediate credit: from any state that can be solved, the oracle's message earns the most there is."""
+    env = game(size=4, boxes=2, min_pushes=2)
+    state = env.reset(env.tasks("train", 0)[index], 0)
+    for moves in before:
+        state = send(env, state, "solver", moves).state
+    found = solve(state.board, state.boxes, state.player)
+    if found is None or state.solved:
+        return
+    best, _ = returned(env, state, [" ".join(found.moves)])
+    value, after = returned(env, state, [text])
+    assert value <= best == pytest.approx(1.0 + 0.7 + 1.0 + 1.0)
+    assert after.solved or value < best
+
+
+@settings(max_examples=150, deadline=None)
+@given(index=st.integers(0, 300), text=MOVES | TRICKS, form=st.sampled_from(["progress", "potential"]))
+def test_a_message_that_pushes_nothing_earns_the_team_nothing(index, text, form):
+    env = game(size=4, boxes=2, team=form, walk="skip")
+    state = env.reset(env.tasks("train", 0)[index], 0)
+    step = send(env, state, "solver", text)
+    if step.state.boxes == state.boxes:
+        assert {team(step, name) for name in ("team", "progress", "pushed")} == {0.0}
+    if form == "progress":
+        assert step.state.solved or 0.0 <= team(step, "pushed") < 1.0 > team(step) >= 0.0
+
+
+# ---- the planner's counterfactual
+
+
+@pytest.mark.parametrize("form", ["progress", "potential"])
+@pytest.mark.parametrize("walk", ["stop", "skip"])
+@pytest.mark.parametrize("words", ["cells", "offsets"])
+def test_the_planners_counterfactual_is_what_carrying_out_its_plan_earns(form, walk, words):
+    env = game(size=5, boxes=2, team=form, walk=walk, push_words=words)
+    rng, seen = np.random.default_rng(0), set()
+    names = ("team", "goal", "progress", "pushed")
+    for index in range(150):
+        state = env.reset(env.tasks("train", 0)[index], 0)
+        proposal = send(env, state, "planner", env.demonstrate(state, "planner", 0.3, rng))
+        assert (proposal.state.boxes, proposal.state.player) == (state.boxes, state.player)
+        assert {team(proposal, name) for name in names} == {0.0}
+        fork = proposal.state.plan.fork
+        carried = send(env, proposal.state, "solver", " ".join(fork.moves))
+        for name in names:
+            assert team(proposal, f"plan_{name}") == team(carried, name)
+            assert (TEAM, f"plan_{name}") not in carried.scores
+        if not fork.illegal:
+            assert proposal.scores["planner", "safe"] == carried.scores["solver", "safe"]
+        seen.add(team(carried) > 0)
+    assert seen == {True, False}

@@ -1,0 +1,190 @@
+"""Puzzles: solvable, unique, and no two splits share a solution."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from itertools import islice
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings, strategies as st
+
+from coterie.core.errors import ConfigError
+from coterie.plugins.envs.sudoku import Sudoku
+from coterie.plugins.envs.sudoku.grid import Puzzles, belongs, conflicts, solutions, solve, solved
+from tests.plugins.envs.sudokus import EASY, completions, every_small_grid, puzzle, valid
+from tests.plugins.support import make
+
+SMALL = every_small_grid()
+SPLITS = ("train", "val", "test")
+
+
+def puzzles(env, split, count, seed=0):
+    source = env.tasks(split, seed)
+    return [source[index].payload for index in range(count)]
+
+
+def test_the_solver_finds_all_grids_of_size_4():
+    assert len(SMALL) == 288 == len(set(SMALL))  # a known number
+    assert set(solutions(4, [0] * 16)) == set(SMALL)
+    for split in SPLITS:
+        assert sum(belongs(grid) == split for grid in SMALL) > 20
+
+
+def test_the_oracle_solves_a_hard_one_and_refuses_what_has_no_single_solution():
+    # The example of Wikipedia's article on Sudoku, and its solution.
+    rows = ("53..7....", "6..195...", ".98....6.", "8...6...3", "4..8.3..1",
+            "7...2...6", ".6....28.", "...419..5", "....8..79")  # fmt: skip
+    assert "".join(map(str, puzzle(*rows).solution)) == (
+        "534678912672195348198342567859761423426853791713924856961537284287419635345286179"
+    )
+    with pytest.raises(ValueError, match="several"):
+        solve(4, [0] * 16)
+    for broken in ([1, 1] + [0] * 14, [1, 2, 3, 0, 0, 0, 0, 4] + [0] * 8):
+        with pytest.raises(ValueError, match="no solution"):
+            solve(4, broken)
+
+
+@settings(max_examples=60, deadline=None)
+@given(index=st.integers(0, 999), hidden=st.sets(st.integers(0, 15), max_size=14))
+def test_the_solver_agrees_with_the_list_of_all_grids(index, hidden):
+    grid = SMALL[index % 288]
+    clues = [0 if cell in hidden else digit for cell, digit in enumerate(grid)]
+    wanted = {one for one in SMALL if all(clue in (0, one[at]) for at, clue in enumerate(clues))}
+    assert set(solutions(4, clues)) == wanted
+    if len(wanted) == 1:
+        assert solve(4, clues) == grid
+
+
+@given(st.lists(st.integers(0, 4), min_size=16, max_size=16))
+def test_conflicts_by_their_definition(grid):
+    def meets(one, other):
+        (a, b), (c, d) = divmod(one, 4), divmod(other, 4)
+        return one != other and (a == c or b == d or (a // 2, b // 2) == (c // 2, d // 2))
+
+    wanted = {a for a in range(16) if grid[a] and any(meets(a, b) and grid[a] == grid[b] for b in range(16))}
+    assert conflicts(4, grid) == wanted
+    assert solved(4, grid, [0] * 16) == valid(grid, 4, 2)
+
+
+# ---- a thousand of a size
+
+
+def test_a_thousand_puzzles_of_size_4_have_one_solution_and_splits_share_none():
+    env = make(Sudoku, size=4)
+    contents, answers = {}, {}
+    for split, count in (("train", 700), ("val", 150), ("test", 150)):
+        for one in puzzles(env, split, count):
+            assert one.clues.count(0) == 6 and valid(one.solution, 4, 2)
+            fitting = [
+                grid for grid in SMALL if all(c in (0, d) for c, d in zip(one.clues, grid, strict=True))
+            ]
+            assert fitting == [one.solution] == [solve(4, one.clues)]
+            assert contents.setdefault(one.clues, split) == answers.setdefault(one.solution, split) == split
+    assert len(contents) > 800 and len(answers) > 200  # no small set that is repeated
+
+
+def check_large(count):
+    env = make(Sudoku, size=9)
+    answers = {}
+    for split in SPLITS:
+        for one in puzzles(env, split, count):
+            assert one.clues.count(0) == 40 and valid(one.solution, 9, 3)
+            assert list(islice(completions(one.clues, 9, 3), 2)) == [one.solution] == [solve(9, one.clues)]
+            assert all(clue in (0, one.solution[cell]) for cell, clue in enumerate(one.clues))
+            assert answers.setdefault(one.solution, split) == split
+    assert len(answers) == 3 * count
+
+
+def test_puzzles_of_size_9_have_one_solution_and_splits_share_none():
+    check_large(30)
+
+
+@pytest.mark.long
+def test_a_thousand_puzzles_of_size_9_have_one_solution_and_splits_share_none():
+    check_large(334)
+
+
+def test_the_largest_size_and_hard_puzzles():
+    one = make(Sudoku, size=16).tasks("test", 0)[0].payload
+    assert one.clues.count(0) == 90 and valid(one.solution, 16, 4)
+    assert list(islice(completions(one.clues, 16, 4), 2)) == [one.solution]
+    hard = make(Sudoku, size=9, blanks=52).tasks("train", 0)[0].payload
+    assert list(islice(completions(hard.clues, 9, 3), 2)) == [hard.solution]
+    fewest = make(Sudoku, blanks=12).tasks("val", 0)[0].payload
+    assert fewest.clues.count(0) == 12 and solve(4, fewest.clues) == fewest.solution
+
+
+def test_one_grid_does_not_solve_all_puzzles():
+    """In the public code it does: clues aren't checked there."""
+    env = make(Sudoku)
+    tests = puzzles(env, "test", 100)
+    grid = tests[0].solution
+    kept = [solved(4, grid, one.clues) for one in tests]
+    assert kept == [one.solution == grid for one in tests] and 1 <= sum(kept) < 20
+
+
+# ---- a function of (split, seed, index)
+
+
+def test_a_task_is_a_function_of_split_seed_and_index():
+    env, same = make(Sudoku, size=9), make(Sudoku, size=9)
+    source = env.tasks("val", 3)
+    assert source[7] == same.tasks("val", 3)[7] and source[7].id == "val-7" and len(source) == 1000
+    others = [env.tasks("val", 4)[7], env.tasks("test", 3)[7], source[8]]
+    assert len({task.payload for task in [source[7], *others]}) == 4
+    with pytest.raises(IndexError):
+        source[1000]
+    code = (
+        "from coterie.plugins.envs.sudoku.grid import *; "
+        "print(line(Puzzles(split='val', seed=3, count=9, size=9, blanks=40).puzzle(7).clues))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True,
+        env={**os.environ, "PYTHONHASHSEED": "777"}, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert found.stdout.split() == [str(digit) if digit else "." for digit in source[7].payload.clues]
+    # Golden: another value means that every published task has changed.
+    first = make(Sudoku).tasks("test", 0)[0].payload
+    assert "".join(map(str, first.clues)) == "0214000014232041"
+
+
+def test_digits_are_renamed_and_solutions_spread():
+    """All 37 solutions of the small test split occur, none much more often than others."""
+    counts: dict[tuple[int, ...], int] = {}
+    for one in puzzles(make(Sudoku, test_tasks=2000), "test", 2000):
+        counts[one.solution] = counts.get(one.solution, 0) + 1
+    assert set(counts) == {grid for grid in SMALL if belongs(grid) == "test"}
+    assert min(counts.values()) > 10 and max(counts.values()) < 250
+
+
+# ---- what can't be
+
+
+def test_what_cannot_be_reached_is_an_error():
+    source = Puzzles(split="train", seed=0, count=9, size=4, blanks=13, path="env")
+    with pytest.raises(ConfigError, match="no puzzle for split 'train'") as caught:
+        source[0]
+    assert caught.value.path == "env.blanks" and "fewer blanks" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"size": 5}, "one of 4, 9, 16"),
+        ({"blanks": 13}, "at most 12 at size 4"),
+        ({"size": 9, "blanks": 65}, "at most 64 at size 9"),
+        ({"blanks": 0}, "greater than or equal to 1"),
+        ({"plan_language": "letters", "rendering": "prose"}, "prose names digits"),
+        ({"holes": 3}, "unknown"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, says):
+    with pytest.raises(ConfigError, match=says):
+        make(Sudoku, **settings)
+
+
+def test_the_drawn_puzzle_of_the_other_tests():
+    assert puzzle(*EASY).solution == (1, 2, 3, 4, 3, 4, 1, 2, 2, 1, 4, 3, 4, 3, 2, 1)

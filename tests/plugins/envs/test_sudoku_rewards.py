@@ -1,0 +1,270 @@
+"""What Sudoku pays: golden numbers, an independent formula, nothing to farm."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings, strategies as st
+
+from coterie.core.types import TEAM
+from coterie.plugins.agents.sudoku import SudokuPlanner, SudokuSolver
+from coterie.plugins.envs.sudoku import Sudoku
+from coterie.plugins.envs.sudoku.language import assignment_word
+from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_terms
+from tests.plugins.envs.sudokus import EASY, ORACLE, start
+from tests.plugins.support import Build, action, context, make, wait
+
+SEATS = {
+    "planner": make(SudokuPlanner, Build(name="planner", path="team.roles.planner")),
+    "executor": make(SudokuSolver, Build(name="solver", path="team.roles.solver")),
+}
+LOCAL = ("format", "legal", "correct")
+
+
+def send(env, state, role, text):
+    return wait(env.step(state, {role: action(text, SEATS[role], env.observe(state, role))}, context()))
+
+
+def local(step, role="executor"):
+    return {name: value for (who, name), value in step.scores.items() if who == role}
+
+
+@pytest.mark.parametrize(
+    ("form", "before", "after", "first", "reward"),
+    [
+        ("progress", 6, 3, 6, 0.5), ("progress", 4, 1, 6, 0.75), ("progress", 4, 5, 6, 0.0),
+        ("progress", 4, 0, 6, 1.0), ("potential", 6, 3, 6, 0.5), ("potential", 2, 5, 6, -0.5),
+        ("potential", 3, 0, 6, 0.5),
+    ],
+)  # fmt: skip
+def test_golden_numbers_of_the_team_terms(form, before, after, first, reward):
+    assert team_terms(form, before, after, first) == {
+        "team": reward, "goal": float(after == 0), "progress": reward,
+    }  # fmt: skip
+
+
+def test_golden_numbers_of_an_episode():
+    env = make(Sudoku)
+    # Three right, one wrong, one given cell, one digit that doesn't exist: 3 of 6 cells are right.
+    one = send(env, start(env, *EASY), "executor", "r0c2=3 r0c3=4 r1c2=1 r2c0=1 r0c0=1 r2c1=7")
+    assert one.scores == {
+        (TEAM, "team"): 0.5,
+        (TEAM, "goal"): 0.0,
+        (TEAM, "progress"): 0.5,
+        ("executor", "format"): 1.0,
+        ("executor", "legal"): pytest.approx(4 / 6),
+        ("executor", "correct"): 0.5,
+        ("executor", "illegal"): 1.0,
+        ("executor", "empty"): 0.0,
+    }
+    assert env.outcome(one.state) == {"success": 0.0, "turns": 1.0, "cells_left": 3.0}
+    # One right cell is written again (not counted), one is spoilt, the wrong one is mended.
+    two = send(env, one.state, "executor", "r0c2=3 r0c3=1 r2c0=2")
+    assert (two.scores[TEAM, "team"], local(two)["correct"]) == (0.0, 0.5)
+    three = send(env, two.state, "executor", "r2c1=1 r3c0=4 r0c3=4 r0c2=1 r1c2=4")
+    assert three.scores[TEAM, "team"] == three.scores[TEAM, "goal"] == local(three)["correct"] == 1.0
+    assert three.state.over and env.stage(three.state) == () and env.stage(two.state) is None
+    assert env.outcome(three.state) == {"success": 1.0, "turns": 3.0, "cells_left": 0.0}
+
+
+def test_an_illegal_assignment_may_stop_the_message():
+    env = make(Sudoku, illegal="stop")
+    step = send(env, start(env, *EASY), "executor", "r0c2=3 r9c9=1 r0c3=4")
+    assert step.scores[TEAM, "team"] == pytest.approx(1 / 6)
+    assert (local(step)["legal"], local(step)["correct"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize("text", ["", "hello", "- - -", "r0c1"])
+def test_silence_and_noise_earn_nothing(text):
+    env = make(Sudoku)
+    for role in ("planner", "executor"):
+        step = send(env, start(env, *EASY), role, text)
+        silent = text == "" or (role == "planner" and text == "- - -")
+        assert step.scores[role, "empty"] == float(silent)
+        assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
+
+
+def test_components_are_declared_and_the_defaults_are_the_papers():
+    env = make(Sudoku)
+    emitted = {
+        name
+        for role, text in (("planner", "3"), ("executor", "r0c2=3"))
+        for _, name in send(env, start(env, *EASY), role, text).scores
+    }
+    assert emitted == set(COMPONENTS) == set(env.components)
+    assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
+        "team": 1.0, "plan_team": 1.0, "format": 0.1, "legal": 0.1, "correct": 0.8,
+    }  # fmt: skip
+    assert make(Sudoku, team="potential").immediate_only == ()
+    assert env.immediate_only == ("team", "progress")
+
+
+# ---- an independent formula
+
+
+def right(puzzle, grid):
+    """Right cells that were empty at the start, as a set of (cell, digit)."""
+    wanted = {(cell, digit) for cell, digit in enumerate(puzzle.solution) if not puzzle.clues[cell]}
+    return wanted & set(enumerate(grid))
+
+
+@pytest.mark.parametrize("size", [4, 9])
+@pytest.mark.parametrize("form", ["progress", "potential"])
+def test_rewards_of_oracle_states_agree_with_an_independent_formula(size, form):
+    env, rng = make(Sudoku, size=size, team=form, max_cells=size), np.random.default_rng(0)
+    for index in range(40 if size == 4 else 8):
+        state = env.reset(env.tasks("train", 0)[index], 0)
+        for turn in range(20):
+            before = right(state.puzzle, state.grid)
+            step = send(env, state, "executor", env.demonstrate(state, "executor", 0.4 * (turn < 6), rng))
+            after, blanks = right(state.puzzle, step.state.grid), state.puzzle.clues.count(0)
+            if form == "potential":
+                wanted = (len(after) - len(before)) / blanks
+            else:
+                wanted = max(0, len(after) - len(before)) / (blanks - len(before))
+            assert step.scores[TEAM, "team"] == pytest.approx(wanted)
+            assert step.scores[TEAM, "goal"] == float(len(after) == blanks)
+            # Of the oracle's digits, all of them new, those that are right.
+            written = min(size, blanks - len(before))
+            assert local(step)["correct"] == pytest.approx(len(after - before) / written)
+            state = step.state
+            if state.over:
+                break
+        assert env.outcome(state)["success"] == 1.0
+
+
+@pytest.mark.parametrize("form", ["progress", "potential"])
+@pytest.mark.parametrize("settings_", [{}, {"illegal": "stop", "max_cells": 4}])
+def test_the_planners_counterfactual_is_what_playing_its_plan_earns(form, settings_):
+    env, rng, signs = make(Sudoku, team=form, **settings_), np.random.default_rng(0), set()
+    for index in range(80):
+        state = env.reset(env.tasks("train", 0)[index], 0)
+        for _ in range(2):
+            plan = send(env, state, "planner", env.demonstrate(state, "planner", 0.5, rng))
+            assert plan.state.grid == state.grid
+            assert {plan.scores[TEAM, name] for name in ("team", "goal", "progress")} == {0.0}
+            words = " ".join(map(assignment_word, plan.state.plan.assignments))
+            played = send(env, plan.state, "executor", words)
+            for name in ("team", "goal", "progress"):
+                assert plan.scores[TEAM, f"plan_{name}"] == played.scores[TEAM, name]
+                assert (TEAM, f"plan_{name}") not in played.scores
+            for name in LOCAL:
+                assert plan.scores["planner", name] == played.scores["executor", name]
+            signs.add(played.scores[TEAM, "progress"] > 0)
+            state = played.state
+            if state.over:
+                break
+    assert signs == {True, False}
+
+
+# ---- nothing to farm
+
+CHOICES = st.one_of(
+    st.tuples(st.just("right"), st.integers(0, 5)),
+    st.tuples(st.just("wrong"), st.integers(0, 5)),
+    st.tuples(st.just("any"), st.tuples(st.integers(-1, 4), st.integers(0, 4), st.integers(0, 5))),
+)
+MESSAGES = st.lists(st.lists(CHOICES, max_size=8), max_size=7)
+REFILL = [[("right", 0)], [("wrong", 0)]] * 3 + [[("right", 0)]]
+TO_AND_FRO = [[("right", 0), ("wrong", 0)] * 4 + [("right", k) for k in range(5)]] * 3
+
+
+def said(puzzle, message):
+    """A message that hypothesis chose: the oracle's digit for a cell, one beside it, or anything."""
+    blanks = [cell for cell, digit in enumerate(puzzle.clues) if not digit]
+    words = []
+    for kind, what in message:
+        if kind != "any":
+            cell = blanks[what]
+            digit = puzzle.solution[cell] if kind == "right" else puzzle.solution[cell] % 4 + 1
+            what = (*divmod(cell, 4), digit)
+        words.append(assignment_word(what))
+    return " ".join(words)
+
+
+def summed(env, state, texts):
+    """The return that is trained on where it sums over turns: increments, and differences of levels."""
+    total, levels = 0.0, {}
+    for text in texts:
+        step = send(env, state, "executor", text)
+        for (_, name), value in step.scores.items():
+            total += WEIGHTS[name] * (value - levels.get(name, 0.0))
+            if COMPONENTS[name] == "level":
+                levels[name] = value
+        state = step.state
+        if state.over:
+            break
+    return total, state
+
+
+@settings(max_examples=200, deadline=None)
+@given(index=st.integers(0, 200), messages=MESSAGES, illegal=st.sampled_from(["skip", "stop"]))
+@example(index=0, messages=REFILL, illegal="skip")
+@example(index=0, messages=TO_AND_FRO, illegal="skip")
+def test_no_sequence_of_messages_earns_more_than_the_oracle(index, messages, illegal):
+    env = make(Sudoku, team="potential", illegal=illegal)
+    state = env.reset(env.tasks("train", 0)[index], 0)
+    rng = np.random.default_rng(0)
+    best, _ = summed(env, state, [env.demonstrate(state, "executor", 0.0, rng)])
+    total, end = summed(env, state, [said(state.puzzle, message) for message in messages])
+    assert best == pytest.approx(2.0)
+    assert total <= best + 1e-9 and (end.over or total < best - 1e-9)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    index=st.integers(0, 200), messages=MESSAGES, last=st.lists(CHOICES, max_size=12),
+    cells=st.sampled_from([None, 3]),
+)  # fmt: skip
+def test_no_message_earns_more_at_once_than_the_oracles(index, messages, last, cells):
+    env = make(Sudoku, max_cells=cells)
+    _, state = summed(env, env.reset(env.tasks("train", 0)[index], 0), [
+        said(env.tasks("train", 0)[index].payload, message) for message in messages
+    ])  # fmt: skip
+    if state.over:
+        return
+    best, _ = summed(env, state, [env.demonstrate(state, "executor", 0.0, np.random.default_rng(0))])
+    total, _ = summed(env, state, [said(state.puzzle, last)])
+    assert total <= best + 1e-9
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    index=st.integers(0, 200), messages=MESSAGES, words=st.lists(st.sampled_from("1234-"), max_size=6),
+    cells=st.sampled_from([None, 2]),
+)  # fmt: skip
+def test_no_plan_earns_more_at_once_than_the_oracles(index, messages, words, cells):
+    env = make(Sudoku, max_cells=cells)
+    _, state = summed(env, env.reset(env.tasks("train", 0)[index], 0), [
+        said(env.tasks("train", 0)[index].payload, message) for message in messages
+    ])  # fmt: skip
+    if state.over:
+        return
+
+    def paid(text):
+        return sum(
+            WEIGHTS[name] * value for (_, name), value in send(env, state, "planner", text).scores.items()
+        )
+
+    oracle = env.demonstrate(state, "planner", 0.0, np.random.default_rng(0))
+    assert oracle and paid(oracle) > 1.0
+    assert paid(" ".join(words)) <= paid(oracle) + 1e-9
+
+
+@pytest.mark.parametrize("form", ["progress", "potential"])
+def test_ten_thousand_assignments_earn_no_more_than_one(form):
+    env = make(Sudoku, team=form)
+    once, _ = summed(env, start(env, *EASY), ["r0c2=3"])
+    for text in ("r0c2=3 " * 10_000, "r0c2=3 r0c2=1 " * 5_000 + "r0c2=3", "r0c0=1 " * 9_999 + "r0c2=3"):
+        total, state = summed(env, start(env, *EASY), [text])
+        assert total <= once + 1e-9 and state.left == 5
+    again, _ = summed(env, state, ["r0c2=3"])  # it is right already
+    assert again == pytest.approx(0.2)  # format and legal
+    assert len(env.diagnose(send(env, state, "executor", "r0c0=1 " * 10_000).state, "executor")) < 1000
+
+
+def test_the_oracle_earns_the_most_in_one_message():
+    env = make(Sudoku, team="potential")
+    assert summed(env, start(env, *EASY), [ORACLE])[0] == pytest.approx(2.0)
+    slow, state = summed(env, start(env, *EASY), ORACLE.split())
+    assert state.over and slow == pytest.approx(2.0)  # in small steps no more

@@ -1,0 +1,58 @@
+"""Columns of test games, plans of them, and a runner without progress."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from coterie.core.recipes import read_yaml, to_yaml
+from coterie.studies.columns import read_column
+from coterie.studies.design import Study
+from coterie.studies.jobs import Runner
+from coterie.studies.planning import Plan, plan
+
+HERE = Path(__file__).parent
+COLUMN = HERE / "column.yaml"
+TINY = HERE / "tiny.py"
+
+
+class Quiet:
+    def __init__(self) -> None:
+        self.log: list[tuple[str, str]] = []
+
+    def started(self, job: Any, done: int, total: int) -> None:
+        self.log.append(("started", job.label))
+
+    def told(self, job: Any, share: float, row: Any) -> None:
+        pass
+
+    def ended(self, job: Any, state: str, done: int, total: int) -> None:
+        self.log.append((state, job.label))
+
+
+def column_file(folder: Path, **changes: Any) -> Path:
+    """The test column with some top-level keys changed; recipes are absolute."""
+    table = read_yaml(COLUMN)
+    text = str(HERE / "hand_over.yaml")
+
+    def absolute(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: absolute(inner) for key, inner in value.items()}
+        return text if value == "hand_over.yaml" else value
+
+    path = folder / "changed.yaml"
+    path.write_text(to_yaml(absolute({**table, **changes})))
+    return path
+
+
+def plan_of(name: str, study: Study, path: Path = COLUMN, **settings: Any) -> Plan:
+    given = {"scale": "cpu", "seeds": 1, **settings}
+    return plan(name, study, [read_column(path, path.stem)], **given)
+
+
+def runner(made: Plan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:
+    from threading import Event
+
+    return Runner(
+        made, out, jobs=jobs, watcher=Quiet(), interrupt=settings.pop("interrupt", Event()), **settings
+    )

@@ -1,0 +1,100 @@
+"""Column files: what is wrong is said with the file and the key; what is right is checked by the kit."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+import coterie
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import plugins
+from coterie.studies.columns import load_column, read_column
+from coterie.testing import ConformanceError, check_column, check_plugin
+from tests.studies.support import COLUMN, column_file
+
+
+def test_a_column_is_read():
+    column = load_column(COLUMN)
+    assert (column.name, column.title, column.swap) == ("column", "Hand over", ("giver", "taker"))
+    assert set(column.forms) == {
+        "single", "shared", "per_role", "alone.giver", "alone.taker", "sampled", "chains"
+    }  # fmt: skip
+    assert column.forms["shared"].recipe == str(COLUMN.parent / "hand_over.yaml")
+    assert column.forms["alone.taker"].overrides == ["team.order=[taker]", "team.roles.giver=null"]
+
+
+def test_the_built_in_columns_pass_their_check():
+    entries = plugins().registry.entries("column")
+    assert "plan_path" in [entry.name for entry in entries]
+    for entry in entries:
+        check_column(entry.target)
+    check_column(COLUMN)
+
+
+@pytest.mark.parametrize(
+    ("changes", "path", "told"),
+    [
+        ({"tittle": "x"}, "tittle", "'title'"),
+        ({"forms": {"shraed": "hand_over.yaml"}}, "forms.shraed", "did you mean 'shared'?"),
+        ({"forms": {"shared": "plan_pth"}}, "forms.shared", "did you mean 'plan_path'?"),
+        (
+            {"forms": {"shared": {"recipe": "plan_path", "override": []}}},
+            "forms.shared.override",
+            "'overrides'",
+        ),
+        ({"forms": {"alone": {"givr": "plan_path"}}}, "forms.alone.givr", "did you mean 'giver'?"),
+        ({"swap": ["giver", "tacker"]}, "swap.tacker", "did you mean 'taker'?"),
+        ({"scales": {"cpu": {"tokens": 0, "tasks": 1}}}, "scales.cpu.tokens", "greater than or equal to 1"),
+        ({"scales": {"cpu": {"tasks": 1}}}, "scales.cpu.tokens", "missing"),
+        ({"paper": {"at-grpo-table11": {}}}, "paper.at-grpo-table11", "did you mean 'at-grpo-table1"),
+        (
+            {"paper": {"at-grpo-table1": {"singel": 1}}},
+            "paper.at-grpo-table1.singel",
+            "did you mean 'single'?",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_the_file_and_the_key(tmp_path, changes, path, told):
+    file = column_file(tmp_path, **changes)
+    with pytest.raises(ConfigError) as caught:
+        read_column(file, "x")
+    assert caught.value.path == f"{file}: {path}"
+    assert told in str(caught.value)
+
+
+def test_the_kit_resolves_every_form_and_looks_for_the_roles(tmp_path):
+    bad = column_file(tmp_path, forms={"shared": {"recipe": "plan_path", "overrides": ["env.size=x=y", "k"]}})
+    with pytest.raises(ConformanceError, match=r"forms\.shared"):
+        check_column(str(bad))
+    strangers = column_file(tmp_path, forms={"per_role": "plan_path_per_role"})
+    with pytest.raises(ConformanceError, match="nobody plays the role 'giver'"):
+        check_column(str(strangers))
+    with pytest.raises(ConformanceError, match="no file"):
+        check_column(str(tmp_path / "none.yaml"))
+
+
+def test_an_unknown_column_names_the_nearest():
+    with pytest.raises(ConfigError, match="did you mean 'plan_path'"):
+        load_column("plan_pth")
+    with pytest.raises(ConfigError, match="no such column file"):
+        load_column("none.yaml")
+
+
+def test_the_kit_knows_studies_and_columns_of_plugins():
+    def plugin(study, column):
+        @coterie.hookimpl
+        def register_studies(register):
+            register("mine", study)
+
+        @coterie.hookimpl
+        def register_columns(register):
+            register("my_game", column)
+
+        return SimpleNamespace(register_studies=register_studies, register_columns=register_columns)
+
+    check_plugin(plugin("tests.studies.tiny:ONE", str(COLUMN)))
+    with pytest.raises(ConformanceError, match=r"a coterie\.studies\.Study"):
+        check_plugin(plugin("tests.studies.tiny:register_studies", str(COLUMN)))
+    with pytest.raises(ConformanceError, match="there is no file"):
+        check_plugin(plugin("tests.studies.tiny:ONE", "none.yaml"))

@@ -1,0 +1,174 @@
+"""The runner: real processes, killed for real; nothing that was done is done again."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from threading import Event
+
+import pytest
+
+from coterie.core.checkpoint import locked
+from coterie.core.errors import ConfigError, RunFolderError
+from coterie.studies.design import Row, Study
+from coterie.studies.job import check_words
+from tests.studies.support import COLUMN, TINY, column_file, plan_of, runner
+from tests.studies.tiny import ONE, TWO
+
+ROOT = Path(__file__).parents[2]
+TOKENS = 4_000
+"""125 steps, a second or two of training: enough to be stopped in the middle three times."""
+pytestmark = pytest.mark.xdist_group("studies")
+
+
+@pytest.fixture(autouse=True)
+def here(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the jobs' processes find tests.games
+
+
+def command(out: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "coterie", "reproduce", "one", "-p", str(TINY), "--columns", str(COLUMN),
+         "--seeds", "1", "--jobs", "1", "--tokens", str(TOKENS), "--out", str(out), "--json"],
+        text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def training(out: Path, steps: int) -> Path:
+    """The folder of the one training, once it has so many steps behind it."""
+    for _ in range(1200):
+        for metrics in out.glob("jobs/*-train-*/run/metrics.jsonl"):
+            if metrics.read_bytes().count(b"\n") >= steps:
+                return metrics.parents[1]
+        time.sleep(0.02)
+    raise AssertionError("the training never began")
+
+
+def is_free(folder: Path) -> bool:
+    """Whether no process works on the job any more; waits for it."""
+    with locked(folder):
+        return True
+
+
+def rows(folder: Path) -> list[dict[str, object]]:
+    lines = (folder / "run" / "metrics.jsonl").read_text().splitlines()
+    return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
+
+
+def success(out: Path) -> object:
+    return json.loads((out / "table.json").read_text())["columns"]["column"]["rows"][0]["success"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What comes out when nobody disturbs it."""
+    out = tmp_path_factory.mktemp("whole")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(ROOT))
+        process = command(out)
+        _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    return success(out), rows(training(out, 1))
+
+
+def test_what_is_killed_and_stopped_goes_on_to_the_same_end(tmp_path, whole):
+    """kill -9 of the runner, then of the job, then Ctrl-C; then left alone."""
+    process = command(tmp_path)
+    folder = training(tmp_path, 20)
+    process.kill()
+    process.communicate()
+    assert is_free(folder), "no job outlives its runner"
+
+    process = command(tmp_path)
+    training(tmp_path, 40)
+    os.kill(child_of(process.pid), signal.SIGKILL)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert "killed by signal 9" in errors and str(folder / "log.txt") in errors
+    assert "skipped column seed 0: evaluate shared" in errors
+    table = json.loads((tmp_path / "table.json").read_text())
+    assert table["columns"]["column"]["rows"][0]["seeds"][0]["state"] == "failed" and not table["complete"]
+
+    process = command(tmp_path)
+    training(tmp_path, 60)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130 and "the same command goes on from here" in errors
+    assert is_free(folder) and not (folder / "result.json").exists()
+    reached = len(rows(folder))
+    assert f"step-{reached:06d}" in os.listdir(folder / "run" / "checkpoints"), "the last step was saved"
+
+    process = command(tmp_path)
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 0, errors
+    assert (success(tmp_path), rows(folder)) == whole
+    assert len(rows(folder)) > reached
+
+
+def child_of(parent: int) -> int:
+    return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
+
+
+def test_a_failure_stops_nothing_but_what_needs_it(tmp_path):
+    # The environment's own settings are its own to check, so this is found in the job.
+    broken = {"recipe": str(COLUMN.parent / "hand_over.yaml"), "overrides": ["env.tsks=1"]}
+    file = column_file(tmp_path, forms={"shared": broken}, paper={})
+    found = runner(plan_of("two", TWO, file), tmp_path / "out").run()
+    assert sorted(found.states.values()) == ["failed", "failed", "skipped"]
+    errors = list(found.errors.values())
+    assert sum("did you mean 'tasks'?" in error for error in errors) == 2
+    assert sum(error == "needs changed seed 0: train shared" for error in errors) == 1
+    assert all(log.is_file() for log in found.logs.values()) and not found.interrupted
+
+
+def test_an_interrupted_call_starts_nothing_more(tmp_path):
+    event = Event()
+    event.set()
+    found = runner(plan_of("one", ONE), tmp_path, interrupt=event).run()
+    assert found.interrupted and found.states == {}
+
+
+def test_two_calls_in_one_folder_are_refused(tmp_path):
+    with locked(tmp_path), pytest.raises(RunFolderError, match="another process is working"):
+        runner(plan_of("one", ONE), tmp_path).run()
+
+
+def test_a_common_start_must_know_every_word_of_a_form(tmp_path):
+    spec = {
+        "base": str(tmp_path),
+        "recipe": str(COLUMN.parent / "hand_over.yaml"),
+        "overrides": [],
+        "scale": None,
+    }
+    for known in (["a", "b", "c", "d"], None):  # None: its tokenizer is no list of words
+        (tmp_path / "words.json").write_text(json.dumps(known))
+        check_words(spec)
+    (tmp_path / "words.json").write_text(json.dumps(["a", "c"]))
+    with pytest.raises(ConfigError, match="doesn't know the word 'b'"):
+        check_words(spec)
+    check_words({**spec, "base": None})
+
+
+@pytest.mark.long
+@pytest.mark.torch
+def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
+    pytest.importorskip("torch")
+    forms = {"base": "plan_path", "shared": "plan_path", "per_role": "plan_path_per_role"}
+    scales = {"smoke": {"tokens": 300, "tasks": 24, "base": True}}
+    file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
+    rows = (
+        Row(id="per_role", title="", form="per_role", swapped=True),
+        Row(id="shared", title="", form="shared"),
+        Row(id="trained", title="", form="shared", trained=True),
+    )
+    plan = plan_of("bases", Study(summary="", rows=lambda column: rows), file, scale="smoke")
+    found = runner(plan, tmp_path / "out").run()
+    assert set(found.states.values()) == {"done"}, found.errors
+    per_role, shared, _ = (found.results[plan.cells["changed", row.id, 0].evaluation] for row in rows)
+    # Two policies of the same weights: exchanged, and as one, they do the same on every task.
+    assert per_role["changed_per_task"] == per_role["per_task"] == shared["per_task"]

@@ -1,0 +1,146 @@
+"""From studies to jobs: what is shared, what depends on what, what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from coterie.core.errors import ConfigError
+from coterie.studies.at_grpo import TABLE1, TABLE2, TABLE3
+from coterie.studies.cooperation import COOPERATION
+from coterie.studies.planning import priorities
+from coterie.studies.sampling import SAMPLING
+from tests.studies.support import column_file, plan_of
+
+
+def kinds(plan):
+    return sorted((job.kind, job.what) for job in plan.jobs.values())
+
+
+def test_the_rows_of_table_1_are_three_trainings_and_five_evaluations():
+    plan = plan_of("at-grpo-table1", TABLE1)
+    assert kinds(plan) == [
+        ("evaluate", "per_role"), ("evaluate", "shared"), ("evaluate", "single"), ("evaluate", "single_grpo"),
+        ("evaluate", "team"), ("train", "per_role"), ("train", "shared"), ("train", "single"),
+    ]  # fmt: skip
+    cell = plan.cells["column", "per_role", 0]
+    assert plan.jobs[cell.evaluation].needs == cell.trains
+    assert plan.jobs[plan.cells["column", "team", 0].evaluation].needs == ()
+
+
+def test_a_training_ends_at_the_tokens_and_by_nothing_else():
+    plan = plan_of("at-grpo-table1", TABLE1, tokens=777, tasks=5)
+    trains = [job for job in plan.jobs.values() if job.kind == "train"]
+    for job in trains:
+        assert {"schedule.tokens=777", "schedule.steps=null", "schedule.checkpoint_every=10"} <= {
+            *job.overrides
+        }
+    assert {job.tasks for job in plan.jobs.values() if job.kind == "evaluate"} == {5}
+
+
+def test_studies_share_what_is_the_same_and_nothing_else():
+    one, three = plan_of("a", TABLE1), plan_of("b", TABLE3)
+    both = one.jobs.keys() & three.jobs.keys()
+    # The giver alone is the single agent of this column, so its run and evaluation are those of GRPO's row.
+    assert {(one.jobs[id_].kind, one.jobs[id_].what) for id_ in both} == {
+        ("train", "per_role"), ("evaluate", "per_role"), ("evaluate", "single"),
+        ("train", "single"), ("evaluate", "single_grpo"),
+    }  # fmt: skip
+    assert plan_of("b", TABLE3, tokens=9).jobs.keys() & three.jobs.keys() == {
+        three.cells["column", "single", 0].evaluation
+    }, "what was not trained doesn't depend on the budget"
+    seeds = plan_of("b", TABLE3, seeds=2)
+    assert len(seeds.jobs) == 2 * len(three.jobs) and three.jobs.keys() < seeds.jobs.keys()
+
+
+def test_put_together_is_the_team_with_both_runs_of_roles_alone():
+    plan = plan_of("at-grpo-table3", TABLE3)
+    cell = plan.cells["column", "put_together", 0]
+    job = plan.jobs[cell.evaluation]
+    assert {role: plan.jobs[run].what for role, run in job.policies.items()} == {
+        "giver": "alone.giver", "taker": "alone.taker"
+    }  # fmt: skip
+    assert job.run is None and cell.changed and cell.trains == tuple(job.policies.values())
+    swapped = plan.jobs[plan.cells["column", "swapped", 0].evaluation]
+    assert swapped.swap == ("giver", "taker") and plan.jobs[swapped.run].what == "per_role"
+
+
+def test_all_rows_start_from_the_same_weights_where_there_is_a_base(tmp_path):
+    forms = {
+        "base": {"recipe": "plan_path", "overrides": []}, "single": "plan_path", "shared": "plan_path",
+        "per_role": "plan_path_per_role",
+    }  # fmt: skip
+    scales = {name: {"tokens": 100, "tasks": 2} for name in ("cpu", "gpu")}
+    file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
+    plan = plan_of("at-grpo-table1", TABLE1, file, seeds=2)
+    bases = {job.seed: job.id for job in plan.jobs.values() if job.kind == "base"}
+    assert set(bases) == {0, 1}
+    for job in plan.jobs.values():
+        if job.kind == "base":
+            assert "schedule.steps=0" in job.overrides and job.policy == "shared" and not job.merge
+        elif job.recipe == "plan_path_per_role":
+            assert job.base == bases[job.seed]
+            for policy in ("planner", "executor"):
+                assert f"policies.{policy}.model=base-{job.base}" in job.overrides
+                assert f"policies.{policy}.warm_start=null" in job.overrides
+    gpu = plan_of("at-grpo-table1", TABLE1, file, scale="gpu")
+    assert not [job for job in gpu.jobs.values() if job.kind == "base"], (
+        "pretrained weights are a common start"
+    )
+    large = plan_of("at-grpo-table2", TABLE2, file, scale="gpu")
+    for job in large.jobs.values():
+        if job.recipe == "plan_path":
+            assert "policies.shared.model=Qwen/Qwen3-8B" in job.overrides
+
+
+def test_the_longest_chain_goes_first():
+    plan = plan_of("at-grpo-table3", TABLE3)
+    order = priorities(plan.jobs)
+    ranked = sorted(plan.jobs.values(), key=lambda job: -order[job.id])
+    assert ranked[0].kind == "train" and ranked[-1].kind == "evaluate"
+    cell = plan.cells["column", "together", 0]
+    assert order[cell.trains[0]] == 500 + 48 * 20
+
+
+GIVER_ONLY = {
+    "single": "hand_over.yaml", "per_role": "hand_over.yaml", "alone": {"giver": "hand_over.yaml"}
+}  # fmt: skip
+
+
+def with_override(word):
+    return {"scales": {"cpu": {"tokens": 1, "tasks": 1, "overrides": [word]}}}
+
+
+@pytest.mark.parametrize(
+    ("study", "changes", "settings", "told"),
+    [
+        (TABLE2, {}, {}, "8 billion parameters"),
+        (TABLE1, {"forms": {"shared": "hand_over.yaml"}}, {}, r"forms\.single"),
+        (TABLE1, {}, {"scale": "gpu"}, r"no scale 'gpu'"),
+        (SAMPLING, with_override("schedule.stps=1"), {}, "did you mean 'steps'"),
+        (TABLE1, with_override("schedule.stop_after=9"), {}, "ends by the clock"),
+        (COOPERATION, with_override("schedule.evaluate_every=0"), {}, "never evaluates on val"),
+        (TABLE3, {"roles": ["giver"], "swap": None, "paper": {}, "forms": GIVER_ONLY}, {}, "can be swapped"),
+    ],
+)  # fmt: skip
+def test_what_can_not_be_run_is_refused_before_anything_starts(tmp_path, study, changes, settings, told):
+    with pytest.raises(ConfigError, match=told):
+        plan_of("at-grpo-tableN", study, column_file(tmp_path, **changes), **settings)
+
+
+def test_a_base_of_several_policies_is_refused_where_none_is_the_shared_one(tmp_path):
+    forms = {
+        "base": "plan_path_per_role",
+        "single": "plan_path",
+        "shared": "plan_path",
+        "per_role": "plan_path",
+    }
+    file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, paper={})
+    with pytest.raises(ConfigError, match="no policy 'shared'"):
+        plan_of("t", TABLE1, file)
+
+
+def test_a_study_may_be_changed_by_its_reader():
+    plan = plan_of("mine", replace(TABLE1, rows=lambda column: TABLE1.rows(column)[:1]))
+    assert kinds(plan) == [("evaluate", "single")]

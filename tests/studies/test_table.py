@@ -1,0 +1,173 @@
+"""The table, the claims and the curves, from numbers made by hand."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from coterie.core.stats import Interval, wilson
+from coterie.studies import table
+from coterie.studies.at_grpo import TABLE1, TABLE3
+from coterie.studies.cooperation import WINDOW, correlation, fewer_turns, pearson, read, smooth
+from coterie.studies.design import above, at_most_half, order
+from coterie.studies.jobs import Outcome
+from coterie.studies.plot import draw
+from tests.studies.support import plan_of
+
+
+def tasks(solved, of, seed=0):
+    return {f"test-{seed}-{i}": [1.0 if i < solved else 0.0] for i in range(of)}
+
+
+def outcome_of(plan, per_row, tokens=100):
+    """An outcome in which each row and seed has these successes; rows that are not named have failed."""
+    outcome = Outcome()
+    for (_, row, seed), cell in plan.cells.items():
+        for run in cell.trains:
+            outcome.states[run] = "done"
+            outcome.results[run] = {"tokens": tokens, "seconds": 2.0, "versions": {"coterie": "1"}}
+        if row in per_row:
+            outcome.states[cell.evaluation] = "done"
+            values = {"per_task": tasks(9, 9), "changed_per_task": per_row[row][seed]}
+            if not cell.changed:
+                values = {"per_task": per_row[row][seed]}
+            outcome.results[cell.evaluation] = {**values, "seconds": 1.0, "versions": {"coterie": "1"}}
+        else:
+            outcome.states[cell.evaluation], outcome.errors[cell.evaluation] = "failed", "it broke"
+    return outcome
+
+
+def collected(plan, outcome):
+    return table.collect(plan, outcome, {id_: Path("jobs") / id_ for id_ in plan.jobs})
+
+
+def test_success_is_pooled_over_the_tasks_of_all_seeds():
+    plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
+    rows = {row: [tasks(2, 8), tasks(6, 8, seed=1)] for row in ("single", "single_grpo", "team", "shared")}
+    rows["per_role"] = [tasks(8, 8), tasks(8, 8)]  # the same ids in both seeds: other tasks all the same
+    found = {row["id"]: row for row in collected(plan, outcome_of(plan, rows))["columns"]["column"]["rows"]}
+    assert found["team"]["success"]["mean"] == 0.5 and found["team"]["success"]["n"] == 16
+    assert [one["success"]["mean"] for one in found["team"]["seeds"]] == [0.25, 0.75]
+    low, high = wilson(1.0, 16)
+    assert found["per_role"]["success"]["ci95"] == [pytest.approx(low), pytest.approx(high)]
+    assert (found["team"]["tokens"], found["shared"]["tokens"]) == (0, 100)
+    assert (found["shared"]["paper"], found["team"]["paper"]) == (96, None)
+
+
+def test_the_changed_team_is_the_one_that_swapped_and_put_together_are_about():
+    plan = plan_of("at-grpo-table3", TABLE3)
+    rows = {row.id: [tasks(1, 16)] for row in plan.rows["column"]}
+    rows |= {"together": [tasks(16, 16)], "put_together": [tasks(6, 16)], "swapped": [tasks(8, 16)]}
+    column = collected(plan, outcome_of(plan, rows))["columns"]["column"]
+    found = {row["id"]: row for row in column["rows"]}
+    assert found["swapped"]["success"]["mean"] == 0.5 and found["put_together"]["success"]["mean"] == 0.375
+    assert found["put_together"]["tokens"] == 200, "two runs went into it"
+    first, second = column["claims"]
+    assert first["seeds"][0]["holds"] is True and second["seeds"][0]["holds"] is True
+    paired = second["seeds"][0]["numbers"]["paired_difference"]
+    assert paired["mean"] == -0.5 and paired["n"] == 16
+
+
+def test_gaps_are_shown_and_nothing_is_claimed_of_them():
+    plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
+    outcome = outcome_of(plan, {"team": [tasks(1, 16), tasks(1, 16)]})
+    found = collected(plan, outcome)
+    text = table.markdown(found, plan)
+    assert "| Team + AT-GRPO, shared policy | failed | failed; failed | 100 | 96 |" in text
+    assert "| Single agent | failed | failed; failed | 0 | 5 |" in text
+    assert "(disjoint 95 % intervals) | – | – |" in text
+    json.dumps(found, allow_nan=False)
+
+
+def test_the_csv_has_every_seed_and_all_of_them():
+    plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
+    found = collected(plan, outcome_of(plan, {"team": [tasks(4, 8), tasks(8, 8)]}))
+    lines = list(csv.DictReader(io.StringIO(table.as_csv(found))))
+    assert len(lines) == 5 * 3
+    team = [line for line in lines if line["row"] == "team"]
+    assert [line["seed"] for line in team] == ["all", "0", "1"]
+    assert [float(line["success"]) for line in team] == [0.75, 0.5, 1.0]
+    assert {line["state"] for line in lines if line["row"] == "single"} == {"failed"}
+
+
+def test_a_picture_is_drawn_with_gaps_and_without(tmp_path):
+    pytest.importorskip("matplotlib")
+    plan = plan_of("at-grpo-table1", TABLE1)
+    for rows in ({}, {row.id: [tasks(3, 8)] for row in plan.rows["column"]}):
+        file = draw(tmp_path / "plot.png", collected(plan, outcome_of(plan, rows)), plan)
+        assert file.read_bytes()[:4] == b"\x89PNG"
+
+
+@pytest.mark.parametrize(
+    ("claim", "a", "b", "holds", "told"),
+    [
+        (above, (0.9, 0.8, 1.0), (0.5, 0.4, 0.6), True, ">"),
+        (above, (0.7, 0.6, 0.8), (0.5, 0.4, 0.6), False, "~"),
+        (above, (0.1, 0.0, 0.2), (0.5, 0.4, 0.6), False, "<"),
+        (at_most_half, (0.4, 0.3, 0.5), (0.8, 0.7, 0.9), True, "<"),
+        (at_most_half, (0.41, 0.3, 0.5), (0.8, 0.7, 0.9), False, "<"),
+        (at_most_half, (0.0, 0.0, 0.1), (0.0, 0.0, 0.1), False, "~"),
+        (order, (0.4, 0.3, 0.5), (0.8, 0.7, 0.9), None, "<"),
+        (order, (0.4, 0.3, 0.5), (0.5, 0.4, 0.6), None, "~"),
+    ],
+)
+def test_claims(claim, a, b, holds, told):
+    found = claim("a", "b", "so it is").check(Interval(*a, n=10), Interval(*b, n=10))
+    assert (found.holds, found.told) == (holds, told)
+    assert found.numbers["a"]["mean"] == a[0] and found.numbers["b"]["ci95"] == list(b[1:])
+
+
+# ------------------------------------------------------------------------------------------------ cooperation
+
+
+def test_rewards_that_rise_together_are_correlated_and_opposed_ones_against():
+    rising = [0.1 * i for i in range(20)]
+    assert pearson(rising, [2 * v + 1 for v in rising]) == pytest.approx(1)
+    assert pearson(rising, [-v for v in rising]) == pytest.approx(-1)
+    assert pearson([1, 2, 3, 4], [1, 3, 2, 4]) == pytest.approx(0.8), "by hand: 4 / 5"
+    assert pearson(rising, [1.0] * 20) is None and pearson([1, 2], [1, 2]) is None
+
+
+def test_steps_in_which_a_role_has_no_reward_are_left_out_of_both():
+    rewards = {"a": [1.0, 2.0, None, 3.0, 4.0], "b": [1.0, 3.0, 99.0, 2.0, 4.0]}
+    found = correlation("a", "b", rewards)
+    assert found["steps"] == 4 and found["raw"] == pytest.approx(0.8)
+
+
+def test_smoothing_is_a_centred_mean_and_keeps_the_length():
+    values = [0.0] * 10 + [9.0] + [0.0] * 10
+    found = smooth(values)
+    assert len(found) == 21 and found[10] == pytest.approx(9 / WINDOW) and found[10 - WINDOW // 2 - 1] == 0
+    assert smooth([1.0, 3.0], window=3) == [2.0, 2.0]
+
+
+def test_turns_fall_from_the_first_third_to_the_last():
+    assert fewer_turns([3.0, 2.9, 2.5, None, 2.0, 1.5, 1.0])["holds"] is True
+    assert fewer_turns([1.0, 1.0, 1.0])["holds"] is False
+    assert fewer_turns([None, 2.0])["holds"] is None
+
+
+def test_curves_are_read_from_a_runs_metrics(tmp_path):
+    rows = [
+        {"step": 1, "tokens/generated": 10.0, "reward/a": 0.0, "reward/b": 1.0},
+        {"step": 2, "tokens/generated": 20.0, "reward/a": 1.0, "reward/b": None, "eval/success": 0.5,
+         "eval/turns_to_success": 3.0},
+        {"step": 3, "tokens/generated": 5.0, "reward/a": 2.0, "reward/b": 2.0, "eval/success": 0.0,
+         "eval/turns_to_success": None},
+    ]  # fmt: skip
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    found = read(tmp_path)
+    assert found["tokens"] == [10.0, 30.0, 35.0] and found["rewards"]["b"] == [1.0, None, 2.0]
+    assert found["val"] == {
+        "steps": [2, 3],
+        "tokens": [30.0, 35.0],
+        "turns": [3.0, None],
+        "success": [0.5, 0.0],
+    }
+    assert found["correlations"][0]["steps"] == 2 and found["correlations"][0]["raw"] is None
+    assert not math.isnan(found["val"]["success"][1])
