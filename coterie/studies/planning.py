@@ -19,6 +19,8 @@ from coterie.studies.design import Row, Study
 
 CHECKPOINT_EVERY = 10
 """Steps, where a recipe keeps no checkpoints on the way: a killed run has to go on from somewhere."""
+BASE_SEED = 0
+"""Of the weights that all rows and seeds start from: they stand for a pretrained model, and that is one."""
 EVALUATION_COST, BASE_COST = 20, 50_000
 """In generated tokens, a task of an evaluation and a common start: roughly, to order the jobs by."""
 
@@ -103,13 +105,14 @@ def plan(
     *,
     scale: str,
     seeds: int,
+    first_seed: int = 0,
     tokens: int | None = None,
     tasks: int | None = None,
 ) -> Plan:
     """Everything, resolved and checked, before the first process starts.
 
     Args:
-        seeds: how many, from 0.
+        seeds: how many, from `first_seed`.
         tokens, tasks: in place of the columns' budgets.
 
     Raises:
@@ -127,7 +130,7 @@ def plan(
     for column in columns:
         budget = column.scale(scale)
         budgets[column.name] = (tokens or budget.tokens, tasks or budget.tasks)
-        for seed in range(seeds):
+        for seed in range(first_seed, first_seed + seeds):
             maker = _Maker(study, column, scale, seed, *budgets[column.name], jobs, tables)
             for row in rows[column.name]:
                 cells[column.name, row.id, seed] = maker.cell(row)
@@ -135,7 +138,7 @@ def plan(
         name=name,
         study=study,
         scale=scale,
-        seeds=tuple(range(seeds)),
+        seeds=tuple(range(first_seed, first_seed + seeds)),
         columns=tuple(columns),
         budgets=budgets,
         rows=rows,
@@ -188,7 +191,9 @@ class _Maker:
         return Cell(job, bool(swap or parts), tuple(filter(None, (run, *parts.values()))))
 
     def train(self, form: str) -> str:
-        budget = [f"schedule.tokens={self.tokens}", "schedule.steps=null", "schedule.epochs=null"]
+        # Roles that are trained alone share the budget: put together, they have cost what a team costs.
+        tokens = self.tokens // len(self.column.roles) if form.startswith(f"{ALONE}.") else self.tokens
+        budget = [f"schedule.tokens={tokens}", "schedule.steps=null", "schedule.epochs=null"]
         if not self._table(form)["schedule"]["checkpoint_every"]:
             budget.append(f"schedule.checkpoint_every={CHECKPOINT_EVERY}")
         start, resolved = self._resolve(form, budget)
@@ -202,12 +207,12 @@ class _Maker:
         analysis = self.study.analysis
         if analysis is not None and form == self._form_of(analysis.row):
             analysis.needs(resolved.table, form)
-        return self._add({"config": resolved.digest()}, kind="train", what=form, tokens=self.tokens, **start)
+        return self._add({"config": resolved.digest()}, kind="train", what=form, tokens=tokens, **start)
 
     def base(self) -> str:
         """The job that makes the weights that all rows start from."""
-        overrides = ["schedule.steps=0", "schedule.epochs=null", "schedule.tokens=1"]
-        recipe, scale, words, resolved = resolve(self.column, BASE, self.scale, [*overrides, *self._always()])
+        overrides = ["schedule.steps=0", "schedule.epochs=null", "schedule.tokens=1", f"seed={BASE_SEED}"]
+        recipe, scale, words, resolved = resolve(self.column, BASE, self.scale, overrides)
         policies = resolved.config.policies
         policy = "shared" if "shared" in policies else next(iter(policies))
         if policy != "shared" and len(policies) > 1:
@@ -220,6 +225,7 @@ class _Maker:
         return self._add(
             {"config": resolved.digest(), "policy": policy},
             kind="base",
+            seed=BASE_SEED,
             what="",
             recipe=recipe,
             scale=scale,
@@ -274,7 +280,7 @@ class _Maker:
     def _add(self, decides: Mapping[str, Any], **settings: Any) -> str:
         identity = json.dumps([settings["kind"], decides], sort_keys=True)
         id_ = hashlib.sha256(identity.encode()).hexdigest()[:12]
-        job = Job(id=id_, column=self.column.name, seed=self.seed, **settings)
+        job = Job(id=id_, column=self.column.name, **{"seed": self.seed, **settings})
         return self.jobs.setdefault(id_, job).id
 
 

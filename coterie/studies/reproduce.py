@@ -82,6 +82,7 @@ def prepare(
     *,
     scale: str = "cpu",
     seeds: int = 3,
+    first_seed: int = 0,
     columns: Sequence[str] | None = None,
     tokens: int | None = None,
     tasks: int | None = None,
@@ -93,9 +94,11 @@ def prepare(
     """
     study = load_study(name)
     if scale in study.refused:  # before columns are complained about
-        return plan(name, study, (), scale=scale, seeds=seeds)
+        return plan(name, study, (), scale=scale, seeds=seeds, first_seed=first_seed)
     chosen = columns_of(study, columns, scale)
-    return plan(name, study, chosen, scale=scale, seeds=seeds, tokens=tokens, tasks=tasks)
+    return plan(
+        name, study, chosen, scale=scale, seeds=seeds, first_seed=first_seed, tokens=tokens, tasks=tasks
+    )
 
 
 def reproduce(

@@ -33,9 +33,8 @@ QUIET_SECONDS = 30.0
     show_default=True,
     help="Budgets and model sizes of the columns.",
 )
-@click.option(
-    "--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many, counted from 0."
-)
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
+@click.option("--first-seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
@@ -65,6 +64,7 @@ def command(
     name: str | None,
     scale: str,
     seeds: int,
+    first_seed: int,
     jobs: int,
     columns: str | None,
     out: Path | None,
@@ -89,7 +89,9 @@ def command(
     from coterie.studies.reproduce import prepare, reproduce
 
     names = [word.strip() for word in columns.split(",") if word.strip()] if columns else None
-    prepared = prepare(name, scale=scale, seeds=seeds, columns=names, tokens=tokens, tasks=tasks)
+    prepared = prepare(
+        name, scale=scale, seeds=seeds, first_seed=first_seed, columns=names, tokens=tokens, tasks=tasks
+    )
     folder = out if out is not None else Path("runs") / f"reproduce-{name}"
     files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
     with interruptible() as interrupt, _watcher() as watcher:
