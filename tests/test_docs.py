@@ -13,10 +13,10 @@ import pytest
 
 import coterie.testing
 from coterie.core import hookspecs
-from coterie.core.compose import PROTOCOL
 from coterie.core.config import MAPS, TABLES
 from coterie.core.plugins import GROUP
-from coterie.core.protocols import KINDS
+from coterie.core.registry import KINDS
+from coterie.core.workshop import PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "writing_plugins.md"

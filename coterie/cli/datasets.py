@@ -14,6 +14,7 @@ import click
 from coterie.cli.show import table
 from coterie.core import datasets
 from coterie.core.compose import compose
+from coterie.core.curriculum import KEY as CURRICULUM, taken
 from coterie.core.datasets import MANIFEST, SPLITS, Record, Row
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import plugins
@@ -96,8 +97,14 @@ def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:
         return None
     files = {split: folder / about["file"] for split, about in manifest["splits"].items()}
     # The environment took a `data` of the top level too; another table for nobody would be refused.
-    env = {**table["env"], "data": data_table(files)}
+    env = {**taken(table["env"])[1], "data": data_table(files)}
     return compose(load({**table, "env": env, "data": None}))
+
+
+def to_paste(run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+    """What a recipe needs in order to play these files; the levels of a curriculum are tasks of their own."""
+    levels = {CURRICULUM: None} if run.curriculum is not None else {}
+    return {"env": {"data": data_table(files), **levels}}
 
 
 def data_table(files: Mapping[str, Path]) -> dict[str, str]:

@@ -10,11 +10,12 @@ import click
 
 from coterie.cli.datasets import ending_of, read_rows, split_files, task_sources
 from coterie.cli.show import table
+from coterie.core.curriculum import trained_on
 from coterie.core.datasets import MANIFEST, Row, content, read_manifest
 from coterie.core.digest import digest
 from coterie.core.errors import UserError
 from coterie.core.leaks import Leaks, Shared
-from coterie.core.protocols import TaskSource
+from coterie.core.protocols import Environment, TaskSource
 from coterie.core.run import Run
 from coterie.core.types import Task
 
@@ -31,20 +32,28 @@ class Scope(NamedTuple):
 
 
 def task_marks(run: Run, most: int | None) -> tuple[Marks, Scope]:
-    """The fingerprints of an environment's tasks, of the first `most` of each split."""
+    """The fingerprints of an environment's tasks, of the first `most` of each split.
+
+    Under a curriculum the train tasks are those that training plays: of each level, the first `most`.
+    """
     sources, notes = task_sources(run)
+    parts = {split: [(run.environment, tasks)] for split, tasks in sources.items()}
+    if run.curriculum is not None:
+        parts["train"] = trained_on(run.environment, run.curriculum, run.config.seed)
+        notes.append(f"the train tasks are those of the {len(parts['train'])} levels of env.curriculum")
+    kind = str(run.config.env["type"])
     if not hasattr(run.environment, "fingerprints"):
-        kind = run.config.env["type"]
         notes.append(f"the environment '{kind}' gives no fingerprints: a digest of each payload is compared")
 
-    def of(tasks: TaskSource) -> Iterator[tuple[str, dict[str, str]]]:
-        for index in range(min(len(tasks), most or len(tasks))):
-            task = tasks[index]
-            yield task.id, _fingerprints(run, task)
+    def of(part: Sequence[tuple[Environment, TaskSource]]) -> Iterator[tuple[str, dict[str, str]]]:
+        for environment, tasks in part:
+            for index in range(min(len(tasks), most or len(tasks))):
+                task = tasks[index]
+                yield task.id, _fingerprints(environment, task, kind)
 
     return (
-        {split: of(tasks) for split, tasks in sources.items()},
-        Scope({split: len(tasks) for split, tasks in sources.items()}, notes),
+        {split: of(part) for split, part in parts.items()},
+        Scope({split: sum(len(tasks) for _, tasks in part) for split, part in parts.items()}, notes),
     )
 
 
@@ -83,20 +92,20 @@ def _named(names: Sequence[str]) -> dict[str, Path]:
     return short if len(short) == len(paths) else {str(path): path for path in paths}
 
 
-def _fingerprints(run: Run, task: Task) -> dict[str, str]:
+def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, str]:
     """What no two splits may share; of an environment that doesn't say, a digest of payload and answer.
 
     Raises:
         UserError: it doesn't say, and the payload can't be digested.
     """
-    own = getattr(run.environment, "fingerprints", None)
+    own = getattr(environment, "fingerprints", None)
     if own is not None:
         return dict(own(task))
     try:
         return {"payload": digest((task.payload, task.answer))}
     except TypeError as error:
         raise UserError(
-            f"the tasks of the environment '{run.config.env['type']}' can't be compared",
+            f"the tasks of the environment '{kind}' can't be compared",
             why=str(error),
             mend="give the environment a fingerprints(task)",
         ) from error

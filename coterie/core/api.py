@@ -94,12 +94,23 @@ def train(
     run = compose(resolved)
     run.progress, run.interrupt = progress, interrupt
     warn_of_size(run)
+    _warn_untrained(run)
     # What is wrong with the schedule or the tasks is said before a folder is made.
     _ = run.end, run.order
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run.folder.claimed():
         run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
         return asyncio.run(_train(run, resume is not None))
+
+
+def _warn_untrained(run: Run) -> None:
+    """Say that a run only plays: each of its rows is of the same weights."""
+    if not any(run.team.trainable.values()):
+        log.warning(
+            "nothing is trained: every policy has train: none; the run plays and writes down what it played "
+            "(`coterie eval %s` tells how well the team does)",
+            run.resolved.name,
+        )
 
 
 async def _train(run: Run, resuming: bool) -> TrainResult:

@@ -162,6 +162,15 @@ def tree_success(tree: Tree) -> float | None:
     return math.fsum(s * v for s, v in found) / math.fsum(s for s, _ in found) if found else None
 
 
+def trained_on(
+    environment: Environment, curriculum: Curriculum | None, seed: int
+) -> list[tuple[Environment, TaskSource]]:
+    """What training plays: the environment's train tasks, or in their place those of each level."""
+    if curriculum is None:
+        return [(environment, environment.tasks("train", seed))]
+    return [(level.environment, level.tasks(seed)) for level in curriculum.levels]
+
+
 def taken(env: Table) -> tuple[Any, Table]:
     """(the table of the curriculum or None, the rest of the table `env`)."""
     return env.get(KEY), {key: value for key, value in env.items() if key != KEY}
@@ -192,7 +201,7 @@ def make_curriculum(
         )
     # What the target is composed of (a sandbox, records) serves its levels too.
     own = getattr(target, "config", None)
-    shared = {name: getattr(own, name, None) or env[name] for name in composed_fields(model) if name in env}
+    shared = {name: getattr(own, name, env[name]) for name in composed_fields(model) if name in env}
     base = {**env, **shared}
     levels: list[Level] = []
     for index, value in enumerate(config.values):

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from coterie.core.checkpoint import write_atomic
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.protocols import Split
 
@@ -56,13 +57,15 @@ def _require(row: Row, key: str) -> None:
         raise DataError(row.file, row.line, key, "there is no such field", mend=f"its fields: {fields}")
 
 
-def place(text: str) -> float:
-    """Hash of a content as a number in [0, 1).
+def split_of(text: str, val_share: float, test_share: float) -> Split:
+    """The split of a content, by its hash.
 
-    The data sources split one body of records by the same number, so that what `prepare` writes is what
+    The data sources split one body of records by the same rule, so that what `prepare` writes is what
     `data: {path: ...}` plays.
     """
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "little") / 2.0**48
+    hashed = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=6).digest()
+    place = int.from_bytes(hashed, "little") / 2.0**48
+    return "val" if place < val_share else "test" if place < val_share + test_share else "train"
 
 
 # --------------------------------------------------------------------------------------- splits by content
@@ -143,7 +146,7 @@ def prepare(body: Sequence[Row], cut: Cut, own: Mapping[str, Sequence[Row]] | No
         kept = _limited(records, cut.limit)
         found.over_limit += len(records) - len(kept)
         for text, record in kept:
-            goes = name if name != "train" else _split(place(text), cut)
+            goes = name if name != "train" else split_of(text, cut.val_share, cut.test_share)
             found.splits.setdefault(goes, []).append(record)
     _check_splits(found, cut, own)
     found.splits = {name: found.splits[name] for name in SPLITS if name in found.splits}
@@ -174,11 +177,6 @@ def _limited(records: Mapping[str, Record], limit: int | None) -> list[tuple[str
         return hashlib.blake2b(item[0].encode(), digest_size=8, person=b"order").digest(), item[0]
 
     return sorted(records.items(), key=order)[:limit]
-
-
-def _split(where: float, cut: Cut) -> Split:
-    val, test = cut.val_share, cut.test_share
-    return "val" if where < val else "test" if where < val + test else "train"
 
 
 def _check_splits(found: Prepared, cut: Cut, own: Mapping[str, Any]) -> None:
@@ -291,9 +289,7 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, t
         for split, (path, count) in files.items()
     }
     manifest = {**facts, "splits": splits}
-    (folder / MANIFEST).write_text(
-        json.dumps(manifest, indent=2, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    write_atomic(folder / MANIFEST, json.dumps(manifest, indent=2, ensure_ascii=False) + "\n")
     return manifest
 
 

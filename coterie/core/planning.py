@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from coterie.core.config import RunConfig
+from coterie.core.curriculum import trained_on
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Codec, Environment, Plan, TaskSource, Team
 from coterie.core.types import Key
@@ -261,11 +262,9 @@ def decides_stages(run: Run) -> bool:
 def _played(run: Run) -> list[tuple[Environment, TaskSource]]:
     """What a run plays: its environment, and the levels of a curriculum, with their train tasks."""
     seed = run.config.seed
-    levels = run.curriculum.levels if run.curriculum is not None else ()
-    return [
-        (run.environment, run.environment.tasks("train", seed)),
-        *((level.environment, level.tasks(seed)) for level in levels),
-    ]
+    target = trained_on(run.environment, None, seed)
+    levels = trained_on(run.environment, run.curriculum, seed) if run.curriculum is not None else []
+    return [*target, *levels]
 
 
 def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TASKS) -> dict[str, int]:

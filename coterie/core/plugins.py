@@ -25,8 +25,7 @@ import pluggy
 from coterie.core import hookspecs
 from coterie.core.config import PluginConfig
 from coterie.core.errors import PluginError, UserError, did_you_mean
-from coterie.core.protocols import KINDS
-from coterie.core.registry import Registry
+from coterie.core.registry import KINDS, Registry
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")

@@ -57,29 +57,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 R = TypeVar("R")
 
-KINDS: tuple[str, ...] = (
-    "environment",
-    "role",
-    "reward",
-    "estimator",
-    "loss",
-    "transition",
-    "sampler",
-    "engine",
-    "trainer",
-    "executor",
-    "sandbox",
-    "tool",
-    "chat",
-    "data",
-    "tracker",
-    "recipe",
-    "column",
-    "study",
-    "command",
-)
-"""Every kind of plugin; each has a hook `register_<kind>s`."""
-
 Split = Literal["train", "val", "test"]
 ComponentKind = Literal["increment", "level", "counterfactual"]
 """A gain; the value of a state; or what a proposal would have earned on a fork. Returns that sum over turns

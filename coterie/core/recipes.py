@@ -1,8 +1,9 @@
 """How recipes, scales and overrides become one configuration, each value with where it came from.
 
-Layers, later over earlier: the recipes that a recipe `extends`, the recipe, its `scales.<scale>` block, the
-overrides. Tables are merged key by key, except that a table whose `type` changes is replaced: the settings of
-one plugin mean nothing to another. `null` removes an entry of a table by name (a role, a policy, a reward).
+Layers, later over earlier: the recipes that a recipe `extends`, the recipe, its `scales.<scale>` block, its
+`every_scale` block (what it says at whichever scale, and without one), the overrides. Tables are merged key
+by key, except that a table whose `type` changes is replaced: the settings of one plugin mean nothing to
+another. `null` removes an entry of a table by name (a role, a policy, a reward).
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ Table = dict[str, Any]
 COMPONENTS = frozenset(TABLES)
 TEAM_KEYS = tuple(SeatConfig.model_fields)
 """Keys of a role's table that are the team's, not the plugin's."""
+EVERY_SCALE = "every_scale"
+"""Key of a recipe's block that stands above its scales."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,9 @@ def load(
         path, origin, name = locate(source)
         _extend(merged, read_yaml(path), origin, path, ())
     scales = merged.table.pop("scales", {})
+    above = merged.table.pop(EVERY_SCALE, None) or {}
+    if not isinstance(above, Mapping):
+        raise ConfigError("every_scale holds no table", path=EVERY_SCALE, why=f"got {above!r}")
     name = str(merged.table.pop("name", name))
     if scale is not None:
         if scale not in scales:
@@ -94,6 +100,7 @@ def load(
                 f"{name} has no scale '{scale}'", path="--scale", mend=did_you_mean(scale, scales)
             )
         merged.add(scales[scale] or {}, f"scale {scale}")
+    merged.add(above, EVERY_SCALE)
     # A change of type replaces its table, so it goes before the keys that are meant for the new one.
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
         merged.add(parse_override(override), "override")

@@ -12,7 +12,32 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import MissingExtra, PluginError, did_you_mean
-from coterie.core.protocols import KINDS
+
+KINDS: tuple[str, ...] = (
+    "environment",
+    "role",
+    "reward",
+    "estimator",
+    "loss",
+    "transition",
+    "sampler",
+    "engine",
+    "trainer",
+    "executor",
+    "sandbox",
+    "tool",
+    "chat",
+    "data",
+    "tracker",
+    "recipe",
+    "column",
+    "study",
+    "command",
+)
+"""Every kind of plugin; each has a hook `register_<kind>s`."""
+
+FILES = ("recipe", "column")
+"""Kinds whose target names a file, not an object."""
 
 EXTRA_OF: dict[str, str] = {
     "torch": "torch",
@@ -34,10 +59,6 @@ EXTRA_OF: dict[str, str] = {
     "wandb": "wandb",
 }
 """Which extra brings an optional package."""
-
-
-FILES = ("recipe", "column")
-"""Kinds whose target names a file, not an object."""
 
 
 @dataclass(frozen=True, slots=True)

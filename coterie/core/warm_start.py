@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from coterie.core.curriculum import trained_on
 from coterie.core.draws import generator, seed64
 from coterie.core.errors import ConfigError, PolicyFault
-from coterie.core.protocols import Demonstration, Environment, StepContext, TaskSource
+from coterie.core.protocols import Demonstration, StepContext
 from coterie.core.types import Action, Briefing, Key
 
 if TYPE_CHECKING:
@@ -61,52 +61,35 @@ async def warm_start(run: Run) -> None:
         log.info("warm start of %s: loss %.3f", ", ".join(group), metrics.get("loss", float("nan")))
 
 
-@dataclass(frozen=True, slots=True)
-class _Level:
-    """Whose games are played."""
-
-    environment: Environment
-    tasks: TaskSource
-    key: str = ""
-    """In the key of its draws."""
-
-
 class Oracle:
-    """Plays train tasks, those of every level alike, by the oracle and yields what each role would have
-    written."""
+    """Plays train tasks by the oracle, as many of each level of a curriculum, and yields what each role would
+    have written."""
 
     def __init__(self, run: Run, policies: Sequence[str], noise: float) -> None:
         self._run, self._noise = run, noise
         self._roles = [
             role for stage in run.team.order for role in stage if run.team.policies[role] in policies
         ]
-        seed = run.config.seed
-        if run.curriculum is None:
-            self._levels = [_Level(run.environment, run.environment.tasks("train", seed))]
-        else:
-            self._levels = [
-                _Level(level.environment, level.tasks(seed), f" {level.suffix}")
-                for level in run.curriculum.levels
-            ]
+        self._played = trained_on(run.environment, run.curriculum, run.config.seed)
 
     def batch(self, step: int, count: int) -> list[Demonstration]:
         """`count` demonstrations, shared equally by the roles. Runs in the trainer's thread."""
         return asyncio.run(self._batch(step, count))
 
     async def _batch(self, step: int, count: int) -> list[Demonstration]:
-        found, parts = [], len(self._levels)
-        for index, level in enumerate(self._levels):
-            # Which levels have one more, where they don't divide evenly, changes from step to step.
-            found += await self._part(step, level, (count + (index + step) % parts) // parts)
+        found, parts = [], len(self._played)
+        for part in range(parts):
+            # Which ones have one more, where they don't divide evenly, changes from step to step.
+            found += await self._part(step, part, (count + (part + step) % parts) // parts)
         return found
 
-    async def _part(self, step: int, level: _Level, count: int) -> list[Demonstration]:
-        """One level's demonstrations."""
+    async def _part(self, step: int, part: int, count: int) -> list[Demonstration]:
+        """Those of the environment, or of one level."""
         share = -(-count // len(self._roles))
         found: dict[str, list[Demonstration]] = {role: [] for role in self._roles}
         game = 0
         while any(len(rows) < share for rows in found.values()):
-            for role, row in await self._game(step, level, game):
+            for role, row in await self._game(step, part, game):
                 if role in found and len(found[role]) < share:
                     found[role].append(row)
             game += 1
@@ -118,10 +101,11 @@ class Oracle:
                 )
         return [row for rows in found.values() for row in rows][:count]
 
-    async def _game(self, step: int, level: _Level, game: int) -> list[tuple[str, Demonstration]]:
-        run, env = self._run, level.environment
-        rng = generator(run.config.seed, f"warm start {step}", f"game {game}{level.key}")
-        task = level.tasks[int(rng.integers(len(level.tasks)))]
+    async def _game(self, step: int, part: int, game: int) -> list[tuple[str, Demonstration]]:
+        run, (env, tasks) = self._run, self._played[part]
+        level = f" level {part}" if part else ""
+        rng = generator(run.config.seed, f"warm start {step}", f"game {game}{level}")
+        task = tasks[int(rng.integers(len(tasks)))]
         state = env.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
         found: list[tuple[str, Demonstration]] = []
         turn = stage = 0

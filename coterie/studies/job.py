@@ -44,28 +44,12 @@ def main(arguments: list[str]) -> int:
     if "--with-parent" in arguments:
         threading.Thread(target=_watch, args=(interrupt, spec["kind"]), daemon=True).start()
     folder = file.parent
-    for plugin in spec["plugins"]:
-        plugins().load_file(Path(plugin))
     with locked(folder):  # a job that outlived its runner for a moment still holds it
         if (folder / "result.json").is_file():
             return 0
         (folder / "error.json").unlink(missing_ok=True)
         try:
-            begin = time.perf_counter()
-            found = WORK[spec["kind"]](spec, folder, interrupt)
-            if found is None:
-                return INTERRUPTED
-            told = {
-                "id": spec["id"],
-                "kind": spec["kind"],
-                "label": spec["label"],
-                "command": spec["command"],
-                "seconds": time.perf_counter() - begin,
-                "versions": versions(),
-                **found,
-            }
-            write_atomic(folder / "result.json", to_json(told) + "\n")
-            return 0
+            result = _work(spec, folder, interrupt)
         except Exception as error:
             # A user's error says all that is to be said; anything else is a bug, whose place matters.
             if not isinstance(error, UserError):
@@ -74,6 +58,29 @@ def main(arguments: list[str]) -> int:
             print(f"Error: {said}", file=sys.stderr)
             write_atomic(folder / "error.json", json.dumps({"error": said}) + "\n")
             return 1
+        if result is None:
+            return INTERRUPTED
+        write_atomic(folder / "result.json", to_json(result) + "\n")
+        return 0
+
+
+def _work(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
+    """The result; None: interrupted."""
+    begin = time.perf_counter()
+    for plugin in spec["plugins"]:
+        plugins().load_file(Path(plugin))
+    found = WORK[spec["kind"]](spec, folder, interrupt)
+    if found is None:
+        return None
+    return {
+        "id": spec["id"],
+        "kind": spec["kind"],
+        "label": spec["label"],
+        "command": spec["command"],
+        "seconds": time.perf_counter() - begin,
+        "versions": versions(),
+        **found,
+    }
 
 
 def _watch(interrupt: threading.Event, kind: str) -> None:

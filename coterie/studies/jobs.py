@@ -24,6 +24,7 @@ from typing import Any, Literal, Protocol
 
 from coterie.core.checkpoint import locked, write_atomic
 from coterie.core.errors import RunFolderError
+from coterie.core.recipes import read_yaml, to_yaml
 from coterie.studies.planning import Job, Plan, priorities
 
 State = Literal["done", "failed", "skipped", "interrupted"]
@@ -59,6 +60,8 @@ class Outcome:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
     """Of failed jobs, and why others were skipped."""
+    commands: dict[str, str] = field(default_factory=dict)
+    """Of all jobs: the same by hand, from the folder in which the command was given."""
     logs: dict[str, Path] = field(default_factory=dict)
     reused: set[str] = field(default_factory=set)
     """Done before this call."""
@@ -111,6 +114,10 @@ class Runner:
                     mend="wait for it or stop it, or choose another folder with --out",
                 )
             self._find_done()
+            self._follow_move()
+            self.outcome.commands = {
+                id_: command(self._spec(job), self.folder(id_)) for id_, job in self.plan.jobs.items()
+            }
             try:
                 while self._step():
                     time.sleep(POLL)
@@ -136,6 +143,18 @@ class Runner:
         for id_ in self.plan.jobs:
             if self._collect(id_):
                 self.outcome.reused.add(id_)
+
+    def _follow_move(self) -> None:
+        """Runs name the folder of their common start: where `out` was moved, tell them the new one."""
+        for id_, job in self.plan.jobs.items():
+            file = self.folder(id_) / "run" / "config.yaml"
+            if job.base is None or not file.is_file():
+                continue
+            weights, table = str(self.folder(job.base) / "base"), read_yaml(file)
+            if any(policy["model"] != weights for policy in table["policies"].values()):
+                for policy in table["policies"].values():
+                    policy["model"] = weights
+                write_atomic(file, to_yaml(table))
 
     def _collect(self, id_: str) -> bool:
         path = self.folder(id_) / "result.json"
@@ -187,9 +206,15 @@ class Runner:
     def _start(self, job: Job) -> None:
         folder = self.folder(job.id)
         folder.mkdir(exist_ok=True)
-        write_atomic(folder / "job.json", json.dumps(self._spec(job), indent=1) + "\n")
+        spec = {**self._spec(job), "command": self.outcome.commands[job.id]}
+        write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
+        (folder / "error.json").unlink(missing_ok=True)  # an earlier call's
+        self._children.append(_Child(job, self._launch(folder), folder))
+        self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
+
+    def _launch(self, folder: Path) -> subprocess.Popen[bytes]:
         with open(folder / "log.txt", "ab") as log:
-            process = subprocess.Popen(
+            return subprocess.Popen(
                 [sys.executable, "-m", "coterie.studies.job", str(folder / "job.json"), "--with-parent"],
                 stdin=subprocess.PIPE,  # its end tells the job that we are gone
                 stdout=log,
@@ -197,8 +222,6 @@ class Runner:
                 env={**ENVIRONMENT, **os.environ},
                 start_new_session=True,  # Ctrl-C is for us; we tell the jobs
             )
-        self._children.append(_Child(job, process, folder))
-        self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
 
     def _spec(self, job: Job) -> dict[str, Any]:
         """What the process is told, with the folders of the jobs before it."""
@@ -209,7 +232,7 @@ class Runner:
                 f"{key}={weights}" if value == f"base-{job.base}" else f"{key}={value}"
                 for key, _, value in (word.partition("=") for word in overrides)
             ]
-        spec = {
+        return {
             "id": job.id,
             "kind": job.kind,
             "label": job.label,
@@ -226,7 +249,6 @@ class Runner:
             "tokens": job.tokens,
             "plugins": self.plugin_files,
         }
-        return {**spec, "command": command(spec, self.folder(job.id))}
 
     def _tell(self, child: _Child) -> None:
         row = last_row(child.folder / "run" / "metrics.jsonl") if child.job.kind == "train" else None
@@ -254,11 +276,11 @@ class Runner:
 
 
 def command(spec: Mapping[str, Any], folder: Path) -> str:
-    """The same by hand, as shell commands."""
+    """The same by hand, as shell commands: what they make lies in `runs`, not in the study's own `folder`."""
     scale = ["--scale", spec["scale"]] if spec["scale"] else []
     plugin = [word for file in spec["plugins"] for word in ("-p", file)]
     start = [spec["recipe"], *spec["overrides"], *scale]
-    run = str(folder / "run")
+    run = str(Path("runs") / folder.name)
     if spec["kind"] == "evaluate":
         words = ["eval", *([spec["run"]] if spec["run"] else start), "--checkpoint", "latest"]
         words += ["--tasks", str(spec["tasks"])]
@@ -268,7 +290,7 @@ def command(spec: Mapping[str, Any], folder: Path) -> str:
     found = shlex.join(["coterie", "run", *start, "--out", run, *plugin])
     if spec["kind"] == "base":
         merge = ["--merge"] if spec["merge"] else []
-        words = ["coterie", "export", run, "--policy", spec["policy"], "--out", str(folder / "base")]
+        words = ["coterie", "export", run, "--policy", spec["policy"], "--out", f"{run}-weights"]
         found += " && " + shlex.join([*words, "--checkpoint", "latest", *merge, *plugin])
     return found
 

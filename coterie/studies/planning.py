@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -192,7 +192,8 @@ class _Maker:
 
     def train(self, form: str) -> str:
         # Roles that are trained alone share the budget: put together, they have cost what a team costs.
-        tokens = self.tokens // len(self.column.roles) if form.startswith(f"{ALONE}.") else self.tokens
+        sharing = len(self.column.roles) if form.startswith(f"{ALONE}.") else 1
+        tokens = max(1, self.tokens // sharing)
         budget = [f"schedule.tokens={tokens}", "schedule.steps=null", "schedule.epochs=null"]
         if not self._table(form)["schedule"]["checkpoint_every"]:
             budget.append(f"schedule.checkpoint_every={CHECKPOINT_EVERY}")
@@ -348,11 +349,3 @@ def priorities(jobs: Mapping[str, Job]) -> dict[str, float]:
         return found[id_]
 
     return {id_: length(id_) for id_ in jobs}
-
-
-def sources(plan: Plan) -> Iterator[tuple[Column, Row, int, Cell]]:
-    """Every cell, in the table's order."""
-    for column in plan.columns:
-        for row in plan.rows[column.name]:
-            for seed in plan.seeds:
-                yield column, row, seed, plan.cells[column.name, row.id, seed]

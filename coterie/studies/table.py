@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.stats import Interval, clustered_bootstrap, paired_difference
-from coterie.studies.columns import Column
+from coterie.studies.columns import ALONE, Column
 from coterie.studies.design import Row, Verdict
 from coterie.studies.jobs import Outcome
 from coterie.studies.planning import Cell, Plan
@@ -42,7 +42,7 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
                 "state": outcome.states.get(id_, "interrupted" if outcome.interrupted else "open"),
                 "seconds": results[id_]["seconds"] if id_ in results else None,
                 "config_digest": results.get(id_, {}).get("config_digest"),
-                "command": results.get(id_, {}).get("command"),
+                "command": outcome.commands.get(id_),
                 "folder": str(folders[id_]),
                 "reused": id_ in outcome.reused,
                 "error": outcome.errors.get(id_),
@@ -104,26 +104,43 @@ def _row(
     for seed in plan.seeds:
         per_task, cell = values[row.id, seed], plan.cells[column.name, row.id, seed]
         state = outcome.states.get(cell.evaluation, "open")
-        spent = [outcome.results[run]["tokens"] for run in cell.trains if run in outcome.results]
+        jobs = [*cell.trains, cell.evaluation]
         seeds.append(
             {
                 "seed": seed,
                 "state": "failed" if state in ("failed", "skipped") else state,
                 "success": None if per_task is None else clustered_bootstrap(per_task, seed=seed).as_dict(),
-                "tokens": sum(spent) if len(spent) == len(cell.trains) else None,
+                "tokens": _sum("tokens", cell.trains, outcome),
+                "seconds": _sum("seconds", jobs, outcome),
+                "jobs": jobs,
             }
         )
         # Each seed has its own tasks: the same id of two seeds is two tasks.
         pooled |= {f"{seed}/{task}": samples for task, samples in (per_task or {}).items()}
-    known = [one["tokens"] for one in seeds if one["tokens"] is not None]
     return {
         "id": row.id,
         "title": row.title,
+        "form": row.form,
+        "trained": row.trained,
+        "swapped": row.swapped,
+        "parts": dict(row.parts),
         "success": clustered_bootstrap(pooled, seed=0).as_dict() if pooled else None,
-        "tokens": sum(known) / len(known) if known else None,
+        "tokens": _mean([one["tokens"] for one in seeds]),
+        "seconds": _mean([one["seconds"] for one in seeds]),
         "paper": paper,
         "seeds": seeds,
     }
+
+
+def _sum(name: str, jobs: Sequence[str], outcome: Outcome) -> float | None:
+    """Over the results of jobs; None where one has none."""
+    found = [outcome.results[job][name] for job in jobs if job in outcome.results]
+    return sum(found) if len(found) == len(jobs) else None
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _claims(
@@ -162,38 +179,66 @@ def _read_claims(read: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def markdown(table: Mapping[str, Any], plan: Plan) -> str:
-    """The page: a table per column, its claims, and what an analysis found."""
+    """The page: a table per column, its claims, what an analysis found, and what it cost."""
     seeds = f"{len(plan.seeds)} seed" + ("s" if len(plan.seeds) > 1 else "")
     lines = [f"# {table['study']}", "", f"{table['summary']} Scale {table['scale']}, {seeds}.", ""]
+    if not table["complete"]:
+        done = sum(job["state"] == "done" for job in table["jobs"])
+        lines += [f"**Not complete:** {done} of {len(table['jobs'])} jobs are done.", ""]
     for column in table["columns"].values():
-        lines += [
-            f"## {column['title']}",
-            "",
-            f"Success in % on {column['tasks']:,} test tasks a seed, sampled, with its 95 % interval over "
-            f"tasks; {column['tokens']:,} generated tokens for each trained run.",
-            "",
-            "| row | success | each seed | tokens | paper |",
-            "|---|---|---|---|---|",
-            *(_line(row) for row in column["rows"]),
-            "",
-        ]
-        if column["claims"]:
-            every = " | ".join(f"seed {seed}" for seed in table["seeds"])
-            lines += [f"| claim | {every} |", "|---|" + "---|" * len(table["seeds"])]
-            lines += [_claim_line(claim, table["seeds"]) for claim in column["claims"]] + [""]
+        lines += _column_lines(column, table["seeds"])
         if plan.study.analysis is not None and column["analysis"]:
             read = {int(seed): one for seed, one in column["analysis"].items()}
             lines += [plan.study.analysis.markdown(read), ""]
-    return "\n".join(lines)
+    return "\n".join([*lines, *_cost_lines(table)]) + "\n"
 
 
-def _line(row: Mapping[str, Any]) -> str:
-    each = "; ".join(_seed(one) for one in row["seeds"])
-    tokens = GAP if row["tokens"] is None else f"{row['tokens']:,.0f}"
-    paper = GAP if row["paper"] is None else f"{row['paper']:g}"
+def _column_lines(column: Mapping[str, Any], seeds: Sequence[int]) -> list[str]:
+    names = [f"seed {seed}" for seed in seeds]
+    all_seeds = ["all seeds"] if len(seeds) > 1 else []
+    head = ["row", *all_seeds, *names, "paper", "tokens", "seconds"]
+    shared = any(row["form"].startswith(f"{ALONE}.") for row in column["rows"])
+    lines = [
+        f"## {column['title']}",
+        "",
+        f"Success in % on {column['tasks']:,} test tasks a seed, sampled, with its 95 % interval over tasks. "
+        f"Budget of each trained row: {column['tokens']:,} generated tokens"
+        + ("; roles that are trained alone share it." if shared else "."),
+        "",
+        _cells(head),
+        _cells(["---", *["---:"] * (len(head) - 1)]),
+        *(_cells(_row_cells(row, bool(all_seeds))) for row in column["rows"]),
+        "",
+    ]
+    if column["claims"]:
+        lines += [_cells(["claim", *names]), _cells(["---"] * (1 + len(names)))]
+        lines += [_cells(_claim_cells(claim, seeds)) for claim in column["claims"]]
+        lines += ["", "`<` and `>`: the two 95 % intervals are disjoint; `~`: they overlap.", ""]
+    return lines
+
+
+def _cost_lines(table: Mapping[str, Any]) -> list[str]:
+    versions = ", ".join(f"{name} {version}" for name, version in table["versions"].items())
+    return [
+        "Tokens (generated in training) and seconds (of trainings and evaluation) are those of one seed, on "
+        "average.",
+        f"All jobs, one after the other: {table['alone_seconds']:,.0f} s. This call: "
+        f"{table['wall_seconds']:,.0f} s, with {table['parallel_jobs']} at a time.",
+        *([f"Made with {versions}."] if versions else []),
+        *(["", f"    {table['command']}"] if table["command"] else []),
+    ]
+
+
+def _cells(words: Sequence[str]) -> str:
+    return f"| {' | '.join(words)} |"
+
+
+def _row_cells(row: Mapping[str, Any], pooled: bool) -> list[str]:
     gaps = {one["state"] for one in row["seeds"]} - {"done"}
     mean = _percent(row["success"]) if row["success"] is not None else "failed" if "failed" in gaps else GAP
-    return f"| {row['title']} | {mean} | {each} | {tokens} | {paper} |"
+    tokens, seconds = (GAP if row[name] is None else f"{row[name]:,.0f}" for name in ("tokens", "seconds"))
+    paper = GAP if row["paper"] is None else f"{row['paper']:g}"
+    return [row["title"], *([mean] if pooled else []), *map(_seed, row["seeds"]), paper, tokens, seconds]
 
 
 def _seed(one: Mapping[str, Any]) -> str:
@@ -211,15 +256,15 @@ def _hundred(value: float | None) -> str:
     return GAP if value is None or not math.isfinite(value) else f"{100 * value:.1f}"
 
 
-def _claim_line(claim: Mapping[str, Any], seeds: Sequence[int]) -> str:
+def _claim_cells(claim: Mapping[str, Any], seeds: Sequence[int]) -> list[str]:
     told = {one["seed"]: _verdict(one) for one in claim["seeds"]}
-    return f"| {claim['statement']} | {' | '.join(told.get(seed, GAP) for seed in seeds)} |"
+    return [claim["statement"], *(told.get(seed, GAP) for seed in seeds)]
 
 
 def _verdict(one: Mapping[str, Any]) -> str:
     if one["holds"] is None:
         return str(one["told"])
-    return "yes" if one["holds"] else "no"
+    return f"{'yes' if one['holds'] else 'no'} ({one['told']})"
 
 
 # -------------------------------------------------------------------------------------------------------- CSV
@@ -230,7 +275,19 @@ def as_csv(table: Mapping[str, Any]) -> str:
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
-        ["column", "row", "seed", "state", "success", "low", "high", "tasks", "tokens", "paper_percent"]
+        [
+            "column",
+            "row",
+            "seed",
+            "state",
+            "success",
+            "low",
+            "high",
+            "tasks",
+            "tokens",
+            "seconds",
+            "paper_percent",
+        ]
     )
     for name, column in table["columns"].items():
         for row in column["rows"]:
@@ -241,7 +298,7 @@ def as_csv(table: Mapping[str, Any]) -> str:
                 *((one["seed"], one, one["state"]) for one in row["seeds"]),
             ):
                 success = one["success"] or {"mean": None, "ci95": [None, None], "n": 0}
-                numbers = [success["mean"], *success["ci95"], success["n"], one["tokens"]]
+                numbers = [success["mean"], *success["ci95"], success["n"], one["tokens"], one["seconds"]]
                 paper = row["paper"] if seed == "all" else None
                 writer.writerow([name, row["id"], seed, said, *numbers, paper])
     return stream.getvalue()

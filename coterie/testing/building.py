@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.compose import PROTOCOL, Workshop
 from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, as_table
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.validation import validate
+from coterie.core.workshop import PROTOCOL, Workshop
 
 TOY = "coterie.testing.toys"
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.core.compose import PROTOCOL
+from coterie.core.workshop import PROTOCOL
 
 KINDS_OF_COMPONENTS = ("increment", "level", "counterfactual")
 

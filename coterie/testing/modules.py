@@ -11,11 +11,11 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from coterie.core.compose import PROTOCOL
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import Plugins, Report
 from coterie.core.recipes import read_yaml
 from coterie.core.registry import Entry
+from coterie.core.workshop import PROTOCOL
 from coterie.testing.columns import check_column
 from coterie.testing.failure import ConformanceError, guarded, lacking, require
 

@@ -338,6 +338,36 @@ def test_a_recipes_splits_share_nothing_and_the_rest_that_is_not_compared_is_tol
     assert done.exit_code == 0 and "nothing is shared: compared train 60 of 1,000" in done.stdout
 
 
+def test_under_a_curriculum_the_train_tasks_are_those_of_its_levels(tmp_path: Path):
+    recipe = yaml.safe_load(TABULAR.read_text())
+    levels = {"field": "words", "values": [2, 3], "promote_at": 0.5}
+    env = {"type": "tests.core.test_curriculum:Guess", "curriculum": levels}
+    team = {
+        "order": ["one"],
+        "roles": {"one": {"type": "tests.games:Seat", "policy": "shared"}},
+    }
+    file = tmp_path / "guess.yaml"
+    file.write_text(yaml.safe_dump({**recipe, "env": env, "team": team}))
+    found = told("leaks", file, code=1)
+    # Of n words there are 2 n tasks in each split, the same in all: 4 and 6 to train on, 10 to test.
+    assert found["there"] == {"train": 10, "val": 10, "test": 10}
+    assert any("2 levels" in note for note in found["notes"])
+    shared = {tuple(one["splits"]): one for one in found["shared"]}
+    assert (shared["train", "test"]["count"], shared["train", "test"]["tasks"]) == (6, [10, 6])
+    assert shared["train", "test"]["examples"][0] == ["train-0@words=2", "test-0"]
+
+
+def test_the_files_of_a_recipe_with_a_curriculum_are_of_its_target(tmp_path: Path):
+    recipe = yaml.safe_load(TABULAR.read_text())
+    levels = {"field": "size", "values": [2, recipe["env"]["size"]], "promote_at": 0.5}
+    recipe["env"]["curriculum"] = levels
+    (tmp_path / "levels.yaml").write_text(yaml.safe_dump(recipe))
+    pasted = told("make", tmp_path / "levels.yaml", "--out", tmp_path / "out")["paste"]
+    run = compose(load({**recipe, "env": {**recipe["env"], **pasted["env"]}}))
+    assert run.curriculum is None and len(run.environment.tasks("train", 0)) == 64
+    assert told("leaks", tmp_path / "out")["sizes"] == {"train": 64, "val": 16, "test": 32}
+
+
 def test_an_environment_without_fingerprints_is_compared_by_payload(tmp_path: Path):
     recipe = {**yaml.safe_load(TABULAR.read_text()), **talking(tmp_path)}
     (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))

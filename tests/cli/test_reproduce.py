@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
 
+from coterie.core.record import read_metrics
+from coterie.studies.jobs import Runner
 from tests.cli.support import coterie
+from tests.studies.support import Here
 
 ROOT = Path(__file__).parents[2]
 COLUMN = ROOT / "tests" / "studies" / "column.yaml"
@@ -16,10 +20,13 @@ pytestmark = pytest.mark.xdist_group("studies")
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory):
-    """(folder, {study: its JSON}): all studies on the test column, one after the other in one folder."""
+    """(folder, {study: its JSON}): all studies on the test column, one after the other in one folder.
+
+    Jobs are done in this process; `tests/studies/test_jobs.py` is about theirs.
+    """
     out, found = tmp_path_factory.mktemp("studies"), {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
+        patch.setattr(Runner, "_launch", lambda runner, folder: Here(folder))
         for name in ("at-grpo-table1", "at-grpo-table3", "sampling", "cooperation"):
             done = coterie("reproduce", name, "--columns", COLUMN, "--seeds", 1, "--out", out, "--json")
             assert done.exit_code == 0, done.output
@@ -52,9 +59,11 @@ def test_table_1_has_all_rows_and_the_papers_figures_beside_them(made):
 def test_table_3_trains_only_what_table_1_did_not(made):
     table = made[1]["at-grpo-table3"]
     assert ran(table) == {
-        "train alone.taker", "evaluate alone_taker", "evaluate put_together", "evaluate swapped"
+        "train alone.giver", "train alone.taker", "evaluate alone_giver", "evaluate alone_taker",
+        "evaluate put_together", "evaluate swapped",
     }  # fmt: skip
     assert len(table["jobs"]) == 9, "reused ones are counted in the seconds it would take alone"
+    assert 500 <= rows(table)["put_together"]["tokens"] < 600, "roles trained alone share the budget"
     assert table["alone_seconds"] == pytest.approx(sum(job["seconds"] for job in table["jobs"]))
 
 
@@ -93,6 +102,37 @@ def test_a_result_tells_what_was_done_and_by_what(made):
     assert result["command"].startswith("coterie run ") and "schedule.tokens=500" in result["command"]
     evaluated = json.loads(next(out.glob("jobs/*-evaluate-shared-*/result.json")).read_text())
     assert len(evaluated["per_task"]) == 48 and evaluated["split"] == "test"
+
+
+KINDS = {
+    "trained": "train shared",
+    "untrained": "evaluate team",
+    "of a run": "evaluate per_role",
+    "swapped": "evaluate swapped",
+    "put together": "evaluate put_together",
+}
+
+
+@pytest.mark.parametrize("label", KINDS.values(), ids=KINDS)
+def test_the_command_of_a_job_does_the_same_by_hand(label, made, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    every = [job for table in made[1].values() for job in table["jobs"]]
+    job = next(job for job in every if job["label"].endswith(": " + label))
+    words = shlex.split(job["command"])[1:]
+    done = coterie(*words) if label.startswith("train") else coterie(*words, "--json")
+    assert done.exit_code == 0, done.output
+    folder = Path(job["folder"])
+    if label.startswith("train"):
+        [run] = (tmp_path / "runs").iterdir()
+        pairs = zip(*(read_metrics(one / "metrics.jsonl") for one in (run, folder / "run")), strict=True)
+        assert all(timeless(one) == timeless(other) for one, other in pairs)
+    else:
+        result, told = json.loads((folder / "result.json").read_text()), json.loads(done.stdout)
+        assert told == {name: result[name] for name in told}
+
+
+def timeless(row):
+    return {name: value for name, value in row.items() if not name.startswith("time/")}
 
 
 def test_the_first_study_of_a_folder_has_its_files_there_and_the_next_in_folders(made):

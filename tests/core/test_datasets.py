@@ -15,7 +15,7 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.backends.data.records import Records
 from coterie.core import datasets
-from coterie.core.datasets import Cut, Row, content, line_of, place, prepare, renamed
+from coterie.core.datasets import Cut, Row, content, line_of, prepare, renamed, split_of
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.leaks import leaks
 
@@ -45,9 +45,17 @@ def test_the_content_is_the_key_fields_and_a_missing_one_is_told_with_its_place(
     assert caught.value.mend == "its fields: b, a, id"
 
 
-def test_the_place_of_a_content_is_its_hash_by_hand():
-    number = int.from_bytes(hashlib.blake2b(b'{"a": 1}', digest_size=6).digest(), "little")
-    assert place('{"a": 1}') == number / 2**48
+def test_the_split_of_a_content_is_its_hash_by_hand():
+    place = int.from_bytes(hashlib.blake2b(b'{"a": 1}', digest_size=6).digest(), "little") / 2**48
+    assert split_of('{"a": 1}', place, 0.0) == "train", "a share ends before its bound"
+    assert split_of('{"a": 1}', place + 1e-9, 0.0) == "val"
+    assert split_of('{"a": 1}', place / 2, place / 2 + 1e-9) == "test"
+
+
+def test_half_a_surrogate_pair_has_a_split_too():
+    record = json.loads('{"q": "\\ud800"}')  # what a file of JSON may well hold
+    parts = [Records(rows(record)).part(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
+    assert sorted(map(len, parts)) == [0, 0, 1]
 
 
 def test_records_are_split_as_the_data_sources_split_one_body_of_them():

@@ -13,7 +13,7 @@ from coterie import hookimpl
 from coterie.core import hookspecs
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import KIND_OF, Plugins, Report
-from coterie.core.protocols import KINDS
+from coterie.core.registry import KINDS
 
 
 class FakeEntry:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from coterie.core.recipes import read_yaml, to_yaml
-from coterie.studies.columns import read_column
+from coterie.studies import job
+from coterie.studies.columns import Column, read_column
 from coterie.studies.design import Study
 from coterie.studies.jobs import Runner
 from coterie.studies.planning import Plan, plan
@@ -30,6 +32,18 @@ class Quiet:
         self.log.append((state, job.label))
 
 
+class Here:
+    """In place of a job's process, where processes are not what is tested: the job is done in this one."""
+
+    stdin = None
+
+    def __init__(self, folder: Path) -> None:
+        self._code = job.main([str(folder / "job.json")])
+
+    def poll(self) -> int:
+        return self._code
+
+
 def column_file(folder: Path, **changes: Any) -> Path:
     """The test column with some top-level keys changed; recipes are absolute."""
     table = read_yaml(COLUMN)
@@ -47,7 +61,12 @@ def column_file(folder: Path, **changes: Any) -> Path:
 
 def plan_of(name: str, study: Study, path: Path = COLUMN, **settings: Any) -> Plan:
     given = {"scale": "cpu", "seeds": 1, **settings}
-    return plan(name, study, [read_column(path, path.stem)], **given)
+    return plan(name, study, [the_column() if path == COLUMN else read_column(path, path.stem)], **given)
+
+
+@cache
+def the_column() -> Column:
+    return read_column(COLUMN, COLUMN.stem)
 
 
 def runner(made: Plan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from threading import Event
@@ -15,14 +17,18 @@ import pytest
 
 from coterie.core.checkpoint import locked
 from coterie.core.errors import ConfigError, RunFolderError
+from coterie.core.recipes import load, to_yaml
 from coterie.studies.design import Row, Study
 from coterie.studies.job import check_words
-from tests.studies.support import COLUMN, TINY, column_file, plan_of, runner
+from coterie.studies.jobs import Outcome, Runner
+from coterie.studies.planning import Plan
+from tests.cli.support import coterie
+from tests.studies.support import COLUMN, TINY, Here, column_file, plan_of, runner
 from tests.studies.tiny import ONE, TWO
 
 ROOT = Path(__file__).parents[2]
-TOKENS = 4_000
-"""125 steps, a second or two of training: enough to be stopped in the middle three times."""
+TOKENS = 2_560
+"""80 steps, a second of training: enough to be stopped in the middle three times."""
 pytestmark = pytest.mark.xdist_group("studies")
 
 
@@ -60,8 +66,14 @@ def rows(folder: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
-def success(out: Path) -> object:
-    return json.loads((out / "table.json").read_text())["columns"]["column"]["rows"][0]["success"]
+def result(found: Outcome) -> object:
+    """What the one evaluation came to."""
+    return next(one["per_task"] for one in found.results.values() if one["kind"] == "evaluate")
+
+
+def again(out: Path) -> Runner:
+    """What `command` runs, from here."""
+    return runner(plan_of("one", ONE, tokens=TOKENS), out, jobs=1)
 
 
 @pytest.fixture(scope="module")
@@ -69,33 +81,36 @@ def whole(tmp_path_factory):
     """What comes out when nobody disturbs it."""
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(ROOT))
-        process = command(out)
-        _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    return success(out), rows(training(out, 1))
+        patch.setattr(Runner, "_launch", lambda runner, folder: Here(folder))
+        return result(again(out).run()), rows(training(out, 1))
 
 
 def test_what_is_killed_and_stopped_goes_on_to_the_same_end(tmp_path, whole):
     """kill -9 of the runner, then of the job, then Ctrl-C; then left alone."""
     process = command(tmp_path)
-    folder = training(tmp_path, 20)
+    folder = training(tmp_path, 11)
     process.kill()
     process.communicate()
     assert is_free(folder), "no job outlives its runner"
 
-    process = command(tmp_path)
-    training(tmp_path, 40)
-    os.kill(child_of(process.pid), signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
-    assert process.returncode == 1
-    assert "killed by signal 9" in errors and str(folder / "log.txt") in errors
-    assert "skipped column seed 0: evaluate shared" in errors
-    table = json.loads((tmp_path / "table.json").read_text())
-    assert table["columns"]["column"]["rows"][0]["seeds"][0]["state"] == "failed" and not table["complete"]
+    killed = again(tmp_path)
+
+    def kill() -> None:
+        training(tmp_path, 22)
+        [child] = killed._children
+        os.kill(child.process.pid, signal.SIGKILL)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    found = killed.run()
+    killer.join()
+    assert sorted(found.states.values()) == ["failed", "skipped"]
+    assert [*found.logs.values()] == [folder / "log.txt"]
+    told = ["its process was killed by signal 9", "needs column seed 0: train shared"]
+    assert sorted(found.errors.values()) == told
 
     process = command(tmp_path)
-    training(tmp_path, 60)
+    training(tmp_path, 33)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and "the same command goes on from here" in errors
@@ -103,15 +118,9 @@ def test_what_is_killed_and_stopped_goes_on_to_the_same_end(tmp_path, whole):
     reached = len(rows(folder))
     assert f"step-{reached:06d}" in os.listdir(folder / "run" / "checkpoints"), "the last step was saved"
 
-    process = command(tmp_path)
-    _, errors = process.communicate(timeout=120)
-    assert process.returncode == 0, errors
-    assert (success(tmp_path), rows(folder)) == whole
+    found = again(tmp_path).run()
+    assert (result(found), rows(folder)) == whole
     assert len(rows(folder)) > reached
-
-
-def child_of(parent: int) -> int:
-    return int(Path(f"/proc/{parent}/task/{parent}/children").read_text().split()[0])
 
 
 def test_a_failure_stops_nothing_but_what_needs_it(tmp_path):
@@ -131,6 +140,58 @@ def test_an_interrupted_call_starts_nothing_more(tmp_path):
     event.set()
     found = runner(plan_of("one", ONE), tmp_path, interrupt=event).run()
     assert found.interrupted and found.states == {}
+
+
+def test_an_error_of_an_earlier_call_is_not_told_again(tmp_path):
+    made = runner(plan_of("one", ONE), tmp_path, plugin_files=["none.py"])
+    folder = made.folder(next(id_ for id_, job in made.plan.jobs.items() if job.kind == "train"))
+    folder.mkdir(parents=True)
+    (folder / "error.json").write_text(json.dumps({"error": "long mended"}))
+    found = made.run()
+    assert any("none.py" in error for error in found.errors.values()), "a plugin that is gone is told as such"
+    assert not any("long mended" in error for error in found.errors.values())
+
+
+def based(folder: Path) -> Plan:
+    """The plan of a row that starts from a common start."""
+    forms = {"base": "hand_over.yaml", "shared": "hand_over.yaml"}
+    scales = {"cpu": {"tokens": 500, "tasks": 4, "base": True}}
+    return plan_of("one", ONE, column_file(folder, forms=forms, scales=scales, paper={}))
+
+
+def started(plan: Plan, out: Path) -> Runner:
+    """A call that is interrupted before its first job."""
+    event = Event()
+    event.set()
+    made = runner(plan, out, interrupt=event)
+    made.run()
+    return made
+
+
+def test_a_run_whose_study_was_moved_is_told_where_its_start_is_now(tmp_path):
+    plan = based(tmp_path)
+    made = runner(plan, tmp_path / "here")
+    train = next(job for job in plan.jobs.values() if job.kind == "train")
+    run, base = made.folder(train.id) / "run", made.folder(train.base)
+    run.mkdir(parents=True)
+    table = load(train.recipe, overrides=made._spec(train)["overrides"]).table
+    (run / "config.yaml").write_text(to_yaml({"name": "x", **table}))
+    (tmp_path / "here").rename(tmp_path / "there")
+    moved = started(plan, tmp_path / "there")
+    found = load(moved.folder(train.id) / "run")
+    assert found.config.policies["shared"].model == str(tmp_path / "there" / "jobs" / base.name / "base")
+    table["policies"]["shared"]["model"] = found.config.policies["shared"].model
+    assert (found.table, found.name) == (table, "x"), "and nothing else is changed"
+
+
+def test_the_command_of_a_common_start_makes_its_weights(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    plan = based(tmp_path)
+    base = next(id_ for id_, job in plan.jobs.items() if job.kind == "base")
+    for line in started(plan, tmp_path / "out").outcome.commands[base].split(" && "):
+        done = coterie(*shlex.split(line)[1:])
+        assert done.exit_code == 0, done.output
+    assert [path.name for path in tmp_path.glob("runs/*-weights/*.npz")] == ["table.npz"]
 
 
 def test_two_calls_in_one_folder_are_refused(tmp_path):
@@ -172,3 +233,12 @@ def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
     per_role, shared, _ = (found.results[plan.cells["changed", row.id, 0].evaluation] for row in rows)
     # Two policies of the same weights: exchanged, and as one, they do the same on every task.
     assert per_role["changed_per_task"] == per_role["per_task"] == shared["per_task"]
+    # Moved, a run still finds its start, and its evaluation comes to the same.
+    (tmp_path / "out").rename(tmp_path / "there")
+    moved = runner(plan, tmp_path / "there")
+    cell = plan.cells["changed", "trained", 0].evaluation
+    (moved.folder(cell) / "result.json").unlink()
+    again = moved.run()
+    assert set(again.states.values()) == {"done"}, again.errors
+    assert again.results[cell]["per_task"] == found.results[cell]["per_task"]
+    assert "Loading weights" not in (moved.folder(cell) / "log.txt").read_text()

@@ -42,11 +42,14 @@ def test_a_training_ends_at_the_tokens_and_by_nothing_else():
 def test_studies_share_what_is_the_same_and_nothing_else():
     one, three = plan_of("a", TABLE1), plan_of("b", TABLE3)
     both = one.jobs.keys() & three.jobs.keys()
-    # The giver alone is the single agent of this column, so its run and evaluation are those of GRPO's row.
     assert {(one.jobs[id_].kind, one.jobs[id_].what) for id_ in both} == {
         ("train", "per_role"), ("evaluate", "per_role"), ("evaluate", "single"),
-        ("train", "single"), ("evaluate", "single_grpo"),
     }  # fmt: skip
+    # The giver alone is the single agent of this column; with twice the tokens its run is that of GRPO's row.
+    twice = {
+        (job.kind, job.what) for job in plan_of("b", TABLE3, tokens=1000).jobs.values() if job.id in one.jobs
+    }
+    assert twice == {("train", "alone.giver"), ("evaluate", "alone_giver"), ("evaluate", "single")}
     assert plan_of("b", TABLE3, tokens=9).jobs.keys() & three.jobs.keys() == {
         three.cells["column", "single", 0].evaluation
     }, "what was not trained doesn't depend on the budget"
@@ -74,13 +77,14 @@ def test_all_rows_start_from_the_same_weights_where_there_is_a_base(tmp_path):
     scales = {name: {"tokens": 100, "tasks": 2} for name in ("cpu", "gpu")}
     file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
     plan = plan_of("at-grpo-table1", TABLE1, file, seeds=2)
-    bases = {job.seed: job.id for job in plan.jobs.values() if job.kind == "base"}
-    assert set(bases) == {0, 1}
+    [base] = [job.id for job in plan.jobs.values() if job.kind == "base"]
+    later = plan_of("at-grpo-table1", TABLE1, file, seeds=1, first_seed=5)
+    assert base in later.jobs and later.seeds == (5,), "one pretrained model, whatever the seed"
     for job in plan.jobs.values():
         if job.kind == "base":
             assert "schedule.steps=0" in job.overrides and job.policy == "shared" and not job.merge
         elif job.recipe == "plan_path_per_role":
-            assert job.base == bases[job.seed]
+            assert job.base == base
             for policy in ("planner", "executor"):
                 assert f"policies.{policy}.model=base-{job.base}" in job.overrides
                 assert f"policies.{policy}.warm_start=null" in job.overrides

@@ -42,8 +42,11 @@ def outcome_of(plan, per_row, tokens=100):
     return outcome
 
 
+CALL = {"wall_seconds": 9.0, "parallel_jobs": 2, "command": "coterie reproduce x", "complete": False}
+
+
 def collected(plan, outcome):
-    return table.collect(plan, outcome, {id_: Path("jobs") / id_ for id_ in plan.jobs})
+    return {**table.collect(plan, outcome, {id_: Path("jobs") / id_ for id_ in plan.jobs}), **CALL}
 
 
 def test_success_is_pooled_over_the_tasks_of_all_seeds():
@@ -78,10 +81,28 @@ def test_gaps_are_shown_and_nothing_is_claimed_of_them():
     outcome = outcome_of(plan, {"team": [tasks(1, 16), tasks(1, 16)]})
     found = collected(plan, outcome)
     text = table.markdown(found, plan)
-    assert "| Team + AT-GRPO, shared policy | failed | failed; failed | 100 | 96 |" in text
-    assert "| Single agent | failed | failed; failed | 0 | 5 |" in text
+    assert "| Team + AT-GRPO, shared policy | failed | failed | failed | 96 | 100 | – |" in text
+    assert "| Single agent | failed | failed | failed | 5 | 0 | – |" in text
     assert "(disjoint 95 % intervals) | – | – |" in text
+    assert "**Not complete:** 8 of 16 jobs are done." in text
     json.dumps(found, allow_nan=False)
+
+
+def test_the_page_has_every_seed_the_claims_and_what_it_cost():
+    plan = plan_of("at-grpo-table3", TABLE3, seeds=2)
+    rows = {row.id: [tasks(1, 16), tasks(2, 16, seed=1)] for row in plan.rows["column"]}
+    rows |= {"together": [tasks(16, 16), tasks(16, 16)], "swapped": [tasks(8, 16), tasks(12, 16)]}
+    text = table.markdown({**collected(plan, outcome_of(plan, rows)), "complete": True}, plan)
+    assert "| row | all seeds | seed 0 | seed 1 | paper | tokens | seconds |\n| --- | ---: |" in text
+    [swapped] = [line for line in text.splitlines() if line.startswith("| Trained together, swapped |")]
+    assert swapped.split(" | ")[1][:5] == "62.5 " and swapped.split(" | ")[2][:6] == "50.0 ["
+    assert swapped.endswith(" | 6 | 100 | 3 |"), "a training of 2 s and its evaluation of 1 s"
+    assert "swapping the two policies at least halves success | yes (<) | no (~) |" in text
+    assert "Not complete" not in text and "Made with coterie 1." in text
+    assert "This call: 9 s, with 2 at a time." in text and "    coterie reproduce x\n" in text
+    one = plan_of("at-grpo-table3", TABLE3)
+    single = table.markdown(collected(one, outcome_of(one, rows)), one)
+    assert "| row | seed 0 | paper | tokens | seconds |" in single, "of one seed there is nothing to pool"
 
 
 def test_the_csv_has_every_seed_and_all_of_them():
@@ -92,6 +113,7 @@ def test_the_csv_has_every_seed_and_all_of_them():
     team = [line for line in lines if line["row"] == "team"]
     assert [line["seed"] for line in team] == ["all", "0", "1"]
     assert [float(line["success"]) for line in team] == [0.75, 0.5, 1.0]
+    assert [line["seconds"] for line in team] == ["1.0", "1.0", "1.0"] and team[0]["tokens"] == "0.0"
     assert {line["state"] for line in lines if line["row"] == "single"} == {"failed"}
 
 

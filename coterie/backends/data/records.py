@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +9,7 @@ from typing import Any
 from pydantic import Field, model_validator
 
 from coterie.core.config import PluginConfig
+from coterie.core.datasets import Row, content, split_of
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Split
 
@@ -38,20 +37,11 @@ class Records(Sequence[Mapping[str, Any]]):
 
         Where a record goes depends on nothing else, so adding lines or changing their order moves none.
         """
-        bounds = {
-            "val": (0.0, val_share),
-            "test": (val_share, val_share + test_share),
-            "train": (val_share + test_share, 1.0),
-        }
-        low, high = bounds[split]
-        return Records(row for row in self._rows if low <= share(row[0], ignore) < high)
-
-
-def share(record: Mapping[str, Any], ignore: Sequence[str] = ()) -> float:
-    """Hash of a record's content, as a number in [0, 1); fields that are no content (an id) are left out."""
-    kept = {name: value for name, value in record.items() if name not in ignore}
-    text = json.dumps(kept, sort_keys=True, ensure_ascii=False, default=str)
-    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=6).digest(), "little") / 2.0**48
+        return Records(
+            row
+            for row in self._rows
+            if split_of(content(Row(*row), ignore=ignore), val_share, test_share) == split
+        )
 
 
 class Shares(PluginConfig):

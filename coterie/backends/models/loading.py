@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -102,12 +104,32 @@ def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
             raise MissingExtra("peft", "torch", needed_by=path)
         from peft import AutoPeftModelForCausalLM
 
-        module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
+        with without_bars():
+            module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
     else:
         local_folder(str(place.absolute()), path)
         module = _pretrained(folder, None, policy)
     known = any((place / name).is_file() for name in _TOKENIZER_FILES)
     return module.eval(), _tokenizer(folder, None, path) if known else None
+
+
+@contextmanager
+def without_bars() -> Iterator[None]:
+    """Without the bars that transformers draws on stderr while it reads or writes weights.
+
+    They would stand across our own progress, and fill the logs of jobs. Warnings stay, and so do the bars of
+    downloads, which are the Hub's and can take minutes.
+    """
+    from transformers.utils import logging
+
+    def silent(factory: Any, args: Any, named: Any) -> Any:
+        return factory(*args, **{**named, "disable": True})
+
+    before = logging.set_tqdm_hook(silent)
+    try:
+        yield
+    finally:
+        logging.set_tqdm_hook(before)
 
 
 def context_of(config: Any, tokenizer: Any, *, policy: str) -> int:
@@ -186,12 +208,13 @@ def _pretrained(source: str, revision: str | None, policy: str) -> Any:
         _check_weights(folder, path)
     try:
         # Weights come as they are stored; the caller casts, so that one rule holds for all sources.
-        return AutoModelForCausalLM.from_pretrained(
-            str(folder or source),
-            revision=revision if folder is None else None,
-            attn_implementation="sdpa",
-            dtype="auto",
-        )
+        with without_bars():
+            return AutoModelForCausalLM.from_pretrained(
+                str(folder or source),
+                revision=revision if folder is None else None,
+                attn_implementation="sdpa",
+                dtype="auto",
+            )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _unloadable("model", source, folder, error, path) from error
 

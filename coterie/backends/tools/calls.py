@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_FENCE = re.compile(r" {0,3}(`{3,})[ \t]*([\w+-]*)[ \t]*$")
+# Possessive: what one part took, none gives back, so that no line is read more than once.
+_FENCE = re.compile(r" {0,3}(`{3,}+)[ \t]*+([\w+-]*+)[ \t]*+$")
 _NAME = re.compile(r'"name"\s{0,9}:\s{0,9}"([^"]{0,200})"')
 
 

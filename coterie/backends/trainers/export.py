@@ -8,6 +8,7 @@ from typing import Any
 
 from safetensors.torch import save_file
 
+from coterie.backends.models.loading import without_bars
 from coterie.backends.trainers.policies import Policy
 
 
@@ -30,7 +31,8 @@ def export(policy: Policy, folder: Path, *, merge: bool) -> None:
 
 
 def _write_model(model: Any, tokenizer: Any, folder: Path) -> None:
-    model.save_pretrained(folder)
+    with without_bars():
+        model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
 

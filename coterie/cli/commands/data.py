@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ from coterie.cli.words import json_option, overrides, plugin_option, scale_optio
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.datasets import Prepared, Row
+    from coterie.core.datasets import Row
     from coterie.core.protocols import Split
     from coterie.core.run import Run
 
@@ -103,12 +103,12 @@ def make(
         "seed": run.config.seed,
     }
     manifest = write_manifest(out, {**facts, "config": run.resolved.table}, written)
-    to_paste = {"env": {"data": files.data_table({split: path for split, (path, _) in written.items()})}}
+    paste = files.to_paste(run, {split: path for split, (path, _) in written.items()})
     if as_json:
-        print_json({**facts, "splits": manifest["splits"], "paste": to_paste, "notes": notes})
+        print_json({**facts, "splits": manifest["splits"], "paste": paste, "notes": notes})
         return
     files.show_files(out, manifest, notes)
-    click.echo("\nto play exactly these tasks:\n\n" + to_yaml(to_paste).rstrip())
+    click.echo("\nto play exactly these tasks:\n\n" + to_yaml(paste).rstrip())
 
 
 def _fewer(split: str, count: int, there: int, asked: int | None) -> str:
@@ -175,12 +175,12 @@ def prepare(
     """
     from coterie import __version__
     from coterie.cli import datasets as files
+    from coterie.cli.cutting import counts, cut_of, renamings
     from coterie.core.datasets import claim, older, prepare as cut_up, renamed, write_manifest
 
     older(out, force=force)
     body, own, notes = files.read_source(source, keep=keep, subset=subset, revision=revision)
-    cut = _cut(keys, own, **options)
-    names = _renamings(renames)
+    cut, names = cut_of(keys, own, **options), renamings(renames)
     body, own = renamed(body, names), {split: renamed(rows, names) for split, rows in own.items()}
     if not keys and body and "id" in body[0].record:
         notes.append("every field is content, 'id' too: --key FIELD names those that are")
@@ -199,61 +199,18 @@ def prepare(
         "renamed": names,
         "kept_splits": list(own),
         **asdict(cut),
-        "counts": _counts(found),
+        "counts": counts(found),
     }
     manifest = write_manifest(out, facts, written)
     if as_json:
         print_json({**manifest, "notes": notes})
         return
-    rows = [[what.replace("_", " "), f"{count:,}"] for what, count in _counts(found).items()]
+    rows = [[what.replace("_", " "), f"{count:,}"] for what, count in counts(found).items()]
     click.echo(table(["records", "count"], rows) + "\n")
     if found.conflicts:
         differ = "differ from the record that was kept, in fields that are no key"
         notes.append(f"{found.conflicts:,} of the duplicates {differ}")
     files.show_files(out, manifest, notes)
-
-
-def _cut(keys: tuple[str, ...], own: Iterable[str], limit: int | None, **shares: float | None) -> Any:
-    """The shares that were given or go without saying; one of a split that is kept is refused."""
-    from coterie.core.datasets import Cut
-
-    for name in own:
-        if shares[f"{name}_share"] is not None:
-            raise UserError(
-                f"the source has a {name} split, and it is kept whole",
-                path=f"--{name}-share",
-                mend=f"leave --{name}-share out, or --keep-splits",
-            )
-        shares[f"{name}_share"] = 0.0
-    given = {name: 0.1 if value is None else value for name, value in shares.items()}
-    if sum(given.values()) >= 1:
-        raise UserError("--val-share and --test-share leave nothing for training", mend="lower one of them")
-    return Cut(keys=keys, limit=limit, **given)
-
-
-def _renamings(words: Sequence[str]) -> dict[str, str]:
-    names: dict[str, str] = {}
-    for word in words:
-        old, _, new = word.partition("=")
-        if not old or not new or old in names or new in names.values():
-            raise UserError(
-                f"'{word}' renames no field",
-                path="--rename",
-                why="it is OLD=NEW, and each of them is named once",
-                mend="e.g. --rename problem=question",
-            )
-        names[old] = new
-    return names
-
-
-def _counts(found: Prepared) -> dict[str, int]:
-    return {
-        "read": found.read,
-        "duplicates_dropped": found.duplicates,
-        **{f"dropped_from_{one}_being_in_{other}": n for (one, other), n in found.shared.items()},
-        "beyond_the_limit": found.over_limit,
-        **{split: len(records) for split, records in found.splits.items()},
-    }
 
 
 # ------------------------------------------------------------------------------------------------------- show

@@ -34,7 +34,14 @@ QUIET_SECONDS = 30.0
     help="Budgets and model sizes of the columns.",
 )
 @click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
-@click.option("--first-seed", metavar="N", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--first-seed",
+    metavar="N",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="The others follow it.",
+)
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),

@@ -26,7 +26,7 @@ def command() -> None:
     """
     from coterie.core.config import RunConfig
     from coterie.core.plugins import plugins
-    from coterie.core.protocols import KINDS
+    from coterie.core.registry import KINDS
 
     registry = plugins().registry
     components = {

@@ -89,6 +89,19 @@ def test_a_folder_gives_back_what_was_saved(folder):
     assert loaded.context == 40 and not loaded.module.training
 
 
+def test_weights_are_written_and_read_without_a_bar_and_with_warnings(folder, capfd):
+    from transformers.utils import logging
+
+    with loading.without_bars():
+        load(SMALL).module.save_pretrained(folder)
+        assert logging.get_logger().isEnabledFor(logging.WARNING)
+    load(str(folder))
+    assert "%" not in capfd.readouterr().err
+    with logging.tqdm(range(2), desc="A library's own") as bar:
+        list(bar)
+    assert "A library's own" in capfd.readouterr().err, "what is not ours to silence is left as it was"
+
+
 def test_a_made_model_can_take_a_tokenizer_from_a_folder(folder):
     loaded = load(SMALL | {"tokenizer": str(folder)}, vocabulary=())
     assert loaded.module.config.vocab_size == len(loaded.tokenizer) == 7

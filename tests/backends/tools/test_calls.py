@@ -77,11 +77,23 @@ def test_any_text_can_be_read(text):
 
 
 @pytest.mark.parametrize(
-    "piece", ["```python\n", "<tool_call>", '<tool_call>{"name"   ', "`", "```\n", '"name":']
+    ("start", "piece", "end"),
+    [
+        ("", "```python\n", ""),
+        ("", "<tool_call>", ""),
+        ("", '<tool_call>{"name"   ', ""),
+        ("", "`", ""),
+        ("", "`", " x y"),
+        ("", "```\n", ""),
+        ("", '"name":', ""),
+        ("```", " ", "x y"),
+        ("```", "\t", "python ?"),
+        ("```", "a", " ?"),
+    ],
 )
-def test_no_text_takes_long(piece):
+def test_no_text_takes_long(start, piece, end):
     def seconds(count: int) -> float:
-        text = piece * count
+        text = start + piece * count + end
         begin = time.process_time()
         fenced(text, PYTHON)
         native(text + "</tool_call>", ("a",))

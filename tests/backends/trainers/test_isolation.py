@@ -107,6 +107,11 @@ def test_adapter_settings_reach_peft() -> None:
     assert any(".gate_proj." in name for name in trainer._policies["b"].own())  # all-linear
 
 
+def test_an_adapter_without_settings_has_the_papers() -> None:
+    settings = opened({"a": policy("lora", lora=None)})._starts[0].peft.peft_config[adapter_name("a")]
+    assert (settings.r, settings.lora_alpha, settings.lora_dropout) == (16, 32, 0)
+
+
 @pytest.mark.parametrize("name", ["plain", "two words", "a.b", "keys", "lora_x", "lora", "7"])
 def test_any_policy_name_can_have_an_adapter(name: str) -> None:
     trainer = opened({name: policy("lora"), "other": policy("lora")})

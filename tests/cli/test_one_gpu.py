@@ -1,0 +1,92 @@
+"""The recipes for one GPU: what `coterie plan` says of them is what docs/levels.md says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.backends.chat.qwen3 import QWEN3
+from tests.cli.support import coterie
+
+PAGE = (Path(__file__).parents[2] / "docs" / "levels.md").read_text(encoding="utf-8")
+SIZES = {"Qwen3-1.7B": (2048, 6144), "Qwen3-0.6B": (1024, 3072)}
+"""Hidden and MLP size; the rest of the two models' configurations is the same."""
+PARAMETERS = {"Qwen3-1.7B": 1_720_574_976, "Qwen3-0.6B": 596_049_920}
+GPU = 24e9
+pytestmark = pytest.mark.torch
+
+
+def model_folder(folder: Path, name: str) -> Path:
+    """A configuration as the hub has it, no weights, and a tokenizer that makes a token of every byte.
+
+    No byte-level BPE needs more tokens than a text has bytes, so what is planned with it is a bound.
+    """
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    hidden, mlp = SIZES[name]
+    config = {
+        "architectures": ["Qwen3ForCausalLM"],
+        "model_type": "qwen3",
+        "vocab_size": 151936,
+        "hidden_size": hidden,
+        "intermediate_size": mlp,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "max_position_embeddings": 40960,
+        "tie_word_embeddings": True,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(
+        models.BPE(vocab={letter: index for index, letter in enumerate(letters)}, merges=[])
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token="<|im_end|>",
+        pad_token="<|endoftext|>",
+        additional_special_tokens=["<|im_start|>"],
+    )
+    whole.chat_template = QWEN3
+    whole.save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("recipe", "name"),
+    [("plan_path_one_gpu", "Qwen3-1.7B"), ("plan_path_one_gpu", "Qwen3-0.6B")],
+)
+def test_it_fits_and_the_page_says_how(recipe, name, tmp_path):
+    pytest.importorskip("torch")
+    folder = model_folder(tmp_path, name)
+    models = [f"policies.{role}.model={folder}" for role in ("planner", "executor")]
+    done = coterie("plan", recipe, *models, "--gpu-memory", "24", "--json")
+    assert done.exit_code == 0, done.output
+    plan = json.loads(done.stdout)
+    assert plan["fit"]["one"] and plan["memory"]["peak"] == max(plan["memory"]["phases"].values())
+    assert plan["memory"]["peak"] <= 0.8 * GPU, "room for what isn't counted"
+    planner = plan["policies"]["planner"]
+    assert planner["parameters"] == PARAMETERS[name] and planner["memory"]["weights"] == 2 * PARAMETERS[name]
+    assert plan["policies"]["executor"]["memory"]["weights"] == 0, "one frozen base for both"
+    assert not any("fill the context" in note for note in plan["notes"]), "the prompts were measured"
+    phases = plan["memory"]["phases"]
+    numbers = [planner["memory"]["weights"], plan["memory"]["cache"], phases["generation"], phases["update"]]
+    cells = [f"`{recipe}`", name, *(f"{number / 1e9:.1f}" for number in numbers)]
+    row = f"| {' | '.join(cells)} | {plan['memory']['peak'] / GPU:.0%} |".replace("%", " %")
+    assert row in PAGE, f"in docs/levels.md, put this:\n{row}"
+
+
+def test_the_models_are_those_of_the_recipe():
+    from coterie.core.recipes import load
+
+    for game in ("plan_path", "sudoku", "sokoban"):
+        for scale, model in ((None, "Qwen/Qwen3-1.7B"), ("small", "Qwen/Qwen3-0.6B")):
+            config = load(f"{game}_one_gpu", scale=scale).config
+            assert {policy.model for policy in config.policies.values()} == {model}
+            assert {policy.lora.rank for policy in config.policies.values()} == {16}

@@ -1,0 +1,200 @@
+"""One run, three levels: a frozen role, one with an adapter, one that is trained whole."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+pytest.importorskip("peft")
+
+import coterie  # noqa: E402
+from coterie.core.compose import compose  # noqa: E402
+from coterie.core.loop import train  # noqa: E402
+from coterie.core.recipes import load  # noqa: E402
+from tests.cli.support import coterie as command  # noqa: E402
+
+pytestmark = pytest.mark.torch
+
+LEVELS = {"planner": "none", "executor": "lora", "solver": "full"}
+WHOLE = (
+    "{model: {init: qwen3, hidden_size: 32, layers: 1, heads: 2, head_dim: 16, mlp_size: 64, context: 64}, "
+    "train: full, warm_start: {demonstrations: oracle, noise: 0.5, steps: 5, batch: 32}, "
+    "optimizer: {learning_rate: 1.0e-2}}"
+)
+MIXED = (
+    "team.order=[planner, executor, solver]",
+    "team.roles.solver={type: plan_path_solver, policy: solver}",
+    f"policies.solver={WHOLE}",
+    "policies.planner.train=none",
+    "policies.executor.train=lora",
+    "policies.executor.lora={rank: 2, alpha: 4}",
+    "policies.executor.optimizer.learning_rate=1e-2",
+    "rewards.varied={type: function, function: 'tests.test_mixed_levels:varied', scope: action}",
+    "sampler.branches=4",
+    "sampler.sampling.max_new_tokens=3",
+    "schedule.checkpoint_every=1",
+)
+RECIPE, SCALE = "plan_path_split_per_role", "smoke"
+EARNS = {"role": ""}
+"""Whose actions `varied` pays differently; empty: everybody's."""
+
+
+def varied(view):
+    """What an untrained model's siblings differ in."""
+    return float(sum(view.action.text.encode()) % 7) if EARNS["role"] in ("", view.role) else 0.0
+
+
+def weights(run):
+    """Copies of all that a run's trainer holds, by owner: each policy's own part, and the base they share."""
+    trainer = run.trainer
+    (start,) = trainer._starts
+    parts = {name: policy.own() for name, policy in trainer._policies.items()} | {"base": start.weights()}
+    return {owner: {n: p.detach().clone() for n, p in part.items()} for owner, part in parts.items()}
+
+
+def moved(*overrides):
+    """Owners of weights that training changed by at least a bit."""
+    run = compose(load(RECIPE, scale=SCALE, overrides=(*MIXED, "trackers={}", *overrides)))
+
+    async def go():
+        await run.open()
+        before = weights(run)
+        await train(run)
+        after = weights(run)
+        await run.close()
+        return before, after
+
+    before, after = asyncio.run(go())
+    same = {
+        owner: all(torch.equal(before[owner][n], after[owner][n]) for n in before[owner]) for owner in before
+    }
+    return {owner for owner in same if not same[owner]}
+
+
+def test_frozen_and_base_weights_stay_to_the_bit_and_the_others_move():
+    assert moved() == {"executor", "solver"}
+
+
+@pytest.mark.parametrize(
+    ("role", "moves"), [("planner", set()), ("executor", {"executor"}), ("solver", {"solver"})]
+)
+def test_what_one_role_earns_moves_its_own_weights_only(role, moves, monkeypatch):
+    """The others' groups are all equal: an advantage of zero, and so a gradient of zero."""
+    monkeypatch.setitem(EARNS, "role", role)
+    assert moved(*ONLY_VARIED) == moves
+
+
+ONLY_VARIED = (
+    "schedule.steps=1",
+    "rewards.environment.weights={goal: 0, progress: 0, plan_goal: 0, plan_progress: 0, team: 0, "
+    "plan_team: 0, format: 0, legal: 0, shortest: 0}",
+)
+
+
+def test_a_run_that_trains_nothing_plays_and_says_so(tmp_path, caplog):
+    coterie.train("plan_path_l0", scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "run")
+    assert "nothing is trained: every policy has train: none" in caplog.text
+    assert "`coterie eval plan_path_l0`" in caplog.text
+    assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl").is_file()
+    caplog.clear()
+    assert len(coterie.evaluate("plan_path_l0", scale=SCALE, tasks=3).per_task) == 3
+    coterie.train("plan_path_l1", scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "l1")
+    assert "nothing is trained" not in caplog.text
+
+
+# ------------------------------------------------------------------------------------------------- the folder
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of three steps."""
+    path = tmp_path_factory.mktemp("mixed") / "run"
+    coterie.train(RECIPE, scale=SCALE, overrides=(*MIXED, "schedule.steps=3"), out=path)
+    return path
+
+
+def files(checkpoint: Path) -> dict[str, bytes]:
+    return {
+        str(path.relative_to(checkpoint)): path.read_bytes() for path in checkpoint.rglob("*.safetensors")
+    }
+
+
+def test_a_resumed_run_is_the_same_to_the_bit(folder, tmp_path):
+    part = tmp_path / "run"
+    coterie.train(RECIPE, scale=SCALE, overrides=(*MIXED, "schedule.steps=1"), out=part)
+    coterie.train(resume=part, overrides=["schedule.steps=3"])
+    whole, resumed = (files(path / "checkpoints" / "step-000003") for path in (folder, part))
+    assert whole == resumed
+    kept = {Path(name).name.partition(".")[0] for name in whole if name.startswith("policies/")}
+    assert kept == {"executor", "solver"}, "nothing of the frozen policy is saved"
+    assert whole != files(folder / "checkpoints" / "step-000002")
+
+
+ALONE = """
+import sys
+
+class Blocker:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] == "coterie":
+            raise ImportError("coterie is not there")
+
+sys.meta_path.insert(0, Blocker())
+import json
+from pathlib import Path
+import numpy, torch
+from peft import PeftModel
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+found = {}
+for name in ("planner", "executor", "solver"):
+    folder, base = Path(name), Path(name)
+    if (folder / "adapter_config.json").is_file():
+        base = json.loads((folder / "adapter_config.json").read_text())["base_model_name_or_path"]
+    model = AutoModelForCausalLM.from_pretrained(base)
+    if base != folder:
+        model = PeftModel.from_pretrained(model, folder)
+    ids = AutoTokenizer.from_pretrained(folder)("R D L U", return_tensors="pt")["input_ids"]
+    with torch.no_grad():
+        found[name] = model.eval()(ids).logits.numpy()
+        found[name + " ids"] = ids.numpy()
+assert not any(name.split(".")[0] == "coterie" for name in sys.modules)
+numpy.savez("found.npz", **found)
+"""
+
+
+def test_each_level_exports_to_what_transformers_and_peft_load_alone(folder, tmp_path):
+    """In a process in which coterie can't be imported."""
+    for name in LEVELS:
+        done = command("export", folder, "--policy", name, "-o", tmp_path / name, "--checkpoint", "3")
+        assert done.exit_code == 0, done.output
+    assert [name for name in LEVELS if (tmp_path / name / "adapter_config.json").is_file()] == ["executor"]
+    ran = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True)
+    assert ran.returncode == 0, ran.stderr
+    found = np.load(tmp_path / "found.npz")
+    ours = logits(folder, torch.from_numpy(found["solver ids"]))
+    assert found["solver ids"].shape == (1, 4), "a word is a token there too"
+    for name in LEVELS:
+        np.testing.assert_allclose(found[name], ours[name], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(ours["executor"], ours["planner"], atol=1e-3), "its adapter acts"
+
+
+def logits(folder, ids):
+    """By policy, of the run's last checkpoint, as the trainer holds it."""
+    run = compose(load(folder))
+
+    async def go():
+        await run.open_trainer(folder / "checkpoints" / "step-000003")
+        found = {}
+        for name, policy in run.trainer._policies.items():
+            with torch.no_grad(), policy.scoring():
+                found[name] = policy.model(ids).logits.numpy()
+        await run.trainer.close()
+        return found
+
+    return asyncio.run(go())
