@@ -151,4 +151,5 @@ def register_studies(register: Register) -> None:
     register("at-grpo-table2", "coterie.studies.at_grpo:TABLE2")
     register("at-grpo-table3", "coterie.studies.at_grpo:TABLE3")
     register("sampling", "coterie.studies.sampling:SAMPLING")
+    register("teammates", "coterie.studies.at_grpo:TEAMMATES")
     register("cooperation", "coterie.studies.cooperation:COOPERATION")

@@ -81,3 +81,30 @@ TABLE3 = Study(
         at_most_half("swapped", "together", "swapping the two policies at least halves success"),
     ),
 )  # fmt: skip
+
+
+def teammate_rows(column: Column) -> Sequence[Row]:
+    """Roles that never met, roles that met untrained ones, and roles that learnt from each other."""
+    alone, beside = ({role: f"{kind}.{role}" for role in column.roles} for kind in ("alone", "beside"))
+    return (
+        Row(id="team", title="Team, untrained", form="per_role"),
+        Row(id="put_together", title="Trained alone, put together", form="per_role", parts=alone),
+        Row(
+            id="beside",
+            title="Each trained beside the untrained other, put together",
+            form="per_role",
+            parts=beside,
+        ),
+        Row(id="together", title="Trained together", form="per_role", trained=True),
+    )
+
+
+TEAMMATES = Study(
+    summary="What a role learns from: itself alone, an untrained teammate, or one that learns as well.",
+    rows=teammate_rows,
+    claims=(
+        order("together", "beside", "trained together against each beside the untrained other"),
+        order("beside", "put_together", "each beside the untrained other against each alone"),
+    ),
+)
+"""Not in the paper: a harder baseline for its table 3, whose roles alone never see a teammate's words."""

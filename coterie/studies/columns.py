@@ -5,7 +5,8 @@ roles: [planner, executor]
 forms:                        # form -> a recipe, or {recipe, overrides}
   base: plan_path_base        # makes the weights that all rows start from, once a seed
   single: plan_path_single
-  alone: {planner: plan_path_alone_planner, executor: plan_path_alone_executor}
+  alone: {planner: plan_path_alone_planner, executor: plan_path_alone_executor}      # by role
+  beside: {planner: plan_path_beside_planner, executor: plan_path_beside_executor}
 scales:
   cpu: {tokens: 250000, tasks: 1000, overrides: []}
 paper:                        # success in %, by study and row
@@ -30,6 +31,9 @@ from coterie.studies.design import Study
 
 BASE = "base"
 ALONE = "alone"
+BESIDE = "beside"
+BY_ROLE = (ALONE, BESIDE)
+"""Forms with an entry for each role that is trained: by itself, or beside teammates that are not."""
 
 
 class Form(Strict):
@@ -66,6 +70,7 @@ class ColumnConfig(Strict):
     swap: tuple[str, str] | None = Field(None, description="Default: the first two roles.")
     forms: dict[str, Form]
     alone: dict[str, Form] = Field(default_factory=dict)
+    beside: dict[str, Form] = Field(default_factory=dict)
     scales: dict[str, Scale] = Field(min_length=1)
     paper: dict[str, dict[str, float]] = Field(default_factory=dict)
 
@@ -80,7 +85,7 @@ class Column:
     roles: tuple[str, ...]
     swap: tuple[str, str] | None
     forms: Mapping[str, Form]
-    """Those by role are `alone.<role>`; recipes' files are absolute."""
+    """Those by role are `alone.<role>` and `beside.<role>`; recipes' files are absolute."""
     scales: Mapping[str, Scale]
     paper: Mapping[str, Mapping[str, float]]
 
@@ -143,18 +148,19 @@ def read_column(path: Path, name: str) -> Column:
     """
     table = read_yaml(path)
     forms = table.get("forms")
-    if isinstance(forms, dict) and ALONE in forms:
-        # By role; a model of its own, so that errors name the key and not a member of a union.
-        table = {**table, "forms": {k: v for k, v in forms.items() if k != ALONE}, ALONE: forms[ALONE]}
+    if isinstance(forms, dict):
+        # By role; models of their own, so that errors name the key and not a member of a union.
+        by_role = {kind: forms[kind] for kind in BY_ROLE if kind in forms}
+        table = {**table, "forms": {k: v for k, v in forms.items() if k not in by_role}, **by_role}
     try:
         read: ColumnConfig = validate(ColumnConfig, table)
         _check(read)
     except ConfigError as error:
-        where = (
-            error.path.replace("alone.", "forms.alone.", 1) if error.path.startswith("alone") else error.path
-        )
+        where = f"forms.{error.path}" if error.path.partition(".")[0] in BY_ROLE else error.path
         raise ConfigError(error.what, path=f"{path}: {where}", why=error.why, mend=error.mend) from None
-    everything = {**read.forms, **{f"{ALONE}.{role}": form for role, form in read.alone.items()}}
+    everything = dict(read.forms)
+    for kind, forms in ((ALONE, read.alone), (BESIDE, read.beside)):
+        everything |= {f"{kind}.{role}": form for role, form in forms.items()}
     swap = read.swap or ((read.roles[0], read.roles[1]) if len(read.roles) > 1 else None)
     return Column(
         name=name,
@@ -189,7 +195,7 @@ def _check(read: ColumnConfig) -> None:
         ConfigError: a role, a form or a study that nobody knows.
     """
     known = {name: plugins().registry.load("study", name) for name in plugins().registry.names("study")}
-    for place, roles in ((ALONE, tuple(read.alone)), ("swap", read.swap or ())):
+    for place, roles in ((ALONE, read.alone), (BESIDE, read.beside), ("swap", read.swap or ())):
         for role in roles:
             if role not in read.roles:
                 raise ConfigError(

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.recipes import Resolved, load
-from coterie.studies.columns import ALONE, BASE, Column
+from coterie.studies.columns import ALONE, BASE, BY_ROLE, Column
 from coterie.studies.design import Row, Study
 
 CHECKPOINT_EVERY = 10
@@ -317,7 +317,7 @@ def check_forms(column: Column) -> None:
     for scale in column.scales:
         for form in column.forms:
             table = resolve(column, form, scale, [])[3].table
-            if form.startswith(f"{ALONE}."):
+            if form.partition(".")[0] in BY_ROLE:
                 _check_roles(column, form, table, (form.partition(".")[2],))
             elif form in ("shared", "per_role"):
                 _check_roles(column, form, table, column.roles)
