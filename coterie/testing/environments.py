@@ -17,6 +17,7 @@ from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
 from coterie.core.record import to_json
 from coterie.core.types import Action, Step, Task
+from coterie.testing.datasets import check_data_methods
 from coterie.testing.episodes import Act, Moment, Players, following, moment, players, stepped, unreadable
 from coterie.testing.failure import (
     ConformanceError,
@@ -61,6 +62,9 @@ def check_environment(
     - Actions that can't be read (a policy fault) are stepped like others: what the output causes is scored.
     - `outcome` has finite numbers, and `success` from 0 to 1.
     - What it has of the optional part works: `digest`, `diagnose`, `vocabulary`, `demonstrate`.
+    - So do tasks as data: `record` is JSON; `task_of` makes the same task of it, with more fields, too,
+      and raises nothing but ValueError where it is none; `fingerprints` are texts, `content` among them, and
+      no two splits share one; `picture` is a text.
 
     Args:
         roles: who plays.
@@ -79,7 +83,9 @@ def check_environment(
         own = tuple(env.roles)
     strange = [role for role in roles if own and role not in own]
     require(not strange, f"doesn't know the role '{', '.join(strange)}'", where=f"{name}.roles")
-    tasks = _tasks(env, name, splits, seed, disjoint)
+    found = _tasks(env, name, splits, seed, disjoint)
+    check_data_methods(env, name, found)
+    tasks = found[splits[0]]
     referee = _Referee(env, name, players(roles, act, order, seats), turns)
 
     async def play() -> None:
@@ -91,8 +97,8 @@ def check_environment(
     _vocabulary(env, name)
 
 
-def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> list[Task]:
-    """The first tasks of the first split, after a look at those of all."""
+def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> dict[str, list[Task]]:
+    """The first tasks of every split."""
     where = f"{name}.tasks"
     found: dict[str, list[Task]] = {}
     ids: dict[str, str] = {}
@@ -125,7 +131,7 @@ def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str)
         twice = [one for one, times in Counter(task.id for task in first).items() if times > 1]
         require(not twice, f"the id {twice[:1]} is twice in '{split}'", where=where)
         found[split] = first
-    return found[splits[0]]
+    return found
 
 
 def _sound_task(task: Any, same: Any, where: str) -> None:

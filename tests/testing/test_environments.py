@@ -200,6 +200,58 @@ def test_content_in_two_splits_is_caught_where_asked():
     caught("the same problem as a task of 'train'", check, same, disjoint="content")
 
 
+class Recorded(Count):
+    """Sound, with tasks as data."""
+
+    def record(self, task: Task) -> Any:
+        return dict(task.payload)
+
+    def task_of(self, record: Any, id: str) -> Task:
+        if "left" not in record:
+            raise ValueError("no field 'left'")
+        return Task(id=id, payload={name: record[name] for name in ("left", "split", "n")})
+
+    def fingerprints(self, task: Task) -> Any:
+        return {"content": f"{task.payload['split']}{task.payload['n']}", "solution": task.payload["split"]}
+
+    def picture(self, task: Task) -> str:
+        return "*" * task.payload["left"]
+
+
+def test_a_sound_one_with_tasks_as_data_passes():
+    check(Recorded())
+
+
+@pytest.mark.parametrize(("members", "says"), [
+    ({"record": lambda self, task: [1]}, "record: returned [1]"),
+    ({"record": lambda self, task: {**task.payload, "x": {1, 2}}}, "record: raised TypeError"),
+    ({"record": lambda self, task: {**task.payload, "x": float("nan")}}, "record: raised ValueError"),
+    ({"record": lambda self, task: {**task.payload, "x": (1, 2)}}, "reads otherwise"),
+    ({"record": lambda self, task: {**task.payload, 1: 2}}, "reads otherwise"),
+    ({"record": lambda self, task: {**task.payload, "x": random.random()}}, "when asked twice"),
+    ({"record": lambda self, task: dict(task.payload, x=task.payload.update(n=9))}, "changed the task"),
+    ({"record": lambda self, task: {**task.payload, "n": 1}}, "of the record of 'train-0' is another task"),
+    ({"task_of": lambda self, record, id: Task(id="x", payload=record)}, "is another task"),
+    ({"task_of": lambda self, record, id: Task(id=id, payload=record)}, "given one more field, is another"),
+    ({"task_of": lambda self, record, id: record}, "is another task"),
+    ({"task_of": lambda self, record, id: Recorded.task_of(self, {**record, "left": record["left"]}, id)},
+     "raised KeyError on a record that is no task"),
+    ({"fingerprints": lambda self, task: {"solution": "1"}}, "lack `content`"),
+    ({"fingerprints": lambda self, task: {"content": 7}}, "texts by name"),
+    ({"fingerprints": lambda self, task: {"content": str(random.random())}}, "when asked for twice"),
+    ({"fingerprints": lambda self, task: {"content": str(task.payload["n"])}}, "have the same content"),
+    ({"fingerprints": lambda self, task: {"content": task.id, "solution": "1"}}, "have the same solution"),
+    ({"picture": lambda self, task: ["*"]}, "picture: returned ['*']"),
+])  # fmt: skip
+def test_broken_tasks_as_data_are_caught(members, says):
+    caught(says, check, type("Broken", (Recorded,), members)())
+
+
+@pytest.mark.parametrize("method", ["record", "task_of"])
+def test_a_record_without_a_way_back_is_caught(method):
+    caught(f"has `{method}` alone", check, variant(**{method: getattr(Recorded, method)}))
+
+
 def test_what_is_lacking_is_named():
     caught("lacks stage, outcome", check, type("Bare", (), {
         **{name: getattr(Count, name) for name in ("tasks", "reset", "observe", "step")},

@@ -1,86 +1,36 @@
-"""Roles of Plan-Path: the planner, the executor, and the solver that plays alone."""
+"""Roles of Plan-Path: planner and executor, tool and plan, and the solver that plays alone."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import Field
-
-from coterie.core.config import PluginConfig
-from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
-from coterie.core.types import Briefing, Message
+from coterie.plugins.agents.games import GameRole
 from coterie.plugins.envs.plan_path import language, render
 from coterie.plugins.envs.plan_path.state import Observation
+from coterie.plugins.envs.words import Rendering
 
 
-class PlanPathRole(Plugin):
-    """A seat in Plan-Path. What it sees and which language it writes are the environment's to say."""
+class PlanPathRole(GameRole):
+    """A seat in Plan-Path."""
 
-    class Config(PluginConfig):
-        rendering: language.Rendering | None = Field(None, description="Instead of the environment's.")
-        system: str | None = Field(
-            None, description="System prompt of the prose rendering; null: the built-in one."
-        )
+    game = "plan_path"
 
-    config: Config
-    seat: str = ""
-    task: str = ""
+    def compact(self, seen: Observation) -> str:
+        return render.compact(seen)
 
-    def __init__(self, config: Config, build: Any) -> None:
-        super().__init__(config, build)
-        if build.name != self.seat:
-            raise ConfigError(
-                f"role '{build.name}' can't sit in the {self.seat}'s seat",
-                path=f"{build.path}.type",
-                why="the environment plan_path tells roles apart by name",
-                mend=f"name the role '{self.seat}', or give it type plan_path_{build.name}",
-            )
+    def prose(self, seen: Observation, notes: tuple[str, ...]) -> str:
+        return render.prose(seen, notes)
 
-    def render(self, briefing: Briefing) -> Sequence[Message]:
-        """One user message of words, or a system and a user message of prose.
-
-        Raises:
-            ConfigError: notes for the compact rendering, which has no words for them.
-        """
-        seen: Observation = briefing.observation
-        if self._rendering(seen) == "prose":
-            system = self.task if self.config.system is None else self.config.system
-            user = {"role": "user", "content": render.prose(seen, briefing.notes)}
-            return [{"role": "system", "content": system}, user] if system else [user]
-        if briefing.notes:
-            raise ConfigError(
-                "the compact rendering has no words for what the transition mode tells",
-                path=self.build.path,
-                why=f"it told: {briefing.notes[-1]!r}",
-                mend="set transition: plain, or env.rendering: prose",
-            )
-        return [{"role": "user", "content": render.compact(seen)}]
-
-    def parse(self, text: str, observation: Observation) -> Any:
-        """Moves, e.g. ("U", "R"), legs, e.g. ("R2", "D1"), or way-points as (row, column); () of an empty
-        message.
-
-        Raises:
-            PolicyFault: the text is no list of those.
-        """
-        rendering = self._rendering(observation)
-        if observation.writes == "moves":
+    def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
+        """Moves, e.g. ("U", "R"), legs, e.g. ("R2", "D1"), or way-points as (row, column)."""
+        if seen.writes == "moves":
             return language.read_moves(text, rendering)
-        if observation.writes == "legs":
+        if seen.writes == "legs":
             return language.read_legs(text, rendering)
-        return language.read_waypoints(text, rendering, observation.position, observation.waypoint_words)
-
-    def vocabulary(self) -> Iterable[str]:
-        """Nothing beyond the environment's words."""
-        return ()
-
-    def _rendering(self, seen: Observation) -> language.Rendering:
-        return self.config.rendering or seen.rendering
+        return language.read_waypoints(text, rendering, seen.position, seen.waypoint_words)
 
 
-RULES = (
+_RULES = (
     "Moves go up (U), down (D), left (L) or right (R) by one cell; "
     "a move can't enter a wall or leave the grid. "
 )
@@ -92,7 +42,7 @@ class PlanPathPlanner(PlanPathRole):
     seat = "planner"
     task = (
         "You are the planner of a team of two that finds the way through a grid with walls. You say "
-        f"which way to go; the executor moves. {RULES}Think briefly, and end with a list in square brackets."
+        f"which way to go; the executor moves. {_RULES}Think briefly, and end with a list in square brackets."
     )
 
 
@@ -102,7 +52,7 @@ class PlanPathExecutor(PlanPathRole):
     seat = "executor"
     task = (
         "You are the executor of a team of two that finds the way through a grid with walls. The planner "
-        f"says which way to go; you adopt or overrule it, and your moves are played. {RULES}"
+        f"says which way to go; you adopt or overrule it, and your moves are played. {_RULES}"
         "Think briefly, and end with a list of moves in square brackets."
     )
 
@@ -112,6 +62,29 @@ class PlanPathSolver(PlanPathRole):
 
     seat = "solver"
     task = (
-        f"You find the way through a grid with walls. Your moves are played. {RULES}"
+        f"You find the way through a grid with walls. Your moves are played. {_RULES}"
         "Think briefly, and end with a list of moves in square brackets."
+    )
+
+
+class PlanPathTool(PlanPathRole):
+    """Writes a program whose printed moves are its proposal; doesn't move."""
+
+    seat = "tool"
+    task = (
+        "You are the programmer of a team of two that finds the way through a grid with walls. You write a "
+        "Python program that finds the way; your partner sees it and what it prints, and moves. "
+        f"{_RULES}The program gets no input, so write the grid into it. Think briefly, and end with the "
+        "whole program in one ```python block; it must print the moves as a list."
+    )
+
+
+class PlanPathPlan(PlanPathRole):
+    """Is shown the program, its output and its proposal; adopts or overrules it, and its moves are played."""
+
+    seat = "plan"
+    task = (
+        "You are the planner of a team of two that finds the way through a grid with walls. Your partner's "
+        "program proposes moves, and may be wrong; you adopt or overrule them, and your moves are played. "
+        f"{_RULES}Think briefly, and end with a list of moves in square brackets."
     )

@@ -2,88 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import Field
-
-from coterie.core.config import PluginConfig
-from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
-from coterie.core.types import Briefing, Message
-from coterie.plugins.envs.games import read_program
+from coterie.plugins.agents.games import GameRole
 from coterie.plugins.envs.sokoban import language, render
 from coterie.plugins.envs.sokoban.state import Observation
+from coterie.plugins.envs.words import Rendering
 
 
-class SokobanRole(Plugin):
-    """A seat in Sokoban. What it sees and which language it writes are the environment's to say."""
+class SokobanRole(GameRole):
+    """A seat in Sokoban."""
 
-    class Config(PluginConfig):
-        rendering: language.Rendering | None = Field(None, description="Instead of the environment's.")
-        system: str | None = Field(
-            None, description="System prompt of the prose rendering; null: the built-in one."
-        )
+    game = "sokoban"
 
-    config: Config
-    seat: str = ""
-    task: str = ""
+    def compact(self, seen: Observation) -> str:
+        return render.compact(seen)
 
-    def __init__(self, config: Config, build: Any) -> None:
-        super().__init__(config, build)
-        if build.name != self.seat:
-            raise ConfigError(
-                f"role '{build.name}' can't sit in the {self.seat}'s seat",
-                path=f"{build.path}.type",
-                why="the environment sokoban tells roles apart by name",
-                mend=f"name the role '{self.seat}', or give it type sokoban_{build.name}",
-            )
-        if config.rendering == "compact" and self.seat not in language.COMPACT_ROLES:
-            raise ConfigError(
-                f"the role '{self.seat}' has no words in the compact rendering",
-                path=f"{build.path}.rendering",
-                mend="set rendering: prose",
-            )
+    def prose(self, seen: Observation, notes: tuple[str, ...]) -> str:
+        return render.prose(seen, notes)
 
-    def render(self, briefing: Briefing) -> Sequence[Message]:
-        """One user message of words, or a system and a user message of prose.
-
-        Raises:
-            ConfigError: notes for the compact rendering, which has no words for them.
-        """
-        seen: Observation = briefing.observation
-        if self._rendering(seen) == "prose":
-            system = self.task if self.config.system is None else self.config.system
-            user = {"role": "user", "content": render.prose(seen, briefing.notes)}
-            return [{"role": "system", "content": system}, user] if system else [user]
-        if briefing.notes:
-            raise ConfigError(
-                "the compact rendering has no words for what the transition mode tells",
-                path=self.build.path,
-                why=f"it told: {briefing.notes[-1]!r}",
-                mend="set transition: plain, or env.rendering: prose",
-            )
-        return [{"role": "user", "content": render.compact(seen)}]
-
-    def parse(self, text: str, observation: Observation) -> Any:
-        """Moves, e.g. ("U", "R"); pushes as ((row, column) or None, direction); or a program.
-
-        Raises:
-            PolicyFault: the text is no list of those, or has no program.
-        """
-        rendering = self._rendering(observation)
-        if observation.writes == "code":
-            return read_program(text)
-        if observation.writes == "moves":
+    def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
+        """Moves, e.g. ("U", "R"), or pushes as ((row, column) or None, direction)."""
+        if seen.writes == "moves":
             return language.read_moves(text, rendering)
-        return language.read_pushes(text, rendering, observation.player, observation.push_words)
-
-    def vocabulary(self) -> Iterable[str]:
-        """Nothing beyond the environment's words."""
-        return ()
-
-    def _rendering(self, seen: Observation) -> language.Rendering:
-        return self.config.rendering or seen.rendering
+        return language.read_pushes(text, rendering, seen.player, seen.push_words)
 
 
 _RULES = (

@@ -2,94 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
 from typing import Any
 
-from pydantic import Field
-
-from coterie.core.config import PluginConfig
-from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
-from coterie.core.types import Briefing, Message
-from coterie.plugins.envs.games import read_program
+from coterie.plugins.agents.games import GameRole
 from coterie.plugins.envs.sudoku import language, render
 from coterie.plugins.envs.sudoku.state import Observation
+from coterie.plugins.envs.words import Rendering
 
 
-class SudokuRole(Plugin):
-    """A seat in Sudoku. What it sees and which language it writes are the environment's to say."""
+class SudokuRole(GameRole):
+    """A seat in Sudoku."""
 
-    class Config(PluginConfig):
-        rendering: language.Rendering | None = Field(None, description="Instead of the environment's.")
-        system: str | None = Field(
-            None, description="System prompt of the prose rendering; null: the built-in one."
-        )
+    game = "sudoku"
 
-    config: Config
-    seat: str = ""
-    task: str = ""
+    def compact(self, seen: Observation) -> str:
+        return render.compact(seen)
 
-    def __init__(self, config: Config, build: Any) -> None:
-        super().__init__(config, build)
-        if build.name != self.seat:
-            raise ConfigError(
-                f"role '{build.name}' can't sit in the {self.seat}'s seat",
-                path=f"{build.path}.type",
-                why="the environment sudoku tells roles apart by name",
-                mend=f"name the role '{self.seat}', or give it type sudoku_{build.name}",
-            )
+    def prose(self, seen: Observation, notes: tuple[str, ...]) -> str:
+        return render.prose(seen, notes)
 
-    def render(self, briefing: Briefing) -> Sequence[Message]:
-        """One user message of words, or a system and a user message of prose.
-
-        Raises:
-            ConfigError: notes for the compact rendering, which has no words for them.
-        """
-        seen: Observation = briefing.observation
-        if self._rendering(seen) == "prose":
-            system = self.task if self.config.system is None else self.config.system
-            user = {"role": "user", "content": render.prose(seen, briefing.notes)}
-            return [{"role": "system", "content": system}, user] if system else [user]
-        if briefing.notes:
-            raise ConfigError(
-                "the compact rendering has no words for what the transition mode tells",
-                path=self.build.path,
-                why=f"it told: {briefing.notes[-1]!r}",
-                mend="set transition: plain, or env.rendering: prose",
-            )
-        return [{"role": "user", "content": render.compact(seen)}]
-
-    def parse(self, text: str, observation: Observation) -> Any:
-        """Assignments as (row, column, digit); () of an empty message.
-
-        Raises:
-            PolicyFault: the text is no list of those.
-        """
-        rendering = self._rendering(observation)
-        if observation.role == "planner" and rendering == "compact":
-            return language.read_plan(text, observation.open, observation.size, observation.plan_language)
-        return language.read_assignments(text, rendering, observation.size, observation.grid)
-
-    def vocabulary(self) -> Iterable[str]:
-        """Nothing beyond the environment's words."""
-        return ()
-
-    def _rendering(self, seen: Observation) -> language.Rendering:
-        return self.config.rendering or seen.rendering
-
-
-class ProseRole(SudokuRole):
-    """A seat that the compact rendering has no words for."""
-
-    def __init__(self, config: SudokuRole.Config, build: Any) -> None:
-        super().__init__(config, build)
-        if config.rendering == "compact":
-            raise ConfigError(
-                f"the seat '{self.seat}' is for the prose rendering",
-                path=f"{build.path}.rendering",
-                why="the compact one has no words for a program",
-                mend="remove it",
-            )
+    def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
+        """Assignments as (row, column, digit)."""
+        if seen.role == "planner" and rendering == "compact":
+            return language.read_plan(text, seen.open, seen.size, seen.plan_language)
+        return language.read_assignments(text, rendering, seen.size, seen.grid)
 
 
 _RULES = (
@@ -126,7 +62,7 @@ class SudokuSolver(SudokuRole):
     task = f"You solve a Sudoku. Your assignments are played. {_RULES}{_END}"
 
 
-class SudokuTool(ProseRole):
+class SudokuTool(SudokuRole):
     """Writes a program; what it prints is the proposal."""
 
     seat = "tool"
@@ -137,16 +73,8 @@ class SudokuTool(ProseRole):
         "in one ```python block; it must print the assignments as a list."
     )
 
-    def parse(self, text: str, observation: Observation) -> str:
-        """The program; "" of an empty message.
 
-        Raises:
-            PolicyFault: the text holds no closed block of Python.
-        """
-        return read_program(text)
-
-
-class SudokuPlan(ProseRole):
+class SudokuPlan(SudokuRole):
     """Sees the tool's program and what it printed; writes the assignments that are played."""
 
     seat = "plan"

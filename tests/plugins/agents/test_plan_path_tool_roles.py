@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.core.errors import ConfigError, PolicyFault
-from coterie.plugins.agents.plan_path_tool import PlanPathPlan, PlanPathTool
-from coterie.plugins.envs.games import read_program
+from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
 from coterie.plugins.envs.plan_path import PlanPath
+from coterie.plugins.envs.programs import read_program
 from tests.plugins.envs.mazes import WALLED, start
 from tests.plugins.envs.programs import Inline
 from tests.plugins.support import Build, briefing, make

@@ -16,7 +16,8 @@ from coterie.plugins.agents.sudoku import (
     SudokuTool,
 )
 from coterie.plugins.envs.sudoku import Sudoku
-from coterie.plugins.envs.sudoku.language import as_assignments, assignment_word, read_assignments, write
+from coterie.plugins.envs.sudoku.language import as_assignments, assignment_word, read_assignments
+from coterie.plugins.envs.words import write
 from tests.plugins.envs.sudokus import EASY, start
 from tests.plugins.support import Build, briefing, make
 

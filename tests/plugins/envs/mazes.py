@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import Any
 
 from coterie.core.types import Task
@@ -21,3 +22,17 @@ def start(env: Any, *rows: str) -> Any:
 
 WALLED = ("....", ".S#.", ".#..", "...G")
 """Start r1c1, goal r3c3; walls r1c2 and r2c1; the way round takes six steps."""
+
+
+def distance_by_the_book(maze: Maze, cell: tuple[int, int]) -> int:
+    """Steps from a cell to the goal, -1 where there is no way: breadth-first search on cells, apart from the
+    environment's."""
+    far, queue = {maze.cell(maze.goal): 0}, deque([maze.cell(maze.goal)])
+    while queue and cell not in far:
+        row, column = queue.popleft()
+        for there in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+            inside = 0 <= there[0] < maze.height and 0 <= there[1] < maze.width
+            if there not in far and inside and not maze.walls >> there[0] * maze.width + there[1] & 1:
+                far[there] = far[row, column] + 1
+                queue.append(there)
+    return far.get(cell, -1)

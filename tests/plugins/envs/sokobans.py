@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -13,8 +14,13 @@ from coterie.plugins.envs.sokoban.tasks import board_of
 STEPS = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
 
 
+def drawn(rows: Sequence[str]) -> Board:
+    """As in a record: `#` wall, `.` target, `$` box, `@` player, `*` box and `+` player on a target."""
+    return board_of({"grid": rows})
+
+
 def start(env: Any, *rows: str) -> Any:
-    return env.reset(Task(id="t", payload=board_of(rows)), 0)
+    return env.reset(Task(id="t", payload=drawn(rows)), 0)
 
 
 CORNER = ("----", "-@$-", "--#-", "-.--")

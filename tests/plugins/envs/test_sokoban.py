@@ -13,16 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.scoring import branch_rewards
-from coterie.core.types import TEAM, Action, Fault
+from coterie.core.types import TEAM
 from coterie.plugins.agents import sokoban as seats
 from coterie.plugins.envs.games import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
 from tests.games import play
-from tests.plugins.envs.programs import Inline
 from tests.plugins.envs.sokobans import CORNER, start
 from tests.plugins.support import Build, action, briefing, context, make, wait
 from tests.plugins.test_played import run_of
@@ -74,13 +73,6 @@ def test_states_pickle_and_have_the_same_digest_in_another_process():
         [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
     )
     assert found.stdout.strip() == env.digest(state)
-
-
-def test_an_action_that_the_system_lost_is_no_action():
-    env = make(Sokoban, size=4)
-    lost = Action(calls=(), text="", fault=Fault(kind="system", reason="engine"))
-    with pytest.raises(SystemFault):
-        wait(env.step(start(env, *CORNER), {"executor": lost}, context()))
 
 
 def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
@@ -337,22 +329,6 @@ def test_branches_are_paid_by_their_own_plans():
 
 
 # ---- configurations that make no sense
-
-
-@pytest.mark.parametrize(
-    ("order", "more", "path", "message"),
-    [
-        (["planner"], {}, "env", "nobody in team.order moves"),
-        ([["executor", "solver"]], {}, "env", "can't move at once"),
-        (["tool", "plan"], {"rendering": "prose"}, "env.sandbox", "no sandbox"),
-        (["tool", "plan"], {"sandbox": Inline()}, "env.rendering", "prose"),
-        (["tool", "executor"], {"rendering": "prose", "sandbox": Inline()}, "team.order", "can't play with"),
-    ],
-)
-def test_teams_that_cannot_play_are_refused(order, more, path, message):
-    with pytest.raises(ConfigError, match=message) as caught:
-        make(Sokoban, Build(order=order), size=4, **more)
-    assert caught.value.path == path
 
 
 @pytest.mark.parametrize(

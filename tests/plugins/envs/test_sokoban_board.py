@@ -10,8 +10,8 @@ from coterie.core.errors import ConfigError
 from coterie.plugins.envs.games import split_of
 from coterie.plugins.envs.sokoban.board import deadlocked, follow, play, route
 from coterie.plugins.envs.sokoban.solver import solve
-from coterie.plugins.envs.sokoban.tasks import Boards, board_of, content, rows, task_of
-from tests.plugins.envs.sokobans import CORNER, Slow, mask
+from coterie.plugins.envs.sokoban.tasks import Boards, content, rows, task_of
+from tests.plugins.envs.sokobans import CORNER, Slow, drawn, mask
 
 
 def boards(split="train", seed=0, size=6, boxes=1, density=0.1, least=1, most=None, count=1000):
@@ -37,18 +37,18 @@ def walk(board, moves, limit=None, skip=False):
     ],
 )
 def test_moves(moves, skip, after, illegal, played, pushes):
-    board = board_of(["--.", "@$-", "#--"])
+    board = drawn(["--.", "@$-", "#--"])
     made = walk(board, moves, skip=skip)
     assert rows(board, made.boxes, made.end, targets=False) == after
     assert (made.illegal, made.played, made.pushes, made.written) == (illegal, played, pushes, len(moves))
 
 
 def test_boxes_block_boxes_and_a_walk_ends_when_solved_or_at_its_limit():
-    board = board_of(["@$$-..", "------"])
+    board = drawn(["@$$-..", "------"])
     assert walk(board, "R").illegal == ((1, "box"),)
-    board = board_of(["@$.--", "-----"])
+    board = drawn(["@$.--", "-----"])
     assert walk(board, "RRRR").tried == 1
-    board = board_of(["@$--.", "-----"])
+    board = drawn(["@$--.", "-----"])
     limited = walk(board, "RRRR", limit=2)
     assert (limited.played, limited.written, limited.moves) == (2, 4, ("R", "R"))
 
@@ -92,7 +92,7 @@ def test_every_move_agrees_with_the_rules():
     ],
 )
 def test_pushes_are_carried_out_by_the_shortest_walk(pushes, moves, illegal):
-    board = board_of(CORNER)
+    board = drawn(CORNER)
     made = follow(board, board.boxes, board.player, pushes, limit=None, skip=False)
     assert ("".join(made.moves), made.illegal) == (moves, illegal)
     assert walk(board, made.moves).boxes == made.boxes
@@ -125,7 +125,7 @@ def test_a_route_goes_round_what_blocks_or_there_is_none():
     ],
 )
 def test_textbook_deadlocks(grid, stuck):
-    board = board_of(grid)
+    board = drawn(grid)
     assert deadlocked(board, board.boxes) == stuck
     if stuck:
         assert solve(board, board.boxes, board.player) is None
@@ -158,10 +158,10 @@ def test_the_oracle_is_optimal_in_pushes_and_then_in_moves(size, boxes, count):
 
 
 def test_the_oracle_with_more_boxes_than_it_assigns():
-    board = board_of(["@------", "$$$$$$$", ".......", "-------"])
+    board = drawn(["@------", "$$$$$$$", ".......", "-------"])
     found = solve(board, board.boxes, board.player)
     assert (len(found.pushes), len(found.moves)) == (7, 19)
-    lost = board_of(["@------", "$-$$$$$", ".......", "$------"])
+    lost = drawn(["@------", "$-$$$$$", ".......", "$------"])
     assert solve(lost, lost.boxes, lost.player) is None
 
 
@@ -177,7 +177,7 @@ def test_the_oracle_knows_what_has_no_solution():
                 assert (found is not None) == ((frozenset(cells), player) in alive)
                 checked += found is None
     assert checked > 50
-    board = board_of(["@*-"])
+    board = drawn(["@*-"])
     assert solve(board, board.boxes, board.player).moves == ()
 
 
@@ -217,13 +217,13 @@ def test_a_task_is_a_function_of_split_seed_and_index():
 
 def test_where_the_player_starts_in_its_region_makes_no_other_problem():
     one, same, other = (
-        board_of(["@-#-", "--#-", "-$-.", "--#-"]),
-        board_of(["--#-", "-@#-", "-$-.", "--#-"]),
-        board_of(["--#@", "--#-", "-$-.", "--#-"]),
+        drawn(["@-#-", "--#-", "-$-.", "--#-"]),
+        drawn(["--#-", "-@#-", "-$-.", "--#-"]),
+        drawn(["--#@", "--#-", "-$-.", "--#-"]),
     )
     assert content(one) == content(same)
     assert content(one) != content(other)  # it is on the other side of the box
-    assert content(one) != content(board_of(["@-#-", "$-#-", "---.", "--#-"]))
+    assert content(one) != content(drawn(["@-#-", "$-#-", "---.", "--#-"]))
 
 
 def test_difficulty_that_cannot_be_had_is_said():

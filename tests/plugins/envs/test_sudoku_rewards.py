@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings, strategies as st
 
 from coterie.core.types import TEAM
 from coterie.plugins.agents.sudoku import SudokuPlanner, SudokuSolver
@@ -63,7 +62,7 @@ def test_golden_numbers_of_an_episode():
     assert (two.scores[TEAM, "team"], local(two)["correct"]) == (0.0, 0.5)
     three = send(env, two.state, "executor", "r2c1=1 r3c0=4 r0c3=4 r0c2=1 r1c2=4")
     assert three.scores[TEAM, "team"] == three.scores[TEAM, "goal"] == local(three)["correct"] == 1.0
-    assert three.state.over and env.stage(three.state) == () and env.stage(two.state) is None
+    assert three.state.solved and env.stage(three.state) == () and env.stage(two.state) is None
     assert env.outcome(three.state) == {"success": 1.0, "turns": 3.0, "cells_left": 0.0}
 
 
@@ -128,7 +127,7 @@ def test_rewards_of_oracle_states_agree_with_an_independent_formula(size, form):
             written = min(size, blanks - len(before))
             assert local(step)["correct"] == pytest.approx(len(after - before) / written)
             state = step.state
-            if state.over:
+            if state.solved:
                 break
         assert env.outcome(state)["success"] == 1.0
 
@@ -152,34 +151,12 @@ def test_the_planners_counterfactual_is_what_playing_its_plan_earns(form, settin
                 assert plan.scores["planner", name] == played.scores["executor", name]
             signs.add(played.scores[TEAM, "progress"] > 0)
             state = played.state
-            if state.over:
+            if state.solved:
                 break
     assert signs == {True, False}
 
 
 # ---- nothing to farm
-
-CHOICES = st.one_of(
-    st.tuples(st.just("right"), st.integers(0, 5)),
-    st.tuples(st.just("wrong"), st.integers(0, 5)),
-    st.tuples(st.just("any"), st.tuples(st.integers(-1, 4), st.integers(0, 4), st.integers(0, 5))),
-)
-MESSAGES = st.lists(st.lists(CHOICES, max_size=8), max_size=7)
-REFILL = [[("right", 0)], [("wrong", 0)]] * 3 + [[("right", 0)]]
-TO_AND_FRO = [[("right", 0), ("wrong", 0)] * 4 + [("right", k) for k in range(5)]] * 3
-
-
-def said(puzzle, message):
-    """A message that hypothesis chose: the oracle's digit for a cell, one beside it, or anything."""
-    blanks = [cell for cell, digit in enumerate(puzzle.clues) if not digit]
-    words = []
-    for kind, what in message:
-        if kind != "any":
-            cell = blanks[what]
-            digit = puzzle.solution[cell] if kind == "right" else puzzle.solution[cell] % 4 + 1
-            what = (*divmod(cell, 4), digit)
-        words.append(assignment_word(what))
-    return " ".join(words)
 
 
 def summed(env, state, texts):
@@ -192,79 +169,23 @@ def summed(env, state, texts):
             if COMPONENTS[name] == "level":
                 levels[name] = value
         state = step.state
-        if state.over:
+        if state.solved:
             break
     return total, state
 
 
-@settings(max_examples=200, deadline=None)
-@given(index=st.integers(0, 200), messages=MESSAGES, illegal=st.sampled_from(["skip", "stop"]))
-@example(index=0, messages=REFILL, illegal="skip")
-@example(index=0, messages=TO_AND_FRO, illegal="skip")
-def test_no_sequence_of_messages_earns_more_than_the_oracle(index, messages, illegal):
-    env = make(Sudoku, team="potential", illegal=illegal)
-    state = env.reset(env.tasks("train", 0)[index], 0)
-    rng = np.random.default_rng(0)
-    best, _ = summed(env, state, [env.demonstrate(state, "executor", 0.0, rng)])
-    total, end = summed(env, state, [said(state.puzzle, message) for message in messages])
-    assert best == pytest.approx(2.0)
-    assert total <= best + 1e-9 and (end.over or total < best - 1e-9)
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    index=st.integers(0, 200), messages=MESSAGES, last=st.lists(CHOICES, max_size=12),
-    cells=st.sampled_from([None, 3]),
-)  # fmt: skip
-def test_no_message_earns_more_at_once_than_the_oracles(index, messages, last, cells):
-    env = make(Sudoku, max_cells=cells)
-    _, state = summed(env, env.reset(env.tasks("train", 0)[index], 0), [
-        said(env.tasks("train", 0)[index].payload, message) for message in messages
-    ])  # fmt: skip
-    if state.over:
-        return
-    best, _ = summed(env, state, [env.demonstrate(state, "executor", 0.0, np.random.default_rng(0))])
-    total, _ = summed(env, state, [said(state.puzzle, last)])
-    assert total <= best + 1e-9
-
-
-@settings(max_examples=200, deadline=None)
-@given(
-    index=st.integers(0, 200), messages=MESSAGES, words=st.lists(st.sampled_from("1234-"), max_size=6),
-    cells=st.sampled_from([None, 2]),
-)  # fmt: skip
-def test_no_plan_earns_more_at_once_than_the_oracles(index, messages, words, cells):
-    env = make(Sudoku, max_cells=cells)
-    _, state = summed(env, env.reset(env.tasks("train", 0)[index], 0), [
-        said(env.tasks("train", 0)[index].payload, message) for message in messages
-    ])  # fmt: skip
-    if state.over:
-        return
-
-    def paid(text):
-        return sum(
-            WEIGHTS[name] * value for (_, name), value in send(env, state, "planner", text).scores.items()
-        )
-
-    oracle = env.demonstrate(state, "planner", 0.0, np.random.default_rng(0))
-    assert oracle and paid(oracle) > 1.0
-    assert paid(" ".join(words)) <= paid(oracle) + 1e-9
-
-
-@pytest.mark.parametrize("form", ["progress", "potential"])
-def test_ten_thousand_assignments_earn_no_more_than_one(form):
-    env = make(Sudoku, team=form)
-    once, _ = summed(env, start(env, *EASY), ["r0c2=3"])
+def test_refilling_earns_the_team_nothing():
+    env = make(Sudoku)
     for text in ("r0c2=3 " * 10_000, "r0c2=3 r0c2=1 " * 5_000 + "r0c2=3", "r0c0=1 " * 9_999 + "r0c2=3"):
-        total, state = summed(env, start(env, *EASY), [text])
-        assert total <= once + 1e-9 and state.left == 5
-    again, _ = summed(env, state, ["r0c2=3"])  # it is right already
+        step = send(env, start(env, *EASY), "executor", text)
+        assert step.scores[TEAM, "team"] == pytest.approx(1 / 6) and step.state.left == 5
+    again, _ = summed(env, step.state, ["r0c2=3"])  # it is right already
     assert again == pytest.approx(0.2)  # format and legal
-    assert len(env.diagnose(send(env, state, "executor", "r0c0=1 " * 10_000).state, "executor")) < 1000
+    assert len(env.diagnose(send(env, step.state, "executor", "r0c0=1 " * 10_000).state, "executor")) < 1000
 
 
 def test_the_oracle_earns_the_most_in_one_message():
     env = make(Sudoku, team="potential")
     assert summed(env, start(env, *EASY), [ORACLE])[0] == pytest.approx(2.0)
     slow, state = summed(env, start(env, *EASY), ORACLE.split())
-    assert state.over and slow == pytest.approx(2.0)  # in small steps no more
+    assert state.solved and slow == pytest.approx(2.0)  # in small steps no more

@@ -10,14 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.core.errors import SystemFault
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import Split, StepContext
-from coterie.core.types import TEAM, Action, Step, Task, as_tuple
-from coterie.plugins.envs.games import FrozenTasks, GameConfig, check_movers
-from coterie.plugins.envs.plan_path import language, tasks as maps, telling, tool
+from coterie.core.protocols import Split
+from coterie.core.types import Task
+from coterie.plugins.envs.cells import MOVES
+from coterie.plugins.envs.games import Game, GameConfig
+from coterie.plugins.envs.plan_path import language, tasks as maps, telling
 from coterie.plugins.envs.plan_path.grid import (
-    MOVES,
     Maze,
     Mazes,
     Walk,
@@ -28,12 +26,14 @@ from coterie.plugins.envs.plan_path.grid import (
     walk,
 )
 from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
-from coterie.plugins.envs.plan_path.state import Observation, Plan, State, digest
+from coterie.plugins.envs.plan_path.state import Observation, Plan, State, ToolPlan
+from coterie.plugins.envs.programs import program, propose
+from coterie.plugins.envs.words import write
 
 log = logging.getLogger("coterie")
 
 
-class PlanPath(Plugin):
+class PlanPath(Game):
     """Find the way through a grid with walls, over several turns.
 
     Source: Plan-Path of PettingLLMs, arXiv 2510.11062: 10x10, wall probability .22, random start and
@@ -43,7 +43,7 @@ class PlanPath(Plugin):
     things (`views`), for a team whose roles see and say the same only costs tokens.
 
     Roles: `planner` (its message doesn't move the world), `executor`, `solver` (alone: writes moves);
-    and the paper's `tool` and `plan`, whose programs run in the `sandbox` (see `tool.py`).
+    and the paper's `tool` and `plan`, whose programs run in the `sandbox` (see `programs.py`).
     """
 
     class Config(GameConfig):
@@ -65,17 +65,10 @@ class PlanPath(Plugin):
         waypoint_words: language.WaypointWords = Field(
             "cells", description="Way-points as cells (`r1c2`), or as offsets from the position (`+2-1`)."
         )
-        plan_moves: bool = Field(
-            False,
-            description="The message of the planner (or the tool) moves the world: for one that plays alone.",
-        )
         views: Literal["full", "split"] = Field(
             "full",
             description="`split`: the planner sees the map; the executor its position, the plan, and the "
             "walls next to it.",
-        )
-        rendering: language.Rendering = Field(
-            "compact", description="Egocentric words, or English with a map."
         )
 
         @model_validator(mode="after")
@@ -85,7 +78,6 @@ class PlanPath(Plugin):
             return self
 
     config: Config
-    roles = language.ROLES
     components = COMPONENTS
     weights = WEIGHTS
 
@@ -93,29 +85,15 @@ class PlanPath(Plugin):
         super().__init__(config, build)
         self.width, self.height = config.width or config.size, config.height or config.size
         self._skip = config.walk == "skip"
-        self._movers = (*language.MOVERS, *language.PROPOSERS) if config.plan_moves else language.MOVERS
-        order = as_tuple(build.run.team.order)
-        check_movers(order, self._movers, build.path)
-        tool.check_seats(order, config.sandbox, config.rendering, build.path)
-        self.concurrent = any("tool" in stage for stage in order)
-        """Its steps wait for the sandbox."""
         if config.team == "paper":
             log.warning(
                 "env.team: paper pays more than the goal for walking back from far away, and can be farmed "
                 "where returns sum over turns: use it with immediate credit only"
             )
 
-    @property
-    def immediate_only(self) -> tuple[str, ...]:
-        """Components that can be farmed where a return sums them over turns."""
-        return () if self.config.team == "potential" else ("team", "progress")
-
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def tasks(self, split: Split, seed: int) -> Mazes | FrozenTasks:
-        """Mazes of a split, disjoint by content from those of the others under any seed; or a file's."""
-        if self.config.data is not None:
-            return FrozenTasks(self.config.data.records(split), self.task_of, split)
+    def _generated(self, split: Split, seed: int) -> Mazes:
         return Mazes(
             split=split,
             seed=seed,
@@ -124,6 +102,7 @@ class PlanPath(Plugin):
             height=self.height,
             wall_density=self.config.wall_density,
             min_distance=self.config.min_distance,
+            path=self.build.path,
         )
 
     def reset(self, task: Task, seed: int) -> State:
@@ -131,11 +110,9 @@ class PlanPath(Plugin):
         maze: Maze = task.payload
         return State(maze=maze, position=maze.start, first=maze.left(maze.start))
 
-    def stage(self, state: State) -> tuple[str, ...] | None:
-        return () if state.over else None
-
     def observe(self, state: State, role: str) -> Observation:
         blind = self.config.views == "split" and role == "executor"
+        told = state.plan if role == "plan" else None
         return Observation(
             role=role,
             turn=state.turn,
@@ -150,81 +127,41 @@ class PlanPath(Plugin):
             waypoint_words=self.config.waypoint_words,
             rendering=self.config.rendering,
             max_moves=self.config.max_moves,
-            **tool.seen(state.plan) if role == "plan" else {},
+            program=told.run if told is not None else None,
+            proposal=told.moves if told is not None and told.fork is not None else None,
         )
-
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """One stage: plans are kept for who moves next, then the one who moves walks.
-
-        Raises:
-            SystemFault: an action was lost; the joint can't be played.
-        """
-        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
-        if lost:
-            raise SystemFault(f"the action of '{lost[0]}' was lost")
-        scores: dict[tuple[str, str], float | None] = {}
-        info: dict[str, Any] = {}
-        plan, walked = state.plan, None
-        for role, action in actions.items():
-            message: Walk | None
-            if role == "planner":
-                plan = self._read_plan(state, action.parsed)
-                message = plan.fork
-            elif role == "tool":
-                plan = await self._run_program(state, action.parsed)
-                message = plan.fork
-            else:
-                moves = language.as_moves(action.parsed)
-                message = None if moves is None else self._walk(state, moves)
-            if role in self._movers:
-                # Unreadable: the world stands still, and that is a walk as well.
-                walked = role, message or replace(self._walk(state, ()), readable=False)
-            empty = not action.text.strip() if message is None else not message.written
-            local = local_terms(message, empty=empty)
-            scores |= {(role, component): value for component, value in local.items()}
-            info[role] = _about(state.maze, message) | (tool.about(plan) if role == "tool" else {})
-        after = replace(state, plan=plan)
-        if walked is not None:
-            mover, made = walked
-            # A plan made in the same stage wasn't seen by who walked: it is for the next turn.
-            after = replace(
-                state,
-                position=made.end,
-                turn=state.turn + 1,
-                last_plan=state.plan,
-                last_walk=made,
-                last_mover=mover,
-                plan=plan if any(role in actions for role in language.PROPOSERS) else None,
-            )
-        elif plan is not None:
-            fork = plan.fork.end if plan.fork is not None else state.position
-            scores |= {(TEAM, f"plan_{name}"): value for name, value in self._team(state, fork).items()}
-        scores |= {(TEAM, name): value for name, value in self._team(state, after.position).items()}
-        return Step(state=after, scores=scores, info=info)
 
     def outcome(self, state: State) -> dict[str, float]:
         """`success`; walks made; steps still to go."""
-        return {"success": float(state.over), "turns": float(state.turn), "distance_left": float(state.left)}
+        return {
+            "success": float(state.solved),
+            "turns": float(state.turn),
+            "distance_left": float(state.left),
+        }
 
     # ---- tasks as data -------------------------------------------------------------------------------------
 
     def record(self, task: Task) -> dict[str, Any]:
+        """The task as JSON (see `tasks.py`)."""
         return maps.record(task)
 
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
-        """Raises ValueError where the record is no solvable maze of this size."""
+        """The task of a record.
+
+        Raises:
+            ValueError: it is no maze of this size with a way from start to goal.
+        """
         return maps.task_of(record, id, width=self.width, height=self.height)
 
     def fingerprints(self, task: Task) -> dict[str, str]:
+        """What no two splits may share: `content`."""
         return {"content": content(task.payload)}
 
     def picture(self, task: Task) -> str:
+        """The map, for people."""
         return "\n".join(maps.rows(task.payload))
 
     # ---- the optional part ---------------------------------------------------------------------------------
-
-    def digest(self, state: State) -> str:
-        return digest(state)
 
     def diagnose(self, state: State, role: str) -> str:
         """What became of the role's last message; empty in its first turn."""
@@ -252,23 +189,48 @@ class PlanPath(Plugin):
             said = language.leg_words(path) if legs else path
             other = language.leg_vocabulary(self.width, self.height) if legs else list(MOVES)
             words = [other[int(rng.integers(len(other)))] if rng.random() < noise else word for word in said]
-        if role == "tool":
-            return tool.message(words)
-        return language.write(words, self.config.rendering)
+        return program(words) if role == "tool" else write(words, self.config.rendering)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    def _team(self, state: State, position: int) -> dict[str, float]:
-        return team_terms(self.config.team, state.left, state.maze.left(position), state.first)
+    def _team(self, state: State, made: Walk | None) -> dict[str, float]:
+        left = state.left if made is None else state.maze.left(made.end)
+        return team_terms(self.config.team, state.left, left, state.first)
+
+    def _local(self, state: State, message: Walk | None, *, empty: bool) -> dict[str, float]:
+        return local_terms(message, empty=empty)
+
+    def _about(self, state: State, message: Walk) -> dict[str, Any]:
+        return {
+            "readable": True,
+            "moves": list(message.moves),
+            "played": message.played,
+            "illegal": [list(one) for one in message.illegal],
+            "reached": list(state.maze.cell(message.end)),
+            "shortest": message.shortest,
+        }
+
+    def _changes(self, made: Walk) -> dict[str, Any]:
+        return {"position": made.end, "last_walk": made}
 
     def _walk(self, state: State, moves: Sequence[str]) -> Walk:
         return walk(state.maze, state.position, moves, limit=self.config.max_moves, skip=self._skip)
 
-    def _read_plan(self, state: State, parsed: Any) -> Plan:
+    def _read(self, state: State, parsed: Any) -> Walk | None:
+        moves = language.as_moves(parsed)
+        return None if moves is None else self._walk(state, moves)
+
+    async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
+        if role == "tool":
+            run, moves = await propose(
+                self.config.sandbox, parsed, lambda text: language.read_moves(text, "prose")
+            )
+            return ToolPlan(
+                run=run, moves=moves or (), fork=None if moves is None else self._walk(state, moves)
+            )
         if self.config.plan_language == "legs":
             legs = language.as_legs(parsed)
-            moves = None if legs is None else language.walked(legs)
-            return Plan() if legs is None else Plan(legs=legs, fork=self._walk(state, moves or ()))
+            return Plan() if legs is None else Plan(legs=legs, fork=self._walk(state, language.walked(legs)))
         if self.config.plan_language == "moves":
             moves = language.as_moves(parsed)
             return Plan() if moves is None else Plan(moves=moves, fork=self._walk(state, moves))
@@ -284,16 +246,13 @@ class PlanPath(Plugin):
             ),
         )
 
-    async def _run_program(self, state: State, parsed: Any) -> tool.ToolPlan:
-        run, moves = await tool.proposal(self.config.sandbox, parsed, f"{self.build.path}.sandbox")
-        fork = None if moves is None else self._walk(state, moves)
-        return tool.ToolPlan(moves=moves or (), fork=fork, run=run)
-
     def _plan_seen(self, state: State) -> tuple[Any, ...]:
         if state.plan is None:
             return ()
         plan = state.plan
-        return {"waypoints": plan.waypoints, "legs": plan.legs, "moves": plan.moves}[self.config.plan_language]
+        return {"waypoints": plan.waypoints, "legs": plan.legs, "moves": plan.moves}[
+            self.config.plan_language
+        ]
 
     def _planned(self, state: State) -> tuple[str, ...]:
         """The legal moves that the plan makes on a fork."""
@@ -312,17 +271,3 @@ class PlanPath(Plugin):
 
     def _random_cell(self, rng: np.random.Generator) -> tuple[int, int]:
         return int(rng.integers(self.height)), int(rng.integers(self.width))
-
-
-def _about(maze: Maze, message: Walk | None) -> dict[str, Any]:
-    """A message's fate as plain data, for coaches and records."""
-    if message is None:
-        return {"readable": False}
-    return {
-        "readable": True,
-        "moves": list(message.moves),
-        "played": message.played,
-        "illegal": [list(one) for one in message.illegal],
-        "reached": list(maze.cell(message.end)),
-        "shortest": message.shortest,
-    }

@@ -1,52 +1,30 @@
-"""The world of Plan-Path: mazes, their generation, distances, walks and the oracle.
-
-A cell is an int, `row * width + column`, rows counted from the top; a set of cells is an int with one
-bit a cell. So a breadth-first search is a few shifts a ring, which is what makes a task cost
-microseconds instead of milliseconds.
-"""
+"""The world of Plan-Path: mazes, their generation, distances, walks and the oracle."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Split
-from coterie.core.types import Task
 from coterie.plugins.envs import games
-
-MOVES: dict[str, tuple[int, int]] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-"""Move word -> (rows, columns)."""
-
-Cell = tuple[int, int]
-"""(row, column), as roles and records see it."""
+from coterie.plugins.envs.cells import MOVES, Cell, Rectangle, bits, neighbours, rings
 
 ATTEMPTS = 20_000
 """Rejected draws after which a maze of the wanted kind is said not to exist."""
 
 
 @dataclass(frozen=True, slots=True)
-class Maze:
+class Maze(Rectangle):
     """One problem: where the walls are, where it starts, where it should end."""
 
-    width: int
-    height: int
     walls: int
     """Bit r * width + c is set where there is a wall."""
     start: int
     goal: int
-
-    def cell(self, index: int) -> Cell:
-        return divmod(index, self.width)
-
-    def index(self, cell: Cell) -> int | None:
-        """The cell as an int; None outside the grid."""
-        row, column = cell
-        inside = 0 <= row < self.height and 0 <= column < self.width
-        return row * self.width + column if inside else None
 
     def wall(self, index: int) -> bool:
         return bool(self.walls >> index & 1)
@@ -65,33 +43,10 @@ class Maze:
 
     def neighbour(self, index: int, move: str) -> int | str:
         """The cell one move away, or what is in the way: `wall` or `edge`."""
-        row, column = divmod(index, self.width)
-        rows, columns = MOVES[move]
-        there = self.index((row + rows, column + columns))
-        if there is None:
+        there = neighbours(self.width, self.height)[index][move]
+        if there < 0:
             return "edge"
         return "wall" if self.wall(there) else there
-
-
-@lru_cache(maxsize=256)
-def _masks(width: int, height: int) -> tuple[int, int, int]:
-    """All cells; all but the leftmost column; all but the rightmost."""
-    everything = (1 << width * height) - 1
-    leftmost = sum(1 << row * width for row in range(height))
-    return everything, everything & ~leftmost, everything & ~(leftmost << width - 1)
-
-
-def rings(width: int, height: int, walls: int, start: int) -> Iterator[int]:
-    """Breadth-first search from `start`: the cells at distance 0, 1, 2, ..."""
-    everything, not_left, not_right = _masks(width, height)
-    free = everything & ~walls
-    ring = seen = 1 << start
-    while ring:
-        yield ring
-        ring = (
-            (ring << width | ring >> width | (ring & not_right) << 1 | (ring & not_left) >> 1) & free & ~seen
-        )
-        seen |= ring
 
 
 @lru_cache(maxsize=8192)
@@ -99,16 +54,14 @@ def distances(width: int, height: int, walls: int, target: int) -> tuple[int, ..
     """Steps from every cell to `target`, -1 where there is no way."""
     out = [-1] * (width * height)
     for distance, ring in enumerate(rings(width, height, walls, target)):
-        while ring:
-            lowest = ring & -ring
-            out[lowest.bit_length() - 1] = distance
-            ring ^= lowest
+        for cell in bits(ring):
+            out[cell] = distance
     return tuple(out)
 
 
 @lru_cache(maxsize=8192)
 def _wall_cells(width: int, height: int, walls: int) -> tuple[Cell, ...]:
-    return tuple(divmod(cell, width) for cell in range(width * height) if walls >> cell & 1)
+    return tuple(divmod(cell, width) for cell in bits(walls))
 
 
 def shortest_path(maze: Maze, start: int, target: int | None = None) -> tuple[str, ...]:
@@ -265,30 +218,16 @@ def split_of(maze: Maze) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Mazes:
-    """The tasks of one split: endless in kind, `count` in number; task i is a function of (split, seed, i).
+class Mazes(games.Generated):
+    """Mazes that are solvable and far enough, split by their content."""
 
-    Mazes are drawn until one is solvable, far enough, and belongs to the split. On small grids the
-    number of contents is finite and two tasks of a split may be the same maze; tasks of two splits never.
-    """
-
-    split: Split
-    seed: int
-    count: int
     width: int
     height: int
     wall_density: float
     min_distance: int
+    path: str = "env"
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Task:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        return Task(id=f"{self.split}-{index}", payload=self.maze(index))
-
-    def maze(self, index: int) -> Maze:
+    def draw(self, index: int) -> Maze:
         cells = self.width * self.height
         layout = struct.Struct(f"<{cells}HII")
         threshold = round(self.wall_density * 65536)
@@ -305,6 +244,7 @@ class Mazes:
                 return maze
         raise ConfigError(
             f"no maze for split '{self.split}' in {ATTEMPTS} draws",
+            path=self.path,
             why=f"{self.height}x{self.width} grids with wall density {self.wall_density} hardly ever have a "
             f"start and a goal {self.min_distance} steps apart, or too few of them for three splits",
             mend="use a larger grid, fewer walls, or a smaller min_distance",

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from coterie.plugins.envs.plan_path import tool
-from coterie.plugins.envs.plan_path.grid import MOVES, Cell
-from coterie.plugins.envs.plan_path.language import cell_word, offset_word, waypoint_words
+from coterie.plugins.envs import programs
+from coterie.plugins.envs.cells import MOVES, Cell
+from coterie.plugins.envs.plan_path.language import waypoint_words
 from coterie.plugins.envs.plan_path.state import Observation
+from coterie.plugins.envs.words import cell_word, listed, offset_word
 
 
 def plan_words(seen: Observation) -> list[str]:
@@ -62,7 +63,8 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
         what = "way-points" if seen.plan_language == "waypoints" else seen.plan_language
         words = plan_words(seen)
         lines.append(f"The planner's {what}: {', '.join(words)}." if words else "The planner named nothing.")
-    lines += tool.shown(seen)
+    proposal = None if seen.proposal is None else listed(seen.proposal, "no move")
+    lines += programs.shown(seen.program, proposal, "moves")
     lines += notes
     lines.append(_task(seen))
     return "\n".join(lines)
@@ -104,8 +106,11 @@ def _task(seen: Observation) -> str:
             "Say the way as straight legs, each a direction (U, D, L, R) and a number of steps, "
             "as a list such as [R2, D1]."
         )
-    if seen.role == "tool":
-        return tool.task(seen)
     limit = f", at most {seen.max_moves}" if seen.max_moves is not None else ""
+    if seen.role == "tool":
+        return (
+            "Your program, in one ```python block; the last list that it prints, such as [U, R, R], is your "
+            f"proposal of moves (U, D, L, R{limit}) from where you are now:"
+        )
     whose = "The moves that should be played" if seen.role == "planner" else "Your moves"
     return f"{whose} (U, D, L, R{limit}) as a list such as [U, R, R]:"

@@ -3,50 +3,29 @@
 Source: PettingLLMs, arXiv 2510.11062 (Plan-Path). Its team term, max(0, (d_prev - d_now) / d_0) or 1
 at the goal, pays more than the goal for walking back from far away and, summed over turns, for going
 to and fro; so it is here by name, and the default is a form that neither does.
+
+What holds, whatever is written (bumps, to and fro, away and back, thousands of moves):
+
+- Immediate credit, with `progress` and with `potential`: from any cell, with or without `max_moves`, no
+  message has a term above that of the oracle's message (`illegal`, `empty`: below); so none earns more,
+  whatever the weights. So it is for plans in every language. One that ends no closer earns the team nothing.
+- Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
+  terms add up to (first - last) / first, at most 1, and no episode returns more than the oracle's, under any
+  discount. With `progress` there is no such bound: hence `immediate_only`.
+- `paper`: neither. A message may earn more than the oracle's.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
-from coterie.core.protocols import ComponentKind
+from coterie.plugins.envs import terms
 from coterie.plugins.envs.plan_path.grid import Walk
 
 Form = Literal["progress", "potential", "paper"]
 
-COMPONENTS: Mapping[str, ComponentKind] = {
-    "team": "increment",
-    "goal": "level",
-    "progress": "increment",
-    # What a plan would earn on a fork. Nobody is paid it, so it is in no sum over turns: there the planner
-    # has its share of what the executor earns, and a plan that nobody follows would be paid for every turn.
-    "plan_team": "counterfactual",
-    "plan_goal": "counterfactual",
-    "plan_progress": "counterfactual",
-    # Levels, so that a return summed over turns telescopes to the last message's value: writing many
-    # good messages must not earn more than arriving with one.
-    "format": "level",
-    "legal": "level",
-    "shortest": "level",
-    # Increments: every bump and every silence costs, where they are given a negative weight.
-    "illegal": "increment",
-    "empty": "increment",
-}
-
-WEIGHTS: Mapping[str, float] = {
-    "team": 1.0,
-    "goal": 0.0,
-    "progress": 0.0,
-    "plan_team": 1.0,
-    "plan_goal": 0.0,
-    "plan_progress": 0.0,
-    "format": 0.1,
-    "legal": 0.1,
-    "shortest": 0.8,
-    "illegal": 0.0,
-    "empty": 0.0,
-}
+COMPONENTS = terms.components("shortest")
+WEIGHTS = terms.weights(COMPONENTS, "shortest")
 
 
 def team_terms(form: Form, before: int, after: int, first: int) -> dict[str, float]:
@@ -82,18 +61,6 @@ def team_terms(form: Form, before: int, after: int, first: int) -> dict[str, flo
 
 
 def local_terms(message: Walk | None, *, empty: bool) -> dict[str, float]:
-    """The terms of one role's message: what became of it, None where it couldn't be read.
-
-    An empty message earns none of them: silence is the trap that small policies fall into, so it is
-    never worth a format point.
-    """
-    if message is None or empty:
-        return {"format": 0.0, "legal": 0.0, "shortest": 0.0, "illegal": 0.0, "empty": float(empty)}
-    legal = message.tried - len(message.illegal)
-    return {
-        "format": 1.0,
-        "legal": legal / message.tried if message.tried else 0.0,
-        "shortest": float(message.shortest),
-        "illegal": float(bool(message.illegal)),
-        "empty": 0.0,
-    }
+    """The terms of one role's message; `shortest` where all its moves were on a shortest path."""
+    shortest = float(message is not None and message.shortest)
+    return terms.message_terms(message, "shortest", shortest, empty=empty)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
-from coterie.plugins.envs.games import ToolRun
-from coterie.plugins.envs.plan_path.grid import Cell, Maze, Walk
-from coterie.plugins.envs.plan_path.language import Language, Rendering, WaypointWords
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.plan_path.grid import Maze, Walk
+from coterie.plugins.envs.plan_path.language import Language, WaypointWords
+from coterie.plugins.envs.programs import ToolRun
+from coterie.plugins.envs.words import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,6 +24,26 @@ class Plan:
     """Written in the language of way-points."""
     fork: Walk | None = None
     """The walk that the plan alone would make; None where it couldn't be read."""
+
+    @property
+    def author(self) -> str:
+        return "planner"
+
+    @property
+    def run(self) -> ToolRun | None:
+        """What the tool's program did; None of a planner."""
+        return None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolPlan(Plan):
+    """What a program printed as `moves`."""
+
+    run: ToolRun = field()  # type: ignore[assignment]  # not the property, which would be taken for a default
+
+    @property
+    def author(self) -> str:
+        return "tool"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +64,7 @@ class State:
     last_mover: str = ""
 
     @property
-    def over(self) -> bool:
+    def solved(self) -> bool:
         return self.position == self.maze.goal
 
     @property
@@ -54,11 +75,6 @@ class State:
     @property
     def here(self) -> Cell:
         return self.maze.cell(self.position)
-
-
-def digest(state: State) -> str:
-    """Stable across processes: every part is made of ints, strings and tuples."""
-    return hashlib.blake2b(repr(state).encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from coterie.core.types import Task
+from coterie.plugins.envs.games import check_shape, rows_of
 from coterie.plugins.envs.plan_path.grid import Maze
 
 
@@ -27,32 +28,12 @@ def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int) -> T
     Raises:
         ValueError: there is no grid, it is of another size, or it has no way from start to goal.
     """
-    if "grid" not in record:
-        raise ValueError(f"the record has no field 'grid' (fields: {', '.join(record) or 'none'})")
-    maze = _maze(record["grid"])
-    if (maze.width, maze.height) != (width, height):
-        raise ValueError(
-            f"the grid has {maze.height} rows and {maze.width} columns, the environment {height} and {width}"
-        )
-    if maze.left(maze.start) < 0:
-        raise ValueError("there is no way from start to goal")
-    return Task(id=id, payload=maze)
-
-
-def _maze(lines: Any) -> Maze:
-    rectangle = (
-        isinstance(lines, Sequence)
-        and not isinstance(lines, str)
-        and bool(lines)
-        and all(isinstance(line, str) and line and len(line) == len(lines[0]) for line in lines)
-    )
-    if not rectangle:
-        raise ValueError(f"a grid is a list of rows of one length, not {lines!r}")
-    text = "".join(lines)
-    strange = sorted(set(text) - set("SG#."))
-    if strange:
-        raise ValueError(f"a grid is made of S, G, # and ., not of {' '.join(strange)}")
+    text, shape = rows_of(record, "SG#.")
+    check_shape(shape, (width, height))
     if text.count("S") != 1 or text.count("G") != 1:
         raise ValueError(f"a grid has one S and one G, not {text.count('S')} and {text.count('G')}")
     walls = sum(1 << cell for cell, mark in enumerate(text) if mark == "#")
-    return Maze(len(lines[0]), len(lines), walls, text.index("S"), text.index("G"))
+    maze = Maze(width, height, walls, text.index("S"), text.index("G"))
+    if maze.left(maze.start) < 0:
+        raise ValueError("there is no way from start to goal")
+    return Task(id=id, payload=maze)

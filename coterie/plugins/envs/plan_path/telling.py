@@ -6,10 +6,12 @@ to it. The distance to the goal is not told, and the walls of way-points only to
 
 from __future__ import annotations
 
-from coterie.plugins.envs.plan_path import tool
+from coterie.plugins.envs import programs
+from coterie.plugins.envs.games import told_of
 from coterie.plugins.envs.plan_path.grid import Maze, Walk
-from coterie.plugins.envs.plan_path.language import cell_word
 from coterie.plugins.envs.plan_path.state import Plan, State
+from coterie.plugins.envs.seats import named
+from coterie.plugins.envs.words import cell_word, listed
 
 _IN_THE_WAY = {"wall": "hit a wall", "edge": "would have left the grid"}
 _BAD_WAYPOINT = {
@@ -25,18 +27,18 @@ def told(state: State, role: str, *, skip: bool) -> str:
     walk = state.last_walk
     if walk is None:
         return ""
-    # Where the tool moves by itself, or at once with others, its newest program is not yet the last turn's.
-    program = state.plan or state.last_plan
-    before = [tool.told(program)] if role == "tool" and isinstance(program, tool.ToolPlan) else []
-    if role == state.last_mover:
-        return " ".join([*before, _walk(state.maze, walk, "You", "Your", skip=skip)])
-    mover = "The plan role" if state.last_mover == "plan" else f"The {state.last_mover}"
-    sentences = [_walk(state.maze, walk, mover, f"{mover}'s", skip=skip)]
-    if before and program is not None and program.fork is not None:
-        sentences = [*before, _plan(program), *sentences]
-    elif role == "planner" and state.last_plan is not None:
-        sentences.insert(0, _plan(state.last_plan))
+    own = role == state.last_mover
+    toured = state.last_plan if state.last_mover == "planner" else None
+    who, whose = named(state.last_mover, to=role)
+    if toured is not None and toured.waypoints:
+        sentences = [_toured(state.maze, walk, who, whose), _plan(toured) if own else ""]
     else:
+        sentences = [_walk(state.maze, walk, who, whose, skip=skip)]
+    plan = told_of(state, role)
+    if plan is not None:
+        before = [_program(plan)] if role == "tool" else []
+        if not own and (plan.fork is not None or role == "planner"):
+            before.append(_plan(plan))
         sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
 
@@ -62,17 +64,32 @@ def _walk(maze: Maze, walk: Walk, who: str, whose: str, *, skip: bool) -> str:
     return " ".join(sentences)
 
 
+def _toured(maze: Maze, walk: Walk, who: str, whose: str) -> str:
+    """Of a planner that walked its way-points itself: these are counted, not the moves between them."""
+    start, end = cell_word(maze.cell(walk.start)), cell_word(maze.cell(walk.end))
+    reached = walk.tried - len(walk.illegal)
+    return (
+        f"Last turn {who[0].lower() + who[1:]} went for {reached} of {walk.written} "
+        f"way-point{'s' * (walk.written != 1)} from {start}. {whose} walk ended at {end}."
+    )
+
+
 def _plan(plan: Plan) -> str:
     if plan.fork is None:
         return "Your last plan couldn't be read."
     if not plan.fork.written:
         return "Your last plan was empty."
-    bad = []
-    for number, reason in plan.fork.illegal:
-        if plan.waypoints:
-            bad.append(
-                f"Your way-point {number} ({cell_word(plan.waypoints[number - 1])}) {_BAD_WAYPOINT[reason]}."
-            )
-        else:
-            bad.append(f"Move {number} of your plan ({plan.fork.moves[number - 1]}) {_IN_THE_WAY[reason]}.")
-    return " ".join(bad)
+    if plan.waypoints:
+        return " ".join(
+            f"Your way-point {number} ({cell_word(plan.waypoints[number - 1])}) {_BAD_WAYPOINT[reason]}."
+            for number, reason in plan.fork.illegal
+        )
+    return " ".join(
+        f"Move {number} of your plan ({plan.fork.moves[number - 1]}) {_IN_THE_WAY[reason]}."
+        for number, reason in plan.fork.illegal
+    )
+
+
+def _program(plan: Plan) -> str:
+    assert plan.run is not None
+    return programs.told(plan.run, None if plan.fork is None else listed(plan.moves, "no move"), "moves")

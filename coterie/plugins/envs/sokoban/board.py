@@ -1,51 +1,29 @@
 """The world of Sokoban: boards, moves, pushes, distances, deadlocks.
 
-A cell is an int, `row * width + column`, rows counted from the top; a set of cells (walls, targets, boxes)
-is an int with one bit a cell, so that boxes have no order and a flood is a few shifts a ring. The grid is
-the inside: beyond its edges is wall.
+A set of cells (walls, targets, boxes) is an int with one bit a cell (see `cells.py`), so boxes have no order.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-MOVES: dict[str, tuple[int, int]] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R": (0, 1)}
-"""Move word -> (rows, columns)."""
-OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
-
-Cell = tuple[int, int]
-"""(row, column), as roles and records see it."""
+from coterie.plugins.envs.cells import MOVES, OPPOSITE, Cell, Rectangle, bits, masks, neighbours, rings
 
 Push = tuple[Cell | None, str]
 """(the cell of the box, direction); no cell: the only box."""
 
 
 @dataclass(frozen=True, slots=True)
-class Board:
+class Board(Rectangle):
     """One problem: where the walls and the targets are, where the boxes and the player start."""
 
-    width: int
-    height: int
     walls: int
     """Bit r * width + c is set where there is a wall."""
     targets: int
     boxes: int
     player: int
-
-    def cell(self, index: int) -> Cell:
-        return divmod(index, self.width)
-
-    def index(self, cell: Cell) -> int | None:
-        """The cell as an int; None outside the grid."""
-        row, column = cell
-        inside = 0 <= row < self.height and 0 <= column < self.width
-        return row * self.width + column if inside else None
-
-    def cells(self, mask: int) -> tuple[Cell, ...]:
-        """A set of cells, row by row."""
-        return tuple(divmod(index, self.width) for index in bits(mask))
 
     def left(self, boxes: int) -> int:
         """Boxes that are on no target."""
@@ -59,58 +37,6 @@ class Board:
         field, _ = lone_box(self.width, self.height, self.walls, self.targets)
         cap = self.width * self.height
         return sum(cap if field[cell] < 0 else field[cell] for cell in bits(boxes))
-
-
-# ---------------------------------------------------------------------------------------------------- cells
-
-
-def bits(mask: int) -> Iterator[int]:
-    """The cells of a set, in ascending order."""
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
-
-
-@lru_cache(maxsize=256)
-def masks(width: int, height: int) -> tuple[int, int, int]:
-    """All cells; all but the leftmost column; all but the rightmost."""
-    everything = (1 << width * height) - 1
-    leftmost = sum(1 << row * width for row in range(height))
-    return everything, everything & ~leftmost, everything & ~(leftmost << width - 1)
-
-
-@lru_cache(maxsize=256)
-def neighbours(width: int, height: int) -> tuple[dict[str, int], ...]:
-    """For every cell: the cell that a move leads to, -1 beyond the edge."""
-    table = []
-    for row in range(height):
-        for column in range(width):
-            near = {}
-            for move, (rows, columns) in MOVES.items():
-                r, c = row + rows, column + columns
-                near[move] = r * width + c if 0 <= r < height and 0 <= c < width else -1
-            table.append(near)
-    return tuple(table)
-
-
-def rings(width: int, height: int, blocked: int, start: int) -> Iterator[int]:
-    """Breadth-first search from `start` around what is blocked: the cells at distance 0, 1, 2, ..."""
-    everything, not_left, not_right = masks(width, height)
-    ring = 1 << start
-    free = everything & ~blocked & ~ring
-    while ring:
-        yield ring
-        ring = (ring << width | ring >> width | (ring & not_right) << 1 | (ring & not_left) >> 1) & free
-        free &= ~ring
-
-
-def region(width: int, height: int, blocked: int, start: int) -> int:
-    """The cells that can be walked to."""
-    reached = 0
-    for ring in rings(width, height, blocked, start):
-        reached |= ring
-    return reached
 
 
 def route(width: int, height: int, blocked: int, start: int, end: int) -> tuple[str, ...] | None:

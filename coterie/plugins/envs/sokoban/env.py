@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.core.errors import SystemFault
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import Split, StepContext
-from coterie.core.types import TEAM, Action, Step, Task, as_tuple
-from coterie.plugins.envs.games import FrozenTasks, GameConfig, check_movers
-from coterie.plugins.envs.sokoban import language, tasks as boards, telling, tool
-from coterie.plugins.envs.sokoban.board import MOVES, Board, Walk, bits, deadlocked, follow, play
+from coterie.core.protocols import Split
+from coterie.core.types import Task
+from coterie.plugins.envs.cells import MOVES, bits
+from coterie.plugins.envs.games import Game, GameConfig
+from coterie.plugins.envs.programs import program, propose
+from coterie.plugins.envs.sokoban import language, tasks as boards, telling
+from coterie.plugins.envs.sokoban.board import Board, Walk, deadlocked, follow, play
 from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
 from coterie.plugins.envs.sokoban.solver import solve
-from coterie.plugins.envs.sokoban.state import Observation, Plan, State, digest
+from coterie.plugins.envs.sokoban.state import Observation, Plan, State
+from coterie.plugins.envs.words import write
 
 
-class Sokoban(Plugin):
+class Sokoban(Game):
     """Push every box onto a target, over several turns.
 
     Source: Sokoban of PettingLLMs, arXiv 2510.11062: 6x6, drawn by reverse play. What differs here and
@@ -59,14 +59,8 @@ class Sokoban(Plugin):
             description="Pushes with the box's cell (`r1c2R`), with its offset from the player (`+1-2R`), or "
             "of the only box (`pR`).",
         )
-        plan_moves: bool = Field(
-            False, description="The plan moves the world: for a planner or a tool that plays alone."
-        )
         views: Literal["full", "split"] = Field(
             "full", description="`split`: the executor doesn't see the targets."
-        )
-        rendering: language.Rendering = Field(
-            "compact", description="Egocentric words, or English with a picture."
         )
 
         @model_validator(mode="after")
@@ -83,33 +77,19 @@ class Sokoban(Plugin):
             return self
 
     config: Config
-    roles = language.ROLES
     components = COMPONENTS
     weights = WEIGHTS
+    farmable = ("team", "progress", "pushed")
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
         self.width, self.height = config.width or config.size, config.height or config.size
         self._skip = config.walk == "skip"
-        self._movers = language.MOVERS + (language.PROPOSERS if config.plan_moves else ())
-        order = as_tuple(build.run.team.order)
-        check_movers(order, self._movers, build.path)
-        tool.check_seats(order, config.sandbox, config.rendering, build.path)
-        self.concurrent = any("tool" in stage for stage in order)
-        """Its steps wait for the sandbox."""
-
-    @property
-    def immediate_only(self) -> tuple[str, ...]:
-        """Components that can be farmed where a return sums them over turns."""
-        return () if self.config.team == "potential" else ("team", "progress", "pushed")
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def tasks(self, split: Split, seed: int) -> boards.Boards | FrozenTasks:
-        """Boards of a split, disjoint by content from the others' under any seed; or those of `data`."""
+    def _generated(self, split: Split, seed: int) -> boards.Boards:
         config = self.config
-        if config.data is not None:
-            return FrozenTasks(config.data.records(split), self.task_of, split)
         return boards.Boards(
             split=split,
             seed=seed,
@@ -130,13 +110,13 @@ class Sokoban(Plugin):
 
     def stage(self, state: State) -> tuple[str, ...] | None:
         lost = self.config.stop_at_deadlock and deadlocked(state.board, state.boxes)
-        return () if state.solved or lost else None
+        return () if lost else super().stage(state)
 
     def observe(self, state: State, role: str) -> Observation:
         board, plan = state.board, state.plan
         blind = self.config.views == "split" and role == "executor"
         pushes = plan.pushes if plan is not None else ()
-        told = plan if plan is not None and role == "plan" and plan.author == "tool" else None
+        told = plan if role == "plan" else None
         return Observation(
             role=role,
             turn=state.turn,
@@ -147,49 +127,13 @@ class Sokoban(Plugin):
             targets=None if blind else board.cells(board.targets),
             walls=board.cells(board.walls),
             plan=pushes if role == "executor" else None,
-            tool=told.run if told else None,
-            proposal=told.moves if told and told.fork is not None else None,
+            program=told.run if told is not None else None,
+            proposal=told.moves if told is not None and told.fork is not None else None,
             push_words=self.config.push_words,
             rendering=self.config.rendering,
             max_moves=self.config.max_moves,
             max_pushes_planned=self.config.max_pushes_planned,
         )
-
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """One stage: plans are kept for who moves next, then the one who moves walks.
-
-        Raises:
-            SystemFault: an action was lost, or the sandbox failed; the joint can't be played.
-        """
-        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
-        if lost:
-            raise SystemFault(f"the action of '{lost[0]}' was lost")
-        scores: dict[tuple[str, str], float | None] = {}
-        info: dict[str, Any] = {}
-        plan, walked = state.plan, None
-        for role, action in actions.items():
-            if role in language.PROPOSERS:
-                plan = await self._read_plan(state, role, action)
-                message = plan.fork
-            else:
-                moves = language.as_moves(action.parsed)
-                message = None if moves is None else self._play(state, moves)
-            if role in self._movers:
-                # Unreadable: the world stands still, and that is a walk as well.
-                walked = role, message or replace(self._play(state, ()), readable=False)
-            empty = not action.text.strip() if message is None else not message.written
-            stuck = message is not None and deadlocked(state.board, message.boxes)
-            local = local_terms(message, empty=empty, deadlocked=stuck)
-            scores |= {(role, component): value for component, value in local.items()}
-            info[role] = _about(state.board, message, stuck) | (tool.about(plan) if role == "tool" else {})
-        after = replace(state, plan=plan)
-        if walked is not None:
-            after = self._walked(state, *walked, plan if set(actions) & set(language.PROPOSERS) else None)
-        elif plan is not None:
-            fork = plan.fork.boxes if plan.fork is not None else state.boxes
-            scores |= {(TEAM, f"plan_{name}"): value for name, value in self._team(state, fork).items()}
-        scores |= {(TEAM, name): value for name, value in self._team(state, after.boxes).items()}
-        return Step(state=after, scores=scores, info=info)
 
     def outcome(self, state: State) -> dict[str, float]:
         """`success`; messages that moved; boxes that are on no target; `deadlocked` where seen to be lost."""
@@ -203,22 +147,26 @@ class Sokoban(Plugin):
     # ---- tasks as data -------------------------------------------------------------------------------------
 
     def record(self, task: Task) -> dict[str, Any]:
+        """The task as JSON (see `tasks.py`)."""
         return boards.record(task)
 
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
-        """Raises ValueError where the record is no solvable board of this size and number of boxes."""
+        """The task of a record.
+
+        Raises:
+            ValueError: it is no board of this size and number of boxes that the oracle solves.
+        """
         return boards.task_of(record, id, width=self.width, height=self.height, boxes=self.config.boxes)
 
     def fingerprints(self, task: Task) -> dict[str, str]:
+        """What no two splits may share: `content`."""
         return {"content": boards.content(task.payload)}
 
     def picture(self, task: Task) -> str:
+        """The board, for people."""
         return "\n".join(boards.rows(task.payload))
 
     # ---- the optional part ---------------------------------------------------------------------------------
-
-    def digest(self, state: State) -> str:
-        return digest(state)
 
     def diagnose(self, state: State, role: str) -> str:
         """What became of the role's last message; empty in its first turn."""
@@ -242,56 +190,64 @@ class Sokoban(Plugin):
             words = language.push_words(
                 pushes or [self._random_push(state, rng)], state.here, self.config.push_words
             )
-            return language.write(words, self.config.rendering)
+            return write(words, self.config.rendering)
         moves = found.moves if found else ()
         if role == "executor" and self.config.views == "split":
             fork = state.plan.fork if state.plan else None
             moves = fork.moves if fork is not None and fork.moves else moves
         moves = moves[: self.config.max_moves] or (_random_move(rng),)
         words = [_random_move(rng) if rng.random() < noise else move for move in moves]
-        if role == "tool":
-            return tool.message(words)
-        return language.write(words, self.config.rendering)
+        return program(words) if role == "tool" else write(words, self.config.rendering)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    def _team(self, state: State, boxes: int) -> dict[str, float]:
-        return team_terms(self.config.team, state.board, state.boxes, boxes)
+    def _team(self, state: State, made: Walk | None) -> dict[str, float]:
+        after = state.boxes if made is None else made.boxes
+        return team_terms(self.config.team, state.board, state.boxes, after)
+
+    def _local(self, state: State, message: Walk | None, *, empty: bool) -> dict[str, float]:
+        stuck = message is not None and deadlocked(state.board, message.boxes)
+        return local_terms(message, empty=empty, deadlocked=stuck)
+
+    def _about(self, state: State, message: Walk) -> dict[str, Any]:
+        board = state.board
+        return {
+            "readable": True,
+            "moves": list(message.moves),
+            "played": message.played,
+            "pushes": message.pushes,
+            "illegal": [list(one) for one in message.illegal],
+            "reached": list(board.cell(message.end)),
+            "boxes": [list(cell) for cell in board.cells(message.boxes)],
+            "deadlocked": deadlocked(board, message.boxes),
+        }
+
+    def _changes(self, made: Walk) -> dict[str, Any]:
+        return {"boxes": made.boxes, "player": made.end, "last_walk": made}
 
     def _play(self, state: State, moves: tuple[str, ...]) -> Walk:
         limit = self.config.max_moves
         return play(state.board, state.boxes, state.player, moves, limit=limit, skip=self._skip)
 
-    def _walked(self, state: State, mover: str, made: Walk, plan: Plan | None) -> State:
-        """After a walk. A plan made in the same stage wasn't seen by who walked: it is for the next turn,
-        unless it is what was walked."""
-        own = mover in language.PROPOSERS
-        return replace(
-            state,
-            boxes=made.boxes,
-            player=made.end,
-            turn=state.turn + 1,
-            last_plan=plan if own else state.plan,
-            last_walk=made,
-            last_mover=mover,
-            plan=None if own else plan,
-        )
+    def _read(self, state: State, parsed: Any) -> Walk | None:
+        moves = language.as_moves(parsed)
+        return None if moves is None else self._play(state, moves)
 
-    async def _read_plan(self, state: State, role: str, action: Action) -> Plan:
-        """A plan isn't cut at `max_moves`: it may be right though it takes its executor several turns."""
+    async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
+        """A planner's pushes aren't cut at `max_moves`: they may be right though their executor needs several
+        turns for them."""
         if role == "tool":
-            return await self._run_program(state, action.parsed)
-        pushes = language.as_pushes(action.parsed, self.config.push_words)
+            run, moves = await propose(
+                self.config.sandbox, parsed, lambda text: language.read_moves(text, "prose")
+            )
+            fork = None if moves is None else self._play(state, moves)
+            return Plan(author="tool", run=run, moves=moves or (), fork=fork)
+        pushes = language.as_pushes(parsed, self.config.push_words)
         if pushes is None:
             return Plan()
         limit = self.config.max_pushes_planned
         fork = follow(state.board, state.boxes, state.player, pushes, limit=limit, skip=self._skip)
         return Plan(pushes=pushes[:limit], fork=fork)
-
-    async def _run_program(self, state: State, parsed: Any) -> Plan:
-        run, moves = await tool.proposal(self.config.sandbox, parsed, f"{self.build.path}.sandbox")
-        fork = None if moves is None else self._play(state, moves)
-        return Plan(author="tool", run=run, moves=moves or (), fork=fork)
 
     def _random_push(self, state: State, rng: np.random.Generator) -> tuple[tuple[int, int], str]:
         boxes = list(bits(state.boxes))
@@ -300,19 +256,3 @@ class Sokoban(Plugin):
 
 def _random_move(rng: np.random.Generator) -> str:
     return list(MOVES)[int(rng.integers(4))]
-
-
-def _about(board: Board, message: Walk | None, stuck: bool) -> dict[str, Any]:
-    """A message's fate as plain data, for coaches and records."""
-    if message is None:
-        return {"readable": False}
-    return {
-        "readable": True,
-        "moves": list(message.moves),
-        "played": message.played,
-        "pushes": message.pushes,
-        "illegal": [list(one) for one in message.illegal],
-        "reached": list(board.cell(message.end)),
-        "boxes": [list(cell) for cell in board.cells(message.boxes)],
-        "deadlocked": stuck,
-    }

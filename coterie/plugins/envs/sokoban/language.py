@@ -6,48 +6,26 @@ The environment (its oracle writes, its step reads whatever a role hands over) a
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.sokoban.board import MOVES, Cell, Push
+from coterie.plugins.envs import words as lists
+from coterie.plugins.envs.cells import MOVES, Cell
+from coterie.plugins.envs.seats import COMPACT_ROLES
+from coterie.plugins.envs.sokoban.board import Push
+from coterie.plugins.envs.words import Rendering, as_list, cell_word, offset_word, read_prose
 
-Rendering = Literal["compact", "prose"]
 PushWords = Literal["cells", "offsets", "directions"]
 Writes = Literal["moves", "pushes", "code"]
 
-COMPACT_ROLES = ("planner", "executor", "solver")
-"""Roles that the compact rendering has a word for."""
-ROLES = (*COMPACT_ROLES, "tool", "plan")
-MOVERS = ("executor", "solver", "plan")
-"""Roles whose action moves the world."""
-PROPOSERS = ("planner", "tool")
-"""Roles whose action is a plan for the others; with `plan_moves` it moves the world."""
-
-T = TypeVar("T")
-_LONG = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 _PUSH: dict[PushWords, re.Pattern[str]] = {
     "cells": re.compile(r"r(-?\d{1,6})c(-?\d{1,6})([UDLR])", re.IGNORECASE),
     "offsets": re.compile(r"([+-]\d{1,6})([+-]\d{1,6})([UDLR])"),
     "directions": re.compile(r"p([UDLR])", re.IGNORECASE),
 }
 _LOOSE = re.compile(r"(r-?\d{1,6}c-?\d{1,6})[\s:,-]+(up|down|left|right|[UDLR])(?![a-z])", re.IGNORECASE)
-_LIST = re.compile(r"\[([^\[\]]*)\]")
-_LABEL = re.compile(r"(?:moves|pushes|path|plan|answer)\s*[:=]\s*(.*)", re.IGNORECASE)
-_TAIL = 4000
-"""Characters from the end of a prose answer in which its list is looked for."""
-
-_MOVES = 100
-"""Moves of a program's proposal that are told."""
-
-
-def cell_word(cell: Cell) -> str:
-    return f"r{cell[0]}c{cell[1]}"
-
-
-def offset_word(cell: Cell, origin: Cell) -> str:
-    """A cell as seen from another: `+2-1` is two rows down, one column to the left."""
-    return f"{cell[0] - origin[0]:+d}{cell[1] - origin[1]:+d}"
+_LABELS = lists.label("moves", "pushes", "path", "plan", "answer")
 
 
 def push_words(pushes: Iterable[Push], origin: Cell, words: PushWords) -> list[str]:
@@ -59,17 +37,6 @@ def push_words(pushes: Iterable[Push], origin: Cell, words: PushWords) -> list[s
         for cell, move in pushes
         if cell is not None
     ]
-
-
-def write(words: Sequence[str], rendering: Rendering) -> str:
-    """A message: `U R R`, or `[U, R, R]` in prose."""
-    return " ".join(words) if rendering == "compact" else f"[{', '.join(words)}]"
-
-
-def listed_moves(moves: Sequence[str]) -> str:
-    """For people and prompts; a program may print very many."""
-    more = f" and {len(moves) - _MOVES} more" if len(moves) > _MOVES else ""
-    return (", ".join(moves[:_MOVES]) or "no move") + more
 
 
 def vocabulary(width: int, height: int, words: PushWords) -> Iterator[str]:
@@ -90,16 +57,13 @@ def vocabulary(width: int, height: int, words: PushWords) -> Iterator[str]:
 
 
 def read_moves(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """Moves of a message; () of an empty one.
+    """As `words.read_moves`."""
+    return lists.read_moves(text, rendering, _LABELS)
 
-    Prose may reason first: its last list counts, then its last labelled line, then the whole text.
 
-    Raises:
-        PolicyFault: it isn't a list of moves.
-    """
-    if rendering == "compact":
-        return tuple(_move(word) for word in text.split())
-    return _read_prose(text, lambda part: tuple(_spelt(word) for word in _words(part)), "moves")
+def as_moves(parsed: Any) -> tuple[str, ...] | None:
+    """As `words.as_moves`."""
+    return lists.as_moves(parsed, _LABELS)
 
 
 def read_pushes(text: str, rendering: Rendering, origin: Cell, words: PushWords) -> tuple[Push, ...]:
@@ -113,14 +77,9 @@ def read_pushes(text: str, rendering: Rendering, origin: Cell, words: PushWords)
 
     def read(part: str) -> tuple[Push, ...]:
         part = _LOOSE.sub(lambda match: f" {match[1]}{match[2][0]} ", part)
-        return tuple(_push(word, origin, words) for word in _words(part))
+        return tuple(_push(word, origin, words) for word in lists.split(part))
 
-    return _read_prose(text, read, "pushes")
-
-
-def as_moves(parsed: Any) -> tuple[str, ...] | None:
-    """What a role handed over, as moves; None where it isn't any. Text is read as prose."""
-    return _as_list(parsed, lambda text: read_moves(text, "prose"), lambda item: _spelt(str(item)))
+    return read_prose(text, read, "pushes", _LABELS)
 
 
 def as_pushes(parsed: Any, words: PushWords) -> tuple[Push, ...] | None:
@@ -133,54 +92,9 @@ def as_pushes(parsed: Any, words: PushWords) -> tuple[Push, ...] | None:
         cell, move = item
         if (cell is None) != (words == "directions"):
             raise ValueError("pushes name the box, unless there is only one to name")
-        return (None if cell is None else (int(cell[0]), int(cell[1]))), _move(move)
+        return (None if cell is None else (int(cell[0]), int(cell[1]))), lists.move(move)
 
-    return _as_list(parsed, lambda text: read_pushes(text, "prose", (0, 0), plain), one)
-
-
-def _as_list(
-    parsed: Any, from_text: Callable[[str], tuple[T, ...]], one: Callable[[Any], T]
-) -> tuple[T, ...] | None:
-    try:
-        if isinstance(parsed, str):
-            return from_text(parsed)
-        if isinstance(parsed, (list, tuple)):
-            return tuple(one(item) for item in parsed)
-    except (PolicyFault, ValueError, TypeError, LookupError):
-        pass
-    return None
-
-
-def _read_prose(text: str, read: Callable[[str], tuple[T, ...]], what: str) -> tuple[T, ...]:
-    text = text.strip()[-_TAIL:]
-    if not text:
-        return ()
-    lists = _LIST.findall(text)
-    if lists:
-        return read(lists[-1])
-    labelled = [match for line in text.splitlines() for match in _LABEL.findall(line)]
-    if labelled:
-        return read(labelled[-1])
-    try:
-        return read(text)
-    except PolicyFault:
-        raise PolicyFault(f"no list of {what} in the answer") from None
-
-
-def _words(part: str) -> list[str]:
-    return [word for word in re.split(r"[\s,;\"'`.*]+", part) if word]
-
-
-def _move(word: Any) -> str:
-    if word not in MOVES:
-        raise PolicyFault(f"'{str(word)[:20]}' is not a move")
-    return str(word)
-
-
-def _spelt(word: str) -> str:
-    """A move in prose: any case, and `up` for `U`."""
-    upper = word.upper()
-    return _move(_LONG.get(upper, upper if upper in MOVES else word))
+    return as_list(parsed, lambda text: read_pushes(text, "prose", (0, 0), plain), one)
 
 
 def _push(word: str, origin: Cell, words: PushWords) -> Push:

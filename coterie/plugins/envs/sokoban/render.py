@@ -6,12 +6,13 @@ else as offsets from it, each kind nearest first.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 
-from coterie.plugins.envs.sokoban.board import Cell
-from coterie.plugins.envs.sokoban.language import cell_word, listed_moves, offset_word, push_words
+from coterie.plugins.envs import programs
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.sokoban.language import push_words
 from coterie.plugins.envs.sokoban.state import Observation
+from coterie.plugins.envs.words import cell_word, listed, offset_word
 
 
 def compact(seen: Observation) -> str:
@@ -47,14 +48,14 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
         "",
         *_picture(seen),
         "",
-        f"The player is at {cell_word(seen.player)}, {_listed('box', 'boxes', seen.boxes)}"
-        + ("." if seen.targets is None else f", {_listed('target', 'targets', seen.targets)}."),
+        f"The player is at {cell_word(seen.player)}, {_placed('box', 'boxes', seen.boxes)}"
+        + ("." if seen.targets is None else f", {_placed('target', 'targets', seen.targets)}."),
     ]
     if seen.plan is not None:
         words = push_words(seen.plan, seen.player, seen.push_words)
         lines.append(f"The planner's pushes: {', '.join(words)}." if words else "The planner named nothing.")
-    if seen.role == "plan":
-        lines += _proposed(seen)
+    proposal = None if seen.proposal is None else listed(seen.proposal, "no move")
+    lines += programs.shown(seen.program, proposal, "moves")
     lines += notes
     lines.append(_task(seen))
     return "\n".join(lines)
@@ -83,33 +84,9 @@ def _picture(seen: Observation) -> list[str]:
     return [" ".join(mark((row, column)) for column in range(seen.width)) for row in range(seen.height)]
 
 
-def _listed(one: str, many: str, cells: tuple[Cell, ...]) -> str:
+def _placed(one: str, many: str, cells: tuple[Cell, ...]) -> str:
     words = ", ".join(map(cell_word, cells))
     return f"the {one} at {words}" if len(cells) == 1 else f"the {many} at {words}"
-
-
-def _proposed(seen: Observation) -> list[str]:
-    run = seen.tool
-    if run is None:
-        return []
-    if not run.code:
-        return ["The tool wrote no program."]
-    lines = ["The tool's program:", *_fenced(run.code, "python")]
-    lines += ["It printed:", *_fenced(run.output)] if run.output.strip() else ["It printed nothing."]
-    if run.problem:
-        lines.append(f"It did not finish: {run.problem}.")
-    if seen.proposal is None:
-        lines.append("It proposes nothing that can be read as moves.")
-    else:
-        lines.append(f"It proposes: {listed_moves(seen.proposal)}.")
-    return lines
-
-
-def _fenced(text: str, language: str = "") -> list[str]:
-    """A block that its own content can't close."""
-    longest = max(map(len, re.findall(r"`+", text)), default=0)
-    fence = "`" * max(3, longest + 1)
-    return [fence + language, text.rstrip("\n"), fence]
 
 
 def _task(seen: Observation) -> str:

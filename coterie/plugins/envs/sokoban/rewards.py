@@ -4,54 +4,30 @@ Source: PettingLLMs, arXiv 2510.11062 (Sokoban): team = boxes on targets / boxes
 without deadlock. What differs and why: boxes on targets is the value of a state, and paying it at every
 turn pays most for a box that is brought home and left there while nothing else is done. So the team is
 paid gains: relative ones for immediate credit, signed ones where returns sum over turns.
+
+What holds, whatever is written (bumps, to and fro, on and off a target, thousands of moves):
+
+- Immediate credit, with either form: from any board that the oracle solves, no message has a term above that
+  of the oracle's whole message (`illegal`, `empty`: below); so none earns more, whatever the weights. Where
+  `max_moves` or `max_pushes_planned` cuts the oracle's this is not so: a box may have to leave its target on
+  the way, and then another message is paid more. A message that moves no box earns the team nothing.
+- Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
+  terms add up to (first - last) / first, of boxes left (`team`) or pushes left (`pushed`), at most 1, and no
+  episode returns more than one that solves with its first message, under any discount. With `progress` there
+  is no such bound: hence `immediate_only`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
-from coterie.core.protocols import ComponentKind
+from coterie.plugins.envs import terms
 from coterie.plugins.envs.sokoban.board import Board, Walk
 
 Form = Literal["progress", "potential"]
 
-COMPONENTS: Mapping[str, ComponentKind] = {
-    "team": "increment",
-    "goal": "level",
-    "progress": "increment",
-    "pushed": "increment",
-    # What a plan would earn on a fork. Nobody is paid it, so it is in no sum over turns: there the planner
-    # has its share of what the executor earns, and a plan that nobody follows would be paid for every turn.
-    "plan_team": "counterfactual",
-    "plan_goal": "counterfactual",
-    "plan_progress": "counterfactual",
-    "plan_pushed": "counterfactual",
-    # Levels, so that a return summed over turns telescopes to the last message's value: walking about
-    # safely for many turns must not earn more than one good message.
-    "format": "level",
-    "legal": "level",
-    "safe": "level",
-    # Increments: every bump and every silence costs, where they are given a negative weight.
-    "illegal": "increment",
-    "empty": "increment",
-}
-
-WEIGHTS: Mapping[str, float] = {
-    "team": 1.0,
-    "goal": 0.0,
-    "progress": 0.0,
-    "pushed": 0.0,
-    "plan_team": 1.0,
-    "plan_goal": 0.0,
-    "plan_progress": 0.0,
-    "plan_pushed": 0.0,
-    "format": 0.1,
-    "legal": 0.1,
-    "safe": 0.8,
-    "illegal": 0.0,
-    "empty": 0.0,
-}
+COMPONENTS = terms.components("safe", "pushed")
+WEIGHTS = terms.weights(COMPONENTS, "safe")
 
 
 def team_terms(form: Form, board: Board, before: int, after: int) -> dict[str, float]:
@@ -86,21 +62,12 @@ def team_terms(form: Form, board: Board, before: int, after: int) -> dict[str, f
 
 
 def local_terms(message: Walk | None, *, empty: bool, deadlocked: bool) -> dict[str, float]:
-    """The terms of one role's message: what became of it, None where it couldn't be read.
+    """The terms of one role's message; `safe` where no move was illegal and the boxes aren't stuck after it.
 
-    An empty message earns none of them: silence is the trap that small policies fall into, so it is
-    never worth a format point; and a message with an illegal move is not safe, whatever it left alone.
+    A message with an illegal move is not safe, whatever it left alone.
 
     Args:
         deadlocked: the board after the message can be seen to be lost.
     """
-    if message is None or empty:
-        return {"format": 0.0, "legal": 0.0, "safe": 0.0, "illegal": 0.0, "empty": float(empty)}
-    legal = message.tried - len(message.illegal)
-    return {
-        "format": 1.0,
-        "legal": legal / message.tried if message.tried else 0.0,
-        "safe": float(bool(message.tried) and not message.illegal and not deadlocked),
-        "illegal": float(bool(message.illegal)),
-        "empty": 0.0,
-    }
+    safe = message is not None and bool(message.tried) and not message.illegal and not deadlocked
+    return terms.message_terms(message, "safe", float(safe), empty=empty)

@@ -6,18 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from coterie.plugins.envs.sokoban.board import (
-    MOVES,
-    OPPOSITE,
-    Board,
-    Push,
-    bits,
-    deadlocked,
-    follow,
-    lone_box,
-    neighbours,
-    rings,
-)
+from coterie.plugins.envs.cells import MOVES, OPPOSITE, bits, neighbours, rings
+from coterie.plugins.envs.sokoban.board import Board, Push, deadlocked, follow, lone_box
 
 EXPANSIONS = 20_000
 """States after which the search gives up; far more than boards of 6x6 with two boxes need."""

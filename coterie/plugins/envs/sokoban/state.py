@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.plugins.envs.games import ToolRun
-from coterie.plugins.envs.sokoban.board import Board, Cell, Push, Walk
-from coterie.plugins.envs.sokoban.language import PushWords, Rendering, Writes
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.programs import ToolRun
+from coterie.plugins.envs.sokoban.board import Board, Push, Walk
+from coterie.plugins.envs.sokoban.language import PushWords, Writes
+from coterie.plugins.envs.words import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,7 +22,7 @@ class Plan:
     moves: tuple[str, ...] = ()
     """Printed by the tool's program."""
     run: ToolRun | None = None
-    """What the tool's program did; None of a planner, or where there was no program."""
+    """What the tool's program did; None of a planner."""
     fork: Walk | None = None
     """What the plan alone would do; None where it couldn't be read."""
 
@@ -51,11 +52,6 @@ class State:
         return self.board.cell(self.player)
 
 
-def digest(state: State) -> str:
-    """Stable across processes: every part is made of ints, strings and tuples."""
-    return hashlib.blake2b(repr(state).encode(), digest_size=16).hexdigest()
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
     """What a role sees. The player and the boxes are where they are *now*."""
@@ -71,10 +67,10 @@ class Observation:
     walls: tuple[Cell, ...]
     plan: tuple[Push, ...] | None
     """The planner's; () where it has none; None where the role is given no plan."""
-    tool: ToolRun | None
-    """What the tool's program did; None where the role isn't told, or there was no program."""
+    program: ToolRun | None
+    """What the tool's program of this turn did; None where the role is shown none."""
     proposal: tuple[str, ...] | None
-    """Moves that the tool's program printed; None where they couldn't be read."""
+    """What it printed, as moves; None where it can't be read."""
     push_words: PushWords
     rendering: Rendering
     max_moves: int | None

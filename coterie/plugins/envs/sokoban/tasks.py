@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Split
 from coterie.core.types import Task
-from coterie.plugins.envs.games import split_of
-from coterie.plugins.envs.sokoban.board import MOVES, OPPOSITE, Board, bits, neighbours, region
+from coterie.plugins.envs.cells import MOVES, OPPOSITE, bits, neighbours, region
+from coterie.plugins.envs.games import Generated, check_shape, rows_of, split_of
+from coterie.plugins.envs.sokoban.board import Board
 from coterie.plugins.envs.sokoban.solver import solve
 
 ATTEMPTS = 5_000
@@ -37,16 +37,9 @@ def content(board: Board) -> str:
 
 
 @dataclass(frozen=True, slots=True)
-class Boards:
-    """The tasks of one split: endless in kind, `count` in number; task i is a function of (split, seed, i).
+class Boards(Generated):
+    """Boards that are as hard as wanted, split by their content."""
 
-    Boards are drawn until one belongs to the split and is as hard as wanted. On small grids the number of
-    contents is finite and two tasks of a split may be the same board; tasks of two splits never.
-    """
-
-    split: Split
-    seed: int
-    count: int
     width: int
     height: int
     boxes: int
@@ -55,15 +48,7 @@ class Boards:
     max_pushes: int | None
     path: str = "env"
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Task:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        return Task(id=f"{self.split}-{index}", payload=self.board(index))
-
-    def board(self, index: int) -> Board:
+    def draw(self, index: int) -> Board:
         for attempt in range(ATTEMPTS):
             board = self._drawn(f"sokoban|{self.split}|{self.seed}|{index}|{attempt}")
             if board is not None and split_of(content(board)) == self.split and self._hard_enough(board):
@@ -142,7 +127,7 @@ def _pulled(
 
 # -------------------------------------------------------------------------------------------------- records
 
-MARKS = "#.$@*+"
+MARKS = "#.$@*+-"
 
 
 def rows(
@@ -177,14 +162,8 @@ def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int, boxe
     Raises:
         ValueError: there is no grid, it is of another size or number of boxes, or the oracle solves it not.
     """
-    if "grid" not in record:
-        raise ValueError(f"the record has no field 'grid' (fields: {', '.join(record) or 'none'})")
-    board = board_of(record["grid"])
-    if (board.width, board.height) != (width, height):
-        raise ValueError(
-            f"the grid has {board.height} rows and {board.width} columns, the environment {height} and "
-            f"{width}"
-        )
+    board = board_of(record)
+    check_shape((board.width, board.height), (width, height))
     if board.boxes.bit_count() != boxes:
         raise ValueError(f"the grid has {board.boxes.bit_count()} boxes, the environment {boxes}")
     if board.boxes == board.targets:
@@ -194,20 +173,9 @@ def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int, boxe
     return Task(id=id, payload=board)
 
 
-def board_of(lines: Any) -> Board:
-    """The board of a picture; raises ValueError where it is none, or boxes and targets differ in number."""
-    rectangle = (
-        isinstance(lines, Sequence)
-        and not isinstance(lines, str)
-        and bool(lines)
-        and all(isinstance(line, str) and line and len(line) == len(lines[0]) for line in lines)
-    )
-    if not rectangle:
-        raise ValueError(f"a grid is a list of rows of one length, not {lines!r}")
-    text = "".join(lines)
-    strange = sorted(set(text) - set(MARKS) - set("- "))
-    if strange:
-        raise ValueError(f"a grid is made of # . $ @ * + and -, not of {' '.join(strange)}")
+def board_of(record: Mapping[str, Any]) -> Board:
+    """The board of a record; raises ValueError where it is none, or boxes and targets differ in number."""
+    text, (width, height) = rows_of(record, MARKS)
 
     def places(marks: str) -> int:
         return sum(1 << cell for cell, mark in enumerate(text) if mark in marks)
@@ -217,4 +185,4 @@ def board_of(lines: Any) -> Board:
         raise ValueError(f"a grid has one player (@ or +), not {players.bit_count()}")
     if not boxes or boxes.bit_count() != targets.bit_count():
         raise ValueError(f"{boxes.bit_count()} boxes for {targets.bit_count()} targets")
-    return Board(len(lines[0]), len(lines), places("#"), targets, boxes, players.bit_length() - 1)
+    return Board(width, height, places("#"), targets, boxes, players.bit_length() - 1)

@@ -6,9 +6,12 @@ it. Neither the targets nor a deadlock is told; the faults of a plan only to who
 
 from __future__ import annotations
 
+from coterie.plugins.envs import programs
+from coterie.plugins.envs.games import told_of
+from coterie.plugins.envs.seats import named
 from coterie.plugins.envs.sokoban.board import Board, Walk
-from coterie.plugins.envs.sokoban.language import cell_word, listed_moves
 from coterie.plugins.envs.sokoban.state import Plan, State
+from coterie.plugins.envs.words import cell_word, listed
 
 _IN_THE_WAY = {
     "wall": "hit a wall",
@@ -29,11 +32,13 @@ def told(state: State, role: str, *, skip: bool) -> str:
     if walk is None:
         return ""
     own = role == state.last_mover
-    whose = "You" if own else f"The {state.last_mover}"
-    sentences = [_walk(state, walk, whose, "Your" if own else f"{whose}'s", skip=skip)]
-    plan = state.last_plan
-    if plan is not None and plan.author == role:
-        sentences.insert(0, _plan(plan))
+    sentences = [_walk(state, walk, *named(state.last_mover, to=role), skip=skip)]
+    plan = told_of(state, role)
+    if plan is not None:
+        before = [_program(plan)] if role == "tool" else []
+        if (role == "tool" and plan.fork is not None and not own) or role == "planner":
+            before.append(_plan(plan))
+        sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
 
 
@@ -69,12 +74,15 @@ def _boxes(board: Board, boxes: int) -> str:
 
 
 def _plan(plan: Plan) -> str:
-    if plan.author == "tool":
-        return _program(plan)
     if plan.fork is None:
         return "Your last plan couldn't be read."
     if not plan.fork.written:
         return "Your last plan was empty."
+    if plan.author == "tool":
+        return " ".join(
+            f"Move {number} of your plan ({plan.fork.moves[number - 1]}) {_IN_THE_WAY[reason]}."
+            for number, reason in plan.fork.illegal
+        )
     sentences = []
     for number, reason in plan.fork.illegal:
         cell, move = plan.pushes[number - 1]
@@ -86,16 +94,6 @@ def _plan(plan: Plan) -> str:
 
 
 def _program(plan: Plan) -> str:
-    run = plan.run
-    if run is None or not run.code:
-        return "Your last message held no program."
-    sentences = [f"Your last program did not finish: {run.problem}."] if run.problem else []
-    if plan.fork is None:
-        what = "no list of moves" if run.output.strip() else "nothing"
-        return " ".join([*sentences, f"Your last program printed {what}."])
-    sentences.append(f"Your last program proposed: {listed_moves(plan.moves)}.")
-    sentences += [
-        f"Its move {number} ({plan.fork.moves[number - 1]}) {_IN_THE_WAY[reason]}."
-        for number, reason in plan.fork.illegal
-    ]
-    return " ".join(sentences)
+    assert plan.run is not None
+    proposal = None if plan.fork is None else listed(plan.moves, "no move")
+    return programs.told(plan.run, proposal, "moves")

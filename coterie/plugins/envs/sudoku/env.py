@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from coterie.core.errors import SystemFault
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import Split, StepContext
-from coterie.core.types import TEAM, Action, Step, Task, as_tuple
-from coterie.plugins.envs.games import FrozenTasks, GameConfig, ToolRun, check_movers
-from coterie.plugins.envs.sudoku import language, tasks as puzzles, telling, tool
+from coterie.core.protocols import Split
+from coterie.core.types import Task
+from coterie.plugins.envs.games import Game, GameConfig
+from coterie.plugins.envs.programs import program, propose
+from coterie.plugins.envs.sudoku import language, tasks as puzzles, telling
 from coterie.plugins.envs.sudoku.fills import Assignment, Fill, fill, still_wrong
 from coterie.plugins.envs.sudoku.grid import (
     DEFAULT_BLANKS,
@@ -26,10 +24,11 @@ from coterie.plugins.envs.sudoku.grid import (
 )
 from coterie.plugins.envs.sudoku.render import picture
 from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
-from coterie.plugins.envs.sudoku.state import Observation, Plan, State, digest
+from coterie.plugins.envs.sudoku.state import Observation, Plan, State
+from coterie.plugins.envs.words import write
 
 
-class Sudoku(Plugin):
+class Sudoku(Game):
     """Fill a grid so that every row, column and box holds every digit, over several turns.
 
     Source: Sudoku 4x4 of PettingLLMs, arXiv 2510.11062; success is a full, valid grid that keeps the clues.
@@ -61,16 +60,11 @@ class Sudoku(Plugin):
         plan_language: language.PlanLanguage = Field(
             "digits", description="What the planner writes in the compact rendering: `3`, or `c`."
         )
-        plan_moves: bool = Field(
-            False,
-            description="The message of the planner (or the tool) fills the grid: for one that plays alone.",
-        )
         views: Literal["full", "split"] = Field(
             "full",
             description="`split`: the planner sees the grid; the executor the names of the open cells and "
             "the plan.",
         )
-        rendering: language.Rendering = Field("compact", description="Words, or English with a picture.")
 
         @field_validator("size")
         @classmethod
@@ -91,7 +85,6 @@ class Sudoku(Plugin):
             return self
 
     config: Config
-    roles = language.ROLES
     components = COMPONENTS
     weights = WEIGHTS
 
@@ -99,24 +92,10 @@ class Sudoku(Plugin):
         super().__init__(config, build)
         self.size = config.size
         self._skip = config.illegal == "skip"
-        self._movers = (*language.MOVERS, *language.PROPOSERS) if config.plan_moves else language.MOVERS
-        order = as_tuple(build.run.team.order)
-        check_movers(order, self._movers, build.path)
-        tool.check_seats(order, config.sandbox, config.rendering, build.path)
-        self.concurrent = any("tool" in stage for stage in order)
-        """Its steps wait for the sandbox."""
-
-    @property
-    def immediate_only(self) -> tuple[str, ...]:
-        """Components that can be farmed where a return sums them over turns."""
-        return () if self.config.team == "potential" else ("team", "progress")
 
     # ---- the game ------------------------------------------------------------------------------------------
 
-    def tasks(self, split: Split, seed: int) -> Puzzles | FrozenTasks:
-        """Puzzles of a split; no two splits share a solution, under any seed."""
-        if self.config.data is not None:
-            return FrozenTasks(self.config.data.records(split), self.task_of, split)
+    def _generated(self, split: Split, seed: int) -> Puzzles:
         blanks = self.config.blanks if self.config.blanks is not None else DEFAULT_BLANKS[self.size]
         count = self.config.vouched(split)
         return Puzzles(
@@ -127,9 +106,6 @@ class Sudoku(Plugin):
         """The state at the start; nothing is drawn here."""
         puzzle: Puzzle = task.payload
         return State(puzzle=puzzle, grid=puzzle.clues)
-
-    def stage(self, state: State) -> tuple[str, ...] | None:
-        return () if state.over else None
 
     def observe(self, state: State, role: str) -> Observation:
         puzzle, sees = state.puzzle, self._sees_grid(role)
@@ -143,98 +119,22 @@ class Sudoku(Plugin):
             grid=state.grid if sees else None,
             clashing=tuple(map(puzzle.cell, sorted(state.clashing))) if sees else None,
             plan=plan.assignments if plan is not None else None,
-            program=plan.program if plan is not None else None,
+            program=plan.run if plan is not None else None,
             plan_language=self.config.plan_language,
             rendering=self.config.rendering,
             max_cells=self.config.max_cells,
         )
-
-    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """One stage: proposals are kept for who fills next, then the one who fills writes into the grid.
-
-        Raises:
-            SystemFault: an action was lost, or the sandbox failed; the joint can't be played.
-        """
-        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
-        if lost:
-            raise SystemFault(f"the action of '{lost[0]}' was lost")
-        scores: dict[tuple[str, str], float | None] = {}
-        info: dict[str, Any] = {}
-        plan, filled = state.plan, None
-        for role, action in actions.items():
-            message, program = await self._read(state, role, action)
-            if role in language.PROPOSERS:
-                plan = Plan(role=role, fork=message, program=program)
-            if role in self._movers:
-                # Unreadable: the grid stays as it was, and that is a turn as well.
-                filled = role, message or replace(self._fill(state, ()), readable=False)
-            empty = not action.text.strip() if message is None else not message.written
-            local = local_terms(message, empty=empty)
-            scores |= {(role, component): value for component, value in local.items()}
-            info[role] = _about(message) | tool.about(program)
-        after = replace(state, plan=plan)
-        proposed = any(role in language.PROPOSERS for role in actions)
-        if filled is not None:
-            mover, made = filled
-            alone = mover in language.PROPOSERS
-            # A plan made in the same stage wasn't seen by who filled: it is for the next turn.
-            after = replace(
-                state,
-                grid=made.end,
-                turn=state.turn + 1,
-                last_plan=plan if alone else state.plan,
-                last_fill=made,
-                last_mover=mover,
-                plan=plan if proposed and not alone else None,
-            )
-        elif plan is not None:
-            fork = plan.fork.end if plan.fork is not None else state.grid
-            left = still_wrong(state.puzzle, fork)
-            scores |= {(TEAM, f"plan_{name}"): value for name, value in self._team(state, left).items()}
-        scores |= {(TEAM, name): value for name, value in self._team(state, after.left).items()}
-        return Step(state=after, scores=scores, info=info)
 
     def outcome(self, state: State) -> dict[str, float]:
         """`success`, by the rules and not by the oracle; messages that filled; cells still empty or wrong."""
         won = solved(state.puzzle.size, state.grid, state.puzzle.clues)
         return {"success": float(won), "turns": float(state.turn), "cells_left": float(state.left)}
 
-    # ---- the optional part ---------------------------------------------------------------------------------
-
-    def digest(self, state: State) -> str:
-        return digest(state)
-
-    def diagnose(self, state: State, role: str) -> str:
-        """What became of the role's last message; empty in its first turn."""
-        return telling.told(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
-
-    def vocabulary(self) -> Iterable[str]:
-        """Every word of the compact rendering at this size."""
-        return language.vocabulary(self.size, self.config.plan_language)
-
-    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
-        """The oracle's message: what is missing and wrong, each digit random with probability `noise`.
-
-        The planner names digits of open cells only. An executor that doesn't see the grid is shown
-        writing down the plan it was given. The tool's program prints the list.
-        """
-        planned = self._planned(state) if role == "executor" and self.config.views == "split" else ()
-        assignments = [
-            (row, column, int(rng.integers(1, self.size + 1)) if rng.random() < noise else digit)
-            for row, column, digit in planned
-            or self._oracle(state, state.open if role == "planner" else None)
-        ][: self.config.max_cells]
-        if role == "planner" and self.config.rendering == "compact":
-            return self._plan_words(state, assignments)
-        words = [language.assignment_word(one) for one in assignments]
-        said = language.write(words, self.config.rendering)
-        return tool.message(said) if role == "tool" else said
-
-    # ---- tasks as records ----------------------------------------------------------------------------------
+    # ---- tasks as data -------------------------------------------------------------------------------------
 
     def record(self, task: Task) -> dict[str, Any]:
         """The task as JSON (see `tasks.py`)."""
-        return puzzles.record(task.payload)
+        return puzzles.record(task)
 
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
         """The task of a record.
@@ -252,27 +152,74 @@ class Sudoku(Plugin):
         """The clues, for people."""
         return "\n".join(picture(task.payload.size, task.payload.clues))
 
+    # ---- the optional part ---------------------------------------------------------------------------------
+
+    def diagnose(self, state: State, role: str) -> str:
+        """What became of the role's last message; empty in its first turn."""
+        return telling.told(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
+
+    def vocabulary(self) -> Iterable[str]:
+        """Every word of the compact rendering at this size."""
+        return language.vocabulary(self.size, self.config.plan_language)
+
+    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
+        """The oracle's message: what is missing and wrong, each digit random with probability `noise`.
+
+        In the compact rendering the planner names digits of open cells only. An executor that doesn't see the
+        grid is shown writing down the plan it was given. The tool's program prints the list.
+        """
+        compact_plan = role == "planner" and self.config.rendering == "compact"
+        planned = self._planned(state) if role == "executor" and self.config.views == "split" else ()
+        assignments = [
+            (row, column, int(rng.integers(1, self.size + 1)) if rng.random() < noise else digit)
+            for row, column, digit in planned or self._oracle(state, state.open if compact_plan else None)
+        ][: self.config.max_cells]
+        if compact_plan:
+            return self._plan_words(state, assignments)
+        words = [language.assignment_word(one) for one in assignments]
+        said = write(words, self.config.rendering)
+        return program(said) if role == "tool" else said
+
     # ---- inside --------------------------------------------------------------------------------------------
 
     def _sees_grid(self, role: str) -> bool:
         return not (self.config.views == "split" and role == "executor")
 
-    def _team(self, state: State, left: int) -> dict[str, float]:
+    def _team(self, state: State, made: Fill | None) -> dict[str, float]:
+        left = state.left if made is None else still_wrong(state.puzzle, made.end)
         return team_terms(self.config.team, state.left, left, state.puzzle.blanks)
+
+    def _local(self, state: State, message: Fill | None, *, empty: bool) -> dict[str, float]:
+        return local_terms(message, empty=empty)
+
+    def _about(self, state: State, message: Fill) -> dict[str, Any]:
+        return {
+            "readable": True,
+            "assignments": [list(one) for one in message.assignments],
+            "illegal": [list(one) for one in message.illegal],
+            "gained": message.gained,
+        }
+
+    def _changes(self, made: Fill) -> dict[str, Any]:
+        return {"grid": made.end, "last_fill": made}
 
     def _fill(self, state: State, assignments: Sequence[Assignment]) -> Fill:
         return fill(state.puzzle, state.grid, assignments, limit=self.config.max_cells, skip=self._skip)
 
-    async def _read(self, state: State, role: str, action: Action) -> tuple[Fill | None, ToolRun | None]:
-        """What the message does to the grid, None where it can't be read; and the program that was run."""
-        if role == "tool":
-            path = f"{self.build.path}.sandbox"
-            program, found = await tool.proposal(
-                self.config.sandbox, action.parsed, path, self.size, state.grid
-            )
-        else:
-            program, found = None, language.as_assignments(action.parsed, self.size, state.grid)
-        return (None if found is None else self._fill(state, found)), program
+    def _read(self, state: State, parsed: Any) -> Fill | None:
+        found = language.as_assignments(parsed, self.size, state.grid)
+        return None if found is None else self._fill(state, found)
+
+    async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
+        if role == "planner":
+            return Plan(fork=self._read(state, parsed))
+
+        def read(text: str) -> tuple[Assignment, ...]:
+            # As it is shown to the role: of a grid that is printed, only what is new in it counts.
+            return language.read_assignments(text, "prose", self.size, state.grid)
+
+        run, found = await propose(self.config.sandbox, parsed, read)
+        return Plan(author="tool", run=run, fork=None if found is None else self._fill(state, found))
 
     def _planned(self, state: State) -> tuple[Assignment, ...]:
         """The legal assignments of the plan."""
@@ -303,15 +250,3 @@ class Sudoku(Plugin):
         while words and words[-1] == language.NOTHING:
             words.pop()
         return " ".join(words)
-
-
-def _about(message: Fill | None) -> dict[str, Any]:
-    """A message's fate as plain data, for coaches and records."""
-    if message is None:
-        return {"readable": False}
-    return {
-        "readable": True,
-        "assignments": [list(one) for one in message.assignments],
-        "illegal": [list(one) for one in message.illegal],
-        "gained": message.gained,
-    }

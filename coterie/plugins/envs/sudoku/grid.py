@@ -16,11 +16,9 @@ from math import isqrt
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Split
-from coterie.core.types import Task
-from coterie.plugins.envs.games import split_of
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.games import Generated, split_of
 
-Cell = tuple[int, int]
-"""(row, column), as roles and records see it."""
 Grid = tuple[int, ...]
 
 FEWEST_CLUES = {4: 4, 9: 17}
@@ -124,18 +122,14 @@ def solutions(
         for digit in order[cell] if order is not None else range(1, size + 1):
             bit = 1 << digit - 1
             if options & bit and (cell, digit) != barred:
-                rows[row], columns[column], boxes[box] = (
-                    rows[row] | bit,
-                    columns[column] | bit,
-                    boxes[box] | bit,
-                )
+                rows[row] |= bit
+                columns[column] |= bit
+                boxes[box] |= bit
                 found[cell] = digit
                 yield from search()
-                rows[row], columns[column], boxes[box] = (
-                    rows[row] ^ bit,
-                    columns[column] ^ bit,
-                    boxes[box] ^ bit,
-                )
+                rows[row] ^= bit
+                columns[column] ^= bit
+                boxes[box] ^= bit
         left.append(cell)
         left[at], left[-1] = left[-1], left[at]
 
@@ -183,37 +177,25 @@ def fingerprints(puzzle: Puzzle) -> Mapping[str, str]:
     return {"content": line(puzzle.clues), "solution": line(puzzle.solution)}
 
 
-def belongs(puzzle_solution: Sequence[int]) -> Split:
+def belongs(solution: Sequence[int]) -> Split:
     """The split of a solution: a function of it alone. There are only 288 full grids of size 4, so a split
     by the puzzle would let a model meet the answers of the test split in training."""
-    return split_of(line(puzzle_solution))
+    return split_of(line(solution))
 
 
 @dataclass(frozen=True, slots=True)
-class Puzzles:
-    """The tasks of one split: endless in kind, `count` in number; task i is a function of (split, seed, i).
+class Puzzles(Generated):
+    """Puzzles with one solution, split by that solution.
 
     A full grid is drawn by search in a random order and its digits are renamed at random until it belongs
-    to the split; then cells are emptied in a random order wherever the solution stays unique. Small grids
-    are few, so two tasks of a split may be the same puzzle; tasks of two splits never share a solution.
+    to the split; then cells are emptied in a random order wherever the solution stays unique.
     """
 
-    split: Split
-    seed: int
-    count: int
     size: int
     blanks: int
     path: str = "env"
 
-    def __len__(self) -> int:
-        return self.count
-
-    def __getitem__(self, index: int) -> Task:
-        if not 0 <= index < self.count:
-            raise IndexError(index)
-        return Task(id=f"{self.split}-{index}", payload=self.puzzle(index))
-
-    def puzzle(self, index: int) -> Puzzle:
+    def draw(self, index: int) -> Puzzle:
         attempts = 20_000 // self.size**2
         for attempt in range(attempts):
             place = f"sudoku|{self.size}|{self.split}|{self.seed}|{index}|{attempt}"

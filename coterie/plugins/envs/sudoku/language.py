@@ -10,17 +10,13 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
+from coterie.plugins.envs import words as lists
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.seats import COMPACT_ROLES
 from coterie.plugins.envs.sudoku.fills import Assignment
-from coterie.plugins.envs.sudoku.grid import Cell
+from coterie.plugins.envs.words import LIST, Rendering, as_list, cell_word, listed
 
-Rendering = Literal["compact", "prose"]
 PlanLanguage = Literal["digits", "letters"]
-
-ROLES = ("planner", "executor", "solver", "tool", "plan")
-MOVERS = ("executor", "solver", "plan")
-"""Roles whose message fills cells."""
-PROPOSERS = ("planner", "tool")
-"""Roles whose message is a proposal."""
 
 NOTHING = "-"
 """The plan's word for a cell that it says nothing of."""
@@ -28,18 +24,13 @@ NOTHING = "-"
 _NUMBER = r"(-?\d{1,6})"
 _ASSIGNMENT = re.compile(rf"r{_NUMBER}c{_NUMBER}\s*[=:]\s*{_NUMBER}", re.IGNORECASE)
 _TRIPLE = re.compile(rf"[(\[]\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*[)\]]")
-_LIST = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 _ROWS = re.compile(r"\[[^\[\]]*\]")
-_LABEL = re.compile(r"(?:assignments?|digits|cells|answer|solution|plan)\s*[:=]\s*(.*)", re.IGNORECASE)
+_LABELS = lists.label("assignments?", "digits", "cells", "answer", "solution", "plan")
 _RULE = re.compile(r"[-+|=\s]*")
 _TAIL = 8000
-"""Characters from the end of a prose answer in which its list is looked for."""
+"""Characters from the end of a prose answer in which its list is looked for: it may hold a large grid."""
 _TOLD = 256
 """Assignments of another's message that are told: as many as the largest grid has cells."""
-
-
-def cell_word(cell: Cell) -> str:
-    return f"r{cell[0]}c{cell[1]}"
 
 
 def assignment_word(assignment: Assignment) -> str:
@@ -49,8 +40,7 @@ def assignment_word(assignment: Assignment) -> str:
 
 def assignment_list(assignments: Sequence[Assignment]) -> str:
     """For sentences; of very many only the first."""
-    more = f" and {len(assignments) - _TOLD} more" if len(assignments) > _TOLD else ""
-    return (", ".join(map(assignment_word, assignments[:_TOLD])) or "nothing") + more
+    return listed([assignment_word(one) for one in assignments], "nothing", _TOLD)
 
 
 def plan_word(digit: int, language: PlanLanguage) -> str:
@@ -58,16 +48,11 @@ def plan_word(digit: int, language: PlanLanguage) -> str:
     return chr(ord("a") + digit - 1) if language == "letters" else str(digit)
 
 
-def write(words: Sequence[str], rendering: Rendering) -> str:
-    """A message: `r0c1=3 r2c3=1`, or `[r0c1=3, r2c3=1]` in prose."""
-    return " ".join(words) if rendering == "compact" else f"[{', '.join(words)}]"
-
-
 def vocabulary(size: int, language: PlanLanguage) -> Iterator[str]:
     """Every word of the compact rendering at a size; letters only where they are spoken."""
     digits = range(1, size + 1)
     cells = [(row, column) for row in range(size) for column in range(size)]
-    yield from ("planner", "executor", "solver", "plan", ":", NOTHING)
+    yield from (*COMPACT_ROLES, "plan", ":", NOTHING)
     yield from (str(digit) for digit in digits)
     yield from (f"?{digit}" for digit in digits)
     yield from (plan_word(digit, language) for digit in digits if language == "letters")
@@ -113,25 +98,20 @@ def read_assignments(
     """
     if rendering == "compact":
         return tuple(_assignment(word) for word in text.split())
-    text = text.strip()[-_TAIL:]
+    text = lists.ending(text, _TAIL)
     if not text:
         return ()
-    lists = list(_LIST.finditer(text))
+    found = list(LIST.finditer(text))
     drawn, end = _last_grid(text, size)
-    if drawn is not None and (not lists or end >= lists[-1].end()):
+    if drawn is not None and (not found or end >= found[-1].end()):
         return _news(drawn, size, shown)
-    if lists:
-        rows = [_row(row, size) for row in _ROWS.findall(lists[-1][0][1:-1])]
-        if len(rows) == size and None not in rows:  # a grid on one line, as Python prints it
-            return _news([digit for row in rows for digit in row or ()], size, shown)
-        return _read_list(lists[-1][0][1:-1])
-    labelled = [match for line in text.splitlines() for match in _LABEL.findall(line)]
-    if labelled:
-        return _read_list(labelled[-1])
-    try:
-        return _read_list(text)
-    except PolicyFault:
-        raise PolicyFault("no list of assignments in the answer") from None
+    if not found:
+        return lists.read_unlisted(text, _read_list, "assignments", _LABELS)
+    last = found[-1][0][1:-1]
+    rows = [_row(row, size) for row in _ROWS.findall(last)]
+    if len(rows) == size and None not in rows:  # a grid on one line, as Python prints it
+        return _news([digit for row in rows for digit in row or ()], size, shown)
+    return _read_list(last)
 
 
 def as_assignments(parsed: Any, size: int, shown: Sequence[int]) -> tuple[Assignment, ...] | None:
@@ -143,14 +123,7 @@ def as_assignments(parsed: Any, size: int, shown: Sequence[int]) -> tuple[Assign
         row, column, digit = item
         return int(row), int(column), int(digit)
 
-    try:
-        if isinstance(parsed, str):
-            return read_assignments(parsed, "prose", size, shown)
-        if isinstance(parsed, (list, tuple)):
-            return tuple(one(item) for item in parsed)
-    except (PolicyFault, ValueError, TypeError, OverflowError):
-        pass
-    return None
+    return as_list(parsed, lambda text: read_assignments(text, "prose", size, shown), one)
 
 
 def _assignment(word: str) -> Assignment:

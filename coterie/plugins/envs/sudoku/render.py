@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
-from coterie.plugins.envs.sudoku import tool
-from coterie.plugins.envs.sudoku.grid import Cell
-from coterie.plugins.envs.sudoku.language import NOTHING, assignment_list, cell_word, plan_word
+from coterie.plugins.envs import programs
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.sudoku.language import NOTHING, assignment_list, plan_word
 from coterie.plugins.envs.sudoku.state import Observation
+from coterie.plugins.envs.words import cell_word
 
 
 def compact(seen: Observation) -> str:
@@ -73,9 +74,9 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
             lines.append(f"These clash with an equal digit: {_cell_list(seen.clashing)}.")
     else:
         lines.append(f"Cells that are empty or clash: {_cell_list(seen.open)}.")
-    if seen.program is not None:
-        lines += tool.shown(seen.program, seen.plan)
-    elif seen.role == "executor":
+    proposal = None if seen.plan is None else assignment_list(seen.plan)
+    lines += programs.shown(seen.program, proposal, "assignments")
+    if seen.role == "executor":
         lines.append(f"The planner says: {assignment_list(seen.plan or ())}.")
     lines += notes
     lines.append(_task(seen))
@@ -98,7 +99,10 @@ def picture(size: int, grid: Sequence[int]) -> list[str]:
 def _task(seen: Observation) -> str:
     limit = f" (at most {seen.max_cells})" if seen.max_cells is not None else ""
     if seen.role == "tool":
-        return tool.task(limit)
+        return (
+            "Your program, in one ```python block; the last list that it prints, such as [r0c1=3, r2c3=1], "
+            f"is your proposal of assignments{limit}, and so is a whole grid:"
+        )
     whose = "The assignments that should be played" if seen.role == "planner" else "Your assignments"
     return f"{whose} as a list such as [r0c1=3, r2c3=1]{limit}:"
 

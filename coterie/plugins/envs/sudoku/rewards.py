@@ -3,50 +3,29 @@
 Source: PettingLLMs, arXiv 2510.11062 (Sudoku), whose environment checks neither the clues nor that there is
 one solution. Here a cell counts where it is as in the only solution, once: writing a right digit again, or
 wrong and right in turn, earns nothing.
+
+What holds, whatever is written (refilling, spoiling and mending, clues, thousands of assignments):
+
+- Immediate credit, with either form: from any grid, with or without `max_cells`, no message has a term above
+  that of the oracle's message (`illegal`, `empty`: below); so none earns more, whatever the weights. A plan
+  in the compact rendering can name open cells only, and the oracle's is the best of those. A message after
+  which no fewer cells are left earns the team nothing.
+- Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
+  terms add up to (first - last) / first, at most 1, and no episode returns more than the oracle's, under any
+  discount. With `progress` there is no such bound: hence `immediate_only`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
-from coterie.core.protocols import ComponentKind
+from coterie.plugins.envs import terms
 from coterie.plugins.envs.sudoku.fills import Fill
 
 Form = Literal["progress", "potential"]
 
-COMPONENTS: Mapping[str, ComponentKind] = {
-    "team": "increment",
-    "goal": "level",
-    "progress": "increment",
-    # What a plan would earn on a fork. Nobody is paid it, so it is in no sum over turns: there the planner
-    # has its share of what the executor earns, and a plan that nobody follows would be paid for every turn.
-    "plan_team": "counterfactual",
-    "plan_goal": "counterfactual",
-    "plan_progress": "counterfactual",
-    # Levels, so that a return summed over turns telescopes to the last message's value: many messages of
-    # one good digit each must not earn more than one that solves the puzzle.
-    "format": "level",
-    "legal": "level",
-    "correct": "level",
-    # Increments: every illegal assignment and every silence costs, where they are given a negative weight.
-    "illegal": "increment",
-    "empty": "increment",
-}
-
-WEIGHTS: Mapping[str, float] = {
-    "team": 1.0,
-    "goal": 0.0,
-    "progress": 0.0,
-    "plan_team": 1.0,
-    "plan_goal": 0.0,
-    "plan_progress": 0.0,
-    "format": 0.1,
-    "legal": 0.1,
-    "correct": 0.8,
-    "illegal": 0.0,
-    "empty": 0.0,
-}
+COMPONENTS = terms.components("correct")
+WEIGHTS = terms.weights(COMPONENTS, "correct")
 
 
 def team_terms(form: Form, before: int, after: int, first: int) -> dict[str, float]:
@@ -75,18 +54,6 @@ def team_terms(form: Form, before: int, after: int, first: int) -> dict[str, flo
 
 
 def local_terms(message: Fill | None, *, empty: bool) -> dict[str, float]:
-    """The terms of one role's message: what became of it, None where it couldn't be read.
-
-    An empty message earns none of them: silence is the trap that small policies fall into, so it is never
-    worth a format point.
-    """
-    if message is None or empty:
-        return {"format": 0.0, "legal": 0.0, "correct": 0.0, "illegal": 0.0, "empty": float(empty)}
-    legal = message.tried - len(message.illegal)
-    return {
-        "format": 1.0,
-        "legal": legal / message.tried if message.tried else 0.0,
-        "correct": message.correct,
-        "illegal": float(bool(message.illegal)),
-        "empty": 0.0,
-    }
+    """The terms of one role's message; `correct` is the share of its assignments that made a cell right."""
+    correct = message.correct if message is not None else 0.0
+    return terms.message_terms(message, "correct", correct, empty=empty)

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import dataclass
+from typing import Literal
 
-from coterie.plugins.envs.games import ToolRun
+from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.programs import ToolRun
 from coterie.plugins.envs.sudoku.fills import Assignment, Fill, still_wrong
-from coterie.plugins.envs.sudoku.grid import Cell, Grid, Puzzle, conflicts
-from coterie.plugins.envs.sudoku.language import PlanLanguage, Rendering
+from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, conflicts
+from coterie.plugins.envs.sudoku.language import PlanLanguage
+from coterie.plugins.envs.words import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
     """What the planner or the tool handed over, and what became of it on a fork."""
 
-    role: str = "planner"
+    author: Literal["planner", "tool"] = "planner"
     fork: Fill | None = None
     """The grid that the plan alone would make; None where it couldn't be read."""
-    program: ToolRun | None = None
-    """The tool's; without code where the message held no program."""
+    run: ToolRun | None = None
+    """What the tool's program did; None of a planner."""
 
     @property
     def assignments(self) -> tuple[Assignment, ...] | None:
@@ -44,7 +46,7 @@ class State:
     last_mover: str = ""
 
     @property
-    def over(self) -> bool:
+    def solved(self) -> bool:
         return self.grid == self.puzzle.solution
 
     @property
@@ -65,11 +67,6 @@ class State:
         empty when the puzzle is solved and only then, for a full grid without a clash is the solution."""
         clashing = self.clashing
         return tuple(cell for cell, digit in enumerate(self.grid) if not digit or cell in clashing)
-
-
-def digest(state: State) -> str:
-    """Stable across processes: every part is made of ints, strings and tuples."""
-    return hashlib.blake2b(repr(state).encode(), digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,10 +9,10 @@ from coterie.core.types import Task
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, solve
 
 
-def record(puzzle: Puzzle) -> dict[str, Any]:
+def record(task: Task) -> dict[str, Any]:
     """JSON: `size`, `clues` and `solution`, the grids as lists of rows, 0 for an empty cell."""
+    puzzle: Puzzle = task.payload
     return {
-        "game": "sudoku",
         "size": puzzle.size,
         "clues": _rows(puzzle.size, puzzle.clues),
         "solution": _rows(puzzle.size, puzzle.solution),
@@ -25,10 +25,8 @@ def task_of(record: Mapping[str, Any], id: str, size: int) -> Task:
     Raises:
         ValueError: it is no Sudoku of this size, its clues have no solution or several, or not that one.
     """
-    if record.get("game", "sudoku") != "sudoku":
-        raise ValueError(f"it is a task of the game {record['game']!r}")
     if "clues" not in record:
-        raise ValueError("it has no field 'clues'")
+        raise ValueError(f"the record has no field 'clues' (fields: {', '.join(record) or 'none'})")
     clues = _grid(record["clues"], size, "clues")
     if 0 not in clues:
         raise ValueError("no cell of the clues is empty")

@@ -6,10 +6,13 @@ digits are right is the oracle's to know, and is not told.
 
 from __future__ import annotations
 
-from coterie.plugins.envs.sudoku import tool
+from coterie.plugins.envs import programs
+from coterie.plugins.envs.games import told_of
+from coterie.plugins.envs.seats import named
 from coterie.plugins.envs.sudoku.fills import Fill
-from coterie.plugins.envs.sudoku.language import assignment_word, cell_word
+from coterie.plugins.envs.sudoku.language import assignment_list, assignment_word
 from coterie.plugins.envs.sudoku.state import Plan, State
+from coterie.plugins.envs.words import cell_word
 
 _REFUSED = {
     "outside": "names a cell outside the grid",
@@ -26,20 +29,17 @@ def told(state: State, role: str, *, skip: bool, sees_grid: bool) -> str:
     fill = state.last_fill
     if fill is None:
         return ""
-    clashes = _clashes(state, fill) if sees_grid else ""
-    mine = role == state.last_mover
-    name = "The plan role" if state.last_mover == "plan" else f"The {state.last_mover}"
-    who, whose = ("You", "Your") if mine else (name, f"{name}'s")
-    sentences = [_fill(fill, who, whose, skip=skip), clashes]
-    plan = state.last_plan
-    if plan is not None and role == plan.role:
-        if plan.program is not None:
-            first = [tool.told(plan.program, plan.assignments)]
-            if plan.fork is not None and not mine:  # where it played itself, its fill says the same
-                first.append(_refusals(plan.fork))
-        else:
-            first = [_plan(plan)] if not mine else []
-        sentences = [*first, *sentences]
+    own = role == state.last_mover
+    sentences = [
+        _fill(fill, *named(state.last_mover, to=role), skip=skip),
+        _clashes(state, fill) if sees_grid else "",
+    ]
+    plan = told_of(state, role)
+    if plan is not None:
+        before = [_program(plan)] if role == "tool" else []
+        if not own and (plan.fork is not None or role == "planner"):
+            before.append(_plan(plan))
+        sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
 
 
@@ -90,8 +90,10 @@ def _plan(plan: Plan) -> str:
         return "Your last plan couldn't be read."
     if not plan.fork.written:
         return "Your last plan was empty."
-    return _refusals(plan.fork)
+    return " ".join(_refused(plan.fork, "Assignment {number} of your plan ({word}) {reason}."))
 
 
-def _refusals(fork: Fill) -> str:
-    return " ".join(_refused(fork, "Assignment {number} of your plan ({word}) {reason}."))
+def _program(plan: Plan) -> str:
+    assert plan.run is not None
+    proposal = None if plan.assignments is None else assignment_list(plan.assignments)
+    return programs.told(plan.run, proposal, "assignments")

@@ -1,0 +1,121 @@
+"""The three games by name, messages out of numbers, and returns: for tests of what can be farmed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from coterie.plugins.agents import plan_path, sokoban, sudoku
+from coterie.plugins.envs.plan_path import PlanPath
+from coterie.plugins.envs.sokoban import Sokoban
+from coterie.plugins.envs.sudoku import Sudoku
+from tests.plugins.support import Build, action, context, make, wait
+
+PLUGINS = {"plan_path": PlanPath, "sudoku": Sudoku, "sokoban": Sokoban}
+SMALL: dict[str, dict[str, Any]] = {
+    "plan_path": {"size": 4, "wall_density": 0.25, "min_distance": 2},
+    "sudoku": {},
+    "sokoban": {"size": 4, "boxes": 2, "min_pushes": 2},
+}
+LIMIT = {"plan_path": "max_moves", "sudoku": "max_cells"}
+"""The settings that cut a message; Sokoban's bound is for uncut ones."""
+ILLEGAL = {"plan_path": "walk", "sudoku": "illegal", "sokoban": "walk"}
+"""The settings that say what an illegal word does to the rest."""
+SEATS = {
+    (name, seat): make(
+        getattr(roles, "".join(part.title() for part in f"{name}_{seat}".split("_"))),
+        Build(name=seat, path=f"team.roles.{seat}"),
+    )
+    for name, roles in (("plan_path", plan_path), ("sudoku", sudoku), ("sokoban", sokoban))
+    for seat in ("planner", "executor", "solver")
+}
+COSTS = {"illegal": -0.1, "empty": -0.1}
+"""As a recipe might weigh; they can only lower a return."""
+
+
+def game(name: str, **settings: Any) -> Any:
+    return make(PLUGINS[name], Build(order=["planner", "solver"]), **{**SMALL[name], **settings})
+
+
+def send(env: Any, name: str, state: Any, text: str, role: str = "solver") -> Any:
+    said = action(text, SEATS[name, role], env.observe(state, role))
+    return wait(env.step(state, {role: said}, context()))
+
+
+def said(name: str, state: Any, numbers: Iterable[int]) -> str:
+    """The solver's message of these numbers (0 to 255).
+
+    Moves in four directions; or assignments: of an odd number the oracle's digit, of an even one another, in
+    a cell that was empty at the start, or (the last two) in a given one and outside the grid.
+    """
+    if name != "sudoku":
+        return " ".join("UDLR"[number % 4] for number in numbers)
+    size, clues, solution = state.puzzle.size, state.puzzle.clues, state.puzzle.solution
+    cells = [cell for cell, digit in enumerate(clues) if not digit]
+    cells += [next(cell for cell, digit in enumerate(clues) if digit), size * size]
+    words = []
+    for number in numbers:
+        cell = cells[number // 2 % len(cells)]
+        right = solution[cell % len(solution)]
+        words.append("r{}c{}={}".format(*divmod(cell, size), right if number % 2 else right % size + 1))
+    return " ".join(words)
+
+
+@cache
+def planned(env: Any) -> list[str]:
+    """The words that a planner of this environment has."""
+    if env.config.__class__.__qualname__.startswith("Sudoku"):
+        return [*"1234", "-"]
+    language = getattr(env.config, "plan_language", "pushes")
+    wanted = {"moves": "UDLR", "legs": "UDLR", "waypoints": "r", "pushes": "r"}[language]
+    words = [word for word in env.vocabulary() if word[0] in wanted]
+    if language == "pushes":
+        return [word for word in words if word[-1] in "UDLR"]
+    return [word for word in words if (len(word) == 1) == (language == "moves")]
+
+
+def oracle(env: Any, state: Any, role: str = "solver") -> str:
+    return env.demonstrate(state, role, 0.0, np.random.default_rng(0))
+
+
+def returned(
+    env: Any, name: str, state: Any, numbers: Sequence[Sequence[int]] | None, discount: float = 1.0
+) -> tuple[float, Any]:
+    """What an episode returns to an estimator that sums over turns, and where it ends.
+
+    Increments, and levels as differences from 0; counterfactuals are in no sum.
+
+    Args:
+        numbers: of each message; None: the oracle's, until it solves.
+    """
+    total, levels, factor = 0.0, dict.fromkeys(env.components, 0.0), 1.0
+    turns = iter(numbers) if numbers is not None else None
+    while env.stage(state) != ():
+        if turns is None:
+            text = oracle(env, state)
+        elif (message := next(turns, None)) is not None:
+            text = said(name, state, message)
+        else:
+            break
+        step = send(env, name, state, text)
+        for (_, term), value in step.scores.items():
+            weight = COSTS.get(term, env.weights[term] or 0.5)  # every term is paid
+            total += factor * weight * (value - levels[term])
+            if env.components[term] == "level":
+                levels[term] = value
+        factor *= discount
+        state = step.state
+    return total, state
+
+
+def above(found: Any, best: Any) -> dict[Any, tuple[float, float]]:
+    """Terms of a step that are better than those of another: {term: (found, best)}."""
+    sign = {"illegal": -1, "empty": -1}
+    return {
+        place: (value, best.scores[place])
+        for place, value in found.scores.items()
+        if sign.get(place[1], 1) * (value - best.scores[place]) > 1e-9
+    }
