@@ -186,7 +186,8 @@ WORK = {"base": base, "train": train, "evaluate": evaluate}
 
 def versions() -> dict[str, str]:
     """Of everything whose version may change a number."""
-    found = {"coterie": __version__, "python": platform.python_version(), "machine": platform.platform()}
+    machine = f"{platform.system()} {platform.machine()}"
+    found = {"coterie": __version__, "python": platform.python_version(), "machine": machine}
     for package in PACKAGES:
         try:
             found[package] = importlib.metadata.version(package)

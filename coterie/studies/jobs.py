@@ -115,8 +115,10 @@ class Runner:
                 )
             self._find_done()
             self._follow_move()
+            here = str(near(self.out))
             self.outcome.commands = {
-                id_: command(self._spec(job), self.folder(id_)) for id_, job in self.plan.jobs.items()
+                id_: command(self._spec(job), self.folder(id_)).replace(str(self.out), here)
+                for id_, job in self.plan.jobs.items()
             }
             try:
                 while self._step():
@@ -273,6 +275,12 @@ class Runner:
     def _end(self, job: Job, state: State) -> None:
         self.outcome.states[job.id] = state
         self.watcher.ended(job, state, len(self.outcome.states), len(self.plan.jobs))
+
+
+def near(path: Path) -> Path:
+    """A path as one would write it: from the working folder, where it lies in it."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
 
 
 def command(spec: Mapping[str, Any], folder: Path) -> str:

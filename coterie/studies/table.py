@@ -12,7 +12,7 @@ from typing import Any
 from coterie.core.stats import Interval, clustered_bootstrap, paired_difference
 from coterie.studies.columns import ALONE, Column
 from coterie.studies.design import Row, Verdict
-from coterie.studies.jobs import Outcome
+from coterie.studies.jobs import Outcome, near
 from coterie.studies.planning import Cell, Plan
 
 GAP = "–"
@@ -43,10 +43,10 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
                 "seconds": results[id_]["seconds"] if id_ in results else None,
                 "config_digest": results.get(id_, {}).get("config_digest"),
                 "command": outcome.commands.get(id_),
-                "folder": str(folders[id_]),
+                "folder": str(near(folders[id_])),
                 "reused": id_ in outcome.reused,
                 "error": outcome.errors.get(id_),
-                "log": str(outcome.logs[id_]) if id_ in outcome.logs else None,
+                "log": str(near(outcome.logs[id_])) if id_ in outcome.logs else None,
             }
             for id_, job in plan.jobs.items()
         ],

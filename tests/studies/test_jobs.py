@@ -20,7 +20,7 @@ from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.recipes import load, to_yaml
 from coterie.studies.design import Row, Study
 from coterie.studies.job import check_words
-from coterie.studies.jobs import Outcome, Runner
+from coterie.studies.jobs import Outcome, Runner, near
 from coterie.studies.planning import Plan
 from tests.cli.support import coterie
 from tests.studies.support import COLUMN, TINY, Here, column_file, plan_of, runner
@@ -242,3 +242,13 @@ def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
     assert set(again.states.values()) == {"done"}, again.errors
     assert again.results[cell]["per_task"] == found.results[cell]["per_task"]
     assert "Loading weights" not in (moved.folder(cell) / "log.txt").read_text()
+
+
+def test_what_is_told_names_paths_from_the_working_folder(tmp_path, monkeypatch):
+    """So that a table can be shown around, and its commands work where it was made."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(Runner, "_launch", lambda runner, folder: Here(folder))
+    found = runner(plan_of("one", ONE, tokens=64, tasks=4), Path("out")).run()
+    assert any("out/jobs/" in command for command in found.commands.values())
+    assert not any(str(tmp_path) in command for command in found.commands.values())
+    assert near(tmp_path / "out") == Path("out") and near(tmp_path.parent) == tmp_path.parent
