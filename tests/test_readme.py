@@ -62,3 +62,30 @@ def test_the_quickstarts_table_is_the_committed_result():
         assert f"| {row['seed']} | " + " | ".join(cells) + " |" in README
         for key in ("success", "success_greedy"):
             assert row["after"][key]["mean"] - row["before"][key]["mean"] >= 0.35
+
+
+@pytest.mark.parametrize("name", ["at-grpo-table1", "at-grpo-table3"])
+def test_the_papers_tables_are_the_committed_results(name):
+    columns = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["columns"]
+    games = [columns[game]["rows"] for game in ("plan_path", "sudoku", "sokoban")]
+    for rows in zip(*games, strict=True):
+        cells = [rows[0]["title"]]
+        for row in rows:
+            cells.append(" / ".join(f"{100 * seed['success']['mean']:.0f}" for seed in row["seeds"]))
+            cells.append("–" if row["paper"] is None else f"{row['paper']:g}")
+        assert "| " + " | ".join(cells) + " |" in README
+
+
+def test_what_the_readme_says_of_the_tables_is_in_them():
+    one, three = (
+        json.loads((ROOT / "benchmarks" / "results" / f"at-grpo-{name}.json").read_text())["columns"]
+        for name in ("table1", "table3")
+    )
+    for game in ("plan_path", "sudoku"):
+        for claim in (*one[game]["claims"], *three[game]["claims"]):
+            assert all(seed["holds"] is not False for seed in claim["seeds"]), (game, claim["statement"])
+    for game, column in three.items():
+        mean = {row["id"]: row["success"]["mean"] for row in column["rows"]}
+        assert mean["alone_planner"] > mean["together"], game
+    learnt = [seed["holds"] for claim in one["sokoban"]["claims"][:2] for seed in claim["seeds"]]
+    assert learnt.count(False) == 1
