@@ -30,7 +30,7 @@ import transformers
 from rich.console import Console
 from rich.table import Table
 
-from coterie.backends.engines.lean import LeanDecoder
+from coterie.backends.engines.lean.decode import LeanDecoder
 from coterie.backends.engines.rows import Row
 from coterie.backends.engines.shared import SharedBase
 from coterie.backends.models.dense import Dense

@@ -25,11 +25,11 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie import Plugin, Step, Task
-from coterie.core.batching import samples_of
-from coterie.core.compose import compose
+from coterie.core.config import load
 from coterie.core.protocols import Batch
-from coterie.core.recipes import load
-from coterie.core.run import Run
+from coterie.core.training.assemble import compose
+from coterie.core.training.run import Run
+from coterie.core.training.samples import samples_of
 
 SPENT = {"environment": 0.0, "template": 0.0, "tokenizer": 0.0, "engine": 0.0}
 

@@ -21,7 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie.backends.sandboxes.local import LocalSandbox
-from coterie.core.sandbox import Judged, Program
+from coterie.core.protocols import Judged, Program
 
 CANDIDATE = "def largest(numbers):\n    return max(numbers)\n"
 TESTS = """

@@ -11,20 +11,20 @@ from typing import TYPE_CHECKING, Any
 import pluggy
 
 if TYPE_CHECKING:
-    from coterie.core.api import evaluate as evaluate, train as train
-    from coterie.core.config import Composed as Composed, PluginConfig as PluginConfig
+    from coterie.api.evaluate import evaluate as evaluate
+    from coterie.api.train import train as train
     from coterie.core.errors import PolicyFault as PolicyFault, SystemFault as SystemFault
-    from coterie.core.plugins import Plugin as Plugin
+    from coterie.core.plugins import Composed as Composed, Plugin as Plugin, PluginConfig as PluginConfig
     from coterie.core.types import TEAM as TEAM, Step as Step, Task as Task
 
 __version__ = "0.1.0"
 
 hookimpl = pluggy.HookimplMarker("coterie")
-"""Marks a function as an implementation of one of the hooks in `coterie.core.hookspecs`."""
+"""Marks a function as an implementation of one of the hooks in `coterie.core.plugins.hookspecs`."""
 
 _LAZY = {
-    "train": "coterie.core.api",
-    "evaluate": "coterie.core.api",
+    "train": "coterie.api.train",
+    "evaluate": "coterie.api.train",
     "Plugin": "coterie.core.plugins",
     "PluginConfig": "coterie.core.config",
     "Composed": "coterie.core.config",

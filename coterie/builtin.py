@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from coterie import hookimpl
-from coterie.core.hookspecs import Register
+from coterie.core.plugins.hookspecs import Register
 
 
 @hookimpl
@@ -16,7 +16,7 @@ def register_environments(register: Register) -> None:
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
     register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")
     register("sudoku", "coterie.plugins.envs.sudoku:Sudoku")
-    register("team_task", "coterie.plugins.envs.team_task:TeamTask")
+    register("team_task", "coterie.plugins.envs.team_task.env:TeamTask")
 
 
 @hookimpl
@@ -79,7 +79,7 @@ def register_transitions(register: Register) -> None:
 
 @hookimpl
 def register_samplers(register: Register) -> None:
-    register("tree", "coterie.core.sampler:TreeSampler")
+    register("tree", "coterie.plugins.samplers.tree:TreeSampler")
 
 
 @hookimpl
@@ -116,9 +116,9 @@ def register_tools(register: Register) -> None:
 
 @hookimpl
 def register_chats(register: Register) -> None:
-    register("auto", "coterie.backends.chat.formats:AutoChat")
-    register("template", "coterie.backends.chat.formats:TemplateChat")
-    register("plain", "coterie.backends.chat.formats:PlainChat")
+    register("auto", "coterie.backends.chat_formats.formats:AutoChat")
+    register("template", "coterie.backends.chat_formats.formats:TemplateChat")
+    register("plain", "coterie.backends.chat_formats.formats:PlainChat")
 
 
 @hookimpl
@@ -147,9 +147,9 @@ def register_columns(register: Register) -> None:
 
 @hookimpl
 def register_studies(register: Register) -> None:
-    register("at-grpo-table1", "coterie.studies.at_grpo:TABLE1")
-    register("at-grpo-table2", "coterie.studies.at_grpo:TABLE2")
-    register("at-grpo-table3", "coterie.studies.at_grpo:TABLE3")
-    register("sampling", "coterie.studies.sampling:SAMPLING")
-    register("teammates", "coterie.studies.at_grpo:TEAMMATES")
-    register("cooperation", "coterie.studies.cooperation:COOPERATION")
+    register("at-grpo-table1", "coterie.studies.library.at_grpo:TABLE1")
+    register("at-grpo-table2", "coterie.studies.library.at_grpo:TABLE2")
+    register("at-grpo-table3", "coterie.studies.library.at_grpo:TABLE3")
+    register("sampling", "coterie.studies.library.sampling:SAMPLING")
+    register("teammates", "coterie.studies.library.at_grpo:TEAMMATES")
+    register("cooperation", "coterie.studies.library.cooperation:COOPERATION")

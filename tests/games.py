@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
-from coterie.core.recipes import load
-from coterie.core.run import Run
+from coterie.core.config import load
+from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, Briefing, Step, Task
 
 CALLS: list[str] = []
@@ -208,7 +208,7 @@ def run_of(
     **tables: Any,
 ) -> Run:
     """A composed run on a scripted engine, in memory."""
-    from coterie.core.compose import compose
+    from coterie.core.training.assemble import compose
 
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
     table: dict[str, Any] = {

@@ -8,12 +8,11 @@ from typing import Any
 
 import pytest
 
-from coterie.core.credit import turn_weights
-from coterie.core.estimators import RULES, GroupEstimator
 from coterie.core.plugins import plugins
 from coterie.core.protocols import Batch
-from coterie.core.scoring import Mix
-from coterie.core.types import TEAM, Action, Decision, Joint, Key, Node, Score, Scores, Task, Tree
+from coterie.core.types import TEAM, Action, Decision, Joint, Key, Mix, Node, Score, Scores, Task, Tree
+from coterie.plugins.algos.blocks.estimator import RULES, GroupEstimator
+from coterie.plugins.algos.blocks.groups import turn_weights
 from coterie.testing import build
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")

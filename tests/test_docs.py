@@ -12,11 +12,9 @@ from pathlib import Path
 import pytest
 
 import coterie.testing
-from coterie.core import hookspecs
 from coterie.core.config import MAPS, TABLES
-from coterie.core.plugins import GROUP
-from coterie.core.registry import KINDS
-from coterie.core.workshop import PROTOCOL
+from coterie.core.plugins import GROUP, KINDS, hookspecs
+from coterie.core.training.builder import PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "writing_plugins.md"

@@ -14,9 +14,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 import coterie  # noqa: E402
-from coterie.core.compose import compose  # noqa: E402
+from coterie.core.config import load  # noqa: E402
 from coterie.core.loop import train  # noqa: E402
-from coterie.core.recipes import load  # noqa: E402
+from coterie.core.training.assemble import compose  # noqa: E402
 from tests.cli.support import coterie as command  # noqa: E402
 
 pytestmark = pytest.mark.torch

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from coterie.cli.main import cli
-from coterie.core.compose import compose
-from coterie.core.recipes import flatten, load, recipes
+from coterie.core.config import flatten, load, recipes
+from coterie.core.training.assemble import compose
 from tests.cli.support import coterie
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import coterie
+from coterie.core.config import load, recipes
 from coterie.core.plugins import plugins
-from coterie.core.recipes import load, recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text()

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.core.checkpoint import CheckpointStore
+from coterie.core.storage.checkpoint import CheckpointStore
 
 HERE = Path(__file__).parent
 MATRIX = str(HERE / "recipes" / "matrix.yaml")
@@ -167,7 +167,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, capl
 def test_two_processes_in_one_folder_are_refused(tmp_path):
     coterie.train(MATRIX, out=tmp_path / "run")
     from coterie.core.errors import RunFolderError
-    from coterie.core.record import RunFolder
+    from coterie.core.storage.run_folder import RunFolder
 
     with RunFolder.open(tmp_path / "run").claimed(), pytest.raises(RunFolderError, match="another process"):
         coterie.train(resume=tmp_path / "run", overrides=["schedule.steps=5"])

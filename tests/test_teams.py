@@ -9,11 +9,11 @@ import json
 import pytest
 
 import coterie
-from coterie.core.api import export
-from coterie.core.compose import compose
+from coterie.api.export import export
+from coterie.core.config import load
 from coterie.core.errors import ConfigError
-from coterie.core.recipes import load
-from coterie.core.record import read_rollouts
+from coterie.core.storage.jsonl import read_rollouts
+from coterie.core.training.assemble import compose
 
 KINDS = ("full", "lora", "none")
 TINY = {"init": "qwen3", "hidden_size": 32, "layers": 1, "heads": 2, "head_dim": 16, "mlp_size": 64}

@@ -19,11 +19,11 @@ import common
 case = common.start(common.parser(__doc__).parse_args()) if __name__ == "__main__" else None
 
 from coterie import Plugin, Step, Task  # noqa: E402  (after the threads are pinned)
-from coterie.backends.chat.formats import PlainChat  # noqa: E402
-from coterie.core.compose import compose  # noqa: E402
+from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
+from coterie.core.config import load  # noqa: E402
 from coterie.core.protocols import Batch  # noqa: E402
-from coterie.core.recipes import load  # noqa: E402
-from coterie.core.run import Run  # noqa: E402
+from coterie.core.training.assemble import compose  # noqa: E402
+from coterie.core.training.run import Run  # noqa: E402
 
 
 class FixedPrompts(Plugin):

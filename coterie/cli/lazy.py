@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from coterie.cli.failure import reported
+from coterie.cli.errors import reported
 from coterie.core.errors import PluginError, UserError, did_you_mean
 
 

@@ -42,7 +42,7 @@ def cli() -> None:
 
     Start with `coterie quickstart`, or with `coterie recipes` and `coterie run RECIPE`.
     """
-    from coterie.cli.show import show_warnings
+    from coterie.cli.output import show_warnings
 
     show_warnings()
 

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 import click
 
-from coterie.cli.show import duration, share
+from coterie.cli.output import duration, share
 
 QUIET_SECONDS = 1.0
 """Plain lines come at most this often, but for the first, the last and those with an evaluation."""

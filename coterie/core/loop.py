@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from coterie.core.protocols import Batch
-from coterie.core.run import Run
+from coterie.core.training.run import Run
 
 
 async def train(run: Run) -> None:

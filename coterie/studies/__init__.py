@@ -4,8 +4,9 @@ A study is a value (`Study`), registered through the hook `register_studies`; a 
 registered through `register_columns`. `coterie reproduce NAME` runs one.
 """
 
-from coterie.studies.columns import Column as Column, load_column as load_column
-from coterie.studies.design import (
+from coterie.studies.catalogue import load_column as load_column
+from coterie.studies.columns import Column as Column
+from coterie.studies.study import (
     Analysis as Analysis,
     Claim as Claim,
     Row as Row,

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import MissingExtra
-from coterie.studies.planning import Plan
+from coterie.studies.graph import Plan
 
 BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
 

@@ -11,15 +11,13 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie.core.checkpoint import write_atomic
-from coterie.core.errors import ConfigError, MissingExtra, PluginError, did_you_mean
-from coterie.core.plugins import plugins
-from coterie.core.record import to_json
+from coterie.core.errors import MissingExtra
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.jsonl import to_json
 from coterie.studies import plot, table
-from coterie.studies.columns import Column, load_column
-from coterie.studies.design import Study
-from coterie.studies.jobs import Outcome, Runner, Watcher
-from coterie.studies.planning import Plan, plan
+from coterie.studies.catalogue import columns_of, load_study
+from coterie.studies.graph import Plan, plan
+from coterie.studies.runner import Outcome, Runner, Watcher
 
 log = logging.getLogger("coterie")
 
@@ -32,49 +30,6 @@ class Reproduction:
     markdown: str
     files: Sequence[Path]
     outcome: Outcome
-
-
-def load_study(name: str) -> Study:
-    """A registered study.
-
-    Raises:
-        ConfigError: there is none of that name.
-        PluginError: what is registered is no study.
-    """
-    registry = plugins().registry
-    if name not in registry.names("study"):
-        raise ConfigError(f"unknown study '{name}'", mend=did_you_mean(name, registry.names("study")))
-    found = registry.load("study", name)
-    if not isinstance(found, Study):
-        raise PluginError(f"study '{name}' is a {type(found).__name__}", mend="a coterie.studies.Study")
-    return found
-
-
-def columns_of(study: Study, names: Sequence[str] | None, scale: str) -> list[Column]:
-    """The columns that are named, or all registered ones that have what the study needs.
-
-    Raises:
-        ConfigError: an unknown or broken column, or none is left.
-    """
-    if names:
-        twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
-        if twice:
-            raise ConfigError(f"column '{twice[0]}' is named twice", path="--columns")
-        return [load_column(name) for name in names]
-    found = []
-    for name in plugins().registry.names("column"):
-        column = load_column(name)
-        lacking = sorted({f for row in study.rows(column) for f in row.forms} - set(column.forms))
-        if lacking or scale not in column.scales:
-            what = f"no form '{lacking[0]}'" if lacking else f"no scale '{scale}'"
-            log.warning("column '%s' is left out: it has %s", name, what)
-        else:
-            found.append(column)
-    if not found:
-        raise ConfigError(
-            "no column has what the study needs", path="--columns", mend="name one to see what it lacks"
-        )
-    return found
 
 
 def prepare(

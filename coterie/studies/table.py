@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.stats import Interval, clustered_bootstrap, paired_difference
+from coterie.stats import Interval, clustered_bootstrap, paired_difference
 from coterie.studies.columns import ALONE, Column
-from coterie.studies.design import Row, Verdict
-from coterie.studies.jobs import Outcome, near
-from coterie.studies.planning import Cell, Plan
+from coterie.studies.graph import Cell, Plan
+from coterie.studies.runner import Outcome, near
+from coterie.studies.study import Row, Verdict
 
 GAP = "–"
 

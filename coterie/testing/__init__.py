@@ -17,27 +17,27 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.testing.building import build as build
-    from coterie.testing.chats import check_chat as check_chat
-    from coterie.testing.columns import check_column as check_column
-    from coterie.testing.engines import check_engine as check_engine
-    from coterie.testing.environments import check_environment as check_environment
-    from coterie.testing.estimators import check_estimator as check_estimator
-    from coterie.testing.failure import ConformanceError as ConformanceError
-    from coterie.testing.losses import check_loss as check_loss
-    from coterie.testing.modules import check_plugin as check_plugin
-    from coterie.testing.rewards import check_reward as check_reward
-    from coterie.testing.roles import check_role as check_role
-    from coterie.testing.samplers import check_sampler as check_sampler
-    from coterie.testing.sandboxes import check_sandbox as check_sandbox
-    from coterie.testing.systems import (
+    from coterie.testing.checks.chat_format import check_chat as check_chat
+    from coterie.testing.checks.column import check_column as check_column
+    from coterie.testing.checks.engine import check_engine as check_engine
+    from coterie.testing.checks.environment import check_environment as check_environment
+    from coterie.testing.checks.estimator import check_estimator as check_estimator
+    from coterie.testing.checks.loss import check_loss as check_loss
+    from coterie.testing.checks.plugin import check_plugin as check_plugin
+    from coterie.testing.checks.reward import check_reward as check_reward
+    from coterie.testing.checks.role import check_role as check_role
+    from coterie.testing.checks.sampler import check_sampler as check_sampler
+    from coterie.testing.checks.sandbox import check_sandbox as check_sandbox
+    from coterie.testing.checks.systems import (
         check_data as check_data,
         check_executor as check_executor,
         check_tracker as check_tracker,
     )
-    from coterie.testing.tools import check_tool as check_tool
-    from coterie.testing.trainers import check_trainer as check_trainer
-    from coterie.testing.transitions import check_transition as check_transition
+    from coterie.testing.checks.tool import check_tool as check_tool
+    from coterie.testing.checks.trainer import check_trainer as check_trainer
+    from coterie.testing.checks.transition import check_transition as check_transition
+    from coterie.testing.support.building import build as build
+    from coterie.testing.support.failure import ConformanceError as ConformanceError
 
 _LAZY = {
     "build": "building",

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from transformers import DynamicCache
 
-from coterie.backends.engines.lean_cache import Bucket
+from coterie.backends.engines.lean.cache import Bucket
 from coterie.backends.trainers.optim import PolicyOptimizer
 from coterie.core.loop import train
 

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 import yaml
 
-from coterie.core import api
-from coterie.core.compose import compose
-from coterie.core.recipes import load
+from coterie.api import train as api
+from coterie.core.config import load
+from coterie.core.training.assemble import compose
 from tests.cli.support import TABULAR, coterie
 
 SPLITS = ("train", "val", "test")

@@ -6,11 +6,11 @@ import json
 import shutil
 
 import pytest
+from tests.core.test_comparison import signals
 
-from coterie.core.recipes import to_yaml
+from coterie.core.config import to_yaml
 from tests.cli.support import TABULAR, coterie
 from tests.cli.test_wrong_input import refused
-from tests.core.test_comparison import signals
 
 MATRIX = TABULAR.parent / "matrix.yaml"
 TASKS = ("--tasks", "32", "--samples", "2")
@@ -106,7 +106,7 @@ def test_a_team_brought_in_and_then_swapped_is_the_other_run_swapped(runs, tmp_p
 
 
 def test_a_silent_role_by_the_command(tmp_path):
-    """What is said and why is in tests/core/test_comparison.py."""
+    """What is said and why is in tests/api/test_compare.py."""
     recipe = tmp_path / "signals.yaml"
     recipe.write_text(to_yaml(signals()))
     told = evaluated(recipe, "--null", "speaker")["comparison"]

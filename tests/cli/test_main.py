@@ -118,7 +118,7 @@ def fails_with(monkeypatch, error):
     def load(*_, **__):
         raise error
 
-    monkeypatch.setattr("coterie.core.recipes.recipes", load)
+    monkeypatch.setattr("coterie.core.config.recipes", load)
     return coterie("recipes")
 
 
@@ -143,7 +143,7 @@ def test_debug_shows_the_traceback_of_wrong_input_too():
 
 def test_a_bug_shows_its_traceback_and_asks_for_a_report():
     code = (
-        "import coterie.core.recipes as r\ndef recipes(): raise ZeroDivisionError('oh')\nr.recipes = recipes"
+        "import coterie.core.config as c\ndef recipes(): raise ZeroDivisionError('oh')\nc.recipes = recipes"
     )
     done = process("recipes", code=code)
     assert done.returncode == 1
@@ -162,7 +162,7 @@ def test_warnings_of_the_package_go_to_stderr(monkeypatch):
         logging.getLogger("coterie").info("not this")
         return []
 
-    monkeypatch.setattr("coterie.core.recipes.recipes", warn)
+    monkeypatch.setattr("coterie.core.config.recipes", warn)
     done = coterie("recipes", "--json")
     assert done.stdout == "[]\n"
     assert done.stderr == "warning: mind the gap\n"

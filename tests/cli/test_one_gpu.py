@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-
 from tests.backends.chat.qwen3 import QWEN3
+
 from tests.cli.support import coterie
 
 PAGE = (Path(__file__).parents[2] / "docs" / "levels.md").read_text(encoding="utf-8")
@@ -83,7 +83,7 @@ def test_it_fits_and_the_page_says_how(recipe, name, tmp_path):
 
 
 def test_the_models_are_those_of_the_recipe():
-    from coterie.core.recipes import load
+    from coterie.core.config import load
 
     for game in ("plan_path", "sudoku", "sokoban"):
         for scale, model in ((None, "Qwen/Qwen3-1.7B"), ("small", "Qwen/Qwen3-0.6B")):

@@ -66,7 +66,7 @@ def test_a_tree_of_astronomical_size_is_told_by_its_magnitude():
 
 
 def test_a_run_past_the_bound_says_so_and_goes_on_and_its_folder_can_be_planned(tmp_path, monkeypatch):
-    monkeypatch.setattr("coterie.core.planning.BOUND", 100)
+    monkeypatch.setattr("coterie.api.cost.BOUND", 100)
     done = coterie("run", TABULAR, "schedule.steps=1", "--out", tmp_path / "run")
     assert done.exit_code == 0 and "warning: a step has up to 128 generations" in done.stderr, done.output
     refused(coterie("plan", tmp_path / "run"), "128 generations, and 100 are the bound")
@@ -214,8 +214,8 @@ def test_the_planned_memory_is_what_a_run_takes(words, monkeypatch):
     """Within 15 % of the bytes of live tensors (`Held` says which), in sum and in each of its parts."""
     pytest.importorskip("torch")
     from coterie.backends.models.memory import STAYING
-    from coterie.core.compose import compose
-    from coterie.core.recipes import load
+    from coterie.core.config import load
+    from coterie.core.training.assemble import compose
     from tests.cli.measuring import held_by
 
     plan = planned(*words)

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from coterie.cli import progress as module
+from coterie.cli.output import duration, interval, number, print_json, share, table
 from coterie.cli.progress import Lines, Live, progress
-from coterie.cli.show import duration, interval, number, print_json, share, table
 
 
 @pytest.fixture

@@ -7,13 +7,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from coterie.core.stats import Interval
+from coterie.stats import Interval
 from tests.cli.support import coterie
 
 
 @pytest.fixture
 def api(monkeypatch, tmp_path):
-    """Stand-ins for `coterie.core.api`; `calls` has what they were asked."""
+    """Stand-ins for `coterie.api.train`; `calls` has what they were asked."""
     calls = []
     folder = tmp_path / "run"
 
@@ -46,8 +46,8 @@ def api(monkeypatch, tmp_path):
             success=Interval(mean, mean - 0.03, mean + 0.03, tasks), episodes=["one", "two"][:show]
         )
 
-    monkeypatch.setattr("coterie.core.api.train", train)
-    monkeypatch.setattr("coterie.core.api.evaluate", evaluate)
+    monkeypatch.setattr("coterie.api.train.train", train)
+    monkeypatch.setattr("coterie.api.evaluate.evaluate", evaluate)
     api = SimpleNamespace(calls=calls, folder=folder, finishes=True)
     return api
 

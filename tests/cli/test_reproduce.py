@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.record import read_metrics
-from coterie.studies.jobs import Runner
+from coterie.core.storage.jsonl import read_metrics
+from coterie.studies.runner import Runner
 from tests.cli.support import coterie
 from tests.studies.support import Here
 

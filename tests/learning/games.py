@@ -13,14 +13,13 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
-from coterie.core.compose import compose
-from coterie.core.config import Composed, PluginConfig
-from coterie.core.evaluation import evaluate
+from coterie.core.config import load
 from coterie.core.loop import train
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import AdvantageEstimator
-from coterie.core.recipes import load
-from coterie.core.run import Run
+from coterie.core.training.assemble import compose
+from coterie.core.training.evaluation import evaluate
+from coterie.core.training.run import Run
 
 GAMES: dict[str, dict[str, Any]] = {
     "matrix": {"env": {"type": "tests.games:Matrix"}, "roles": ("row", "column"), "together": True},

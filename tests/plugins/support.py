@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from coterie.core.config import validate
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import StepContext
 from coterie.core.types import Action, Briefing, Fault, Task
-from coterie.core.validation import validate
 
 
 @dataclass
 class Build:
-    """As `coterie.core.protocols.Build`, for a team of these roles."""
+    """As `coterie.core.protocols.build.Build`, for a team of these roles."""
 
     order: list[Any] = field(default_factory=lambda: ["planner", "executor"])
     name: str = "env"

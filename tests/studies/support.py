@@ -6,12 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from coterie.core.recipes import read_yaml, to_yaml
-from coterie.studies import job
-from coterie.studies.columns import Column, read_column
-from coterie.studies.design import Study
-from coterie.studies.jobs import Runner
-from coterie.studies.planning import Plan, plan
+from coterie.core.config import read_yaml, to_yaml
+from coterie.studies import worker as job
+from coterie.studies.catalogue import read_column
+from coterie.studies.columns import Column
+from coterie.studies.graph import Plan, plan
+from coterie.studies.runner import Runner
+from coterie.studies.study import Study
 
 HERE = Path(__file__).parent
 COLUMN = HERE / "column.yaml"

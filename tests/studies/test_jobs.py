@@ -15,13 +15,13 @@ from threading import Event
 
 import pytest
 
-from coterie.core.checkpoint import locked
+from coterie.core.config import load, to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
-from coterie.core.recipes import load, to_yaml
-from coterie.studies.design import Row, Study
-from coterie.studies.job import check_words
-from coterie.studies.jobs import Outcome, Runner, near
-from coterie.studies.planning import Plan
+from coterie.core.storage.atomic import locked
+from coterie.studies.graph import Plan
+from coterie.studies.runner import Outcome, Runner, near
+from coterie.studies.study import Row, Study
+from coterie.studies.worker import check_words
 from tests.cli.support import coterie
 from tests.studies.support import COLUMN, TINY, Here, column_file, plan_of, runner
 from tests.studies.tiny import ONE, TWO

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.studies.at_grpo import TABLE1, TABLE2, TABLE3
-from coterie.studies.cooperation import COOPERATION
-from coterie.studies.planning import priorities
-from coterie.studies.sampling import SAMPLING
+from coterie.studies.graph import priorities
+from coterie.studies.library.at_grpo import TABLE1, TABLE2, TABLE3
+from coterie.studies.library.cooperation import COOPERATION
+from coterie.studies.library.sampling import SAMPLING
 from tests.studies.support import column_file, plan_of
 
 

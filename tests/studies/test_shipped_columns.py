@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.core.compose import compose
 from coterie.core.plugins import plugins
-from coterie.studies.at_grpo import TEAMMATES
-from coterie.studies.columns import BASE, load_column
-from coterie.studies.planning import plan, resolve
+from coterie.core.training.assemble import compose
+from coterie.studies.catalogue import load_column
+from coterie.studies.columns import BASE
+from coterie.studies.graph import plan, resolve
+from coterie.studies.library.at_grpo import TEAMMATES
 
 CPU = ("plan_path", "sokoban", "sudoku")
 

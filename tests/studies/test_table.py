@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.stats import Interval, wilson
+from coterie.stats import Interval, wilson
 from coterie.studies import table
-from coterie.studies.at_grpo import TABLE1, TABLE3
-from coterie.studies.cooperation import WINDOW, correlation, fewer_turns, pearson, read, smooth
-from coterie.studies.design import above, at_most_half, order
-from coterie.studies.jobs import Outcome
+from coterie.studies.library.at_grpo import TABLE1, TABLE3
+from coterie.studies.library.cooperation import WINDOW, correlation, fewer_turns, pearson, read, smooth
 from coterie.studies.plot import draw
+from coterie.studies.runner import Outcome
+from coterie.studies.study import above, at_most_half, order
 from tests.studies.support import plan_of
 
 

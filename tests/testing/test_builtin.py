@@ -32,7 +32,7 @@ from coterie.testing import (
     check_trainer,
     check_transition,
 )
-from coterie.testing.toys import LetterTokenizer
+from coterie.testing.support.toys import LetterTokenizer
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.backends.tools.support import SANDBOX, served
 from tests.plugins.envs.programs import INLINE, answer
@@ -365,7 +365,7 @@ def test_hf(decoder):
     pytest.importorskip("torch")
     from coterie.core.config import PolicyConfig
     from coterie.core.protocols import TrainerContext
-    from coterie.testing.toys import PolicyGradient
+    from coterie.testing.support.toys import PolicyGradient
 
     trainer = build("trainer", {"type": "torch", "device": "cpu"})
     policies = {"policy": PolicyConfig(model=TINY)}
@@ -390,8 +390,9 @@ def test_chats(name):
 @pytest.mark.torch
 def test_chats_with_real_tokenizers():
     pytest.importorskip("transformers")
-    from coterie.backends.models.words import words_tokenizer
     from tests.backends.chat.tokenizers import DROPS, KEEPS, TRIMS, bpe
+
+    from coterie.backends.models.word_tokenizer import words_tokenizer
 
     words = words_tokenizer(["go", "left", "turn", "right", "stop"])
     for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), words):

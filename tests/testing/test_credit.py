@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.credit import by_decision
 from coterie.core.errors import ConfigError
-from coterie.core.estimators import GroupEstimator
 from coterie.core.protocols import Plan, Surrogate
 from coterie.core.types import Key
 from coterie.plugins.algos.at_grpo import ATGRPO
+from coterie.plugins.algos.blocks.estimator import GroupEstimator
+from coterie.plugins.algos.blocks.groups import by_decision
 from coterie.plugins.algos.grpo import GRPO
 from coterie.testing import check_estimator, check_loss
 from tests.testing.support import caught

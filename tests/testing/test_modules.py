@@ -196,12 +196,12 @@ def test_pytest_loads_the_plugin_and_nothing_else_with_it():
         import sys
         import pytest
         before = set(sys.modules)
-        import coterie.testing.pytest_plugin
+        import coterie.testing.fixtures
         new = {name.partition(".")[0] for name in set(sys.modules) - before}
         assert new <= {"coterie"} | set(sys.stdlib_module_names) | {"pluggy"}, new
         from importlib.metadata import entry_points
         (entry,) = [e for e in entry_points(group="pytest11") if e.name == "coterie"]
-        assert entry.value == "coterie.testing.pytest_plugin"
+        assert entry.value == "coterie.testing.fixtures"
     """)
 
 

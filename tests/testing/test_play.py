@@ -14,10 +14,10 @@ import pytest
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.wordcodec import word_id
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.digest import ids_sha256
 from coterie.core.errors import SystemFault
-from coterie.core.sampler import TreeSampler
 from coterie.core.types import TEAM, Call, Score
+from coterie.core.types.digest import ids_sha256
+from coterie.plugins.samplers.tree import TreeSampler
 from coterie.testing import check_engine, check_sampler, check_trainer
 from tests.testing.support import caught
 

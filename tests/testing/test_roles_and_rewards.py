@@ -73,7 +73,7 @@ def test_a_broken_role_is_caught(members, says):
 
 
 def test_a_parser_that_hangs_is_caught(monkeypatch):
-    monkeypatch.setattr("coterie.testing.roles._SECONDS", 0.01)
+    monkeypatch.setattr("coterie.testing.checks.role._SECONDS", 0.01)
     slow = seat(parse=lambda self, text, observation: time.sleep(0.02 * (len(text) > 9000)))
     caught("took", check_role, slow)
 

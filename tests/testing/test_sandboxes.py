@@ -14,7 +14,7 @@ import pytest
 
 from coterie.backends.sandboxes.fusion import SandboxFusion
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.sandbox import Limits, Program, Ran, TestFailure, Verdict
+from coterie.core.protocols import Limits, Program, Ran, TestFailure, Verdict
 from coterie.testing import check_sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.testing.support import caught

@@ -12,7 +12,7 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.testing import build, check_chat, check_data, check_executor, check_tracker
-from coterie.testing.toys import LetterTokenizer
+from coterie.testing.support.toys import LetterTokenizer
 from tests.testing.support import caught
 
 TICK = itertools.count()

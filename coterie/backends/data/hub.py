@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from coterie.backends.data.records import Records, Shares
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import Split
+from coterie.core.types.splits import Split
 
 
 class HubData(Plugin):

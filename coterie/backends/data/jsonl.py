@@ -11,7 +11,7 @@ from typing import IO, Any, cast
 from coterie.backends.data.records import FileShares, Records
 from coterie.core.errors import DataError
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import Split
+from coterie.core.types.splits import Split
 
 
 class JsonlData(Plugin):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coterie.backends.data.records import FileShares, Records
 from coterie.core.errors import DataError, MissingExtra
 from coterie.core.plugins import Plugin
-from coterie.core.protocols import Split
+from coterie.core.types.splits import Split
 
 
 class ParquetData(Plugin):

@@ -8,10 +8,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from coterie.core.config import PluginConfig
-from coterie.core.datasets import Row, content, split_of
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Split
+from coterie.core.plugins import PluginConfig
+from coterie.core.types.splits import Row, Split, content, split_of
 
 
 class Records(Sequence[Mapping[str, Any]]):

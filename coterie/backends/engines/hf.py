@@ -16,11 +16,10 @@ from pydantic import Field
 from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared import MIXED_ROWS, SharedBase
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
-from coterie.core.config import PluginConfig
+from coterie.core.concurrency.compute_threads import compute
+from coterie.core.concurrency.request_batching import Batcher
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.gathering import Batcher
-from coterie.core.plugins import Plugin
-from coterie.core.threads import compute
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
@@ -224,9 +223,9 @@ class HFEngine(Plugin):
         """What makes the policy's decoder, and why its adapter can't stand beside the base (None: it can)."""
         import torch
 
-        from coterie.backends.engines.lean import LeanDecoder
-        from coterie.backends.engines.lean_adapters import unmixable
-        from coterie.backends.engines.lean_weights import unsupported
+        from coterie.backends.engines.lean.adapters import unmixable
+        from coterie.backends.engines.lean.decode import LeanDecoder
+        from coterie.backends.engines.lean.weights import unsupported
         from coterie.backends.engines.stepwise import StepwiseDecoder
 
         dtype = getattr(torch, self._opened[0].policies[policy].dtype)

@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import Field
 
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Weights
 

@@ -10,13 +10,13 @@ import numpy as np
 
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
+from coterie.core.concurrency.request_batching import Batcher
 from coterie.core.config import ModelInit
-from coterie.core.draws import uniforms
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.gathering import Batcher
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Sampling, Weights
+from coterie.core.types.seeding import uniforms
 
 
 class TabularEngine(Plugin):

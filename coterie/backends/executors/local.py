@@ -8,8 +8,7 @@ from typing import TypeVar
 
 from pydantic import Field
 
-from coterie.core.config import PluginConfig
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 
 T = TypeVar("T")
 R = TypeVar("R")

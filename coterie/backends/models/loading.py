@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from coterie.backends.models.words import words_tokenizer
+from coterie.backends.models.word_tokenizer import words_tokenizer
 from coterie.core.config import ModelInit, PolicyConfig
 from coterie.core.errors import ConfigError, MissingExtra
 

@@ -20,10 +20,9 @@ from coterie.backends.sandboxes.fusion_wire import (
     request,
     shown,
 )
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.plugins import Plugin
-from coterie.core.sandbox import Judged, Limits, Program, Ran, Verdict
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
 START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20241204"
 AGAIN = (408, 425, 429)

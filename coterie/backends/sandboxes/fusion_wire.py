@@ -19,7 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from coterie.core.errors import ConfigError
-from coterie.core.sandbox import Limits, Program, Ran
+from coterie.core.protocols import Limits, Program, Ran
 
 WRAPPED = ("python", "bash")
 """Languages that run inside the wrapper."""

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import Any
 
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.sandbox import Limits, Program, Ran, Status
+from coterie.core.protocols import Limits, Program, Ran, Status
 
 FLOOD = 16 << 20
 """Bytes of output after which a program is killed: it would not stop writing."""

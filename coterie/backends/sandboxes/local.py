@@ -19,10 +19,9 @@ from coterie.backends.sandboxes import judging
 from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
 from coterie.backends.sandboxes.protections import Protection, protections
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.plugins import Plugin
-from coterie.core.sandbox import Judged, Limits, Program, Ran, Verdict
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
 log = logging.getLogger("coterie")
 

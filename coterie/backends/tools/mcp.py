@@ -11,9 +11,8 @@ from pydantic import Field, model_validator
 
 from coterie.backends.tools.calls import Use, beginning, native, numbered
 from coterie.backends.tools.variables import filled
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 
 log = logging.getLogger("coterie")
 

@@ -7,9 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from coterie.backends.tools.calls import Use, ending, fenced, native, numbered, schema, text_argument
-from coterie.core.config import Composed, PluginConfig
-from coterie.core.plugins import Plugin
-from coterie.core.sandbox import Limits, Program, Ran
+from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.protocols import Limits, Program, Ran
 
 LANGUAGES = ("python", "py", "python3")
 _WORDS = {"failed": "failed", "timeout": "timed out", "killed": "was killed"}

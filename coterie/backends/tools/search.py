@@ -12,9 +12,8 @@ from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt,
 
 from coterie.backends.tools.calls import Use, beginning, fenced, native, numbered, schema, text_argument
 from coterie.backends.tools.variables import filled
-from coterie.core.config import PluginConfig
 from coterie.core.errors import SystemFault
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 
 REFUSED = frozenset((400, 413, 414, 422))
 """What an endpoint answers to a query that it doesn't take: the query's doing, told to the model."""

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.plugins import Plugin
-from coterie.core.record import MetricsLog, RunFolder
+from coterie.core.storage.jsonl import MetricsLog
+from coterie.core.storage.run_folder import RunFolder
 
 
 class JsonlTracker(Plugin):

@@ -23,8 +23,8 @@ from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.optim import PolicyOptimizer, check_schedule
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
 from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
-from coterie.core.draws import seed64
 from coterie.core.errors import ConfigError, MissingExtra
+from coterie.core.types.seeding import seed64
 
 
 @dataclass(slots=True, eq=False)

@@ -20,13 +20,13 @@ from coterie.backends.models.table import (
     table_words,
     write_rows,
 )
-from coterie.core.batching import minibatches, span_ids, token_coefficients
-from coterie.core.config import ModelInit, OptimizerSettings, PluginConfig
-from coterie.core.draws import seed64
+from coterie.core.config import ModelInit, OptimizerSettings
 from coterie.core.errors import ConfigError, RunFolderError
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
+from coterie.core.training.samples import minibatches, span_ids, token_coefficients
 from coterie.core.types import Key, Metrics, Sample, Weights
+from coterie.core.types.seeding import seed64
 
 Rows = dict[Context, np.ndarray]
 MOMENTS = ("first", "second", "steps")

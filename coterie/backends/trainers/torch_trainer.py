@@ -23,14 +23,14 @@ from coterie.backends.trainers.policies import Plan, Policy, Start, set_up
 from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
 from coterie.backends.trainers.value_head import ValueSettings, value_loss
 from coterie.backends.trainers.warm_start import warm_start
-from coterie.core.batching import minibatches, token_coefficients
-from coterie.core.config import PluginConfig, WarmStart
-from coterie.core.draws import seed64
+from coterie.core.concurrency.compute_threads import compute
+from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Demonstration, TrainerContext
-from coterie.core.threads import compute
+from coterie.core.training.samples import minibatches, token_coefficients
 from coterie.core.types import Key, Metrics, Sample, Weights
+from coterie.core.types.seeding import seed64
 
 log = logging.getLogger("coterie")
 

@@ -15,7 +15,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from coterie.core.config import PluginConfig
+from coterie.core.plugins import PluginConfig
 from coterie.core.types import Sample
 
 NAME = "value_head"

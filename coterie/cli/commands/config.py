@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.show import print_json
-from coterie.cli.words import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra
 
 if TYPE_CHECKING:
-    from coterie.core.recipes import Resolved
+    from coterie.core.config import Resolved
 
 log = logging.getLogger("coterie")
 PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
@@ -34,7 +34,7 @@ def command(source: str, words: tuple[str, ...], scale: str | None, as_json: boo
     The configuration is checked as `coterie run` would; the settings of each plugin that the recipe leaves
     alone are shown with their defaults. What is printed is YAML that `coterie run` takes.
     """
-    from coterie.core.recipes import flatten, load
+    from coterie.core.config import flatten, load
 
     resolved = load(source, overrides=overrides(words), scale=scale)
     _check(resolved)
@@ -50,7 +50,7 @@ def command(source: str, words: tuple[str, ...], scale: str | None, as_json: boo
 
 
 def _check(resolved: Resolved) -> None:
-    from coterie.core.compose import compose
+    from coterie.core.training.assemble import compose
 
     try:
         compose(resolved)

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.show import print_json, table
-from coterie.cli.words import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.datasets import Row
-    from coterie.core.protocols import Split
-    from coterie.core.run import Run
+    from coterie.core.training.run import Run
+    from coterie.core.types.splits import Row, Split
 
 TASKS = 10_000
 """Tasks of a split that are written, or compared, where no number is given."""
@@ -73,9 +72,9 @@ def make(
         coterie data make plan_path env.size=6 --out data/plan_path6 --tasks 500
     """
     from coterie import __version__
-    from coterie.cli import datasets as files
-    from coterie.core.datasets import claim, older, write_manifest
-    from coterie.core.recipes import to_yaml
+    from coterie.core.config import to_yaml
+    from coterie.data import sources as files
+    from coterie.data.task_files import claim, older, write_manifest
 
     older(out, force=force)
     run = files.run_of(source, overrides(words), scale)
@@ -174,9 +173,9 @@ def prepare(
         coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
     """
     from coterie import __version__
-    from coterie.cli import datasets as files
-    from coterie.cli.cutting import counts, cut_of, renamings
-    from coterie.core.datasets import claim, older, prepare as cut_up, renamed, write_manifest
+    from coterie.cli.split_options import counts, cut_of, renamings
+    from coterie.data import sources as files
+    from coterie.data.task_files import claim, older, prepare as cut_up, renamed, write_manifest
 
     older(out, force=force)
     body, own, notes = files.read_source(source, keep=keep, subset=subset, revision=revision)
@@ -242,7 +241,7 @@ def show(
     \b
         coterie data show plan_path --role planner --tasks 1
     """
-    from coterie.cli import datasets as files
+    from coterie.data import sources as files
 
     run, folder = _opened(source, words, scale)
     if run is None:
@@ -263,8 +262,8 @@ def show(
 
 def _opened(source: str, words: Sequence[str], scale: str | None) -> tuple[Run | None, Path | None]:
     """The run of a recipe or of a made data set, None of records; and the folder with data."""
-    from coterie.cli import datasets as files
-    from coterie.core.datasets import MANIFEST, changed, read_manifest
+    from coterie.data import sources as files
+    from coterie.data.task_files import MANIFEST, changed, read_manifest
 
     holds_data = files.is_folder(source)
     if not holds_data and not files.is_file(source):
@@ -285,7 +284,7 @@ def _opened(source: str, words: Sequence[str], scale: str | None) -> tuple[Run |
 
 
 def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list[Row]]:
-    from coterie.cli import datasets as files
+    from coterie.data import sources as files
 
     path = Path(source)
     if folder is not None:
@@ -327,8 +326,8 @@ def leaks(
         coterie data leaks plan_path --tasks 1000
         coterie data leaks train.jsonl test.jsonl --key question
     """
-    from coterie.cli import datasets as files, leaks as marks_of
-    from coterie.core.leaks import leaks as find
+    from coterie.data import sources as files, split_leaks as marks_of
+    from coterie.data.leaks import leaks as find
 
     names = [word for word in words if "=" not in word or Path(word).exists()]
     settings = [word for word in words if word not in names]

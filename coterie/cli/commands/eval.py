@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.show import interval, number, print_json, share
-from coterie.cli.words import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.output import interval, number, print_json, share
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.evaluation import Comparison, Evaluation
+    from coterie.core.training.evaluation import Comparison, Evaluation
 
 
 class Pair(click.ParamType):
@@ -127,7 +127,7 @@ def command(
         coterie eval runs/per_role-20260101-120000 --null planner
         coterie eval runs/one --policy planner=runs/two@latest --policy executor=runs/three@120
     """
-    from coterie.core import api
+    from coterie.api import train as api
 
     options["policies"] = _by_role(options["policies"])
     _check_writable(out)

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from coterie.cli.commands.eval import checkpoint_option
-from coterie.cli.words import plugin_option
+from coterie.cli.options import plugin_option
 
 
 @click.command(short_help="Write a policy as a Hugging Face folder or a PEFT adapter.")
@@ -22,6 +22,6 @@ from coterie.cli.words import plugin_option
 @plugin_option
 def command(run: Path, policy: str, out: Path, merge: bool, checkpoint: Any) -> None:
     """Write a policy of a run as a folder that transformers, or PEFT for an adapter, loads alone."""
-    from coterie.core import api
+    from coterie.api import train as api
 
     click.echo(api.export(run, policy, out, merge=merge, checkpoint=checkpoint))

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from coterie.cli.show import print_json
-from coterie.cli.words import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.output import print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from coterie.cli.footprint import Footprint
+    from coterie.api.cost import Counts, PolicyCounts
+    from coterie.cli.memory import Footprint
     from coterie.core.config import ScheduleConfig
-    from coterie.core.planning import Counts, PolicyCounts
-    from coterie.core.run import Run
+    from coterie.core.training.run import Run
 
 GB = 10**9
 LARGE = 10**300
@@ -76,10 +76,10 @@ def command(
         coterie plan plan_path sampler.branches=8 --gpus 4
         coterie plan quickstart --json
     """
-    from coterie.cli.footprint import footprint
-    from coterie.core.compose import compose
-    from coterie.core.planning import check_size, count
-    from coterie.core.recipes import load
+    from coterie.api.cost import check_size, count
+    from coterie.cli.memory import footprint
+    from coterie.core.config import load
+    from coterie.core.training.assemble import compose
 
     run = compose(load(source, overrides=overrides(words), scale=scale))
     counts = count(run)
@@ -115,7 +115,7 @@ class Load(NamedTuple):
 
 def loads(counts: Counts, memory: Footprint, capacity: Capacity) -> list[Load]:
     """The fullest first: what saturates as the run is made larger."""
-    from coterie.core.planning import BOUND
+    from coterie.api.cost import BOUND
 
     def all_of(*names: str) -> int:
         return sum(parts[name] for parts in memory.policies.values() for name in names)
@@ -187,7 +187,7 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
 
 def bounded(name: str, run: Run, counts: Counts, memory: Footprint) -> PolicyCounts:
     """A policy's counts, with what its model's context says of them."""
-    from coterie.core.planning import longest_answer
+    from coterie.api.cost import longest_answer
 
     asked = counts.policies[name]
     return asked.bounded(memory.contexts.get(name), longest_answer(run, asked.roles))
@@ -218,7 +218,7 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spr
     """Two tables and what follows from them."""
     from rich.console import Console
 
-    from coterie.core.planning import told
+    from coterie.api.cost import told
 
     console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
     schedule = run.config.schedule
@@ -251,7 +251,7 @@ def _length(schedule: ScheduleConfig) -> str:
 
 def _asked(run: Run, counts: Counts, memory: Footprint) -> Table:
     """Counts by policy."""
-    from coterie.core.planning import told
+    from coterie.api.cost import told
 
     policies = [bounded(name, run, counts, memory) for name in counts.policies]
     table = _table("a step, at most", list(counts.policies))
@@ -272,7 +272,7 @@ def _asked(run: Run, counts: Counts, memory: Footprint) -> Table:
 
 def _held(memory: Footprint) -> Table:
     """Memory by policy and part."""
-    from coterie.core.planning import told
+    from coterie.api.cost import told
 
     names = list(memory.policies)
     table = _table("memory", names)
@@ -330,7 +330,7 @@ def _verdict(counts: Counts, memory: Footprint, capacity: Capacity, spread: bool
 
 def percent(value: float) -> str:
     """A share of one as `41 %`."""
-    from coterie.core.planning import told
+    from coterie.api.cost import told
 
     return f"{told(round(100 * value))} %" if value >= 0.01 else "less than 1 %"
 

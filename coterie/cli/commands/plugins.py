@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coterie.cli.show import print_json
-from coterie.cli.words import json_option, plugin_option
+from coterie.cli.options import json_option, plugin_option
+from coterie.cli.output import print_json
 
 if TYPE_CHECKING:
     from coterie.core.plugins import Report

@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
-from coterie.cli.curve import draw, require_matplotlib
-from coterie.cli.failure import INTERRUPTED
+from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
+from coterie.cli.learning_curve import draw, require_matplotlib
+from coterie.cli.output import duration, interval
 from coterie.cli.progress import progress
-from coterie.cli.show import duration, interval
 from coterie.core.errors import CoterieError
 
 RECIPE = "quickstart"
@@ -38,7 +38,8 @@ def command(seed: int, out: Path | None) -> None:
     Both measurements are on 1,000 tasks of the test split, sampled and greedy. Prints three episodes; the
     last line is JSON. The learning curve is `curve.png` in the run's folder.
     """
-    from coterie.core.record import RunFolder, read_metrics
+    from coterie.core.storage.jsonl import read_metrics
+    from coterie.core.storage.run_folder import RunFolder
 
     require_matplotlib()
     with interruptible() as interrupt:
@@ -73,7 +74,7 @@ def command(seed: int, out: Path | None) -> None:
 
 def _start(seed: int, out: Path | None) -> tuple[Path, float]:
     """Make the run, its model warm-started and saved as step 0; (folder, seconds)."""
-    from coterie.core import api
+    from coterie.api import train as api
 
     at_once = threading.Event()
     at_once.set()  # interrupted before its first step
@@ -84,7 +85,7 @@ def _start(seed: int, out: Path | None) -> tuple[Path, float]:
 
 def _train(folder: Path, interrupt: threading.Event) -> float:
     """Go on to the end; seconds, loading the model included."""
-    from coterie.core import api
+    from coterie.api import train as api
 
     begin = time.perf_counter()
     with progress() as shown:
@@ -99,7 +100,7 @@ def _measure(
     folder: Path, title: str, checkpoint: str, interrupt: threading.Event
 ) -> dict[str, dict[str, Any]]:
     """Success on unseen tasks, sampled and greedy."""
-    from coterie.core import api
+    from coterie.api import train as api
 
     found = {}
     click.echo(f"{title}, on {TASKS:,} unseen tasks")
@@ -116,6 +117,6 @@ def _measure(
 
 
 def _episodes(folder: Path) -> list[str]:
-    from coterie.core import api
+    from coterie.api import train as api
 
     return list(api.evaluate(folder, split="test", tasks=EPISODES, show=EPISODES).episodes)

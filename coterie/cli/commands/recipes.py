@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from coterie.cli.show import print_json, table
-from coterie.cli.words import json_option, plugin_option
+from coterie.cli.options import json_option, plugin_option
+from coterie.cli.output import print_json, table
 
 
 @click.command(short_help="List the recipes.")
@@ -13,7 +13,7 @@ from coterie.cli.words import json_option, plugin_option
 @plugin_option
 def command(as_json: bool) -> None:
     """List the recipes: YAML files, one per experiment, of Coterie and of plugins."""
-    from coterie.core.recipes import recipes
+    from coterie.core.config import recipes
 
     found = recipes()
     if as_json:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.failure import INTERRUPTED
+from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
-from coterie.cli.show import duration, print_json, share, table
-from coterie.cli.words import json_option, plugin_option
+from coterie.cli.options import json_option, plugin_option
+from coterie.cli.output import duration, print_json, share, table
 
 if TYPE_CHECKING:
-    from coterie.studies.planning import Job
+    from coterie.studies.graph import Job
 
 QUIET_SECONDS = 30.0
 """Plain lines of one job's progress come at most this often."""
@@ -140,8 +140,7 @@ def _report(outcome: Any, jobs: Mapping[str, Job]) -> None:
 
 def _list(as_json: bool) -> None:
     from coterie.core.plugins import plugins
-    from coterie.studies.columns import load_column
-    from coterie.studies.reproduce import load_study
+    from coterie.studies.catalogue import load_column, load_study
 
     registry = plugins().registry
     studies = [(name, load_study(name).summary) for name in registry.names("study")]

@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coterie.cli.failure import INTERRUPTED
+from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
+from coterie.cli.options import plugin_option, scale_option, source_and_overrides
+from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
-from coterie.cli.show import duration, share
-from coterie.cli.words import plugin_option, scale_option, source_and_overrides
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.api import TrainResult
+    from coterie.api.train import TrainResult
 
 
 @click.command(short_help="Train a team.")
@@ -38,7 +38,7 @@ def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale
 
     Ctrl-C finishes the step, saves, and says how to resume; a second one stops at once.
     """
-    from coterie.core import api
+    from coterie.api import train as api
 
     source, overrides = source_and_overrides(words)
     if source is None and resume is None:
@@ -62,7 +62,7 @@ def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale
 
 def no_recipe() -> UserError:
     """What there is, when nothing was asked for."""
-    from coterie.core.recipes import recipes
+    from coterie.core.config import recipes
 
     return UserError(
         "nothing to run",

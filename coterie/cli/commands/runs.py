@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from coterie.cli.show import print_json, share, table
-from coterie.cli.words import json_option
+from coterie.cli.options import json_option
+from coterie.cli.output import print_json, share, table
 from coterie.core.errors import UserError
 
 
@@ -55,8 +55,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 def standing(path: Path) -> Standing:
     """Read off a run's folder how far it is; what can't be read is said in `problem`."""
-    from coterie.core.recipes import read_yaml
-    from coterie.core.record import read_metrics
+    from coterie.core.config import read_yaml
+    from coterie.core.storage.jsonl import read_metrics
 
     try:
         config = read_yaml(path / "config.yaml")

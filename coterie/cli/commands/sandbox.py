@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from coterie.cli.show import print_json
-from coterie.cli.words import json_option, overrides, plugin_option
+from coterie.cli.options import json_option, overrides, plugin_option
+from coterie.cli.output import print_json
 
 if TYPE_CHECKING:
-    from coterie.core.protocols import Sandbox
-    from coterie.core.sandbox import Ran
+    from coterie.core.protocols import Ran, Sandbox
 
 T = TypeVar("T")
 HELLO = "print(sum(range(10)))"
@@ -58,7 +57,7 @@ def run(
 
     Its output goes to stdout and stderr, the end of it where it is long. Exits 0 where it finished, else 1.
     """
-    from coterie.core.sandbox import Program
+    from coterie.core.protocols import Program
 
     program = Program(
         code=_read(file).decode("utf-8", "replace"),
@@ -92,7 +91,7 @@ def check(settings: Sequence[str], as_json: bool) -> None:
     """
 
     async def look(sandbox: Sandbox) -> tuple[Ran, list[Any]]:
-        from coterie.core.sandbox import Program
+        from coterie.core.protocols import Program
 
         ran = await sandbox.run(Program(code=HELLO))
         report = getattr(sandbox, "report", None)
@@ -131,9 +130,8 @@ def _with(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
 
 
 def _made(settings: Sequence[str]) -> Sandbox:
+    from coterie.core.config import parse_override, validate
     from coterie.core.plugins import plugins
-    from coterie.core.recipes import parse_override
-    from coterie.core.validation import validate
 
     table: dict[str, Any] = {}
     for word in overrides(settings):

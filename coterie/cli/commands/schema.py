@@ -7,10 +7,10 @@ from typing import Any
 
 import click
 
-from coterie.cli.show import print_json
-from coterie.cli.words import plugin_option
+from coterie.cli.options import plugin_option
+from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.registry import Entry
+from coterie.core.plugins import Entry
 
 UNCONFIGURED = ("recipe", "column", "study", "command")
 """Kinds that have no table in a configuration."""
@@ -25,8 +25,7 @@ def command() -> None:
     can't be imported here says what is missing.
     """
     from coterie.core.config import RunConfig
-    from coterie.core.plugins import plugins
-    from coterie.core.registry import KINDS
+    from coterie.core.plugins import KINDS, plugins
 
     registry = plugins().registry
     components = {

@@ -7,13 +7,12 @@ from typing import Any, ClassVar
 
 from pydantic import Field
 
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Briefing, Message
-from coterie.plugins.envs.programs import read_program
-from coterie.plugins.envs.seats import PROSE_ROLES
-from coterie.plugins.envs.words import Rendering
+from coterie.plugins.envs.common.code import read_program
+from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.common.roles import PROSE_ROLES
 
 
 class GameRole(Plugin):

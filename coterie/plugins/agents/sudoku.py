@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from coterie.plugins.agents.games import GameRole
+from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.sudoku import language, render
 from coterie.plugins.envs.sudoku.state import Observation
-from coterie.plugins.envs.words import Rendering
 
 
 class SudokuRole(GameRole):

@@ -11,9 +11,8 @@ from jinja2 import StrictUndefined, TemplateError, TemplateSyntaxError, Undefine
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 from pydantic import Field, model_validator
 
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Briefing, Message
 from coterie.plugins.agents import parsers
 

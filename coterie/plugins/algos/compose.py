@@ -4,7 +4,14 @@ from __future__ import annotations
 
 from pydantic import ConfigDict, Field
 
-from coterie.core.estimators import BaselineName, GroupEstimator, GroupName, Pieces, ReturnName, SumConfig
+from coterie.plugins.algos.blocks.estimator import (
+    BaselineName,
+    GroupEstimator,
+    GroupName,
+    Pieces,
+    ReturnName,
+    SumConfig,
+)
 
 
 class Compose(GroupEstimator):

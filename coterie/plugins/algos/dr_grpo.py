@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from coterie.core.credit import Normaliser
+from coterie.plugins.algos.blocks.groups import Normaliser
 from coterie.plugins.algos.grpo import GRPO
 
 

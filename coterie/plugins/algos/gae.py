@@ -8,12 +8,12 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from coterie.core.credit import Counts, Normalised, Normaliser, normalise_batch
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
-from coterie.core.returns import Levels, gain, lost_chains, token_counts
 from coterie.core.types import TEAM, Credit, Key, Node
+from coterie.plugins.algos.blocks.groups import Counts, Normalised, Normaliser, normalise_batch
+from coterie.plugins.algos.blocks.returns import Levels, gain, lost_chains, token_counts
 
 
 class GAE(Plugin):

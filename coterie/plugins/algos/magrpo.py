@@ -8,11 +8,11 @@ from typing import Any
 
 from pydantic import Field
 
-from coterie.core.credit import Normaliser, turn_weights
 from coterie.core.errors import ConfigError
-from coterie.core.estimators import GroupEstimator, SumConfig
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import Credit
+from coterie.plugins.algos.blocks.estimator import GroupEstimator, SumConfig
+from coterie.plugins.algos.blocks.groups import Normaliser, turn_weights
 
 
 class MAGRPO(GroupEstimator):

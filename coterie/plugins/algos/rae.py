@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from pydantic import Field
 
-from coterie.core.credit import GROUPINGS, Normaliser, credit_groups, grouped, no_baseline
-from coterie.core.estimators import GroupEstimator, SumConfig
 from coterie.core.protocols import Batch
-from coterie.core.returns import RETURNS, Row, token_counts
 from coterie.core.types import Credit
+from coterie.plugins.algos.blocks.estimator import GroupEstimator, SumConfig
+from coterie.plugins.algos.blocks.groups import GROUPINGS, Normaliser, credit_groups, grouped, no_baseline
+from coterie.plugins.algos.blocks.returns import RETURNS, Row, token_counts
 
 
 class RAE(GroupEstimator):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from coterie.core.credit import Normaliser
-from coterie.core.estimators import GroupEstimator, SumConfig
+from coterie.plugins.algos.blocks.estimator import GroupEstimator, SumConfig
+from coterie.plugins.algos.blocks.groups import Normaliser
 
 
 class Reinforce(GroupEstimator):

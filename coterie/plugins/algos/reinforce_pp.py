@@ -9,12 +9,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from coterie.core.credit import Counts, Normalised, Normaliser, normalise_batch
-from coterie.core.estimators import Pieces, check_pieces
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
-from coterie.core.returns import RETURNS, Horizon, Row, token_counts
 from coterie.core.types import TEAM, Credit, Key
+from coterie.plugins.algos.blocks.estimator import Pieces, check_pieces
+from coterie.plugins.algos.blocks.groups import Counts, Normalised, Normaliser, normalise_batch
+from coterie.plugins.algos.blocks.returns import RETURNS, Horizon, Row, token_counts
 
 log = logging.getLogger("coterie")
 

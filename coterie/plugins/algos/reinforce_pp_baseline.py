@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from coterie.core.estimators import GroupConfig, GroupEstimator
+from coterie.plugins.algos.blocks.estimator import GroupConfig, GroupEstimator
 from coterie.plugins.algos.reinforce_pp import BatchNormaliser
 
 

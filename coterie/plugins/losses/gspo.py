@@ -6,10 +6,10 @@ from typing import Any
 
 from pydantic import Field
 
-from coterie.core.batching import Length
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.plugins.losses.common import LossConfig, TokenLoss
-from coterie.plugins.losses.terms import clipped_term, sequence_means, within
+from coterie.core.training.samples import Length
+from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
+from coterie.plugins.losses.blocks.terms import clipped_term, sequence_means, within
 
 
 class GSPO(TokenLoss):

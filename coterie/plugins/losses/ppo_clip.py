@@ -7,8 +7,8 @@ from typing import Any
 from pydantic import Field
 
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.plugins.losses.common import LossConfig, TokenLoss
-from coterie.plugins.losses.terms import clipped_term, log_ratio
+from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
+from coterie.plugins.losses.blocks.terms import clipped_term, log_ratio
 
 
 class PPOClip(TokenLoss):

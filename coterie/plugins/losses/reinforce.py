@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import Field
 
-from coterie.core.batching import Length
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.plugins.losses.common import LossConfig, TokenLoss
+from coterie.core.training.samples import Length
+from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
 
 
 class Reinforce(TokenLoss):

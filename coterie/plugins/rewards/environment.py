@@ -7,10 +7,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from coterie.core.config import PluginConfig
 from coterie.core.errors import PluginError
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import ComponentKind, JointView
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import JointView
+from coterie.core.types import ComponentKind
 
 
 class EnvironmentReward(Plugin):

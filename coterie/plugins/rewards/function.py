@@ -8,11 +8,10 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from coterie.core.config import PluginConfig
 from coterie.core.errors import PluginError, did_you_mean
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import ActionView, ComponentKind, SiblingsView, View
-from coterie.core.types import TEAM
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import ActionView, SiblingsView, View
+from coterie.core.types import TEAM, ComponentKind
 from coterie.plugins.functions import FunctionReference, call, load_function
 
 Table = Mapping[tuple[str, str], float | None]

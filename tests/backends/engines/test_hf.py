@@ -9,7 +9,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from coterie.backends.chat.formats import PlainChat  # noqa: E402
+from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.backends.engines.hf import HFEngine, split  # noqa: E402
 from coterie.backends.models.loading import load_model  # noqa: E402
 from coterie.core.config import PolicyConfig  # noqa: E402

@@ -16,9 +16,9 @@ from hypothesis import (  # noqa: E402
     strategies as st,
 )
 
-from coterie.backends.engines.lean import LeanDecoder  # noqa: E402
-from coterie.backends.engines.lean_cache import Costs, plan  # noqa: E402
-from coterie.backends.engines.lean_weights import unsupported  # noqa: E402
+from coterie.backends.engines.lean.cache import Costs, plan  # noqa: E402
+from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
+from coterie.backends.engines.lean.weights import unsupported  # noqa: E402
 from coterie.backends.models.dense import Dense  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402
 

@@ -11,9 +11,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
-from coterie.backends.engines.lean import LeanDecoder  # noqa: E402
-from coterie.backends.engines.lean_adapters import unmixable  # noqa: E402
-from coterie.backends.engines.lean_cache import Costs  # noqa: E402
+from coterie.backends.engines.lean.adapters import unmixable  # noqa: E402
+from coterie.backends.engines.lean.cache import Costs  # noqa: E402
+from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.shared import SharedBase  # noqa: E402
 from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
 from coterie.backends.models.dense import Dense  # noqa: E402

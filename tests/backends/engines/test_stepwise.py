@@ -7,7 +7,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from coterie.backends.engines.lean import LeanDecoder  # noqa: E402
+from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
 from coterie.backends.models.dense import Dense  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402

@@ -5,12 +5,12 @@ import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.table import Table, log_softmax, table_words
+from coterie.core.concurrency.request_batching import Strands
 from coterie.core.config import PolicyConfig
-from coterie.core.draws import uniforms
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.gathering import Strands
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Key, Request, Sampling, Weights
+from coterie.core.types.seeding import uniforms
 
 WORDS = ("U", "D", "L", "R")
 PROMPT = [{"role": "user", "content": "plan r1c2 :"}]

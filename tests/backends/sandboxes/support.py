@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from coterie.backends.sandboxes.local import LocalSandbox
-from coterie.core.sandbox import Limits, Program, Ran
+from coterie.core.protocols import Limits, Program, Ran
 
 T = TypeVar("T")
 LIMITS = Limits(cpu_seconds=2, wall_seconds=5, memory_mb=256, disk_mb=8, output_kb=4)

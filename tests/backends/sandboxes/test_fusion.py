@@ -19,7 +19,7 @@ import pytest
 from coterie.backends.sandboxes import fusion_wire as wire
 from coterie.backends.sandboxes.fusion import SandboxFusion
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.sandbox import Judged, Limits, Program, Ran
+from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer, fence
 

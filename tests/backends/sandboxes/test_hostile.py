@@ -14,7 +14,7 @@ import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.backends.sandboxes.protections import protections
-from coterie.core.sandbox import Limits, Program, Ran
+from coterie.core.protocols import Limits, Program, Ran
 from tests.backends.sandboxes.hostile import BEFORE, HOSTILE, REFUSED
 
 LIMITS = Limits(

@@ -13,7 +13,7 @@ import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.sandbox import Judged, Program, Ran
+from coterie.core.protocols import Judged, Program, Ran
 from coterie.testing import build
 from tests.backends.sandboxes.support import LIMITS, inside, ran
 

@@ -15,7 +15,7 @@ import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.errors import PolicyFault
-from coterie.core.sandbox import Judged, Program, Ran
+from coterie.core.protocols import Judged, Program, Ran
 from tests.backends.sandboxes.support import descendants, inside, ran
 
 

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 from coterie import Plugin, PolicyFault, SystemFault
-from coterie.core.sandbox import Program, Ran
+from coterie.core.protocols import Program, Ran
 from coterie.testing import build
 
 SANDBOX = "tests.backends.tools.support:Subprocess"

@@ -8,7 +8,7 @@ import pytest
 
 from coterie.backends.tools.python import told
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.sandbox import Limits, Ran
+from coterie.core.protocols import Limits, Ran
 from coterie.testing import build
 from tests.backends.tools.support import SANDBOX, native, opened, python_tool, used
 from tests.games import play, run_of

@@ -11,14 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from coterie import Plugin  # noqa: E402
-from coterie.core.batching import merge_notes  # noqa: E402
-from coterie.core.compose import compose  # noqa: E402
-from coterie.core.draws import generator  # noqa: E402
-from coterie.core.recipes import load  # noqa: E402
-from coterie.core.types import Credit  # noqa: E402
 from tests.backends.chat.qwen3 import FORGETS, QWEN3, QWEN3_THINKING  # noqa: E402
 from tests.backends.chat.tokenizers import KEEPS  # noqa: E402
+
+from coterie import Plugin  # noqa: E402
+from coterie.core.config import load  # noqa: E402
+from coterie.core.training.assemble import compose  # noqa: E402
+from coterie.core.training.samples import merge_notes  # noqa: E402
+from coterie.core.types import Credit  # noqa: E402
+from coterie.core.types.seeding import generator  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -9,11 +9,11 @@ import pytest
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.batching import token_coefficients
+from coterie.core.concurrency.request_batching import Strands
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, RunFolderError
-from coterie.core.gathering import Strands
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
+from coterie.core.training.samples import token_coefficients
 from coterie.core.types import Key, Request, Sample, Sampling, Span
 
 WORDS = ("left", "right")

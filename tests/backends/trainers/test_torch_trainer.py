@@ -14,9 +14,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.trainers import torch_trainer
-from coterie.core.config import PluginConfig
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.types import Span
 from coterie.plugins.losses.ppo_clip import PPOClip

@@ -12,7 +12,7 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
-from coterie.backends.chat.formats import AutoChat
+from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.trainers import warm_start
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.config import OptimizerSettings, WarmStart

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from coterie.backends.chat.formats import AutoChat
+from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.models.loading import Loaded, load_model
 from coterie.backends.trainers import policies as policies_module
 from coterie.backends.trainers.torch_trainer import TorchTrainer

@@ -9,8 +9,8 @@ from hypothesis import given, strategies as st
 
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
+from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.programs import read_program
 from tests.plugins.envs.mazes import WALLED, start
 from tests.plugins.envs.programs import Inline
 from tests.plugins.support import Build, briefing, make

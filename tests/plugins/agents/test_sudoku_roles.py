@@ -15,9 +15,9 @@ from coterie.plugins.agents.sudoku import (
     SudokuSolver,
     SudokuTool,
 )
+from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.language import as_assignments, assignment_word, read_assignments
-from coterie.plugins.envs.words import write
 from tests.plugins.envs.sudokus import EASY, start
 from tests.plugins.support import Build, briefing, make
 

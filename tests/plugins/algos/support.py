@@ -15,8 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.protocols import Plan, Team
-from coterie.core.scoring import Mix
+from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import (
     TEAM,
     Action,
@@ -26,6 +25,7 @@ from coterie.core.types import (
     Fault,
     Joint,
     Key,
+    Mix,
     Node,
     Notes,
     Score,
@@ -33,9 +33,8 @@ from coterie.core.types import (
     Task,
     Tree,
 )
-from coterie.core.views import Batch
 from coterie.testing import build
-from coterie.testing.toys import Echo, Quiet
+from coterie.testing.support.toys import Echo, Quiet
 
 Number = float | None | EllipsisType
 """None: missing; ...: there is no such score."""

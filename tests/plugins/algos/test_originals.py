@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from coterie import SystemFault
-from coterie.core.batching import samples_of
 from coterie.core.protocols import Batch
+from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from tests.games import play, run_of
 from tests.plugins.algos.support import Forest, J, advantages, chain, credit, estimator, places

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 from coterie import Plugin, PolicyFault, SystemFault
-from coterie.core.sandbox import Program, Ran
+from coterie.core.protocols import Program, Ran
 
 INLINE = "tests.plugins.envs.programs:Inline"
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.core.scoring import branch_rewards
+from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
 from coterie.plugins.agents import sokoban as seats
-from coterie.plugins.envs.games import FrozenTasks
+from coterie.plugins.envs.common.turn_game import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve

@@ -7,7 +7,7 @@ from itertools import combinations
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.plugins.envs.games import split_of
+from coterie.plugins.envs.common.turn_game import split_of
 from coterie.plugins.envs.sokoban.board import deadlocked, follow, play, route
 from coterie.plugins.envs.sokoban.solver import solve
 from coterie.plugins.envs.sokoban.tasks import Boards, content, rows, task_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.scoring import branch_rewards
+from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
 from coterie.plugins.agents.sudoku import SudokuPlan, SudokuTool
 from coterie.plugins.envs.sudoku import Sudoku

@@ -12,7 +12,7 @@ import pytest
 
 from coterie.core.errors import ConfigError, DataError, PolicyFault
 from coterie.core.types import TEAM, Action
-from coterie.plugins.envs.team_task import TeamTask, matches
+from coterie.plugins.envs.team_task.env import TeamTask, matches
 from tests.plugins.support import Build, context, make, wait
 
 TEAM_OF_TWO = ["writer", "checker"]

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from coterie.core.batching import samples_of
+from coterie.core.training.samples import samples_of
 from coterie.core.types import Key
 from coterie.testing import build
 from tests.golden.replay import (

@@ -16,9 +16,9 @@ import pytest
 
 from coterie.backends.models.table import Table, log_softmax, table_words
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.batching import span_ids, token_coefficients
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import TokenBatch, TrainerContext
+from coterie.core.training.samples import span_ids, token_coefficients
 from coterie.core.types import Key, Sample, Span
 from coterie.testing import build
 

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from coterie.backends.sandboxes.judging.test_side import GONE
 from coterie.core.errors import SystemFault
-from coterie.core.sandbox import Judged, Limits, Program, Ran, TestFailure, Verdict
+from coterie.core.protocols import Judged, Limits, Program, Ran, TestFailure, Verdict
 
 REPORT_BYTES = 1 << 16
 """Of a report that are kept; the tests' side writes less."""

@@ -10,10 +10,12 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.core.protocols import Split
 from coterie.core.types import Task
-from coterie.plugins.envs.cells import MOVES
-from coterie.plugins.envs.games import Game, GameConfig
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.code import program, propose
+from coterie.plugins.envs.common.grid import MOVES
+from coterie.plugins.envs.common.parsing import write
+from coterie.plugins.envs.common.turn_game import Game, GameConfig
 from coterie.plugins.envs.plan_path import language, tasks as maps, telling
 from coterie.plugins.envs.plan_path.grid import (
     Maze,
@@ -27,8 +29,6 @@ from coterie.plugins.envs.plan_path.grid import (
 )
 from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
 from coterie.plugins.envs.plan_path.state import Observation, Plan, State, ToolPlan
-from coterie.plugins.envs.programs import program, propose
-from coterie.plugins.envs.words import write
 
 log = logging.getLogger("coterie")
 

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Split
-from coterie.plugins.envs import games
-from coterie.plugins.envs.cells import MOVES, Cell, Rectangle, bits, neighbours, rings
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.common import turn_game as games
+from coterie.plugins.envs.common.grid import MOVES, Cell, Rectangle, bits, neighbours, rings
 
 ATTEMPTS = 20_000
 """Rejected draws after which a maze of the wanted kind is said not to exist."""

@@ -11,10 +11,10 @@ from itertools import groupby
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs import words as lists
-from coterie.plugins.envs.cells import MOVES, Cell
-from coterie.plugins.envs.seats import COMPACT_ROLES
-from coterie.plugins.envs.words import Rendering, as_list, cell_word, offset_word, read_prose
+from coterie.plugins.envs.common import parsing as lists
+from coterie.plugins.envs.common.grid import MOVES, Cell
+from coterie.plugins.envs.common.parsing import Rendering, as_list, cell_word, offset_word, read_prose
+from coterie.plugins.envs.common.roles import COMPACT_ROLES
 
 Language = Literal["waypoints", "legs", "moves"]
 WaypointWords = Literal["cells", "offsets"]

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import cast
 
-from coterie.plugins.envs import programs
-from coterie.plugins.envs.cells import MOVES, Cell
+from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.grid import MOVES, Cell
+from coterie.plugins.envs.common.parsing import cell_word, listed, offset_word
 from coterie.plugins.envs.plan_path.language import waypoint_words
 from coterie.plugins.envs.plan_path.state import Observation
-from coterie.plugins.envs.words import cell_word, listed, offset_word
 
 
 def plan_words(seen: Observation) -> list[str]:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from coterie.plugins.envs import terms
+from coterie.plugins.envs.common import rewards as terms
 from coterie.plugins.envs.plan_path.grid import Walk
 
 Form = Literal["progress", "potential", "paper"]

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.common.code import ToolRun
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.plan_path.grid import Maze, Walk
 from coterie.plugins.envs.plan_path.language import Language, WaypointWords
-from coterie.plugins.envs.programs import ToolRun
-from coterie.plugins.envs.words import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from coterie.core.types import Task
-from coterie.plugins.envs.games import check_shape, rows_of
+from coterie.plugins.envs.common.turn_game import check_shape, rows_of
 from coterie.plugins.envs.plan_path.grid import Maze
 
 

@@ -6,12 +6,12 @@ to it. The distance to the goal is not told, and the walls of way-points only to
 
 from __future__ import annotations
 
-from coterie.plugins.envs import programs
-from coterie.plugins.envs.games import told_of
+from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.parsing import cell_word, listed
+from coterie.plugins.envs.common.roles import named
+from coterie.plugins.envs.common.turn_game import told_of
 from coterie.plugins.envs.plan_path.grid import Maze, Walk
 from coterie.plugins.envs.plan_path.state import Plan, State
-from coterie.plugins.envs.seats import named
-from coterie.plugins.envs.words import cell_word, listed
 
 _IN_THE_WAY = {"wall": "hit a wall", "edge": "would have left the grid"}
 _BAD_WAYPOINT = {

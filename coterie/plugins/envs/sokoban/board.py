@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
-from coterie.plugins.envs.cells import MOVES, OPPOSITE, Cell, Rectangle, bits, masks, neighbours, rings
+from coterie.plugins.envs.common.grid import MOVES, OPPOSITE, Cell, Rectangle, bits, masks, neighbours, rings
 
 Push = tuple[Cell | None, str]
 """(the cell of the box, direction); no cell: the only box."""

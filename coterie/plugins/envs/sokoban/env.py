@@ -8,17 +8,17 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, model_validator
 
-from coterie.core.protocols import Split
 from coterie.core.types import Task
-from coterie.plugins.envs.cells import MOVES, bits
-from coterie.plugins.envs.games import Game, GameConfig
-from coterie.plugins.envs.programs import program, propose
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.code import program, propose
+from coterie.plugins.envs.common.grid import MOVES, bits
+from coterie.plugins.envs.common.parsing import write
+from coterie.plugins.envs.common.turn_game import Game, GameConfig
 from coterie.plugins.envs.sokoban import language, tasks as boards, telling
 from coterie.plugins.envs.sokoban.board import Board, Walk, deadlocked, follow, play
 from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
 from coterie.plugins.envs.sokoban.solver import solve
 from coterie.plugins.envs.sokoban.state import Observation, Plan, State
-from coterie.plugins.envs.words import write
 
 
 class Sokoban(Game):

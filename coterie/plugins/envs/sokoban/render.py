@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.plugins.envs import programs
-from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.parsing import cell_word, listed, offset_word
 from coterie.plugins.envs.sokoban.language import push_words
 from coterie.plugins.envs.sokoban.state import Observation
-from coterie.plugins.envs.words import cell_word, listed, offset_word
 
 
 def compact(seen: Observation) -> str:

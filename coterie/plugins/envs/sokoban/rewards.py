@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from coterie.plugins.envs import terms
+from coterie.plugins.envs.common import rewards as terms
 from coterie.plugins.envs.sokoban.board import Board, Walk
 
 Form = Literal["progress", "potential"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from coterie.plugins.envs.cells import MOVES, OPPOSITE, bits, neighbours, rings
+from coterie.plugins.envs.common.grid import MOVES, OPPOSITE, bits, neighbours, rings
 from coterie.plugins.envs.sokoban.board import Board, Push, deadlocked, follow, lone_box
 
 EXPANSIONS = 20_000

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.plugins.envs.cells import Cell
-from coterie.plugins.envs.programs import ToolRun
+from coterie.plugins.envs.common.code import ToolRun
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.sokoban.board import Board, Push, Walk
 from coterie.plugins.envs.sokoban.language import PushWords, Writes
-from coterie.plugins.envs.words import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

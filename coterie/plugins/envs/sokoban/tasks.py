@@ -14,8 +14,8 @@ from typing import Any
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Task
-from coterie.plugins.envs.cells import MOVES, OPPOSITE, bits, neighbours, region
-from coterie.plugins.envs.games import Generated, check_shape, rows_of, split_of
+from coterie.plugins.envs.common.grid import MOVES, OPPOSITE, bits, neighbours, region
+from coterie.plugins.envs.common.turn_game import Generated, check_shape, rows_of, split_of
 from coterie.plugins.envs.sokoban.board import Board
 from coterie.plugins.envs.sokoban.solver import solve
 

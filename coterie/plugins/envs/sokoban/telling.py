@@ -6,12 +6,12 @@ it. Neither the targets nor a deadlock is told; the faults of a plan only to who
 
 from __future__ import annotations
 
-from coterie.plugins.envs import programs
-from coterie.plugins.envs.games import told_of
-from coterie.plugins.envs.seats import named
+from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.parsing import cell_word, listed
+from coterie.plugins.envs.common.roles import named
+from coterie.plugins.envs.common.turn_game import told_of
 from coterie.plugins.envs.sokoban.board import Board, Walk
 from coterie.plugins.envs.sokoban.state import Plan, State
-from coterie.plugins.envs.words import cell_word, listed
 
 _IN_THE_WAY = {
     "wall": "hit a wall",

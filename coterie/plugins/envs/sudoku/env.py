@@ -8,10 +8,11 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
-from coterie.core.protocols import Split
 from coterie.core.types import Task
-from coterie.plugins.envs.games import Game, GameConfig
-from coterie.plugins.envs.programs import program, propose
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.code import program, propose
+from coterie.plugins.envs.common.parsing import write
+from coterie.plugins.envs.common.turn_game import Game, GameConfig
 from coterie.plugins.envs.sudoku import language, tasks as puzzles, telling
 from coterie.plugins.envs.sudoku.fills import Assignment, Fill, fill, still_wrong
 from coterie.plugins.envs.sudoku.grid import (
@@ -25,7 +26,6 @@ from coterie.plugins.envs.sudoku.grid import (
 from coterie.plugins.envs.sudoku.render import picture
 from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
 from coterie.plugins.envs.sudoku.state import Observation, Plan, State
-from coterie.plugins.envs.words import write
 
 
 class Sudoku(Game):

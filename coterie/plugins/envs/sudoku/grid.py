@@ -15,9 +15,9 @@ from itertools import islice
 from math import isqrt
 
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Split
-from coterie.plugins.envs.cells import Cell
-from coterie.plugins.envs.games import Generated, split_of
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.turn_game import Generated, split_of
 
 Grid = tuple[int, ...]
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs import words as lists
-from coterie.plugins.envs.cells import Cell
-from coterie.plugins.envs.seats import COMPACT_ROLES
+from coterie.plugins.envs.common import parsing as lists
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.parsing import LIST, Rendering, as_list, cell_word, listed
+from coterie.plugins.envs.common.roles import COMPACT_ROLES
 from coterie.plugins.envs.sudoku.fills import Assignment
-from coterie.plugins.envs.words import LIST, Rendering, as_list, cell_word, listed
 
 PlanLanguage = Literal["digits", "letters"]
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
-from coterie.plugins.envs import programs
-from coterie.plugins.envs.cells import Cell
+from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.parsing import cell_word
 from coterie.plugins.envs.sudoku.language import NOTHING, assignment_list, plan_word
 from coterie.plugins.envs.sudoku.state import Observation
-from coterie.plugins.envs.words import cell_word
 
 
 def compact(seen: Observation) -> str:

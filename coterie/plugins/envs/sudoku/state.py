@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from coterie.plugins.envs.cells import Cell
-from coterie.plugins.envs.programs import ToolRun
+from coterie.plugins.envs.common.code import ToolRun
+from coterie.plugins.envs.common.grid import Cell
+from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.sudoku.fills import Assignment, Fill, still_wrong
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, conflicts
 from coterie.plugins.envs.sudoku.language import PlanLanguage
-from coterie.plugins.envs.words import Rendering
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,13 +6,13 @@ digits are right is the oracle's to know, and is not told.
 
 from __future__ import annotations
 
-from coterie.plugins.envs import programs
-from coterie.plugins.envs.games import told_of
-from coterie.plugins.envs.seats import named
+from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.parsing import cell_word
+from coterie.plugins.envs.common.roles import named
+from coterie.plugins.envs.common.turn_game import told_of
 from coterie.plugins.envs.sudoku.fills import Fill
 from coterie.plugins.envs.sudoku.language import assignment_list, assignment_word
 from coterie.plugins.envs.sudoku.state import Plan, State
-from coterie.plugins.envs.words import cell_word
 
 _REFUSED = {
     "outside": "names a cell outside the grid",

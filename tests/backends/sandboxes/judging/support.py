@@ -14,7 +14,7 @@ from coterie.backends.sandboxes.judging import (
     verdict,
 )
 from coterie.backends.sandboxes.judging.pair import Bounds, Side, run_pair
-from coterie.core.sandbox import Judged, Limits, Ran, Verdict
+from coterie.core.protocols import Judged, Limits, Ran, Verdict
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=1024)
 

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.backends.sandboxes.judging import REPORT_BYTES, programs, remote_verdict, verdict
 from coterie.core.errors import SystemFault
-from coterie.core.sandbox import Ran
+from coterie.core.protocols import Ran
 from tests.backends.sandboxes.judging.support import LIMITS, by_pair, by_remote, judged
 
 ADD = "def f(x, y=1):\n    return x + y\n"

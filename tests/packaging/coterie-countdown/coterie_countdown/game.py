@@ -3,9 +3,9 @@
 import click
 
 from coterie import TEAM, Plugin, PluginConfig, PolicyFault, Step, Task
-from coterie.core.credit import by_decision
-from coterie.core.estimators import GroupEstimator
 from coterie.core.types import Credit
+from coterie.plugins.algos.blocks.estimator import GroupEstimator
+from coterie.plugins.algos.blocks.groups import by_decision
 
 
 class Countdown(Plugin):

@@ -1,0 +1,44 @@
+"""Write a policy as a Hugging Face folder or a PEFT adapter."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Literal
+
+from coterie.core.config import load
+from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.storage.run_folder import find_checkpoint
+from coterie.core.training.assemble import compose
+
+
+def export(
+    run_dir: Path | str,
+    policy: str,
+    out: Path | str,
+    *,
+    merge: bool = False,
+    checkpoint: Literal["best", "latest"] | int = "best",
+) -> Path:
+    """Write a policy as a Hugging Face folder, or as a PEFT adapter; `merge` folds the adapter in.
+
+    Raises:
+        UserError: no such run, checkpoint or policy.
+    """
+    folder = Path(run_dir)
+    restore = find_checkpoint(folder, checkpoint)
+    run = compose(load(folder))
+    if policy not in run.config.policies:
+        raise ConfigError(
+            f"unknown policy '{policy}'", path="--policy", mend=did_you_mean(policy, run.config.policies)
+        )
+
+    async def go() -> None:
+        try:
+            await run.open(restore=restore.path)
+            run.trainer.export(policy, Path(out), merge=merge)
+        finally:
+            await run.close()
+
+    asyncio.run(go())
+    return Path(out)

@@ -1,0 +1,203 @@
+"""The Python interface: `coterie.train`, `coterie.evaluate`, `coterie.export`. The commands call the same."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from coterie.api.cost import warn_of_size
+from coterie.core.config import Resolved, RunConfig, flatten, load
+from coterie.core.errors import ConfigError, RunFolderError
+from coterie.core.loop import train as train_loop
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.checkpoint import CheckpointStore
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.assemble import compose
+from coterie.core.training.run import Progress, Run
+from coterie.core.training.schedule import goes_further
+
+log = logging.getLogger("coterie")
+Source = str | Path | Mapping[str, Any] | RunConfig
+
+MAY_CHANGE = frozenset(
+    {
+        "schedule.steps",
+        "schedule.epochs",
+        "schedule.tokens",
+        "schedule.stop_after",
+        "schedule.keep_checkpoints",
+        "summary",
+    }
+)
+"""Keys that a resumed run may change: they decide how long it goes on, not what happens in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    """Where a run stands when `train` returns."""
+
+    folder: Path
+    step: int
+    steps: int | None
+    """Of the schedule; None where only a token budget ends it."""
+    metrics: Mapping[str, Any]
+    finished: bool
+    seconds: float
+    """Of training in this call."""
+    tokens: int = 0
+    """Generated in training, over all calls."""
+
+
+def train(
+    source: Source | None = None,
+    *,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    out: Path | str | None = None,
+    resume: Path | str | None = None,
+    progress: Progress | None = None,
+    interrupt: Event | None = None,
+) -> TrainResult:
+    """Train a team.
+
+    Args:
+        source: a recipe's name, a YAML file, a table or a RunConfig; None with `resume`.
+        overrides: `key=value` texts.
+        out: the run's folder; default `runs/<recipe>-<time>`.
+        resume: a run's folder, to go on from its last sound checkpoint.
+        interrupt: when set, the step is finished and saved, and the call returns.
+
+    Raises:
+        UserError: something in the input is wrong.
+        TooManyMissing: too many scores of a step were missing.
+    """
+    if resume is not None:
+        resolved, folder = _resume(source, Path(resume), overrides, scale)
+    elif source is None:
+        raise ConfigError("nothing to train", mend="give a recipe, a file, or a run folder to resume")
+    else:
+        resolved = load(source, overrides=overrides, scale=scale)
+        folder = (
+            Path(out)
+            if out is not None
+            else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        )
+    run = compose(resolved)
+    run.progress, run.interrupt = progress, interrupt
+    warn_of_size(run)
+    _warn_untrained(run)
+    # What is wrong with the schedule or the tasks is said before a folder is made.
+    _ = run.end, run.order
+    run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
+    with run.folder.claimed():
+        run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
+        return asyncio.run(_train(run, resume is not None))
+
+
+def _warn_untrained(run: Run) -> None:
+    """Say that a run only plays: each of its rows is of the same weights."""
+    if not any(run.team.trainable.values()):
+        log.warning(
+            "nothing is trained: every policy has train: none; the run plays and writes down what it played "
+            "(`coterie eval %s` tells how well the team does)",
+            run.resolved.name,
+        )
+
+
+async def _train(run: Run, resuming: bool) -> TrainResult:
+    assert run.folder is not None and run.store is not None
+    checkpoint = run.store.latest() if resuming else None
+    if resuming and checkpoint is None and run.store.steps():
+        raise RunFolderError(
+            f"every checkpoint in {run.folder.path} is damaged",
+            why="see the warnings above",
+            mend="start a new run in another folder",
+        )
+    try:
+        reached = checkpoint.step if checkpoint is not None else -1
+        if checkpoint is not None:
+            run.restore(checkpoint)
+            if run.finished:
+                log.info("the run is finished: %d steps, %d tokens", run.done, run.tokens)
+                return TrainResult(run.folder.path, run.done, run.end.steps, {}, True, 0.0, run.tokens)
+        elif resuming:
+            log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
+        for tracker in run.trackers.values():
+            tracker.open(run.folder.path)
+        if resuming:
+            _cut(run, reached)
+        await run.open(restore=checkpoint.path if checkpoint is not None else None)
+        if checkpoint is None:
+            run.checkpoint(0)
+        begin = time.perf_counter()
+        await train_loop(run)
+        run.checkpoint(run.done)  # where it was stopped, by whatever
+        return TrainResult(
+            run.folder.path,
+            run.done,
+            run.end.steps,
+            dict(run.metrics),
+            run.finished,
+            time.perf_counter() - begin,
+            run.tokens,
+        )
+    finally:
+        await run.close()
+
+
+def _resume(
+    source: Source | None, folder: Path, overrides: Sequence[str], scale: str | None
+) -> tuple[Resolved, Path]:
+    RunFolder.open(folder)
+    before = load(folder)
+    after = load(source if source is not None else folder, overrides=overrides, scale=scale)
+    old, new = dict(flatten(before.table)), dict(flatten(after.table))
+    changed = [
+        path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE
+    ]
+    if changed:
+        told = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
+        raise RunFolderError(
+            "a resumed run can't change its configuration",
+            path=changed[0],
+            why=told,
+            mend="resume without these changes, or start a new run; schedule.steps may grow",
+        )
+    _check_decay(before.config, after.config)
+    if goes_further(before.config, after.config):
+        write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
+    return Resolved(before.name, after.config, after.table, after.origins), folder
+
+
+def _check_decay(before: RunConfig, after: RunConfig) -> None:
+    """Refuse another token budget where learning rates decay over it.
+
+    Raises:
+        RunFolderError: the steps made so far were made at the rates of the old budget.
+    """
+    decaying = [name for name, one in before.policies.items() if one.optimizer.horizon == "budget"]
+    if decaying and before.schedule.tokens != after.schedule.tokens:
+        raise RunFolderError(
+            "a resumed run can't change the budget that its learning rates decay over",
+            path="schedule.tokens",
+            why=f"policies.{decaying[0]}.optimizer.horizon is budget, of {before.schedule.tokens:,} tokens",
+            mend="resume without this change, or start a new run",
+        )
+
+
+def _cut(run: Run, step: int) -> None:
+    """Remove what was written after the checkpoint that the run goes on from."""
+    assert run.folder is not None and run.store is not None
+    run.store.truncate_after(step)
+    run.folder.truncate_rollouts(step)
+    for path in run.folder.eval.glob("step-*.json"):
+        if int(path.stem.partition("-")[2]) > step:
+            path.unlink()
+    for tracker in run.trackers.values():
+        tracker.truncate(step)

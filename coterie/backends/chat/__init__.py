@@ -1,1 +1,0 @@
-"""Chat formats: messages to text."""

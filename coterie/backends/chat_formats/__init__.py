@@ -1,0 +1,3 @@
+"""Chat formats: messages to text."""
+
+from __future__ import annotations

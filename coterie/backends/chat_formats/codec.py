@@ -1,0 +1,152 @@
+"""Messages to token ids and back, without ever encoding a second time what was sampled (invariant 1)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from coterie.backends.models.lru import Lru
+from coterie.core.rollout.thoughts import opens_thought
+from coterie.core.types import Call, Message, Prompt
+
+Render = Callable[[Sequence[Message]], str]
+"""A conversation as the text of a prompt, up to and with what asks for the next answer."""
+
+_CACHED = 4096
+
+
+class TextCodec:
+    """One tokenizer and one way of writing conversations.
+
+    A prompt extends a previous call only where that is *proven*: the ids of the previous prompt stand
+    for the text of `previous_messages`, and the new text starts with that text and the raw decoded
+    completion. Then the ids are reused and only the rest is encoded. Everything else (a template
+    that drops earlier thoughts, a text that was trimmed, a special token in the middle) is encoded
+    afresh and says `continues=False`.
+
+    Args:
+        tokenizer: a Hugging Face tokenizer.
+        context: longest prompt plus completion, in tokens.
+        render: writes conversations.
+        stop_ids: tokens that end a turn.
+        end: the one of them that a demonstrated answer ends with.
+    """
+
+    def __init__(
+        self, tokenizer: Any, context: int | None, render: Render, stop_ids: frozenset[int], end: int | None
+    ) -> None:
+        self.tokenizer = tokenizer
+        self.context = context
+        self.stop_ids = stop_ids
+        self.render = render
+        self._end = end
+        self._blind = is_blind(tokenizer)
+        self._texts: Lru[tuple[tuple[tuple[str, str], ...], ...], str] = Lru(_CACHED)
+        self._ids: Lru[str, tuple[int, ...]] = Lru(_CACHED)
+        self._stands_for: Lru[tuple[int, ...], str] = Lru(_CACHED)
+        self._telling: dict[str, TextCodec | None] = {}
+
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TextCodec | None:
+        """The codec whose prompts tell the model of these tools; None where the format has no place for them.
+
+        Args:
+            schemas: JSON schemas as chat templates take them: `{"type": "function", "function": {"name",
+                "description", "parameters"}}`.
+        """
+        key = json.dumps(schemas, sort_keys=True)
+        if key not in self._telling:
+            bind = getattr(self.render, "with_tools", None)
+            render = bind(schemas) if bind is not None else None
+            self._telling[key] = (
+                None
+                if render is None
+                else TextCodec(self.tokenizer, self.context, render, self.stop_ids, self._end)
+            )
+        return self._telling[key]
+
+    @property
+    def vocabulary(self) -> Mapping[str, int]:
+        """Every token and its id: what two policies must agree on to take each other's place."""
+        return self.tokenizer.get_vocab()
+
+    def encode(
+        self,
+        messages: Sequence[Message],
+        previous: Call | None = None,
+        previous_messages: Sequence[Message] = (),
+    ) -> Prompt:
+        """The ids of a prompt; those of `previous` are reused where it is proven that they may be."""
+        text = self._text(messages)
+        if previous is not None:
+            ids = self._extended(text, previous, self._text(previous_messages))
+            if ids is not None:
+                self._stands_for.put(ids, text)
+                return Prompt(ids=ids, continues=True, thinking=opens_thought(text))
+        ids = self._encoded(text)
+        self._stands_for.put(ids, text)
+        return Prompt(ids=ids, thinking=opens_thought(text))
+
+    def decode(self, call: Call) -> str:
+        """The text of a call, without its stop token and without special tokens."""
+        ids = call.token_ids[:-1] if call.finish == "stop" else call.token_ids
+        return self._decoded(ids, skip_special_tokens=True)
+
+    def encode_completion(self, text: str) -> tuple[int, ...]:
+        """The ids of a demonstrated answer, with the token that ends a turn."""
+        return self._encoded(text) + (() if self._end is None else (self._end,))
+
+    def _text(self, messages: Sequence[Message]) -> str:
+        key = tuple(tuple(message.items()) for message in messages)
+        return self._texts.of(key, lambda: self.render(messages))
+
+    def _encoded(self, text: str) -> tuple[int, ...]:
+        return self._ids.of(text, lambda: tuple(self.tokenizer.encode(text, add_special_tokens=False)))
+
+    def _decoded(self, ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return self.tokenizer.decode(
+            list(ids), skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+        )
+
+    def _extended(self, text: str, previous: Call, before: str) -> tuple[int, ...] | None:
+        """The previous call's ids and those of the rest of `text`; None where it isn't proven."""
+        if not previous.token_ids or not self._is_text_of(previous.prompt_ids, before):
+            return None
+        rest = self._after(text, before, self._in_context(previous.prompt_ids, previous.token_ids))
+        if rest is None and previous.finish == "stop" and previous.token_ids[-1] not in self.stop_ids:
+            # It stopped on one of `sampling.stop`, which is no part of the answer's text: the answer
+            # must then stand in the new text without it, and the ids keep the token as it was sampled.
+            rest = self._after(text, before, self._in_context(previous.prompt_ids, previous.token_ids[:-1]))
+        if rest is None:
+            return None
+        added = self._encoded(rest)
+        # A tokenizer may put a space before whatever it takes for the start of a text; this isn't one.
+        if not self._blind and not self._in_context(previous.token_ids, added).startswith(rest[:1]):
+            return None
+        return previous.prompt_ids + previous.token_ids + added
+
+    def _is_text_of(self, ids: tuple[int, ...], text: str) -> bool:
+        known = self._stands_for.get(ids)  # written by `encode`, so it holds for continued prompts too
+        if known is None:
+            known = text if self._encoded(text) == ids else self._decoded(ids)
+        return known == text or (self._blind and known.split() == text.split())
+
+    def _in_context(self, before: Sequence[int], ids: Sequence[int]) -> str:
+        """The text that `ids` add to what stands before them; alone, some decoders drop its first space."""
+        anchor = self._decoded(before[-1:])
+        joined = self._decoded((*before[-1:], *ids))
+        return joined[len(anchor) :] if joined.startswith(anchor) else self._decoded(ids)
+
+    def _after(self, text: str, before: str, raw: str) -> str | None:
+        if not self._blind:
+            start = before + raw
+            return text[len(start) :] if text.startswith(start) else None
+        words, start_words = text.split(), before.split() + raw.split()
+        if words[: len(start_words)] != start_words:
+            return None
+        return " ".join(words[len(start_words) :])
+
+
+def is_blind(tokenizer: Any) -> bool:
+    """Whether white space only separates words: texts are then compared word by word."""
+    return not tokenizer.encode(" \n ", add_special_tokens=False)

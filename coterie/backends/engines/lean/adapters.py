@@ -1,0 +1,113 @@
+"""LoRA beside the base weights: each adapter's low-rank part, added to its own rows of a product."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.backends.engines.lean.weights import FUSED, LeanWeights
+from coterie.backends.models.dense import Dense
+
+_HEAD = "lm_head"
+
+
+def unmixable(dense: Dense) -> str | None:
+    """Why the lean decoder can't add this adapter to a base that others use too; None: it can."""
+    known = {f"{_HEAD}.weight"}
+    for index in range(dense.config.num_hidden_layers):
+        known |= {f"model.layers.{index}.{name}.weight" for names in FUSED.values() for name in names}
+    other = next((name for name in dense.low_rank if name not in known), None)
+    return dense.inseparable or (None if other is None else f"the adapter changes {other}")
+
+
+class Part(NamedTuple):
+    """What one adapter adds to the fused product of some modules: y += x @ down @ up."""
+
+    down: Tensor
+    """(in, ranks); the ranks of the modules side by side."""
+    up: Tensor
+    """(ranks, out); a block for each module, the adapter's scale included."""
+
+
+class LeanAdapter:
+    """One adapter's low-rank parts, laid out like the base's fused weights.
+
+    Args:
+        dense: the base with this adapter; values are copied.
+        weights: of the base.
+    """
+
+    def __init__(self, dense: Dense, weights: LeanWeights) -> None:
+        heads = [count * weights.head_dim for count in (weights.heads, weights.kv_heads, weights.kv_heads)]
+        heights = {
+            "qkv": heads,
+            "out": [weights.hidden],
+            "gate_up": [weights.mlp] * 2,
+            "down": [weights.hidden],
+        }
+        self.layers: list[dict[str, Part]] = []
+        for index in range(len(weights.layers)):
+            parts = {
+                field: _fused(
+                    dense, [f"model.layers.{index}.{name}" for name in names], heights[field], weights
+                )
+                for field, names in FUSED.items()
+            }
+            self.layers.append({field: part for field, part in parts.items() if part is not None})
+        self.head = _fused(dense, [_HEAD], [len(weights.head)], weights)
+
+
+def _fused(dense: Dense, names: Sequence[str], heights: Sequence[int], weights: LeanWeights) -> Part | None:
+    found = {
+        place: dense.low_rank[f"{name}.weight"]
+        for place, name in enumerate(names)
+        if f"{name}.weight" in dense.low_rank
+    }
+    if not found:
+        return None
+    options = {"dtype": weights.dtype, "device": weights.device}
+    down = torch.cat([part.down.detach() for part in found.values()])
+    up = torch.zeros(len(down), sum(heights), **options)
+    rank = 0
+    for place, part in found.items():
+        start = sum(heights[:place])
+        block = part.scale * part.up.detach().float().T
+        up[rank : rank + len(block), start : start + heights[place]] = block
+        rank += len(block)
+    return Part(down.to(**options).T.contiguous(), up)
+
+
+class Lanes:
+    """Which rows of a product belong to which adapter.
+
+    Args:
+        lanes: by row, a place in `adapters`; int, shape (M,).
+        adapters: None is the base alone.
+    """
+
+    def __init__(self, lanes: np.ndarray, adapters: Sequence[LeanAdapter | None]) -> None:
+        edges = np.flatnonzero(np.diff(lanes, prepend=-1, append=-1))
+        self._runs: list[tuple[slice, LeanAdapter]] = []
+        for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
+            adapter = adapters[lanes[start]]
+            if adapter is not None:
+                self._runs.append((slice(start, stop), adapter))
+
+    def add(self, y: Tensor, x: Tensor, index: int, field: str) -> Tensor:
+        """Add to y (M, out), in place, what the adapters make of x (M, in) at a layer's product."""
+        for rows, adapter in self._runs:
+            part = adapter.layers[index].get(field)
+            if part is not None:
+                y[rows].addmm_(x[rows] @ part.down, part.up)
+        return y
+
+    def add_head(self, y: Tensor, x: Tensor) -> Tensor:
+        """The same at the language-model head."""
+        for rows, adapter in self._runs:
+            if adapter.head is not None:
+                y[rows].addmm_(x[rows] @ adapter.head.down, adapter.head.up)
+        return y

@@ -1,0 +1,28 @@
+"""Plugins: their base class, discovery, the registry."""
+
+from __future__ import annotations
+
+from coterie.core.plugins.base import (
+    Component as Component,
+    Composed as Composed,
+    Plugin as Plugin,
+    PluginConfig as PluginConfig,
+    Table as Table,
+    as_table as as_table,
+    composed_fields as composed_fields,
+)
+from coterie.core.plugins.manager import (
+    GROUP as GROUP,
+    KIND_OF as KIND_OF,
+    Plugins as Plugins,
+    Report as Report,
+    plugins as plugins,
+)
+from coterie.core.plugins.registry import (
+    EXTRA_OF as EXTRA_OF,
+    FILES as FILES,
+    KINDS as KINDS,
+    Entry as Entry,
+    Registry as Registry,
+    import_object as import_object,
+)

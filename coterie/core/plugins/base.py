@@ -1,0 +1,92 @@
+"""What a plugin class is made of: its settings and its base class."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
+from pydantic_core import core_schema
+
+Table = dict[str, Any]
+"""A component's table: `type` names the plugin, the rest is for its Config."""
+
+
+class PluginConfig(BaseModel):
+    """Base of every plugin's settings: unknown keys are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        arbitrary_types_allowed=True,
+        coerce_numbers_to_str=True,
+        validate_default=False,
+    )
+
+
+class Composed:
+    """Marks a Config field that holds a component: `judge: Annotated[RewardSource, Composed("reward")]`.
+
+    In YAML the field is a table with a `type` (or just the name); in the built Config it is the object.
+    """
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        def build(value: Any, info: core_schema.ValidationInfo) -> Any:
+            if not isinstance(value, (str, dict)):
+                return value  # already an object: the Python interface
+            if info.context is None or "build" not in info.context:
+                return as_table(value)
+            where = ".".join(filter(None, (info.context.get("path", ""), info.field_name or "")))
+            return info.context["build"](self.kind, as_table(value), where)
+
+        return core_schema.with_info_plain_validator_function(
+            build,
+            serialization=core_schema.plain_serializer_function_ser_schema(
+                lambda value: value if isinstance(value, dict) else str(value)
+            ),
+        )
+
+    def __get_pydantic_json_schema__(
+        self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
+    ) -> Table:
+        return {
+            "type": "object",
+            "title": self.kind,
+            "properties": {"type": {"type": "string"}},
+            "required": ["type"],
+        }
+
+
+def composed_fields(model: type[BaseModel]) -> dict[str, str]:
+    """Fields of a Config that hold another component, by name, with its kind."""
+    found = {}
+    for name, info in model.model_fields.items():
+        marks = [mark for mark in info.metadata if isinstance(mark, Composed)]
+        for member in get_args(info.annotation) if get_origin(info.annotation) is not None else ():
+            marks += [mark for mark in getattr(member, "__metadata__", ()) if isinstance(mark, Composed)]
+        if marks:
+            found[name] = marks[0].kind
+    return found
+
+
+def as_table(value: Any) -> Any:
+    """`name` is short for `{type: name}`."""
+    return {"type": value} if isinstance(value, str) else value
+
+
+Component = Annotated[Table, BeforeValidator(as_table)]
+
+
+class Plugin:
+    """Optional base of plugin classes: stores `config` and `build`."""
+
+    Config: type[PluginConfig] = PluginConfig
+    config: Any
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        self.config = config if config is not None else type(self).Config()
+        self.build = build

@@ -1,0 +1,134 @@
+"""Every hook that a plugin may implement. A hook is a signature and a sentence.
+
+    from coterie import hookimpl
+
+    @hookimpl
+    def register_environments(register):
+        register("countdown", "my_package.countdown:Countdown")
+
+`register(name, target)` takes an object or a lazy `"module:attribute"`, which is imported when a run
+chooses it. Registration hooks are historic: a plugin that arrives late is asked all the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import pluggy
+
+from coterie.core.types import Scores, Tree
+
+hookspec = pluggy.HookspecMarker("coterie")
+
+
+class Register(Protocol):
+    """What a registration hook is given."""
+
+    def __call__(self, name: str, target: Any) -> None:
+        """Make `target` (an object, or `"module:attribute"`) known by `name`."""
+
+
+@hookspec(historic=True)
+def register_environments(register: Register) -> None:
+    """Register environments: turn-based games (`protocols.Environment`)."""
+
+
+@hookspec(historic=True)
+def register_roles(register: Register) -> None:
+    """Register roles: how a seat's prompt is written and its answer read (`protocols.Role`)."""
+
+
+@hookspec(historic=True)
+def register_rewards(register: Register) -> None:
+    """Register reward sources (`protocols.RewardSource`)."""
+
+
+@hookspec(historic=True)
+def register_estimators(register: Register) -> None:
+    """Register advantage estimators: the algorithms (`protocols.AdvantageEstimator`)."""
+
+
+@hookspec(historic=True)
+def register_losses(register: Register) -> None:
+    """Register losses: per-token surrogates (`protocols.Loss`)."""
+
+
+@hookspec(historic=True)
+def register_transitions(register: Register) -> None:
+    """Register transition modes: what roles are told between turns (`protocols.TransitionMode`)."""
+
+
+@hookspec(historic=True)
+def register_samplers(register: Register) -> None:
+    """Register samplers: how trees grow (`protocols.Sampler`)."""
+
+
+@hookspec(historic=True)
+def register_engines(register: Register) -> None:
+    """Register engines: what generates tokens (`protocols.Engine`)."""
+
+
+@hookspec(historic=True)
+def register_trainers(register: Register) -> None:
+    """Register trainers: what updates weights (`protocols.Trainer`)."""
+
+
+@hookspec(historic=True)
+def register_executors(register: Register) -> None:
+    """Register executors: where episodes run (`protocols.Executor`)."""
+
+
+@hookspec(historic=True)
+def register_sandboxes(register: Register) -> None:
+    """Register sandboxes: where programs that a model wrote run (`protocols.Sandbox`)."""
+
+
+@hookspec(historic=True)
+def register_tools(register: Register) -> None:
+    """Register tools that a role may call inside an action (`protocols.Tool`)."""
+
+
+@hookspec(historic=True)
+def register_chats(register: Register) -> None:
+    """Register chat formats: messages to text (`protocols.Chat`)."""
+
+
+@hookspec(historic=True)
+def register_datas(register: Register) -> None:
+    """Register data sources (`protocols.DataSource`)."""
+
+
+@hookspec(historic=True)
+def register_trackers(register: Register) -> None:
+    """Register trackers: who is told the metrics (`protocols.Tracker`)."""
+
+
+@hookspec(historic=True)
+def register_recipes(register: Register) -> None:
+    """Register recipes: a path of a YAML file, or `"package:file.yaml"`."""
+
+
+@hookspec(historic=True)
+def register_columns(register: Register) -> None:
+    """Register columns of studies: a path of a YAML file, or `"package:file.yaml"`."""
+
+
+@hookspec(historic=True)
+def register_studies(register: Register) -> None:
+    """Register studies: whole comparisons, which `coterie reproduce NAME` runs (`coterie.studies.Study`)."""
+
+
+@hookspec(historic=True)
+def register_commands(register: Register) -> None:
+    """Register commands: click commands that `coterie NAME` runs."""
+
+
+@hookspec
+def episode_ended(tree: Tree, scores: Scores, evaluation: bool) -> None:
+    """Observe: one tree was played. Exceptions are logged with the plugin's name and go no further."""
+
+
+@hookspec
+def step_ended(step: int, metrics: Mapping[str, Any]) -> None:
+    """Observe: one training step is done. Exceptions are logged with the plugin's name and go no further."""

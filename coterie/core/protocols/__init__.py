@@ -1,0 +1,50 @@
+"""One protocol for each kind of plugin, with the contexts and views that its methods are given.
+
+A plugin class may have a nested `Config` (a `coterie.PluginConfig`); its constructor is called as
+`cls(config, build)`, where `build` (a `Build`) tells the instance's name and makes other components.
+`coterie.Plugin` has a constructor that stores both. Constructors are cheap: weights, processes and
+connections are made in `open` and given back in `close`, where a kind has them."""
+
+from __future__ import annotations
+
+from coterie.core.protocols.build import Build as Build
+from coterie.core.protocols.chat_format import Chat as Chat, Codec as Codec
+from coterie.core.protocols.data_source import DataSource as DataSource
+from coterie.core.protocols.engine import Engine as Engine, EngineContext as EngineContext
+from coterie.core.protocols.environment import (
+    Environment as Environment,
+    StepContext as StepContext,
+    TaskSource as TaskSource,
+)
+from coterie.core.protocols.estimator import AdvantageEstimator as AdvantageEstimator, Batch as Batch
+from coterie.core.protocols.executor import Executor as Executor
+from coterie.core.protocols.loss import Loss as Loss, Surrogate as Surrogate, TokenBatch as TokenBatch
+from coterie.core.protocols.reward import (
+    ActionView as ActionView,
+    EpisodeView as EpisodeView,
+    JointView as JointView,
+    RewardSource as RewardSource,
+    SiblingsView as SiblingsView,
+    View as View,
+)
+from coterie.core.protocols.role import Role as Role
+from coterie.core.protocols.sampler import Plan as Plan, Sampler as Sampler
+from coterie.core.protocols.sandbox import (
+    Judged as Judged,
+    Limits as Limits,
+    Program as Program,
+    Ran as Ran,
+    Sandbox as Sandbox,
+    Status as Status,
+    TestFailure as TestFailure,
+    Verdict as Verdict,
+)
+from coterie.core.protocols.team import Team as Team
+from coterie.core.protocols.tool import Tool as Tool
+from coterie.core.protocols.tracker import Tracker as Tracker
+from coterie.core.protocols.trainer import (
+    Demonstration as Demonstration,
+    Trainer as Trainer,
+    TrainerContext as TrainerContext,
+)
+from coterie.core.protocols.transition import TransitionMode as TransitionMode

@@ -1,0 +1,88 @@
+"""The protocol of kind `reward`, and the views that reward sources are given."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from coterie.core.types import Action, ComponentKind, Joint, Message, Node, Task
+
+# Optional: vocabulary() -> Iterable[str]; remembers: bool = True makes the prompt a conversation:
+# earlier prompts and answers of this role come before the rendered messages.
+
+
+@runtime_checkable
+class RewardSource(Protocol):
+    """Where reward comes from.
+
+    Raise `SystemFault` for what is not the policy's doing (the scores are missing) and `PolicyFault`
+    for what the output caused (every component gets `policy_fault`).
+    """
+
+    scope: Literal["action", "joint", "siblings", "episode"]
+    components: Mapping[str, ComponentKind]
+    weights: Mapping[str, float]
+    """Default weights in the Mix."""
+    policy_fault: float
+    """The floor."""
+
+    async def score(
+        self, view: Any
+    ) -> Mapping[tuple[str, str], float | None] | Sequence[Mapping[tuple[str, str], float | None]]:
+        """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ActionView:
+    """What a source of scope `action` sees: one role's one action."""
+
+    task: Task
+    turn: int
+    role: str
+    observation: Any
+    messages: tuple[Message, ...]
+    action: Action
+    state: Any
+    """Before the action."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JointView:
+    """What a source of scope `joint` sees: one played combination."""
+
+    task: Task
+    turn: int
+    actions: Mapping[str, Action]
+    state: Any
+    """Before."""
+    after: Any
+    """State reached."""
+    emitted: Mapping[tuple[str, str], float | None]
+    """Scores that the environment's step gave."""
+    info: Mapping[str, Any]
+    terminal: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiblingsView:
+    """What a source of scope `siblings` sees: all branches of one decision, to be ranked together."""
+
+    task: Task
+    turn: int
+    role: str
+    observation: Any
+    actions: tuple[Action, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EpisodeView:
+    """What a source of scope `episode` sees: one path from root to leaf."""
+
+    task: Task
+    path: tuple[tuple[Node, int], ...]
+    """(node, joint taken)."""
+    leaf: Joint
+
+
+View = ActionView | JointView | SiblingsView | EpisodeView

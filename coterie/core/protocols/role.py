@@ -1,0 +1,19 @@
+"""The protocol of kind `role`: how a prompt is written and an answer is read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from coterie.core.types import Briefing, Message
+
+
+@runtime_checkable
+class Role(Protocol):
+    """A seat: how a prompt is written and an answer is read."""
+
+    def render(self, briefing: Briefing) -> Sequence[Message]:
+        """The messages of the prompt."""
+
+    def parse(self, text: str, observation: Any) -> Any:
+        """What the text means. Raise `PolicyFault` where it means nothing; the reason is kept."""

@@ -1,0 +1,19 @@
+"""The protocol of kind `transition`: what roles are told between turns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from coterie.core.protocols.environment import Environment
+from coterie.core.types import Past
+
+
+@runtime_checkable
+class TransitionMode(Protocol):
+    """What roles are told between turns."""
+
+    async def tell(
+        self, role: str, state: Any, history: Sequence[Past], environment: Environment
+    ) -> Sequence[str]:
+        """Sentences for the briefing; none on a role's first decision of an episode."""

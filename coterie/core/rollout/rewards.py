@@ -1,0 +1,152 @@
+"""Reward: sources write scores beside the tree, and the Mix says what they are worth together.
+
+Three kinds of failure are kept apart (invariant 3): a `SystemFault` (or any exception that a source did
+not mean) leaves the score missing; a `PolicyFault` is the output's doing and gets the source's floor; an
+action that the engine aborted is missing everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.protocols import ActionView, EpisodeView, JointView, RewardSource, SiblingsView
+from coterie.core.types import TEAM, Key, Mix, Node, Score, Scores, Tree
+
+SELECTION_SCOPES = ("action", "joint", "siblings")
+"""Scopes that a choice during play may use; an episode's score comes too late for it (invariant 11)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A reward source as the run uses it: named, with its roles and weights."""
+
+    name: str
+    plugin: RewardSource
+    weights: Mapping[str, float]
+
+    @property
+    def scope(self) -> str:
+        return self.plugin.scope
+
+
+def joint_reward(node: Node, index: int, role: str, scores: Scores, mix: Mix) -> float | None:
+    """What one played combination pays a role: the joint's scores and those of the role's own action."""
+    joint = node.joints[index]
+    place = mix.reward(scores.at(node.key.of_joint(index)), role)
+    own = mix.reward(scores.at(node.key.of_branch(role, joint.pick[role])), role)
+    if joint.fault is not None or place is None or own is None:
+        return None
+    return place + own
+
+
+def branch_rewards(node: Node, role: str, scores: Scores, mix: Mix) -> list[float | None]:
+    """One immediate reward per branch of the role's decision: the mean over the played joints with it.
+
+    Recombined joints are outside (`sampler.commit: per_role`). None: missing, or never played.
+    """
+    found: list[list[float | None]] = [[] for _ in node.decisions[role].branches]
+    for index, joint in enumerate(node.joints):
+        if not joint.recombined:
+            found[joint.pick[role]].append(joint_reward(node, index, role, scores, mix))
+    return [_mean(values) for values in found]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present and len(present) == len(values) else None
+
+
+async def ask(source: Source, view: Any) -> Any:
+    """Call a source; returns its table, or a Score that stands for all of its components."""
+    try:
+        return await source.plugin.score(view)
+    except PolicyFault as fault:
+        return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name)
+    except SystemFault as fault:
+        return Score(None, str(fault), source.name)
+    except Exception as error:  # a source's own mistake must not become a number
+        return Score(None, f"{type(error).__name__}: {error}", source.name)
+
+
+def write(scores: Scores, source: Source, key: Key, table: Any, roles: Sequence[str]) -> None:
+    """Put what a source said of one place into the table.
+
+    A component that is not a finite number is missing. Where the source failed as a whole, each of its
+    components gets the same Score: under TEAM, so that every role of the place is concerned.
+    """
+    if isinstance(table, Score):
+        for component in source.plugin.components:
+            scores.add(key, TEAM, component, table)
+        return
+    for (role, component), value in table.items():
+        if role != TEAM and role not in roles:
+            scores.add(
+                key,
+                TEAM,
+                component,
+                Score(None, f"scored role '{role}', which does not act here", source.name),
+            )
+            continue
+        number = None if value is None or not math.isfinite(value) else float(value)
+        reason = "" if number is not None else ("no score" if value is None else f"{value} is no number")
+        scores.add(key, role, component, Score(number, reason, source.name))
+
+
+async def score_selection(
+    sources: Sequence[Source],
+    scores: Scores,
+    key: Key,
+    *,
+    roles: Sequence[str],
+    joints: Sequence[tuple[int, JointView]],
+    actions: Mapping[tuple[str, int], ActionView],
+    siblings: Mapping[str, SiblingsView],
+) -> None:
+    """All scores of scopes action, joint and siblings at one node."""
+    for source in sources:
+        if source.scope == "joint":
+            for index, view in joints:
+                write(scores, source, key.of_joint(index), await ask(source, view), roles)
+        elif source.scope == "action":
+            for (role, branch), action in actions.items():
+                write(scores, source, key.of_branch(role, branch), await ask(source, action), roles)
+        elif source.scope == "siblings":
+            for role, group in siblings.items():
+                answer = await ask(source, group)
+                count = len(group.actions)
+                rows = [answer] * count if isinstance(answer, Score) else list(answer)
+                for branch in range(count):
+                    row = (
+                        rows[branch]
+                        if branch < len(rows)
+                        else Score(None, "fewer scores than branches", source.name)
+                    )
+                    write(scores, source, key.of_branch(role, branch), row, roles)
+
+
+async def score_episodes(
+    sources: Sequence[Source], scores: Scores, trees: Sequence[Tree], roles: Sequence[str]
+) -> None:
+    """Scores of scope `episode`, one per leaf, after play."""
+    episode = [source for source in sources if source.scope == "episode"]
+    for tree in trees if episode else ():
+        for path in tree.chains():
+            node, index = path[-1]
+            view = EpisodeView(task=tree.task, path=path, leaf=node.joints[index])
+            for source in episode:
+                write(scores, source, node.key.of_joint(index), await ask(source, view), roles)
+
+
+def missing_share(scores: Scores) -> tuple[int, int, dict[str, int]]:
+    """(missing, all, missing by reason)."""
+    missing = 0
+    reasons: dict[str, int] = {}
+    for _, _, _, score in scores:
+        if score.value is None:
+            missing += 1
+            reasons[score.reason] = reasons.get(score.reason, 0) + 1
+    return missing, len(scores), reasons

@@ -1,0 +1,191 @@
+"""Rollouts as flat rows: enough to read what happened, and to compute the advantages again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from coterie.core.rollout.rewards import branch_rewards, joint_reward
+from coterie.core.types import (
+    TEAM,
+    Call,
+    Credit,
+    Decision,
+    Fault,
+    Key,
+    Message,
+    Mix,
+    Node,
+    Notes,
+    Score,
+    Scores,
+    Tree,
+)
+
+Decode = Callable[[str, Call], str]
+"""(policy, call) -> its text."""
+
+
+def rollout_rows(
+    trees: Sequence[Tree],
+    scores: Scores,
+    credit: Credit | None,
+    mix: Mix,
+    decode: Decode | None = None,
+    notes: Notes | None = None,
+) -> Iterator[dict[str, Any]]:
+    """Everything that was played, as flat rows: enough to compute the advantages again from the file.
+
+    * `node`: one per (node, role): the prompt;
+    * `branch`: one per sampled action: its calls with exact log-probs, its scores, reward, return and
+      advantage (a number, or one per token; null where it is not trained);
+    * `joint`: one per combination that was played: scores, what it pays each role, and where it led.
+
+    A branch's scores are its own plus those of the played joints that contain it (their mean, recombined
+    joints left out; null where one is missing). The team's are named `team.<component>` there; in joint rows
+    all are `<role>.<component>`.
+
+    Args:
+        credit: None for an evaluation: return and advantage are null.
+        decode: adds the text of every call; the branch's `completion` is the last call's anyway.
+        notes: adds per-token notes, such as reference log-probs, where an estimator used them.
+    """
+    for tree in trees:
+        for node in tree.nodes():
+            place = {"task_id": tree.task.id, "chain": tree.chain, "node": node.key.text()}
+            for role, decision in node.decisions.items():
+                yield _node_row(place, node, role, decision)
+                rewards = branch_rewards(node, role, scores, mix)
+                for branch, reward in enumerate(rewards):
+                    key = node.key.of_branch(role, branch)
+                    yield {
+                        "kind": "branch",
+                        **place,
+                        **_branch(node, role, branch, decode),
+                        **_cells("scores", branch_scores(node, role, branch, scores), role),
+                        "reward": reward,
+                        **_credit(key, credit),
+                        "notes": {
+                            name: table[key].tolist() for name, table in (notes or {}).items() if key in table
+                        },
+                    }
+            for index in range(len(node.joints)):
+                yield {"kind": "joint", **place, **_joint(node, index, scores, mix)}
+
+
+def branch_scores(node: Node, role: str, branch: int, scores: Scores) -> dict[tuple[str, str], Score]:
+    """{(role or TEAM, component): score} of one branch: its own, and the mean over its played joints."""
+    found: dict[tuple[str, str], list[Score]] = {}
+    for index, joint in enumerate(node.joints):
+        if joint.pick.get(role) == branch and not joint.recombined:
+            for owner, score in scores.at(node.key.of_joint(index)).items():
+                if owner[0] in (role, TEAM):
+                    found.setdefault(owner, []).append(score)
+    table = {owner: _mean(several) for owner, several in found.items()}
+    for owner, score in scores.at(node.key.of_branch(role, branch)).items():
+        # Under one name in both places: their sum, for that is what the reward adds up.
+        table[owner] = _sum(score, table[owner]) if owner in table else score
+    return table
+
+
+def _mean(several: Sequence[Score]) -> Score:
+    values = [score.value for score in several if score.value is not None]
+    if len(values) < len(several):
+        return next(score for score in several if score.value is None)
+    reason = next((score.reason for score in several if score.reason), "")
+    return Score(math.fsum(values) / len(values), reason, several[0].source)
+
+
+def _sum(a: Score, b: Score) -> Score:
+    if a.value is None or b.value is None:
+        return a if a.value is None else b
+    return Score(a.value + b.value, a.reason or b.reason, a.source)
+
+
+def _node_row(place: Mapping[str, Any], node: Node, role: str, decision: Decision) -> dict[str, Any]:
+    return {
+        "kind": "node",
+        **place,
+        "turn": node.turn,
+        "stage": node.stage,
+        "role": role,
+        "policy": decision.policy,
+        "prompt": prompt_text(decision.messages),
+        "prompt_ids": list(decision.prompt_ids),
+        "prompt_sha256": decision.prompt_sha256,
+        "temperature": decision.temperature,
+        "trainable": decision.trainable,
+        "state_digest": node.state_digest,
+    }
+
+
+def prompt_text(messages: Sequence[Message]) -> str:
+    """Messages to read, with their roles; not the string that was tokenised."""
+    return "\n\n".join(f"[{message.get('role', '')}]\n{message.get('content', '')}" for message in messages)
+
+
+def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[str, Any]:
+    decision = node.decisions[role]
+    action = decision.branches[branch]
+    calls = []
+    for call in action.calls:
+        row = {"token_ids": list(call.token_ids), "logprobs": list(call.logprobs), "finish": call.finish}
+        calls.append(row if decode is None else {**row, "text": decode(decision.policy, call)})
+    return {
+        "role": role,
+        "branch": branch,
+        "policy": decision.policy,
+        "version": action.calls[-1].version if action.calls else None,
+        "completion": action.text,
+        "thought": action.thought,
+        "calls": calls,
+        "tool_results": list(action.tool_results),
+        "tool_limit": action.tool_limit,
+        "fault": _fault(action.fault),
+    }
+
+
+def _credit(key: Key, credit: Credit | None) -> dict[str, Any]:
+    if credit is None or key not in credit.advantage:
+        return {"return": credit.returns.get(key) if credit else None, "advantage": None, "weight": None}
+    advantage = credit.advantage[key]
+    return {
+        "return": credit.returns.get(key),
+        "advantage": advantage.tolist() if isinstance(advantage, np.ndarray) else float(advantage),
+        "weight": float(credit.weight.get(key, 1.0)),
+    }
+
+
+def _joint(node: Node, index: int, scores: Scores, mix: Mix) -> dict[str, Any]:
+    joint = node.joints[index]
+    return {
+        "joint": index,
+        "pick": dict(joint.pick),
+        **_cells("scores", scores.at(node.key.of_joint(index))),
+        "reward": {role: joint_reward(node, index, role, scores, mix) for role in joint.pick},
+        "child": joint.child.key.text() if joint.child is not None else None,
+        "expanded": index in node.expanded,
+        "rule": node.rule,
+        "recombined": joint.recombined,
+        "terminal": joint.terminal,
+        "cut": joint.cut,
+        "outcome": dict(joint.outcome) if joint.outcome is not None else None,
+        "state_digest": joint.state_digest,
+        "fault": _fault(joint.fault),
+    }
+
+
+def _cells(name: str, cell: Mapping[tuple[str, str], Score], own: str | None = None) -> dict[str, Any]:
+    """Scores and, where there is one, the reason of each (why it is missing, or a floor)."""
+    named = {(c if owner == own else f"{owner}.{c}"): score for (owner, c), score in cell.items()}
+    return {
+        name: {component: score.value for component, score in named.items()},
+        "reasons": {component: score.reason for component, score in named.items() if score.reason},
+    }
+
+
+def _fault(fault: Fault | None) -> dict[str, str] | None:
+    return None if fault is None else {"kind": fault.kind, "reason": fault.reason}

@@ -1,0 +1,143 @@
+"""Makes components from their tables: finds the plugin, checks its settings, and checks what was made."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.core import protocols
+from coterie.core.config import TABLES, RunConfig, validate
+from coterie.core.errors import ConfigError, PluginError
+from coterie.core.plugins import Table, as_table, composed_fields, plugins
+from coterie.core.protocols import Environment
+
+PROTOCOL: dict[str, type] = {
+    "environment": protocols.Environment,
+    "role": protocols.Role,
+    "reward": protocols.RewardSource,
+    "estimator": protocols.AdvantageEstimator,
+    "loss": protocols.Loss,
+    "transition": protocols.TransitionMode,
+    "sampler": protocols.Sampler,
+    "engine": protocols.Engine,
+    "trainer": protocols.Trainer,
+    "executor": protocols.Executor,
+    "sandbox": protocols.Sandbox,
+    "tool": protocols.Tool,
+    "chat": protocols.Chat,
+    "data": protocols.DataSource,
+    "tracker": protocols.Tracker,
+}
+SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
+"""Kinds whose top-level table serves every component that has a field for it and names none itself."""
+
+
+@dataclass(slots=True)
+class Workshop:
+    """Builds components and remembers which tables were consumed."""
+
+    run: RunConfig
+    environment: Environment | None = None
+    consumed: set[str] = field(default_factory=set)
+    shared: dict[str, Any] = field(default_factory=dict)
+    """By kind: the one component of a top-level table that serves many."""
+    resources: list[Any] = field(default_factory=list)
+    """Sandboxes and tools: they are opened and closed with the run."""
+
+    def make(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Any:
+        """One component from its table; `also` are keys of it that are somebody else's, for hints.
+
+        Raises:
+            ConfigError: no `type`, or settings that its Config refuses.
+            PluginError: an unknown name, or a class that lacks what its kind needs.
+        """
+        settings = dict(as_table(table))
+        plugin = settings.pop("type", None)
+        if plugin is None and name in plugins().registry.names(kind):
+            plugin = name  # `rewards: {environment: {...}}` means what it says
+        if plugin is None:
+            raise ConfigError(
+                "'type' is missing",
+                path=f"{path}.type",
+                mend=f"one of: {', '.join(plugins().registry.names(kind))}",
+            )
+        target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
+        if not inspect.isclass(target):
+            what = type(target).__name__
+            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=f"it is a {what}")
+        maker: Any = target
+        config = self._config(target, settings, path, also)
+        try:
+            made = maker(config, Bench(self, name or path.rpartition(".")[2], path))
+        except TypeError as error:
+            raise PluginError(
+                f"{kind} '{plugin}' can't be made",
+                path=path,
+                why=str(error),
+                mend="its constructor is called as cls(config, build)",
+            ) from error
+        lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
+        if lacking:
+            raise PluginError(
+                f"{kind} '{plugin}' lacks {', '.join(lacking)}",
+                path=f"{path}.type",
+                mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}",
+            )
+        if kind in ("sandbox", "tool"):
+            self.resources.append(made)
+        return made
+
+    def _config(self, target: type, settings: Table, path: str, also: Sequence[str]) -> Any:
+        model = getattr(target, "Config", None)
+        if model is None:
+            if settings:
+                key = next(iter(settings))
+                raise ConfigError(
+                    f"unknown key '{key}'", path=f"{path}.{key}", why=f"{target.__name__} has no settings"
+                )
+            return None
+        for field_name, kind in composed_fields(model).items():
+            shared = SHARED.get(kind)
+            if shared is not None and field_name not in settings and getattr(self.run, shared) is not None:
+                if kind not in self.shared:
+                    self.shared[kind] = self.make(kind, getattr(self.run, shared), shared)
+                settings[field_name] = self.shared[kind]
+                self.consumed.add(shared)
+
+        def nested(kind: str, table: Table, where: str) -> Any:
+            return self.make(kind, table, where)
+
+        return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a plugin's constructor is given as `build`."""
+
+    workshop: Workshop
+    name: str
+    path: str
+
+    @property
+    def run(self) -> RunConfig:
+        return self.workshop.run
+
+    @property
+    def environment(self) -> Environment:
+        """The run's environment (not for the environment's own constructor)."""
+        assert self.workshop.environment is not None, "the environment is made first"
+        return self.workshop.environment
+
+    def make(self, kind: str, table: Any, path: str) -> Any:
+        return self.workshop.make(kind, table, path)
+
+
+def _required(protocol: type) -> list[str]:
+    names = [
+        name
+        for name, value in vars(protocol).items()
+        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
+    ]
+    return names + [name for name in protocol.__annotations__ if not name.startswith("_")]

@@ -1,0 +1,231 @@
+"""Training on easier tasks first: `env.curriculum`, for every environment.
+
+The environment of the table `env` is the target: evaluation, always, is on it. A level is the same
+environment with one field of its Config set to another value; training plays the tasks of the present level
+and goes on to the next when enough of its latest episodes succeeded.
+
+The rate that promotes is a threshold and no result: under `expand: best` the episodes are those of the best
+of K branches (invariant 11), and whatever is sampled, it is of training tasks of a level. Hence its name in
+the metrics, `curriculum/rate`.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from pydantic import Field
+
+from coterie.core.config import Strict, validate
+from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins import Table, composed_fields
+from coterie.core.protocols import Environment, TaskSource
+from coterie.core.training.metrics import episodes
+from coterie.core.training.tasks import TaskOrder
+from coterie.core.types import Metrics, Task, Tree
+
+log = logging.getLogger("coterie")
+
+KEY = "curriculum"
+"""In the table `env`, where the other keys are the plugin's."""
+PATH = f"env.{KEY}"
+
+
+class CurriculumConfig(Strict):
+    """The table `env.curriculum`."""
+
+    field: str = Field(description="Of the environment's own settings.")
+    values: list[Any] = Field(min_length=2, description="Of the field, level by level.")
+    promote_at: float = Field(
+        gt=0, le=1, description="Mean success of the latest training episodes that leads to the next level."
+    )
+    window: int = Field(200, ge=1, description="How many episodes of a level are the latest.")
+
+
+@dataclass(frozen=True, slots=True)
+class LevelTasks:
+    """The tasks of a level, with ids of their own: draws are keyed by a task's id."""
+
+    source: TaskSource
+    suffix: str
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, index: int) -> Task:
+        task = self.source[index]
+        return replace(task, id=f"{task.id}{self.suffix}")
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """One value of the field."""
+
+    value: Any
+    environment: Environment
+    suffix: str
+    """Of its tasks' ids: `@size=4`."""
+
+    def tasks(self, seed: int) -> LevelTasks:
+        """Its train tasks."""
+        return LevelTasks(self.environment.tasks("train", seed), self.suffix)
+
+
+@dataclass(slots=True)
+class Curriculum:
+    """The levels of a run, and where it stands."""
+
+    config: CurriculumConfig
+    levels: Sequence[Level]
+    at: int = 0
+    """Index of the present level."""
+    episodes: int = 0
+    """Played out on it."""
+    latest: deque[float] = field(default_factory=deque)
+    """Success of the latest of them, at most `window`."""
+    _orders: Sequence[TaskOrder] = ()
+
+    @property
+    def level(self) -> Level:
+        return self.levels[self.at]
+
+    def order(self, seed: int, stratify: bool) -> TaskOrder:
+        """The order of the present level's tasks.
+
+        Raises:
+            ConfigError: a level has no train tasks, now or later.
+        """
+        if not self._orders:
+            self._orders = [TaskOrder(level.tasks(seed), seed, stratify=stratify) for level in self.levels]
+        return self._orders[self.at]
+
+    def record(self, trees: Sequence[Tree]) -> Metrics:
+        """Count the episodes of a step, and go on to the next level where they say so.
+
+        Returns:
+            of the level that was played: `curriculum/level`, `curriculum/value` where it is a number,
+            `curriculum/rate` (NaN before its first episode) and `curriculum/episodes`.
+        """
+        found = [success for tree in trees if (success := tree_success(tree)) is not None]
+        self.episodes += len(found)
+        self.latest.extend(found)
+        while len(self.latest) > self.config.window:
+            self.latest.popleft()
+        rate = math.fsum(self.latest) / len(self.latest) if self.latest else math.nan
+        metrics: Metrics = {
+            "curriculum/level": float(self.at),
+            "curriculum/rate": rate,
+            "curriculum/episodes": float(self.episodes),
+        }
+        value = self.level.value
+        if isinstance(value, (int, float)) and not isinstance(value, bool):
+            metrics["curriculum/value"] = float(value)
+        full = len(self.latest) == self.config.window
+        if full and rate >= self.config.promote_at and self.at + 1 < len(self.levels):
+            self._promote(rate)
+        return metrics
+
+    def _promote(self, rate: float) -> None:
+        before = self.level.value
+        self.at, self.episodes = self.at + 1, 0
+        self.latest.clear()
+        log.info(
+            "curriculum: %s goes from %s to %s, at %.2f", self.config.field, before, self.level.value, rate
+        )
+
+    def state(self) -> dict[str, Any]:
+        """For a checkpoint's meta."""
+        return {"level": self.at, "episodes": self.episodes, "latest": list(self.latest)}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Stand where a checkpoint stood."""
+        self.at, self.episodes = int(state["level"]), int(state["episodes"])
+        self.latest = deque(state["latest"])
+
+
+def tree_success(tree: Tree) -> float | None:
+    """Mean success of a tree's episodes, by their shares; those that a fault took are left out.
+
+    None where none is left.
+    """
+    found = [
+        (episode.share, success)
+        for episode in episodes(tree)
+        if episode.leaf is not None
+        and episode.leaf.fault is None
+        and (success := episode.outcome("success")) is not None
+    ]
+    return math.fsum(s * v for s, v in found) / math.fsum(s for s, _ in found) if found else None
+
+
+def trained_on(
+    environment: Environment, curriculum: Curriculum | None, seed: int
+) -> list[tuple[Environment, TaskSource]]:
+    """What training plays: the environment's train tasks, or in their place those of each level."""
+    if curriculum is None:
+        return [(environment, environment.tasks("train", seed))]
+    return [(level.environment, level.tasks(seed)) for level in curriculum.levels]
+
+
+def taken(env: Table) -> tuple[Any, Table]:
+    """(the table of the curriculum or None, the rest of the table `env`)."""
+    return env.get(KEY), {key: value for key, value in env.items() if key != KEY}
+
+
+def make_curriculum(
+    table: Any, env: Table, target: Environment, make: Callable[[Table], Environment]
+) -> Curriculum | None:
+    """The curriculum of a run, or None where the table is.
+
+    Args:
+        env: the target's table, without the curriculum.
+        make: an environment from its table.
+
+    Raises:
+        ConfigError: a wrong setting, a field that the environment doesn't have, a value that it refuses, two
+            values that are alike, or a field that changes what the roles or the rewards are.
+    """
+    if table is None:
+        return None
+    config: CurriculumConfig = validate(CurriculumConfig, table, PATH)
+    model = getattr(type(target), "Config", None)
+    if model is None or config.field not in model.model_fields:
+        raise ConfigError(
+            f"the environment '{env['type']}' has no field '{config.field}'",
+            path=f"{PATH}.field",
+            mend=did_you_mean(config.field, model.model_fields if model is not None else ()),
+        )
+    # What the target is composed of (a sandbox, records) serves its levels too.
+    own = getattr(target, "config", None)
+    shared = {name: getattr(own, name, env[name]) for name in composed_fields(model) if name in env}
+    base = {**env, **shared}
+    levels: list[Level] = []
+    for index, value in enumerate(config.values):
+        path = f"{PATH}.values.{index}"
+        try:
+            made = make({**base, config.field: value})
+        except ConfigError as error:
+            raise ConfigError(error.what, path=path, why=error.why, mend=error.mend) from None
+        level = Level(value, made, f"@{config.field}={value}")
+        if level.suffix in [other.suffix for other in levels]:
+            raise ConfigError("the value stands twice", path=path, why=f"got {value!r} again")
+        _check_same(level, target, path)
+        levels.append(level)
+    return Curriculum(config, levels)
+
+
+def _check_same(level: Level, target: Environment, path: str) -> None:
+    """A level may be easier; who plays and what is paid are the run's."""
+    for what in ("roles", "components", "weights"):
+        mine, wanted = getattr(level.environment, what), getattr(target, what)
+        if mine != wanted:
+            raise ConfigError(
+                f"the environment has other {what} with this value",
+                path=path,
+                why=f"{mine} instead of {wanted}",
+                mend=f"choose a field that leaves the {what} as they are",
+            )

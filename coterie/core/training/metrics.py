@@ -1,0 +1,206 @@
+"""A step in numbers: what the trees, their scores and the credit come to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from coterie.core.protocols import Team
+from coterie.core.rollout.rewards import branch_rewards
+from coterie.core.types import Action, Credit, Joint, Metrics, Mix, Node, Scores, Tree
+
+UNSELECTED = frozenset({"sampled", "all", "only"})
+"""Rules under which what goes on is what the policy does; under any other, the better was picked."""
+
+UNIFORM = "uniform (all missing)"
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One path that was played out, or that a fault ended."""
+
+    leaf: Joint | None
+    """None where no joint of the last node could go on."""
+    turns: int
+    """Turns begun, the last one included."""
+    share: float
+    """Probability of this path within its tree, if one walked from the root at random: with `expand: all` the
+    leaves of a bushy side would outvote the others otherwise."""
+    selected: bool
+    """A choice by reward lies on the path: the best of several, not the policy."""
+
+    def outcome(self, name: str) -> float | None:
+        if self.leaf is None or self.leaf.outcome is None or name not in self.leaf.outcome:
+            return None
+        value = float(self.leaf.outcome[name])
+        return value if math.isfinite(value) else None
+
+
+def episodes(tree: Tree) -> Iterator[Episode]:
+    """Every root-to-leaf path of a tree; the shares sum to 1."""
+    stack: list[tuple[Node, float, bool]] = [(tree.root, 1.0, False)]
+    while stack:
+        node, share, selected = stack.pop()
+        selected = selected or node.rule not in UNSELECTED
+        if not node.expanded:
+            yield Episode(None, node.turn + 1, share, selected)
+        for index in reversed(node.expanded):
+            joint = node.joints[index]
+            part = share / len(node.expanded)
+            if joint.child is None:
+                yield Episode(joint, node.turn + 1, part, selected)
+            else:
+                stack.append((joint.child, part, selected))
+
+
+def step_metrics(
+    trees: Sequence[Tree], scores: Scores, credit: Credit | None, mix: Mix, team: Team | None = None
+) -> Metrics:
+    """The metrics of a step, or of an evaluation.
+
+    Means leave missing values out; a mean over nothing is NaN. Units: shares in [0, 1], lengths in tokens,
+    faults and selections in counts.
+
+    * `success`, or `success_committed` where any path was chosen by reward (best of K is not what the policy
+      does: invariant 11); `outcome[_committed]/<name>` for what else the environment tells of an episode;
+      `turns_to_success` over the solved; `episodes/missing`: the share that a fault left without outcome;
+    * `reward/<role>`: mean reward of the played branches; `score/<role>/<component>`;
+      `missing/share`, `missing/<component>`;
+    * `advantage/<role>/mean|std|abs` and what the estimator reports;
+    * `length/<role>`, `empty/<role>`, `finish_length/<role>` over the actions that came back;
+      `faults/policy`, `faults/system`, `tokens/generated`, `tokens/prompt` (as sent: a shared prompt counts
+      for every call), `selection/uniform`.
+
+    Args:
+        team: names the roles that get a row though they did not act in this step.
+    """
+    metrics: Metrics = {**_outcomes(trees)}
+    metrics.update(_rewards(trees, scores, mix, tuple(team.roles) if team is not None else ()))
+    metrics.update(_components(scores))
+    if credit is not None:
+        metrics.update(_advantages(credit))
+        metrics.update({name: float(value) for name, value in credit.metrics.items()})
+    metrics.update(_actions(trees))
+    metrics["selection/uniform"] = float(sum(node.rule == UNIFORM for tree in trees for node in tree.nodes()))
+    return metrics
+
+
+def _outcomes(trees: Sequence[Tree]) -> Metrics:
+    played = [list(episodes(tree)) for tree in trees]
+    chosen = any(episode.selected for tree in played for episode in tree)
+    suffix = "_committed" if chosen else ""
+    metrics = {f"success{suffix}": _tree_mean(played, "success")}
+    leaves = [e.leaf for tree in played for e in tree if e.leaf is not None]
+    for name in sorted({name for leaf in leaves for name in leaf.outcome or ()} - {"success"}):
+        metrics[f"outcome{suffix}/{name}"] = _tree_mean(played, name)
+    solved = [e for tree in played for e in tree if (e.outcome("success") or 0.0) >= 1.0]
+    weight = math.fsum(e.share for e in solved)
+    metrics["turns_to_success"] = (
+        math.fsum(e.share * e.turns for e in solved) / weight if solved else math.nan
+    )
+    lost = math.fsum(e.share for tree in played for e in tree if e.outcome("success") is None)
+    metrics["episodes/missing"] = lost / len(trees) if trees else math.nan
+    return metrics
+
+
+def _tree_mean(played: Sequence[Sequence[Episode]], name: str) -> float:
+    """Mean over trees of the mean over a tree's paths; a tree without any value is left out."""
+    means = []
+    for tree in played:
+        found = [(e.share, value) for e in tree if (value := e.outcome(name)) is not None]
+        if found:
+            means.append(math.fsum(s * v for s, v in found) / math.fsum(s for s, _ in found))
+    return _mean(means)
+
+
+def _rewards(trees: Sequence[Tree], scores: Scores, mix: Mix, roles: Sequence[str]) -> Metrics:
+    found: dict[str, list[float]] = {role: [] for role in roles}
+    for tree in trees:
+        for node in tree.nodes():
+            for role in node.decisions:
+                rewards = branch_rewards(node, role, scores, mix)
+                found.setdefault(role, []).extend(reward for reward in rewards if reward is not None)
+    return {f"reward/{role}": _mean(values) for role, values in found.items()}
+
+
+def _components(scores: Scores) -> Metrics:
+    present: dict[tuple[str, str], list[float]] = {}
+    missing: dict[str, list[bool]] = {}
+    for _, role, component, score in scores:
+        values = present.setdefault((role, component), [])
+        if score.value is not None:
+            values.append(score.value)
+        missing.setdefault(component, []).append(score.value is None)
+    metrics = {
+        f"score/{role}/{component}": _mean(present[role, component]) for role, component in sorted(present)
+    }
+    total = sum(map(len, missing.values()))
+    metrics["missing/share"] = sum(map(sum, missing.values())) / total if total else 0.0
+    metrics.update({f"missing/{name}": sum(missing[name]) / len(missing[name]) for name in sorted(missing)})
+    return metrics
+
+
+def _advantages(credit: Credit) -> Metrics:
+    found: dict[str, list[np.ndarray]] = {}
+    for key, advantage in credit.advantage.items():
+        found.setdefault(key.role, []).append(np.atleast_1d(np.asarray(advantage, dtype=np.float64)))
+    metrics: Metrics = {}
+    for role in sorted(found):
+        values = np.concatenate(found[role])
+        if values.size:
+            metrics[f"advantage/{role}/mean"] = float(values.mean())
+            metrics[f"advantage/{role}/std"] = float(values.std())
+            metrics[f"advantage/{role}/abs"] = float(np.abs(values).mean())
+    return metrics
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Of one role's actions."""
+
+    lengths: list[int] = field(default_factory=list)
+    empty: int = 0
+    cut: int = 0
+
+    def add(self, action: Action) -> None:
+        self.lengths.append(sum(len(call.token_ids) for call in action.calls))
+        self.empty += not action.text.strip()
+        self.cut += bool(action.calls) and action.calls[-1].finish == "length"
+
+
+def _actions(trees: Sequence[Tree]) -> Metrics:
+    tallies: dict[str, _Tally] = {}
+    faults = {"policy": 0, "system": 0}
+    generated = prompt = 0
+    for tree in trees:
+        for node in tree.nodes():
+            for role, decision in node.decisions.items():
+                for action in decision.branches:
+                    generated += sum(len(call.token_ids) for call in action.calls)
+                    prompt += sum(len(call.prompt_ids) for call in action.calls)
+                    if action.fault is not None:
+                        faults[action.fault.kind] += 1
+                    if action.trainable:  # what the system aborted has no length of its own
+                        tallies.setdefault(role, _Tally()).add(action)
+            for joint in node.joints:
+                picked = [node.decisions[role].branches[branch].fault for role, branch in joint.pick.items()]
+                if (
+                    joint.fault is not None and joint.fault not in picked
+                ):  # else it was counted with its action
+                    faults[joint.fault.kind] += 1
+    metrics: Metrics = {}
+    for role, tally in tallies.items():
+        count = len(tally.lengths)
+        metrics[f"length/{role}"] = sum(tally.lengths) / count
+        metrics[f"empty/{role}"] = tally.empty / count
+        metrics[f"finish_length/{role}"] = tally.cut / count
+    metrics.update({f"faults/{kind}": float(count) for kind, count in faults.items()})
+    metrics["tokens/generated"], metrics["tokens/prompt"] = float(generated), float(prompt)
+    return metrics
+
+
+def _mean(values: Sequence[float]) -> float:
+    return math.fsum(values) / len(values) if values else math.nan

@@ -1,0 +1,389 @@
+"""A composed run: everything that `loop.train` calls, in the order it is called."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+from coterie.api.external_policies import Guest, seat
+from coterie.api.warm_start import warm_start
+from coterie.core.concurrency.request_batching import Strands
+from coterie.core.config import Resolved, RunConfig
+from coterie.core.errors import TooManyMissing
+from coterie.core.plugins import plugins
+from coterie.core.protocols import EngineContext, Environment, Team, TrainerContext
+from coterie.core.rollout.context import Play
+from coterie.core.rollout.rewards import Source, missing_share, score_episodes
+from coterie.core.rollout.rows import rollout_rows
+from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
+from coterie.core.storage.jsonl import write_rollouts
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training import evaluation
+from coterie.core.training.curriculum import Curriculum
+from coterie.core.training.metrics import step_metrics
+from coterie.core.training.samples import merge_notes, samples_of
+from coterie.core.training.schedule import End, end_of, tokens_until
+from coterie.core.training.tasks import TaskOrder
+from coterie.core.types import Credit, Key, Mix, Notes, Sample, Scores, Task, Tree
+
+log = logging.getLogger("coterie")
+RARELY = (100_000, 50, 1000)
+"""Thresholds of the garbage collector while a run is open."""
+Progress = Callable[[int, int, Mapping[str, Any]], None]
+"""Told after each step: how many are done, of how many (`End.expected`), and the step's metrics."""
+
+
+@dataclass(slots=True)
+class Run:
+    """All components of one run, and where it stands."""
+
+    resolved: Resolved
+    environment: Environment
+    team: Team
+    sources: Sequence[Source]
+    mix: Mix
+    sampler: Any
+    estimator: Any
+    loss: Any
+    engine: Any
+    trainer: Any
+    executor: Any
+    chat: Any
+    trackers: Mapping[str, Any]
+    strands: Strands
+    vocabulary: tuple[str, ...]
+    resources: Sequence[Any] = ()
+    """Sandboxes and tools, inner ones before those that use them."""
+    curriculum: Curriculum | None = None
+    """What training plays instead of the environment's own tasks."""
+    guests: Sequence[Guest] = ()
+    """Policies from elsewhere that an evaluation brings along; the trainer knows nothing of them."""
+
+    folder: RunFolder | None = None
+    store: CheckpointStore | None = None
+    progress: Progress | None = None
+    interrupt: Event | None = None
+
+    done: int = 0
+    """Training steps completed."""
+    tokens: int = 0
+    """Generated in them, by all roles on all branches."""
+    credit_state: Any = None
+    best: float = -math.inf
+    """Best `val` success; never looks at test."""
+    best_step: int | None = None
+    """When that was."""
+    metrics: dict[str, Any] = field(default_factory=dict)
+    versions: dict[str, int] = field(default_factory=dict)
+    seconds: float = 0.0
+    """Of training, over all processes that worked on the run."""
+    _order: TaskOrder | None = None
+    _play: Play | None = None
+    _clock: dict[str, float] = field(default_factory=dict)
+    _started: float = 0.0
+    _collector: tuple[int, int, int] = field(default_factory=gc.get_threshold)
+
+    @property
+    def config(self) -> RunConfig:
+        return self.resolved.config
+
+    @property
+    def order(self) -> TaskOrder:
+        """Of the train tasks: the environment's, or those of the curriculum's present level."""
+        if self.curriculum is not None:
+            return self.curriculum.order(self.config.seed, self.config.schedule.stratify)
+        if self._order is None:
+            self._order = TaskOrder(
+                self.environment.tasks("train", self.config.seed),
+                self.config.seed,
+                stratify=self.config.schedule.stratify,
+            )
+        return self._order
+
+    @property
+    def end(self) -> End:
+        """When the run ends."""
+        return end_of(self.config.schedule, lambda: len(self.order))
+
+    @property
+    def finished(self) -> bool:
+        return self.end.reached(self.done, self.tokens)
+
+    # ---------------------------------------------------------------------------------------- life
+
+    async def open(self, restore: Path | None = None) -> None:
+        """Make weights and connections; from a checkpoint's folder, or fresh with the warm start."""
+        config = self.config
+        # A step's trees all live until its end, and Python's collector would walk them again and again:
+        # half of the framework's time (benchmarks/orchestration.py).
+        self._collector = gc.get_threshold()
+        gc.set_threshold(*RARELY)
+        for resource in self.resources:
+            if hasattr(resource, "open"):
+                await resource.open()
+        await self.engine.open(
+            EngineContext(
+                policies={**config.policies, **{guest.name: guest.config for guest in self.guests}},
+                chat=self.chat,
+                strands=self.strands,
+                deterministic=config.deterministic,
+                vocabulary=self.vocabulary,
+            )
+        )
+        await self.open_trainer(restore)
+        if restore is None:
+            await warm_start(self)
+        await self.sync()
+        await seat(self)
+
+    async def open_trainer(self, restore: Path | None = None) -> None:
+        """Make the trainer's weights alone, or read them from a checkpoint's folder."""
+        config = self.config
+        needs = tuple(sorted({*self.estimator.needs, *self.loss.needs}))
+        await self.trainer.open(
+            TrainerContext(
+                policies=config.policies,
+                loss=self.loss,
+                chat=self.chat,
+                seed=config.seed,
+                deterministic=config.deterministic,
+                vocabulary=self.vocabulary,
+                needs=needs,
+            )
+        )
+        if restore is not None:
+            self.trainer.load(restore)
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Stand where a checkpoint stood; the weights follow in `open`."""
+        self.done = checkpoint.step
+        self.credit_state = checkpoint.meta["credit_state"]
+        self.best = -math.inf if checkpoint.meta["best"] is None else checkpoint.meta["best"]
+        self.best_step = checkpoint.meta["best_step"]
+        self.tokens = tokens_until(checkpoint, self.folder)
+        if self.curriculum is not None:
+            self.curriculum.restore(checkpoint.meta["curriculum"])
+        self.seconds = float(checkpoint.meta["seconds"])
+        if self.store is not None and self.best_step in self.store.steps():
+            # A kill between a checkpoint and its mark must not lose the mark.
+            self.store.mark("best", self.best_step)
+
+    async def close(self) -> None:
+        gc.set_threshold(*self._collector)
+        await self.engine.close()
+        await self.trainer.close()
+        for resource in reversed(self.resources):
+            if hasattr(resource, "close"):
+                await resource.close()
+        for tracker in self.trackers.values():
+            tracker.close()
+
+    async def sync(self) -> None:
+        """Give the engine the weights that changed."""
+        for policy in self.config.policies:
+            weights = self.trainer.weights(policy)
+            if self.versions.get(policy) != weights.version:
+                await self.engine.load_weights(weights)
+                self.versions[policy] = weights.version
+
+    # ------------------------------------------------------------------------------- the loop's parts
+
+    async def rollouts(self) -> AsyncIterator[tuple[int, list[Tree]]]:
+        """(step, trees) of every step that is left; `step` counts from 1."""
+        schedule = self.config.schedule
+        begin = time.perf_counter() - self.seconds
+        while not self.finished and not self._stopped(begin):
+            self._started = time.perf_counter()
+            tasks = self.order.step(self.done, schedule.tasks_per_step)
+            trees = await self.play(tasks)
+            self._lap("rollouts")
+            yield self.done + 1, trees
+            self.seconds = time.perf_counter() - begin
+
+    def _stopped(self, begin: float) -> bool:
+        limit = self.config.schedule.stop_after
+        if self.interrupt is not None and self.interrupt.is_set():
+            return True
+        return limit is not None and time.perf_counter() - begin >= limit
+
+    def new_play(self, *, evaluation: bool = False, policies: Mapping[str, str | None] | None = None) -> Play:
+        level = None if evaluation or self.curriculum is None else self.curriculum.level
+        return Play(
+            environment=self.environment if level is None else level.environment,
+            team=self.team,
+            engine=self.engine,
+            sources=self.sources,
+            mix=self.mix,
+            strands=self.strands,
+            run_seed=self.config.seed,
+            evaluation=evaluation,
+            policies=dict(policies or {}),
+            stop_above=None if evaluation else getattr(self.estimator, "stop_above", None),
+        )
+
+    async def play(self, tasks: Sequence[tuple[Task, int]]) -> list[Tree]:
+        """All chains of the tasks, played together."""
+        self._play = play = self.new_play()
+        items = [(task, epoch, chain) for task, epoch in tasks for chain in range(self.sampler.plan.chains)]
+        return await self.play_with(self.sampler, play, items)
+
+    async def play_with(self, sampler: Any, play: Play, items: Sequence[tuple[Task, int, int]]) -> list[Tree]:
+        """Play (task, epoch, chain) items as strands through the executor."""
+
+        async def one(item: tuple[Task, int, int]) -> Tree:
+            self.strands.start()
+            try:
+                tree: Tree = await sampler.play(*item, play)
+            finally:
+                self.strands.stop()
+            plugins().notify("episode_ended", tree=tree, scores=play.scores, evaluation=play.evaluation)
+            return tree
+
+        trees: list[Tree] = await self.executor.map(one, items)
+        return trees
+
+    async def score(self, trees: Sequence[Tree], play: Play | None = None) -> Scores:
+        """Complete what play left open. Missing stays missing, and too much of it stops the run.
+
+        Raises:
+            TooManyMissing: the share of missing scores passed `schedule.max_missing`.
+        """
+        play = play or self._play
+        assert play is not None, "score comes after play"
+        if play.background:
+            await asyncio.gather(*play.background)
+        await score_episodes(self.sources, play.scores, trees, list(self.team.roles))
+        missing, count, reasons = missing_share(play.scores)
+        bound = self.config.schedule.max_missing
+        if count and missing / count > bound:
+            told = sorted(reasons.items(), key=lambda item: -item[1])[:3]
+            raise TooManyMissing(
+                f"{missing} of {count} scores of this step are missing: above schedule.max_missing={bound}"
+                + "".join(f"\n  {number} x {reason}" for reason, number in told)
+            )
+        return play.scores
+
+    async def annotate(self, trees: Sequence[Tree]) -> Notes:
+        """Only what the estimator or the loss needs: reference log-probs, values."""
+        notes: Notes = {}
+        for what in sorted({*self.estimator.needs, *self.loss.needs}):
+            every = {
+                key: 0.0
+                for tree in trees
+                for node in tree.nodes()
+                for role, decision in node.decisions.items()
+                for key in (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))
+            }
+            samples = samples_of(trees, Credit(advantage=dict[Key, Any](every)))
+            values: dict[Key, Any] = {}
+            for rows in samples.values():
+                values.update(await self.trainer.annotate(rows, what))
+            notes.update(merge_notes(samples, what, values))
+        return notes
+
+    def samples(self, trees: Sequence[Tree], credit: Credit, notes: Notes) -> dict[str, list[Sample]]:
+        """By policy: what its roles did, with what it was worth."""
+        return samples_of(trees, credit, notes)
+
+    async def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
+        """Every policy on the samples of the roles it plays; then the weights go to the engine."""
+        self._lap("credit")
+        spent = self.end.spent(self.tokens)  # before this step: the first one's rate has not decayed
+        if spent is not None and hasattr(self.trainer, "set_progress"):
+            self.trainer.set_progress(spent)
+        updated = await self.trainer.update(samples, self.done)
+        await self.sync()
+        self._lap("update")
+        return {
+            f"policy/{policy}/{name}": value
+            for policy, metrics in updated.items()
+            for name, value in metrics.items()
+        }
+
+    def track(
+        self, step: int, trees: Sequence[Tree], scores: Scores, credit: Credit, updated: Mapping[str, Any]
+    ) -> None:
+        """Write down the step: a row of metrics, and its rollouts."""
+        row = {**step_metrics(trees, scores, credit, self.mix), **updated}
+        generated = int(row["tokens/generated"])
+        self.end.check(generated)
+        self.tokens += generated
+        row["tokens/total"] = self.tokens
+        if self.curriculum is not None:
+            row |= self.curriculum.record(trees)
+        schedule = self.config.schedule
+        if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
+            write_rollouts(self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.mix))
+        self._lap("record")
+        spent = time.perf_counter() - self._started
+        row |= {f"time/{name}": value for name, value in self._clock.items()}
+        row |= {
+            "time/step": spent,
+            "time/tokens_per_second": row.get("tokens/generated", 0.0) / max(spent, 1e-9),
+        }
+        self._clock = {}
+        self.metrics = row
+
+    async def maybe_evaluate(self, step: int) -> None:
+        """Evaluate on `val`, and remember the best; then hand the step's row to the trackers."""
+        schedule = self.config.schedule
+        better = False
+        # Not also at the last step: a run that is made longer afterwards must have the same rows.
+        if schedule.evaluate_every and step % schedule.evaluate_every == 0:
+            begin = time.perf_counter()
+            found = await evaluation.evaluate(self, "val", schedule.evaluate_tasks)
+            self.metrics |= {f"eval/{name}": value for name, value in found.flat().items()}
+            self.metrics["time/evaluate"] = time.perf_counter() - begin
+            better = found.success.mean > self.best
+            if better:
+                self.best, self.best_step = found.success.mean, step
+            if self.folder is not None:
+                found.write(self.folder.eval / f"step-{step:06d}.json")
+        self.done = step
+        for tracker in self.trackers.values():
+            tracker.track(step, self.metrics)
+        plugins().notify("step_ended", step=step, metrics=self.metrics)
+        if self.progress is not None:
+            self.progress(step, self.end.expected(step, self.tokens), self.metrics)
+        if better:
+            self.checkpoint(step)
+            if self.store is not None:
+                self.store.mark("best", step)
+
+    def maybe_checkpoint(self, step: int) -> None:
+        every = self.config.schedule.checkpoint_every
+        interrupted = self.interrupt is not None and self.interrupt.is_set()
+        if self.finished or interrupted or (every and step % every == 0):
+            self.checkpoint(step)
+
+    def checkpoint(self, step: int) -> None:
+        """Save all that an exact resume needs; a checkpoint that is there already is not written again."""
+        if self.store is None or step in self.store.steps():
+            return
+        self.store.save(
+            step,
+            self.trainer.save,
+            {
+                "credit_state": self.credit_state,
+                "best": None if math.isinf(self.best) else self.best,
+                "best_step": self.best_step,
+                "total_steps": self.end.steps,
+                "tokens": self.tokens,
+                "curriculum": self.curriculum.state() if self.curriculum is not None else None,
+                "config_digest": self.resolved.digest(),
+                "weights": self.trainer.digest(),
+                "seconds": self.seconds,
+            },
+        )
+
+    def _lap(self, name: str) -> None:
+        now = time.perf_counter()
+        self._clock[name] = now - self._started - sum(self._clock.values())

@@ -1,0 +1,341 @@
+"""What the commands of `coterie data` read and write: recipes, data folders, record files, hub data sets."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import click
+
+from coterie.cli.output import table
+from coterie.core.config import load, validate
+from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
+from coterie.core.plugins import plugins
+from coterie.core.protocols import TaskSource
+from coterie.core.training.assemble import compose
+from coterie.core.training.curriculum import KEY as CURRICULUM, taken
+from coterie.core.training.run import Run
+from coterie.core.types import Briefing, Key, Message, Task
+from coterie.core.types.splits import SPLITS, Record, Row, Split
+from coterie.data import task_files as datasets
+from coterie.data.task_files import MANIFEST
+
+ENDINGS = {".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
+"""Ending of a file -> the data source that reads it."""
+NAMES: dict[Split, tuple[str, ...]] = {
+    "train": ("train",),
+    "val": ("val", "validation", "valid", "dev"),
+    "test": ("test",),
+}
+"""What splits are called elsewhere."""
+
+
+# ------------------------------------------------------------------------------------------ what a word names
+
+
+def is_file(word: str) -> bool:
+    """Whether it means a record file, by its ending."""
+    return ending_of(Path(word)) is not None
+
+
+def is_folder(word: str) -> bool:
+    """Whether it is a folder with a data set (and no run's)."""
+    path = Path(word)
+    return path.is_dir() and ((path / MANIFEST).is_file() or bool(split_files(path)))
+
+
+def ending_of(path: Path) -> str | None:
+    """Of the endings that record files have, this one's."""
+    return next((ending for ending in ENDINGS if path.name.endswith(ending)), None)
+
+
+def split_files(folder: Path) -> dict[Split, Path]:
+    """Files of a folder that are called as splits are.
+
+    Raises:
+        UserError: a split has two.
+    """
+    found: dict[Split, Path] = {}
+    for split, names in NAMES.items():
+        files = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
+        there = [path for path in files if path.is_file()]
+        if len(there) > 1:
+            raise UserError(
+                f"{folder} has two files of the split '{split}'",
+                why=" and ".join(path.name for path in there),
+                mend="remove one, or name the files",
+            )
+        if there:
+            found[split] = there[0]
+    return found
+
+
+def run_of(source: str, overrides: Sequence[str] = (), scale: str | None = None) -> Run:
+    """The run of a recipe, a YAML file or a run's folder; nothing is loaded.
+
+    Raises:
+        UserError: it is none of these, or wrong.
+    """
+    if Path(source).is_dir() and not (Path(source) / "config.yaml").is_file():
+        raise UserError(f"{source} holds neither a data set nor a run", why=f"no {MANIFEST}, no train.jsonl")
+    word: str | Path = Path(source) if Path(source).is_dir() else source
+    return compose(load(word, overrides=overrides, scale=scale))
+
+
+def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:
+    """The run for which `coterie data make` wrote a folder, playing its files; None for other data.
+
+    Raises:
+        UserError: the manifest is damaged, or its environment can't be made here.
+    """
+    table = manifest.get("config")
+    if table is None:
+        return None
+    files = {split: folder / about["file"] for split, about in manifest["splits"].items()}
+    # The environment took a `data` of the top level too; another table for nobody would be refused.
+    env = {**taken(table["env"])[1], "data": data_table(files)}
+    return compose(load({**table, "env": env, "data": None}))
+
+
+def to_paste(run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+    """What a recipe needs in order to play these files; the levels of a curriculum are tasks of their own."""
+    levels = {CURRICULUM: None} if run.curriculum is not None else {}
+    return {"env": {"data": data_table(files), **levels}}
+
+
+def data_table(files: Mapping[str, Path]) -> dict[str, str]:
+    """A table `data` that reads these files."""
+    kind = {ENDINGS[ending_of(path) or ""] for path in files.values()}
+    return {"type": kind.pop(), **{split: str(path) for split, path in files.items()}}
+
+
+# ---------------------------------------------------------------------------------------------------- records
+
+
+def read_rows(path: Path) -> list[Row]:
+    """The records of a file.
+
+    Raises:
+        UserError: there is no such file, or it can't be read; a wrong line is named.
+    """
+    ending = ending_of(path)
+    if ending is None:
+        raise UserError(f"{path} is no record file", mend=f"name a file that ends in {', '.join(ENDINGS)}")
+    if not path.is_file():
+        raise UserError(f"no such file: {path}", why=f"looked for in {Path.cwd()}")
+    try:
+        return _rows(ENDINGS[ending], {"train": str(path)}, "train")
+    except (OSError, EOFError, zlib.error) as error:
+        raise UserError(f"{path} can't be read", why=f"{type(error).__name__}: {error}") from error
+
+
+def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[Row]:
+    target: Any = plugins().registry.load("data", kind)
+    source = target(validate(target.Config, dict(settings), "SOURCE"), SimpleNamespace(path="SOURCE"))
+    records = source.records(split)
+    return [Row(records[index], *records.where(index)) for index in range(len(records))]
+
+
+def read_source(
+    source: str, *, keep: bool, subset: str | None = None, revision: str | None = None
+) -> tuple[list[Row], dict[str, list[Row]], list[str]]:
+    """Records that are to be split, by split those that are kept (`keep`), and what there is to say.
+
+    Args:
+        source: a record file, a folder with a file a split, a data set's id on the Hub, or its folder.
+
+    Raises:
+        UserError: it can't be read, or has no splits to keep.
+        MissingExtra: datasets is not installed.
+    """
+    path = Path(source)
+    if is_file(source) or path.is_file():
+        _refuse_hub_options(source, subset, revision)
+        if keep:
+            raise UserError(f"{source} is one file: it has no splits to keep", path="--keep-splits")
+        return read_rows(path), {}, []
+    if path.is_dir() and split_files(path):
+        _refuse_hub_options(source, subset, revision)
+        files = split_files(path)
+        body, own = _chosen(source, list(files), keep)
+        notes = _left_out(source, [split for split in files if split != body and split not in own])
+        return read_rows(files[body]), {split: read_rows(files[split]) for split in own}, notes
+    theirs = _hub_splits(source, subset, revision)
+    names = {split: name for split, known in NAMES.items() for name in theirs if name in known}
+    if not names and len(theirs) == 1:
+        names = {"train": theirs[0]}
+    body, own = _chosen(source, list(names), keep)
+
+    def rows(split: Split) -> list[Row]:
+        table = {"name": source, "splits": {split: names[split]}}
+        return _rows("hub", {**table, "subset": subset, "revision": revision}, split)
+
+    used = {names[split] for split in (body, *own)}
+    notes = _left_out(source, [name for name in theirs if name not in used])
+    return rows(body), {split: rows(split) for split in own}, notes
+
+
+def _chosen(source: str, there: Sequence[Split], keep: bool) -> tuple[Split, list[Split]]:
+    """Which split is to be split further, and which are kept."""
+    if keep and not {"train", "test"} <= {*there}:
+        raise UserError(
+            f"{source} has no splits to keep",
+            path="--keep-splits",
+            why=f"a train and a test split are needed; it has: {', '.join(there) or 'none that is known'}",
+            mend="leave --keep-splits out: the test split is then drawn by content",
+        )
+    if "train" in there:
+        return "train", [split for split in there if keep and split != "train"]
+    if len(there) == 1:
+        return there[0], []
+    raise UserError(
+        f"{source} has no train split", why=f"it has: {', '.join(there) or 'none whose name is known'}"
+    )
+
+
+def _left_out(source: str, names: Sequence[str]) -> list[str]:
+    if not names:
+        return []
+    return [f"not read of {source}: {', '.join(names)} (--keep-splits keeps its test and validation split)"]
+
+
+def _refuse_hub_options(source: str, subset: str | None, revision: str | None) -> None:
+    for name, value in (("subset", subset), ("revision", revision)):
+        if value is not None:
+            raise UserError(f"{source} is no data set of the Hub and has no {name}", path=f"--{name}")
+
+
+def _hub_splits(name: str, subset: str | None, revision: str | None) -> list[str]:
+    try:
+        import datasets as hub
+    except ImportError:
+        raise MissingExtra("datasets", "data", needed_by=f"the source '{name}'") from None
+    try:
+        return list(hub.get_dataset_split_names(name, subset, revision=revision))
+    except (OSError, ValueError, RuntimeError) as error:
+        raise UserError(
+            f"'{name}' is no file here, and no data set that can be loaded",
+            path="SOURCE",
+            why=f"{type(error).__name__}: {error}",
+        ) from error
+
+
+def write_records(path: Path, records: Iterable[Record]) -> int:
+    """As the file's ending says; returns how many there were.
+
+    Raises:
+        MissingExtra: pyarrow is not installed.
+        UserError: the folder can't be written, or the records don't fit one table.
+    """
+    try:
+        if path.suffix == ".jsonl":
+            return datasets.write_jsonl(path, records)
+        return _write_parquet(path, records)
+    except OSError as error:
+        raise UserError(f"{path} can't be written", why=str(error)) from error
+
+
+def _write_parquet(path: Path, records: Iterable[Record]) -> int:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise MissingExtra("pyarrow", "data", needed_by="--format parquet") from None
+    rows = [dict(record) for record in records]
+    try:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    except pyarrow.ArrowException as error:
+        raise UserError(
+            f"the records don't fit a Parquet table: {path}", why=str(error), mend="use --format jsonl"
+        ) from error
+    return len(rows)
+
+
+# ------------------------------------------------------------------------------------------------------ tasks
+
+
+def task_sources(run: Run, wanted: Sequence[Split] = ()) -> tuple[dict[Split, TaskSource], list[str]]:
+    """Tasks by split, and which splits there aren't, with the reason.
+
+    Raises:
+        ConfigError: a split that is `wanted` by name isn't there, or none is.
+    """
+    found: dict[Split, TaskSource] = {}
+    notes: list[str] = []
+    for split in wanted or SPLITS:
+        try:
+            found[split] = run.environment.tasks(split, run.config.seed)
+        except ConfigError as error:
+            if wanted or (split == SPLITS[-1] and not found):
+                raise
+            notes.append(f"no split '{split}': {error.what}")
+    return found, notes
+
+
+def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
+    """The first tasks as records; `id` comes first."""
+    environment: Any = run.environment
+    for index in range(count):
+        task = tasks[index]
+        yield {"id": task.id, **environment.record(task)}
+
+
+def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
+    """What a role is told at the start of a task, when nobody has spoken.
+
+    Raises:
+        UserError: there is no such role in the team.
+    """
+    if role not in run.team.roles:
+        raise UserError(
+            f"'{role}' is no role of the team", path="--role", mend=did_you_mean(role, run.team.roles)
+        )
+    state = run.environment.reset(task, run.new_play().seed(Key(task.id), "reset"))
+    seen = run.environment.observe(state, role)
+    return tuple(run.team.roles[role].render(Briefing(role=role, turn=0, observation=seen)))
+
+
+def told(run: Run, task: Task, role: str | None) -> dict[str, Any]:
+    """A task as plain data, and what a role is told of it."""
+    environment: Any = run.environment
+    found: dict[str, Any] = {"id": task.id}
+    if hasattr(environment, "record"):
+        found["record"] = environment.record(task)
+    elif isinstance(task.payload, Mapping):
+        found["record"] = dict(task.payload)
+    if hasattr(environment, "picture"):
+        found["picture"] = environment.picture(task)
+    if len(found) == 1:
+        found["record"] = repr(task.payload)
+    if role is not None:
+        found["role"], found["messages"] = role, list(first_prompt(run, role, task))
+    return found
+
+
+def words(told: Mapping[str, Any]) -> str:
+    """A task for people."""
+    lines = [click.style(told["id"], bold=True)]
+    if told.get("picture"):
+        lines.append(told["picture"])
+    elif told.get("record") is not None:
+        lines.append(json.dumps(told["record"], indent=2, ensure_ascii=False, default=str))
+    for message in told.get("messages", ()):
+        lines.append(
+            f"\n{click.style(told['role'] + ', ' + message['role'], bold=True)}\n{message['content']}"
+        )
+    return "\n".join(lines)
+
+
+def show_files(folder: Path, manifest: Mapping[str, Any], notes: Sequence[str]) -> None:
+    """A table of what was written."""
+    rows = [
+        [split, f"{about['records']:,}", str(folder / about["file"]), about["sha256"][:16]]
+        for split, about in manifest["splits"].items()
+    ]
+    click.echo(table(["split", "records", "file", "sha256"], rows))
+    for note in notes:
+        click.echo(f"note: {note}")

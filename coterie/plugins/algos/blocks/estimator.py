@@ -1,0 +1,216 @@
+"""The estimator that is put together from pieces, and what its pieces must say to each other.
+
+Every group-relative algorithm is one of these with its pieces named; `algorithm: {type: compose}` names them
+in the configuration.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import Batch, Plan, Team
+from coterie.core.types import TEAM, Credit
+from coterie.plugins.algos.blocks.groups import (
+    BASELINES,
+    GROUPINGS,
+    Normalised,
+    Normaliser,
+    credit_groups,
+    grouped,
+)
+from coterie.plugins.algos.blocks.returns import RETURNS, Fill, Horizon, token_counts
+
+log = logging.getLogger("coterie")
+
+GroupName = Literal["decision", "turn", "task", "role", "batch"]
+ReturnName = Literal["immediate", "episode", "tree", "to_go"]
+BaselineName = Literal["mean", "loo", "none", "max"]
+
+
+class GroupConfig(Normalised):
+    """What every group-relative estimator can be told."""
+
+    alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
+    zero_variance: Literal["keep", "drop"] = Field(
+        "keep",
+        description="Groups whose rewards are all equal: `keep` them at advantage 0 (they count in the "
+        "loss's denominators), or `drop` them from the update. Counted either way.",
+    )
+
+
+class SumConfig(GroupConfig):
+    """What estimators can be told whose return adds up several turns."""
+
+    gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn.")
+    fill: Fill = Field(
+        "difference",
+        description="Components that are levels pay their `difference` to the turn before, or (`repeat`) "
+        "their value every turn, an ended episode's last one too.",
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """What an estimator is put together from."""
+
+    group: GroupName = "decision"
+    returns: ReturnName = "immediate"
+    baseline: BaselineName = "mean"
+    normalise: Normaliser = field(default_factory=Normaliser)
+    fill: Fill = "difference"
+    gamma: float = 1.0
+
+    @property
+    def compares(self) -> bool:
+        """Whether a group of one member says nothing."""
+        return self.baseline != "none" or (self.normalise.type != "none" and self.normalise.scope == "group")
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A pair without a meaning."""
+
+    when: str
+    needs: str
+    why: str
+    path: str
+    mend: str
+    broken: Callable[[Pieces, Plan, Team], bool]
+
+
+def _one_member(pieces: Pieces, plan: Plan) -> bool:
+    """Whether a task has one row a role and turn: one chain, and no siblings that count."""
+    siblings = plan.branches > 1 and (plan.expand == "all" or pieces.returns == "immediate")
+    return plan.chains < 2 and not siblings
+
+
+RULES: tuple[Rule, ...] = (
+    Rule("group `decision` with a baseline", "`sampler.branches` of 2 or more",
+         "groups would have one member: the branches of a decision are compared with each other, and a "
+         "single one equals its own mean", "sampler.branches", "set sampler.branches to 2 or more",
+         lambda p, plan, team: p.group == "decision" and p.compares and plan.branches < 2),
+    Rule("group `task` or `turn` with a baseline", "`sampler.chains` of 2 or more (or `expand: all`)",
+         "groups would have one member: the chains of a task are compared with each other, and a single one "
+         "equals its own mean", "sampler.chains", "set sampler.chains to 2 or more",
+         lambda p, plan, team: p.group in ("task", "turn") and p.compares and _one_member(p, plan)),
+    Rule("return `episode`", "whole chains: `sampler.branches: 1` (or `expand: all`)",
+         "branches that are not played out have no episode's return", "sampler.branches",
+         "set sampler.branches=1 and sampler.chains to the group's size",
+         lambda p, plan, team: p.returns == "episode" and plan.branches > 1 and plan.expand != "all"),
+    Rule("return `to_go`", "`sampler.branches: 1`",
+         "what comes after a branch that was not played out is not known", "sampler.branches",
+         "set sampler.branches=1 and sampler.chains to the group's size, or use the return `tree`",
+         lambda p, plan, team: p.returns == "to_go" and plan.branches > 1),
+    Rule("return `tree`", "`sampler.expand: all`",
+         "a branch that is not expanded has no children whose returns could be added", "sampler.expand",
+         "set sampler.expand=all, or use the return `immediate`",
+         lambda p, plan, team: p.returns == "tree" and plan.expand != "all"),
+    Rule("return `episode`", "group `task`, `role` or `batch`",
+         "one value for a whole chain belongs to no single decision or turn", "algorithm.group",
+         "set algorithm.group=task",
+         lambda p, plan, team: p.returns == "episode" and p.group in ("decision", "turn")),
+    Rule("normaliser `scale` without a baseline", "`whiten`",
+         "values that aren't centred have no scale of their own: nearly equal rewards would be blown up",
+         "algorithm.normalise.type", "set algorithm.normalise.type to whiten or none",
+         lambda p, plan, team: p.baseline == "none" and p.normalise.type == "scale"),
+    Rule("`fill: repeat`", "one stage a turn",
+         "a level would be paid once a stage, and an ended episode is filled up by turns", "algorithm.fill",
+         "set algorithm.fill=difference, or let all roles of a turn act at once",
+         lambda p, plan, team: p.fill == "repeat" and p.returns != "immediate" and len(team.order) > 1),
+    Rule("`gamma` below 1", "a return over several turns",
+         "an immediate return has no later turn to discount", "algorithm.gamma",
+         "leave it out, or choose the return tree, to_go or episode",
+         lambda p, plan, team: p.returns == "immediate" and p.gamma != 1.0),
+    Rule("`fill`", "a return over several turns",
+         "an immediate return has no later turn to fill", "algorithm.fill",
+         "leave it out, or choose the return tree, to_go or episode",
+         lambda p, plan, team: p.returns == "immediate" and p.fill != "difference"),
+)  # fmt: skip
+"""What `check` refuses; the table of docs/algorithms.md is made of it."""
+
+
+def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
+    """Refuse pieces that mean nothing together, or with this way of sampling.
+
+    Raises:
+        ConfigError: with the first broken rule.
+    """
+    for rule in RULES:
+        if rule.broken(pieces, plan, team):
+            size = {"sampler.branches": plan.branches, "sampler.chains": plan.chains}.get(rule.path)
+            told = f", and {rule.path} is {size}" if size is not None else ""
+            raise ConfigError(
+                f"{rule.when.replace('`', '')} needs {rule.needs.replace('`', '')}{told}",
+                path=rule.path,
+                why=rule.why,
+                mend=rule.mend,
+            )
+    if pieces.baseline != "mean" and (
+        pieces.normalise.type == "whiten" and pieces.normalise.scope in ("group", pieces.group)
+    ):
+        log.warning(
+            "algorithm: the baseline '%s' makes no difference, since `normalise.type: whiten` re-centres "
+            "every group: with it all baselines give the same advantages (set it to scale or none)",
+            pieces.baseline,
+        )
+
+
+class GroupEstimator(Plugin):
+    """An estimator that compares the rows of groups; a subclass names its pieces."""
+
+    Config: type[PluginConfig] = GroupConfig
+    group: GroupName = "decision"
+    returns: ReturnName = "immediate"
+    baseline: BaselineName = "mean"
+    needs: tuple[str, ...] = ()
+    _max_turns: int = 1
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The Mix weights that the algorithm sets: `team` is alpha."""
+        return {TEAM: self.config.alpha}
+
+    @property
+    def pieces(self) -> Pieces:
+        return Pieces(
+            group=self.group,
+            returns=self.returns,
+            baseline=self.baseline,
+            normalise=self.config.normalise,
+            fill=getattr(self.config, "fill", "difference"),
+            gamma=getattr(self.config, "gamma", 1.0),
+        )
+
+    @property
+    def sums_over_turns(self) -> bool:
+        """Whether its return adds up what was earned in several turns."""
+        return self.pieces.returns != "immediate"
+
+    def check(self, plan: Plan, team: Team) -> None:
+        """Refuse what means nothing (see RULES)."""
+        check_pieces(self.pieces, plan, team)
+        self._max_turns = team.max_turns
+
+    @property
+    def horizon(self) -> Horizon:
+        pieces = self.pieces
+        return Horizon(gamma=pieces.gamma, fill=pieces.fill, max_turns=self._max_turns)
+
+    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
+        pieces = self.pieces
+        rows = RETURNS[pieces.returns](batch, self.horizon)
+        wide = pieces.normalise.scope != "group"
+        return credit_groups(
+            grouped(rows, GROUPINGS[pieces.group]),
+            BASELINES[pieces.baseline],
+            pieces.normalise,
+            drop_zero_variance=self.config.zero_variance == "drop",
+            tokens=token_counts(batch.trees) if wide else None,
+        ), state

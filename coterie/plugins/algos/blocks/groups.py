@@ -1,0 +1,295 @@
+"""Credit: groupings, baselines and normalisers, from which (with a return) estimators are put together.
+
+An estimator answers four questions. What is each action worth (*return*, `returns.py`)? Which of them share a
+baseline (*grouping*)? What are they compared with (*baseline*)? On what scale (*normaliser*)? The answers are
+functions here, and `estimator.py` puts them together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import Field, field_validator, model_validator
+
+from coterie.core.plugins import PluginConfig
+from coterie.core.protocols import Batch
+from coterie.core.types import Credit, Key, Tree
+from coterie.plugins.algos.blocks.returns import Row, episode, immediate
+
+Floats = np.ndarray[Any, np.dtype[np.float64]]
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Rows that share a baseline."""
+
+    role: str
+    """Of its rows; `all` where they are of several."""
+    rows: tuple[Row, ...]
+
+
+# ------------------------------------------------------------------------------------------- groupings
+
+
+def _task(row: Row) -> Hashable:
+    first = row.branches[0]
+    return first.task, first.epoch, row.role
+
+
+GROUPINGS: dict[str, Callable[[Row], Hashable]] = {
+    "decision": lambda row: row.branches[0].decision,
+    "turn": lambda row: (_task(row), row.turn),
+    "task": _task,
+    "role": lambda row: row.role,
+    "batch": lambda row: "",
+}
+"""What rows of one group have in common: the prompt; the task, role and turn; the task and role; the role;
+nothing but the step."""
+
+
+def grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Group]:
+    """Rows with the same key, in the order in which the keys come up."""
+    found: dict[Hashable, list[Row]] = {}
+    for row in rows:
+        found.setdefault(key(row), []).append(row)
+    return [
+        Group(members[0].role if len({row.role for row in members}) == 1 else "all", tuple(members))
+        for members in found.values()
+    ]
+
+
+def by_decision(batch: Batch) -> Iterator[Group]:
+    """The K branches of one decision, each with its immediate reward (AT-GRPO's e, i, t)."""
+    yield from grouped(immediate(batch), GROUPINGS["decision"])
+
+
+def by_task(batch: Batch) -> Iterator[Group]:
+    """The chains of one task, one value per (chain, role): the episode's return (GRPO)."""
+    yield from grouped(episode(batch), GROUPINGS["task"])
+
+
+# ------------------------------------------------------------------------------------------- baselines
+
+
+def mean_baseline(values: Floats) -> Floats:
+    """Each value minus the group's mean. Shape (n,)."""
+    centred: Floats = values - values.mean()
+    return centred
+
+
+def loo_baseline(values: Floats) -> Floats:
+    """Each value minus the mean of the others: n/(n-1) times the above (RLOO, arXiv 2402.14740)."""
+    n = len(values)
+    return mean_baseline(values) * (n / (n - 1))
+
+
+def no_baseline(values: Floats) -> Floats:
+    return values.copy()
+
+
+def max_baseline(values: Floats) -> Floats:
+    """Each value minus the group's largest: biased, since no action can be better than its baseline."""
+    below: Floats = values - values.max()
+    return below
+
+
+BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "mean": mean_baseline,
+    "loo": loo_baseline,
+    "none": no_baseline,
+    "max": max_baseline,
+}
+
+
+# ------------------------------------------------------------------------------------------ normaliser
+
+
+class Normaliser(PluginConfig):
+    """On what scale advantages are.
+
+    `scale` divides by the standard deviation of the group's values; `whiten` re-centres the advantages
+    first and divides by their own deviation, which makes every baseline of a group the same. Over a role or
+    the whole batch (`global`) both take the deviation of the advantages: what a group's baseline leaves of
+    the values.
+    """
+
+    type: Literal["none", "scale", "whiten"] = "scale"
+    ddof: int = Field(1, ge=0, le=1)
+    eps: float = Field(1e-6, ge=0)
+    eps_mode: Literal["add", "clamp"] = Field(
+        "add", description="Divide by deviation + eps, or by the larger of the two."
+    )
+    scope: Literal["group", "role", "global"] = Field("group", description="Whose deviation it is.")
+    per: Literal["action", "token"] = Field(
+        "action", description="What counts once in a role's or the batch's mean and deviation."
+    )
+
+    @model_validator(mode="after")
+    def _all_is_read(self) -> Normaliser:
+        others = sorted(self.model_fields_set - {"type"})
+        if self.type == "none" and others:
+            raise ValueError(f"type none reads no {', '.join(others)}: leave it out, or say scale or whiten")
+        if self.scope == "group" and self.per == "token":
+            raise ValueError("`per: token` needs scope role or global: in a group every action counts once")
+        return self
+
+    def __call__(self, advantages: np.ndarray, values: np.ndarray) -> np.ndarray:
+        """Advantages of one group, shape (n,), on the scale of its values."""
+        if self.type == "none":
+            return advantages
+        if self.type == "whiten":
+            advantages = values = advantages - advantages.mean()
+        deviation = float(values.std(ddof=self.ddof)) if len(values) > self.ddof else 0.0
+        return self.divide(advantages, deviation)
+
+    def divide(self, advantages: np.ndarray, deviation: float) -> np.ndarray:
+        scale = deviation + self.eps if self.eps_mode == "add" else max(deviation, self.eps)
+        return advantages / scale if scale > 0 else np.zeros_like(advantages)
+
+
+class Normalised(PluginConfig):
+    """Settings with a normaliser: what the configuration says changes the estimator's own, key by key."""
+
+    normalise: Normaliser = Normaliser()
+
+    @field_validator("normalise", mode="before")
+    @classmethod
+    def _over_own(cls, given: Any) -> Any:
+        if not isinstance(given, Mapping) or given.get("type") == "none":
+            return given
+        own = cls.model_fields["normalise"].get_default(call_default_factory=True)
+        return {**own.model_dump(exclude_unset=True), **given}
+
+
+def normalise_batch(
+    advantage: Mapping[Key, Any], tokens: Mapping[Key, int], normaliser: Normaliser
+) -> dict[Key, Any]:
+    """Advantages on the scale of their role's or of the whole batch's.
+
+    Args:
+        advantage: by branch: a number, or one a token.
+        tokens: by branch: how many were sampled.
+
+    A branch counts once (`per: action`) or as often as it has tokens; the tokens of a branch share its one
+    count.
+    """
+    scopes: dict[str, list[Key]] = {}
+    for key in advantage:
+        scopes.setdefault(key.role if normaliser.scope == "role" else "", []).append(key)
+    found: dict[Key, Any] = {}
+    for keys in scopes.values():
+        parts = [np.atleast_1d(np.asarray(advantage[key], dtype=np.float64)) for key in keys]
+        counts = np.concatenate(
+            [np.full(len(part), (tokens[key] if normaliser.per == "token" else 1) / max(len(part), 1))
+             for key, part in zip(keys, parts, strict=True)]
+        )  # fmt: skip
+        values, total = np.concatenate(parts), counts.sum()
+        mean = float(counts @ values / total) if total else 0.0
+        degrees = total - normaliser.ddof
+        deviation = math.sqrt(float(counts @ (values - mean) ** 2) / degrees) if degrees > 0 else 0.0
+        shift = mean if normaliser.type == "whiten" else 0.0
+        flat = len(values) > 0 and equal(values)
+        for key, part in zip(keys, parts, strict=True):
+            # As in a group: a mean of equal numbers can differ from them in the last bit.
+            number = np.zeros_like(part) if flat and shift else normaliser.divide(part - shift, deviation)
+            found[key] = number if np.ndim(advantage[key]) else float(number[0])
+    return found
+
+
+def equal(values: np.ndarray) -> bool:
+    """Whether values differ by rounding only: sums of the same rewards in another order do."""
+    return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))
+
+
+# ---------------------------------------------------------------------------------------------- credit
+
+
+def credit_groups(
+    groups: Sequence[Group],
+    baseline: Callable[[np.ndarray], np.ndarray],
+    normalise: Normaliser,
+    *,
+    drop_zero_variance: bool = False,
+    tokens: Mapping[Key, int] | None = None,
+) -> Credit:
+    """Credit of groups: advantage = normalise(baseline(values)) over the rows whose value is present.
+
+    A group with fewer than two present rows has nothing to compare and is not trained, unless there is
+    neither a baseline nor a normaliser of the group. A branch that lies in several rows (a shared start of
+    two paths) gets the mean of their advantages.
+
+    Args:
+        tokens: by branch; needed where the normaliser's scope is wider than a group.
+    """
+    alone = baseline is no_baseline and (normalise.type == "none" or normalise.scope != "group")
+    inside = normalise if normalise.scope == "group" else Normaliser(type="none")
+    advantage: dict[Key, list[float]] = {}
+    returns: dict[Key, list[float]] = {}
+    counts: dict[str, Counts] = {}
+    for group in groups:
+        count = counts.setdefault(group.role, Counts())
+        rows = [row for row in group.rows if row.value is not None]
+        values = np.array([row.value for row in rows], dtype=np.float64)
+        flat = len(rows) > 0 and equal(values)
+        small = len(rows) < (1 if alone else 2)
+        count.add(small, flat and not small, len(group.rows) - len(rows))
+        if small or (flat and drop_zero_variance):
+            continue
+        # A mean of equal numbers can differ from them in the last bit; with a tiny deviation below
+        # it that would become an advantage of order 1.
+        zero = flat and (baseline is not no_baseline or inside.type == "whiten")
+        numbers = np.zeros_like(values) if zero else inside(baseline(values), values)
+        for row, number in zip(rows, numbers, strict=True):
+            for key in row.branches:
+                advantage.setdefault(key, []).append(float(number))
+                returns.setdefault(key, []).append(float(row.value))  # type: ignore[arg-type]
+    means: dict[Key, Any] = {key: math.fsum(v) / len(v) for key, v in advantage.items()}
+    if normalise.scope != "group" and normalise.type != "none":
+        means = normalise_batch(means, tokens or {}, normalise)
+    return Credit(
+        advantage=means,
+        returns={key: math.fsum(v) / len(v) for key, v in returns.items()},
+        metrics={name: value for role, count in counts.items() for name, value in count.metrics(role)},
+    )
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of one role's groups."""
+
+    groups: int = 0
+    small: int = 0
+    flat: int = 0
+    missing: int = 0
+
+    def add(self, small: bool, flat: bool, missing: int) -> None:
+        self.groups, self.small = self.groups + 1, self.small + small
+        self.flat, self.missing = self.flat + flat, self.missing + missing
+
+    def metrics(self, role: str) -> Iterator[tuple[str, float]]:
+        """Shares of the groups that were equal or too small, and how many rows were missing."""
+        yield f"groups/{role}/zero_variance", self.flat / max(self.groups, 1)
+        yield f"groups/{role}/too_small", self.small / max(self.groups, 1)
+        yield f"groups/{role}/missing_rows", float(self.missing)
+
+
+def turn_weights(
+    trees: Sequence[Tree], credited: Iterable[Key], weights: Sequence[float]
+) -> dict[Key, float]:
+    """weights[turn] / (the role's credited branches of that turn in the tree), by branch.
+
+    A tree that forks has K times as many branches in every turn than in the one before; without this a flat
+    mean would give nearly all of the gradient to the last turn (MAGRPO, arXiv 2508.04652).
+
+    Args:
+        weights: by turn; 1 where there are none.
+    """
+    turns = {node.key: node.turn for tree in trees for node in tree.nodes()}
+    places = {key: (key.task, key.epoch, key.chain, key.role, turns[key.node]) for key in credited}
+    count = Counter(places.values())
+    return {key: (weights[place[-1]] if weights else 1.0) / count[place] for key, place in places.items()}

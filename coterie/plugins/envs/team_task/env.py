@@ -1,0 +1,285 @@
+"""The environment `team_task`: the user's own records, any roles, and an answer to be found together."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, model_validator
+
+from coterie.core.errors import ConfigError, PolicyFault, did_you_mean
+from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.protocols import DataSource, StepContext
+from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.team_task.records import TYPES, FieldType, Reader, number as as_number
+from coterie.plugins.functions import FunctionReference, call, load_function
+
+Match = Literal["exact", "text", "number"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utterance:
+    """What one role handed over."""
+
+    turn: int
+    role: str
+    text: str
+    parsed: Any
+    """None where the text couldn't be read."""
+
+    def plain(self) -> dict[str, Any]:
+        return {"turn": self.turn, "role": self.role, "text": self.text, "parsed": self.parsed}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A value: copied by `dataclasses.replace`, never mutated."""
+
+    record: Mapping[str, Any]
+    answer: Any
+    transcript: tuple[Utterance, ...] = ()
+    correct: float = 0.0
+    """Of the answer as it stands."""
+    stopped: bool = False
+
+    def latest(self) -> dict[str, Utterance]:
+        """Every role's last utterance."""
+        return {said.role: said for said in self.transcript}
+
+
+class Answered(PluginConfig):
+    """Success: a role's latest answer, as its parser read it, matches the record's."""
+
+    role: str | None = Field(None, description="Whose answer counts; null: the last of team.order.")
+    match: Match = Field(
+        "exact", description="`exact`; `text`: apart from case and spaces; `number`: the last number."
+    )
+
+
+class TeamTask(Plugin):
+    """A task a record; roles speak in team.order for up to team.max_turns turns.
+
+    The reward `correct` is a level: 1 while the answer that stands is right. A recipe may replace it:
+    `rewards: {mine: {type: function, function: my_module:score}}`.
+    """
+
+    class Config(PluginConfig):
+        path: str | None = Field(None, description="JSONL file, split by content hash.")
+        train: str | None = Field(None, description="JSONL file of the split, instead of `path`.")
+        val: str | None = None
+        test: str | None = None
+        data: Annotated[DataSource | None, Composed("data")] = Field(
+            None, description="Any data source, instead of JSONL files."
+        )
+        val_share: float | None = Field(None, ge=0, lt=1, description="Of `path`; default 0.1.")
+        test_share: float | None = Field(None, ge=0, lt=1, description="Of `path`; default 0.1.")
+        fields: list[str] | dict[str, FieldType] = Field(
+            default_factory=list,
+            description="What roles see of a record, and every record must have; with types "
+            f"({', '.join(TYPES)}) as a table. Empty: all but the answer, id and stratum.",
+        )
+        answer_field: str | None = "answer"
+        id_field: str | None = None
+        stratum_field: str | None = Field(None, description="For schedule.stratify.")
+        success: Answered | FunctionReference = Field(
+            Answered(),
+            description="A role and how its answer is compared, or `module:function` (record, transcript) "
+            "-> 0..1, async or not.",
+        )
+        stop_when: FunctionReference | None = Field(
+            None,
+            description="`agree`: all roles gave the same answer in a turn; or `module:function` (record, "
+            "transcript) -> bool.",
+        )
+
+        @model_validator(mode="after")
+        def _one_origin(self) -> TeamTask.Config:
+            given = [bool(self.path), bool(self.train or self.val or self.test), self.data is not None]
+            if sum(given) != 1:
+                raise ValueError("give one of: path (split by content); train, val and test; data")
+            if not self.path and (self.val_share is not None or self.test_share is not None):
+                raise ValueError("val_share and test_share are for a single path")
+            return self
+
+    config: Config
+    roles: tuple[str, ...] = ()
+    components: Mapping[str, ComponentKind] = {"correct": "level"}
+    weights: Mapping[str, float] = {"correct": 1.0}
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self._team = tuple(chain.from_iterable(as_tuple(build.run.team.order)))
+        self._success = self._find_success()
+        self._stops = self._find_stop()
+        self.concurrent = any(inspect.iscoroutinefunction(one) for one in (self._success, self._stops))
+        numeric = isinstance(config.success, Answered) and config.success.match == "number"
+        self._reader = Reader(
+            self._source(),
+            shown=config.fields,
+            answer=config.answer_field,
+            id=config.id_field,
+            stratum=config.stratum_field,
+            numeric=numeric,
+            path=build.path,
+            needs_answer=isinstance(config.success, Answered) or "answer_field" in config.model_fields_set,
+            splits=("train", "val", "test")
+            if config.path or config.data is not None
+            else tuple(split for split in ("train", "val", "test") if getattr(config, split)),
+        )
+
+    @property
+    def fields(self) -> tuple[str, ...] | None:
+        """What observations hold, for templates to be checked against; None: as the records have it."""
+        return (*self.config.fields, "parsed", "transcript") if self.config.fields else None
+
+    # ---- the game ------------------------------------------------------------------------------------------
+
+    def tasks(self, split: Split, seed: int) -> Sequence[Task]:
+        """The records of a split, in their order.
+
+        Raises:
+            DataError: a record is wrong, or also in another split.
+            ConfigError: the split is empty or not configured.
+        """
+        return self._reader.tasks(split)
+
+    def reset(self, task: Task, seed: int) -> State:
+        return State(record=task.payload, answer=task.answer)
+
+    def stage(self, state: State) -> tuple[str, ...] | None:
+        return () if state.stopped else None
+
+    def observe(self, state: State, role: str) -> dict[str, Any]:
+        """The record's fields, and what was said.
+
+        Returns:
+            {field: value, ..., actions: {role: latest text}, parsed: {role: its value}, transcript: [...]}.
+        """
+        latest = state.latest()
+        return {
+            **self._reader.visible(state.record),
+            "actions": {name: said.text for name, said in latest.items()},
+            "parsed": {name: said.parsed for name, said in latest.items()},
+            "transcript": [said.plain() for said in state.transcript],
+        }
+
+    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        """What was said is added; whether the answer that stands is right, and whether that is the end."""
+        said = tuple(
+            Utterance(turn=ctx.turn, role=role, text=action.text, parsed=action.parsed)
+            for role, action in actions.items()
+        )
+        after = replace(state, transcript=(*state.transcript, *said))
+        after = replace(after, correct=await self._correct(after), stopped=await self._is_over(after))
+        return Step(
+            state=after,
+            scores={(TEAM, "correct"): after.correct},
+            info={"said": {one.role: one.text for one in said}},
+        )
+
+    def outcome(self, state: State) -> dict[str, float]:
+        """`success`: of the answer that stands at the end."""
+        turns = state.transcript[-1].turn + 1 if state.transcript else 0
+        return {"success": state.correct, "turns": float(turns)}
+
+    # ---- inside --------------------------------------------------------------------------------------------
+
+    async def _correct(self, state: State) -> float:
+        config = self.config.success
+        if isinstance(config, Answered):
+            said = state.latest().get(config.role or self._team[-1])
+            return float(said is not None and matches(said.parsed, state.answer, config.match))
+        assert self._success is not None
+        try:
+            value = await call(self._success, state.record, [said.plain() for said in state.transcript])
+        except PolicyFault:
+            return 0.0
+        if isinstance(value, (bool, int, float)) and math.isfinite(value):
+            return float(value)
+        raise TypeError(f"{self.config.success} returned {value!r}; a number from 0 to 1 is wanted")
+
+    async def _is_over(self, state: State) -> bool:
+        if self.config.stop_when is None:
+            return False
+        if self._stops is not None:
+            return bool(await call(self._stops, state.record, [said.plain() for said in state.transcript]))
+        turn = state.transcript[-1].turn
+        given = {said.role: said.parsed for said in state.transcript if said.turn == turn}
+        if set(given) != set(self._team) or any(value is None for value in given.values()):
+            return False
+        first, *others = given.values()
+        return all(matches(other, first, "exact") for other in others)
+
+    def _find_success(self) -> Any:
+        config, path = self.config.success, f"{self.build.path}.success"
+        if not isinstance(config, Answered):
+            return load_function(config, path)
+        if self.config.answer_field is None:
+            raise ConfigError(
+                "there is nothing to compare an answer with: answer_field is null",
+                path=path,
+                mend=f"set {path}=module:function, or answer_field",
+            )
+        if config.role is not None and config.role not in self._team:
+            raise ConfigError(
+                f"'{config.role}' is not in team.order",
+                path=f"{path}.role",
+                mend=did_you_mean(config.role, self._team),
+            )
+        return None
+
+    def _find_stop(self) -> Any:
+        wanted, path = self.config.stop_when, f"{self.build.path}.stop_when"
+        if wanted is None:
+            return None
+        if wanted != "agree":
+            return load_function(wanted, path)
+        if len(set(self._team)) < 2:
+            raise ConfigError(
+                "one role alone can't agree", path=path, mend="add a role, or leave stop_when out"
+            )
+        return None
+
+    def _source(self) -> DataSource:
+        config = self.config
+        if config.data is not None:
+            return config.data
+        table = {
+            name: getattr(config, name)
+            for name in ("path", "train", "val", "test", "val_share", "test_share")
+            if getattr(config, name) is not None
+        }
+        if config.path:
+            # What is not content must not decide where a record goes: equal questions stay together.
+            table["split_ignore"] = [
+                name for name in (config.id_field, config.stratum_field, config.answer_field) if name
+            ]
+        source: DataSource = self.build.make("data", {"type": "jsonl", **table}, self.build.path)
+        return source
+
+
+def matches(given: Any, answer: Any, how: Match) -> bool:
+    """Whether an answer is the record's.
+
+    exact: equal; text apart from spaces around it, and a number by value where either side is one.
+    text: equal as text apart from case and spacing. number: the last number in each, to 1e-9 relative.
+    """
+    if given is None:
+        return False
+    if how == "text":
+        return " ".join(str(given).split()).casefold() == " ".join(str(answer).split()).casefold()
+    if how == "number" or any(
+        isinstance(one, (int, float)) and not isinstance(one, bool) for one in (given, answer)
+    ):
+        left, right = (as_number(one, anywhere=how == "number") for one in (given, answer))
+        return (
+            left is not None and right is not None and math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
+        )
+    if isinstance(given, str) and isinstance(answer, str):
+        return given.strip() == answer.strip()
+    return bool(given == answer)

@@ -1,0 +1,189 @@
+"""Records as tasks: what every record must have, ids, strata, and no record in two splits."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from copy import deepcopy
+from typing import Any, Literal
+
+from coterie.core.errors import ConfigError, DataError
+from coterie.core.protocols import DataSource
+from coterie.core.types import Task
+from coterie.core.types.splits import Split
+
+FieldType = Literal["any", "text", "number", "bool", "list", "table"]
+TYPES: Mapping[FieldType, tuple[type, ...]] = {
+    "any": (object,),
+    "text": (str,),
+    "number": (int, float),
+    "bool": (bool,),
+    "list": (list,),
+    "table": (dict,),
+}
+RESERVED = ("role", "turn", "notes", "history", "actions", "observation", "parsed", "transcript")
+"""Names that a template uses for something else."""
+
+_NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d+)?")
+
+
+class Reader:
+    """Tasks of a data source, checked.
+
+    Args:
+        shown: fields that roles see; as a table, with types; empty: all that are no answer, id or stratum.
+        numeric: the answer must hold a number.
+        splits: those that there are.
+        path: of the environment in the configuration, for messages.
+    """
+
+    def __init__(
+        self,
+        source: DataSource,
+        *,
+        shown: Sequence[str] | Mapping[str, FieldType],
+        answer: str | None,
+        id: str | None,
+        stratum: str | None,
+        numeric: bool,
+        needs_answer: bool,
+        splits: Sequence[str],
+        path: str,
+    ) -> None:
+        self._source, self._path, self._splits = source, path, splits
+        self._shown: dict[str, FieldType] = (
+            dict(shown) if isinstance(shown, Mapping) else dict.fromkeys(shown, "any")
+        )
+        self._answer, self._id, self._stratum = answer, id, stratum
+        self._numeric, self._needs_answer = numeric, needs_answer
+        self._tasks: dict[str, tuple[Task, ...]] | None = None
+
+    def visible(self, record: Mapping[str, Any]) -> dict[str, Any]:
+        """What roles see of a record: copies, so that whoever changes one doesn't change the task."""
+        hidden = (self._answer, self._id, self._stratum)
+        names = self._shown or [name for name in record if name not in hidden]
+        return {name: deepcopy(record[name]) for name in names}
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        """The split's tasks. The first call reads every split, so that what they share is found at once."""
+        if self._tasks is None:
+            self._tasks = self._read()
+        if split not in self._tasks:
+            self._source.records(split)  # says why there is none
+        tasks = self._tasks.get(split, ())
+        if not tasks:
+            raise ConfigError(
+                f"split '{split}' has no record",
+                path=self._path,
+                mend="give it a file of its own, or a larger share of more records",
+            )
+        return tasks
+
+    def _read(self) -> dict[str, tuple[Task, ...]]:
+        tasks: dict[str, tuple[Task, ...]] = {}
+        home: dict[str, tuple[str, str, int]] = {}
+        for split in self._splits:
+            try:
+                records = self._source.records(split)  # type: ignore[arg-type]
+            except ConfigError:
+                if len(self._splits) < 3:  # files that were named must be there
+                    raise
+                continue
+            tasks[split] = self._split(split, records, home)
+        return tasks
+
+    def _split(
+        self, split: str, records: Sequence[Mapping[str, Any]], home: dict[str, tuple[str, str, int]]
+    ) -> tuple[Task, ...]:
+        tasks: list[Task] = []
+        ids: dict[str, int] = {}
+        where = getattr(records, "where", None)  # sources that know their files say so
+        for index, record in enumerate(records):
+            file, line = where(index) if where else (f"{type(self._source).__name__}/{split}", index + 1)
+            self._check(record, file, line)
+            content = json.dumps(self.visible(record), sort_keys=True, default=str)
+            other = home.setdefault(content, (split, file, line))
+            if other[0] != split:
+                raise DataError(
+                    file,
+                    line,
+                    "-",
+                    f"this record of '{split}' is also in '{other[0]}' ({other[1]}, line {other[2]})",
+                    mend="remove it from one: a score on what was trained on says nothing",
+                )
+            name = f"{split}-{record[self._id] if self._id else index}"
+            if name in ids:
+                raise DataError(file, line, self._id or "-", f"the id is also in line {ids[name]}")
+            ids[name] = line
+            tasks.append(
+                Task(
+                    id=name,
+                    payload=record,
+                    answer=record.get(self._answer) if self._answer else None,
+                    stratum=str(record[self._stratum]) if self._stratum else "",
+                )
+            )
+        return tuple(tasks)
+
+    def _check(self, record: Mapping[str, Any], file: str, line: int) -> None:
+        wanted: dict[str, FieldType] = dict(self._shown)
+        for name in (self._id, self._stratum, self._answer if self._needs_answer else None):
+            if name:
+                wanted.setdefault(name, "any")
+        for name, kind in wanted.items():
+            if name not in record:
+                has = ", ".join(record) or "nothing"
+                raise DataError(file, line, name, "is missing", mend=f"the record has: {has}")
+            value = record[name]
+            if not isinstance(value, TYPES[kind]) or (kind == "number" and isinstance(value, bool)):
+                raise DataError(file, line, name, f"is {_name(value)}, not {kind}")
+        for name in (self._id, self._stratum):
+            if name and not isinstance(record[name], (str, int)):
+                raise DataError(file, line, name, f"is {_name(record[name])}, not text or a whole number")
+        if self._needs_answer and self._answer:
+            if record[self._answer] is None:
+                raise DataError(file, line, self._answer, "is null")
+            if self._numeric and number(record[self._answer], anywhere=True) is None:
+                raise DataError(
+                    file,
+                    line,
+                    self._answer,
+                    f"holds no number: {record[self._answer]!r}",
+                    mend="answers are compared as numbers (success.match)",
+                )
+        taken = [name for name in self.visible(record) if name in RESERVED]
+        if taken:
+            raise DataError(
+                file,
+                line,
+                taken[0],
+                "is a name that templates use for something else",
+                mend="rename the field, or leave it out of `fields`",
+            )
+
+
+def number(value: Any, *, anywhere: bool) -> float | None:
+    """The value as a number: a number, text that is one, or (`anywhere`) the last one in a text."""
+    if isinstance(value, bool):
+        return None
+    if isinstance(value, (int, float)):
+        text = repr(value)
+    elif isinstance(value, str):
+        found = _NUMBER.findall(value) if anywhere else [value]
+        text = found[-1].strip().replace(",", "") if found else ""
+    else:
+        return None
+    try:
+        result = float(text)
+    except ValueError:
+        return None
+    return result if math.isfinite(result) else None
+
+
+def _name(value: Any) -> str:
+    for kind, types in TYPES.items():
+        if kind != "any" and isinstance(value, types):
+            return "bool" if isinstance(value, bool) else kind
+    return type(value).__name__

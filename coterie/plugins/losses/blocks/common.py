@@ -1,0 +1,149 @@
+"""What the losses share: their settings, the weights and penalties around their policy term, and metrics.
+
+Three policies are told apart: the *behaviour* policy (what sampled, by the engine's log-probs), the *old* one
+(the trainer's weights before the first optimiser step of an update) and the *current* one, which is trained.
+A loss says its slope (d value / d logprobs) beside its value, for trainers without autograd.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, field_validator
+
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import Surrogate, TokenBatch
+from coterie.core.training.samples import Length
+from coterie.plugins.losses.blocks.terms import k2, k3, log_ratio, sequence_sums, within
+
+
+class Correction(PluginConfig):
+    """Truncated importance sampling between engine and trainer.
+
+    An engine and a trainer with the same weights give a token different probabilities (other kernels, a
+    quantised engine), and a stale engine has other weights. Every token's policy term is multiplied with
+    min(old / behaviour, cap), a constant; the trust region is then around the old policy, not around the
+    behaviour policy. Source: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
+    RL training"; the truncation is V-trace's (IMPALA, arXiv 1802.01561).
+    """
+
+    level: Literal["token", "sequence"] = Field(
+        "token",
+        description="Whose ratio it is: each `token`'s own, or the product over the `sequence`, which is "
+        "unbiased up to the cap and varies more.",
+    )
+    cap: float = Field(2.0, ge=1, description="Ratios count at most this much.")
+
+
+class LossConfig(PluginConfig):
+    """Settings of every loss."""
+
+    length: Length = Field("token_mean", description="How tokens are summed to one loss.")
+    length_constant: float | None = Field(
+        None,
+        gt=0,
+        validate_default=True,
+        description="For the length `constant`: what every sequence's sum is divided by; usually the "
+        "longest completion allowed.",
+    )
+    entropy: float = Field(0.0, ge=0, description="Coefficient of the entropy bonus.")
+    kl: float = Field(0.0, ge=0, description="Coefficient of the KL term against the reference weights.")
+    kl_form: Literal["k2", "k3"] = Field(
+        "k3", description="Its estimator; see http://joschu.net/blog/kl-approx.html."
+    )
+    correction: Correction | None = Field(
+        None, description="Importance weights for what separates the engine from the trainer; null: none."
+    )
+
+    @field_validator("length_constant")
+    @classmethod
+    def _constant_goes_with_its_rule(cls, value: float | None, info: ValidationInfo) -> float | None:
+        length = info.data.get("length")  # absent where it is wrong itself
+        if length == "constant" and value is None:
+            raise ValueError(
+                "the length `constant` divides every sequence's sum by this number: set it, e.g. to the "
+                "longest completion allowed"
+            )
+        if length not in ("constant", None) and value is not None:
+            raise ValueError(
+                f"nothing reads it with the length `{length}`: set length to constant, or leave it out"
+            )
+        return value
+
+    @field_validator("kl_form", mode="before")
+    @classmethod
+    def _no_k1(cls, value: Any) -> Any:
+        if value == "k1":
+            raise ValueError(
+                "k1 (log pi - log ref) can't be a loss: the expectation of its gradient is zero, whatever "
+                "the policy. Use k2 or k3 here, or put k1 into the reward (REINFORCE++ does)"
+            )
+        return value
+
+
+class TokenLoss(Plugin):
+    """Base of the losses: what the Loss protocol asks for besides the call itself."""
+
+    Config = LossConfig
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self.length: Length = self.config.length
+        self.length_constant: float | None = self.config.length_constant
+        self.entropy: float = self.config.entropy
+        notes = {"ref_logprobs": self.config.kl > 0, "old_logprobs": self.config.correction is not None}
+        self.needs: tuple[str, ...] = tuple(name for name, needed in notes.items() if needed)
+
+    def surrogate(self, xp: Any, tokens: TokenBatch, value: Any, slope: Any, **metrics: Any) -> Surrogate:
+        """A policy term and its slope, corrected where that is asked for, and the KL term added."""
+        weights = self.weights(xp, tokens)
+        if weights is not None:
+            value, slope = weights * value, weights * slope
+            metrics |= self._mismatch(xp, tokens, weights)
+        if self.config.kl:
+            if tokens.ref_logprobs is None:
+                raise ValueError("a loss with kl > 0 needs the samples' ref_logprobs")
+            form = {"k2": k2, "k3": k3}[self.config.kl_form]
+            penalty = form(xp, tokens.logprobs, tokens.ref_logprobs)
+            value, slope = value + self.config.kl * penalty[0], slope + self.config.kl * penalty[1]
+        return Surrogate(value=value, slope=slope, metrics={**metrics, **divergences(xp, tokens)})
+
+    def weights(self, xp: Any, tokens: TokenBatch) -> Any | None:
+        """What the policy term of every token is multiplied with, shape (N,); None without a correction."""
+        if self.config.correction is None:
+            return None
+        return xp.clip(self._ratios(xp, tokens), None, self.config.correction.cap)
+
+    def _ratios(self, xp: Any, tokens: TokenBatch) -> Any:
+        """old / behaviour, of the token or of its sequence."""
+        if tokens.old is None:
+            raise ValueError("a loss with a correction needs the samples' old_logprobs")
+        difference = tokens.old - tokens.behaviour
+        if self.config.correction.level == "sequence":
+            difference = sequence_sums(xp, difference, tokens)
+        return xp.exp(within(xp, difference)[0])
+
+    def _mismatch(self, xp: Any, tokens: TokenBatch, weights: Any) -> dict[str, Any]:
+        """The mean weight, the share of capped ones, and how far the engine is from the trainer: the mean
+        |log old - log behaviour| and the k3 estimate of KL(behaviour || old)."""
+        capped = self._ratios(xp, tokens) > self.config.correction.cap
+        return {
+            "correction": weights,
+            "correction_capped": xp.where(capped, 1.0, 0.0),
+            "correction_mismatch": xp.abs(tokens.old - tokens.behaviour),
+            "correction_kl": k3(xp, tokens.behaviour, tokens.old)[0],
+        }
+
+
+def divergences(xp: Any, tokens: TokenBatch) -> dict[str, Any]:
+    """Metrics of every loss: the ratio to the policy that the update began with, and k3 estimates.
+
+    That is the old policy where it was asked for, else the behaviour policy. `approx_kl` estimates its KL to
+    the current one; `kl_ref` estimates KL(pi || ref) where the samples carry reference log-probs.
+    """
+    difference, _ = log_ratio(xp, tokens.logprobs, tokens.proximal)
+    ratio = xp.exp(difference)
+    metrics = {"ratio": ratio, "approx_kl": ratio - 1.0 - difference}
+    if tokens.ref_logprobs is not None:
+        metrics["kl_ref"] = k3(xp, tokens.logprobs, tokens.ref_logprobs)[0]
+    return metrics

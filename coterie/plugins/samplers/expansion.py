@@ -1,0 +1,156 @@
+"""The steps of a tree's growth: where play stands, what was played, what comes next, which is best."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from coterie.core.protocols import ActionView, JointView, SiblingsView
+from coterie.core.rollout.context import Asked, Play
+from coterie.core.rollout.rewards import joint_reward
+from coterie.core.types import Fault, Joint, Key, Node, Past, Step, Task, committed
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where play stands: the state, and who is to act."""
+
+    key: Key
+    state: Any
+    turn: int
+    stage: int
+    roles: tuple[str, ...]
+    history: Mapping[str, tuple[Past, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """One joint that was stepped, before it is known which go on."""
+
+    pick: Mapping[str, int]
+    step: Step | Fault
+    following: tuple[int, int, tuple[str, ...]] | None
+    """(turn, stage, roles) of what comes next; None where the episode ends here."""
+    terminal: bool
+    recombined: bool = False
+
+
+def made_joint(one: Played, child: Node | None, expanded: bool, ctx: Play) -> Joint:
+    if isinstance(one.step, Fault):
+        return Joint(pick=one.pick, state_digest="", cut=True, recombined=one.recombined, fault=one.step)
+    ended = one.following is None
+    return Joint(
+        pick=one.pick,
+        state_digest=ctx.digest(one.step.state),
+        terminal=one.terminal,
+        cut=ended and not one.terminal,
+        child=child,
+        info=one.step.info,
+        outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
+        recombined=one.recombined,
+    )
+
+
+def with_joints(node: Node, played: Sequence[Played]) -> Node:
+    joints = tuple(
+        Joint(
+            pick=one.pick,
+            state_digest="",
+            recombined=one.recombined,
+            fault=one.step if isinstance(one.step, Fault) else None,
+        )
+        for one in played
+    )
+    return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
+
+
+def joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float | None]:
+    """What a joint is worth to the choice: the sum of what it pays the roles that acted."""
+    view = with_joints(node, played)
+    values: list[float | None] = []
+    for index in range(len(played)):
+        rewards = [joint_reward(view, index, role, ctx.scores, ctx.mix) for role in node.decisions]
+        values.append(
+            None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
+        )
+    return values
+
+
+def stopped(node: Node, played: Sequence[Played], ctx: Play) -> list[Played]:
+    """The same, but joints that earned enough (`Play.stop_above`) have nothing that follows."""
+    if ctx.stop_above is None:
+        return list(played)
+    bound = ctx.stop_above * len(node.decisions)
+    return [
+        replace(one, following=None) if value is not None and value >= bound else one
+        for one, value in zip(played, joint_values(node, played, ctx), strict=True)
+    ]
+
+
+def argmax(values: Sequence[float | None]) -> int | None:
+    """The first of the largest; None where all are missing."""
+    best: int | None = None
+    for index, value in enumerate(values):
+        if value is not None and (best is None or value > values[best]):  # type: ignore[operator]
+            best = index
+    return best
+
+
+# ------------------------------------------------------------------------- what reward sources are shown
+
+
+def joint_views(
+    task: Task, place: Place, node: Node, played: Sequence[Played], first: int
+) -> list[tuple[int, JointView]]:
+    """(index, view) of the joints from `first` on that could be played."""
+    return [
+        (
+            index,
+            JointView(
+                task=task,
+                turn=place.turn,
+                actions=committed(node.decisions, one.pick),
+                state=place.state,
+                after=one.step.state,
+                emitted=one.step.scores,
+                info=one.step.info,
+                terminal=one.terminal,
+            ),
+        )
+        for index, one in enumerate(played)
+        if index >= first and isinstance(one.step, Step)
+    ]
+
+
+def action_views(
+    task: Task, place: Place, node: Node, asked: Sequence[Asked]
+) -> dict[tuple[str, int], ActionView]:
+    """By (role, branch)."""
+    return {
+        (one.role, branch): ActionView(
+            task=task,
+            turn=place.turn,
+            role=one.role,
+            observation=one.observation,
+            messages=one.messages,
+            action=action,
+            state=place.state,
+        )
+        for one in asked
+        for branch, action in enumerate(node.decisions[one.role].branches)
+    }
+
+
+def sibling_views(task: Task, place: Place, node: Node, asked: Sequence[Asked]) -> dict[str, SiblingsView]:
+    """By role."""
+    return {
+        one.role: SiblingsView(
+            task=task,
+            turn=place.turn,
+            role=one.role,
+            observation=one.observation,
+            actions=node.decisions[one.role].branches,
+        )
+        for one in asked
+    }

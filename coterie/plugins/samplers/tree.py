@@ -1,0 +1,313 @@
+"""The default sampler: one forkable tree with three knobs (DESIGN, section 1).
+
+- `chains`: trees from a task's root (GRPO: many, AT-GRPO: one);
+- `branches`: actions sampled per decision, K;
+- `expand`: which played joints go on: `best` (by the Mix), `sampled` (a keyed uniform draw), `all`;
+- `pairing`, where roles act at once: `aligned` (K joints) or `cross` (K^n joints).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field
+
+from coterie.core.errors import CoterieError
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import Plan
+from coterie.core.rollout.context import Asked, Play
+from coterie.core.rollout.rewards import SELECTION_SCOPES, joint_reward, score_selection
+from coterie.core.rollout.turns import acting, following
+from coterie.core.types import Fault, Key, Node, Past, Sampling, Step, Task, Tree, committed
+from coterie.plugins.samplers.expansion import (
+    Place,
+    Played,
+    action_views,
+    argmax,
+    joint_values,
+    joint_views,
+    made_joint,
+    sibling_views,
+    stopped,
+    with_joints,
+)
+
+
+class SamplingSettings(PluginConfig):
+    """How tokens are drawn; untruncated by default (invariant 4)."""
+
+    temperature: float | None = Field(None, ge=0)
+    top_p: float | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=0)
+    max_new_tokens: int | None = Field(None, ge=1)
+    stop: tuple[str, ...] | None = None
+
+    def over(self, base: Sampling) -> Sampling:
+        given = {name: value for name, value in self if value is not None}
+        return Sampling(**{**{name: getattr(base, name) for name in Sampling.__slots__}, **given})
+
+
+class TreeSampler(Plugin):
+    """Grows one tree from a task's root."""
+
+    class Config(PluginConfig):
+        chains: int = Field(1, ge=1)
+        branches: int = Field(1, ge=1)
+        expand: Literal["best", "sampled", "all"] = "best"
+        pairing: Literal["aligned", "cross"] = "aligned"
+        commit: Literal["joint", "per_role"] = Field(
+            "joint",
+            description="With `best` and roles that act at once: `per_role` plays the combination of each "
+            "role's best branch once more, outside every baseline, and goes on from there.",
+        )
+        sampling: SamplingSettings = SamplingSettings()
+        roles: dict[str, SamplingSettings] = Field(
+            default_factory=dict, description="By role, over `sampling`."
+        )
+
+    config: Config
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self._sampling: dict[str, Sampling] = {}
+
+    @property
+    def plan(self) -> Plan:
+        return Plan(
+            chains=self.config.chains,
+            branches=self.config.branches,
+            expand=self.config.expand,
+            pairing=self.config.pairing,
+            recombines=self.config.expand == "best" and self.config.commit == "per_role",
+        )
+
+    def sampling(self, role: str) -> Sampling:
+        """The role's sampling settings."""
+        known = self._sampling.get(role)
+        if known is None:
+            base = self.config.sampling.over(Sampling())
+            known = self.config.roles[role].over(base) if role in self.config.roles else base
+            self._sampling[role] = known
+        return known
+
+    def for_evaluation(self, greedy: bool) -> TreeSampler:
+        """The same, playing each task as the policy would: one chain, one branch; greedy at temperature 0."""
+        update: dict[str, Any] = {"chains": 1, "branches": 1}
+        if greedy:
+            update["sampling"] = self.config.sampling.model_copy(update={"temperature": 0.0})
+            update["roles"] = {
+                role: own.model_copy(update={"temperature": 0.0}) for role, own in self.config.roles.items()
+            }
+        return TreeSampler(self.config.model_copy(update=update), self.build)
+
+    async def play(self, task: Task, epoch: int, chain: int, ctx: Play) -> Tree:
+        """Play one task to its end.
+
+        Raises:
+            CoterieError: the task is over before anybody acts.
+        """
+        root = Key(task.id, epoch, chain)
+        state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
+        roles = acting(ctx, state, 0)
+        if not roles:
+            raise CoterieError(f"task {task.id} is over before anybody acts")
+        node = await self._grow(task, Place(root, state, 0, 0, roles, {}), ctx)
+        return Tree(task=task, chain=chain, epoch=epoch, root=node)
+
+    async def _grow(self, task: Task, place: Place, ctx: Play) -> Node:
+        asked = [
+            await ctx.ask(role, place.state, place.turn, place.history.get(role, ()), self.sampling(role))
+            for role in place.roles
+        ]
+        count = self.config.branches
+        seats = [(one, place.key.of_branch(one.role, branch)) for one in asked for branch in range(count)]
+        actions = await ctx.strands.gather([ctx.act(key, one) for one, key in seats])
+        decisions = {
+            one.role: one.decided(
+                tuple(actions[i * count : (i + 1) * count]),
+                ctx.team.trainable.get(one.policy, False) and not ctx.evaluation,
+            )
+            for i, one in enumerate(asked)
+        }
+        node = Node(
+            key=place.key,
+            turn=place.turn,
+            stage=place.stage,
+            decisions=decisions,
+            joints=(),
+            state_digest=ctx.digest(place.state),
+        )
+        steps = [
+            self._play(task, place, node, index, pick, ctx)
+            for index, pick in enumerate(self._picks(place.roles, count))
+        ]
+        # Tasks cost more than a quick step does; an environment that waits (a sandbox) says so.
+        waits = getattr(ctx.environment, "concurrent", False)
+        played = list(await asyncio.gather(*steps)) if waits else [await one for one in steps]
+        await self._score(task, place, node, asked, played, 0, ctx)
+        played = stopped(node, played, ctx)
+        chosen, rule = self._choose(place.key, node, played, ctx)
+        if rule == "per_role":
+            chosen = [await self._recombine(task, place, node, asked, played, ctx)]
+        return await self._extend(task, place, node, played, chosen, rule, ctx)
+
+    def _picks(self, roles: tuple[str, ...], count: int) -> list[dict[str, int]]:
+        if self.config.pairing == "cross" and len(roles) > 1:
+            return [
+                dict(zip(roles, pick, strict=True))
+                for pick in itertools.product(range(count), repeat=len(roles))
+            ]
+        return [dict.fromkeys(roles, branch) for branch in range(count)]
+
+    async def _play(
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        index: int,
+        pick: Mapping[str, int],
+        ctx: Play,
+        recombined: bool = False,
+    ) -> Played:
+        actions = committed(node.decisions, pick)
+        step = await ctx.step(task, place.key.of_joint(index), place.turn, place.state, actions)
+        if isinstance(step, Fault):
+            return Played(pick, step, None, False, recombined)
+        then, terminal = following(ctx, place, step)
+        return Played(pick, step, then, terminal, recombined)
+
+    async def _score(
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        asked: Sequence[Asked],
+        played: Sequence[Played],
+        first: int,
+        ctx: Play,
+    ) -> None:
+        """Scores of the joints from `first` on (and of their branches, the first time)."""
+        for index, one in enumerate(played):
+            if index >= first and isinstance(one.step, Fault):
+                ctx.mark_missing(place.key.of_joint(index), one.step.reason)
+        wanted = [source for source in ctx.sources if source.scope in SELECTION_SCOPES]
+        scopes = {source.scope for source in wanted} if first == 0 else set()
+        joints = joint_views(task, place, node, played, first)
+        views = action_views(task, place, node, asked) if "action" in scopes else {}
+        siblings = sibling_views(task, place, node, asked) if "siblings" in scopes else {}
+        # A source that is slow and that no choice waits for is asked while play goes on.
+        selects = (self.config.expand == "best" and len(played) > 1) or ctx.stop_above is not None
+        slow = [source for source in wanted if getattr(source.plugin, "background", False) and not selects]
+        quick = [source for source in wanted if source not in slow]
+        arguments: dict[str, Any] = {
+            "roles": place.roles,
+            "joints": joints,
+            "actions": views,
+            "siblings": siblings,
+        }
+        await score_selection(quick, ctx.scores, place.key, **arguments)
+        if slow:
+            ctx.later(score_selection(slow, ctx.scores, place.key, **arguments))
+
+    def _choose(self, key: Key, node: Node, played: Sequence[Played], ctx: Play) -> tuple[list[int], str]:
+        """Which joints go on, and the rule that chose them (invariant 11)."""
+        sound = [index for index, one in enumerate(played) if isinstance(one.step, Step)]
+        if not sound or len(played) == 1:
+            return sound, "only"
+        if self.config.expand == "all":
+            return sound, "all"
+        if self.config.expand == "sampled":
+            return [sound[ctx.seed(key, "expand") % len(sound)]], "sampled"
+        best = argmax(joint_values(node, played, ctx))
+        if best is None:
+            return [sound[ctx.seed(key, "expand") % len(sound)]], "uniform (all missing)"
+        if self.config.commit == "per_role" and len(node.decisions) > 1:
+            return [best], "per_role"
+        return [best], "best"
+
+    async def _recombine(
+        self, task: Task, place: Place, node: Node, asked: Sequence[Asked], played: list[Played], ctx: Play
+    ) -> int:
+        """Play the combination of each role's best branch; returns its index among the played."""
+        view = with_joints(node, played)
+        pick = {}
+        for role in place.roles:
+            values: list[float | None] = [None] * self.config.branches
+            for index, one in enumerate(played):
+                reward = joint_reward(view, index, role, ctx.scores, ctx.mix)
+                if reward is not None and (values[one.pick[role]] is None or reward > values[one.pick[role]]):  # type: ignore[operator]
+                    values[one.pick[role]] = reward
+            pick[role] = argmax(values) or 0
+        for index, one in enumerate(played):
+            if one.pick == pick:
+                return index
+        played.append(await self._play(task, place, node, len(played), pick, ctx, recombined=True))
+        await self._score(task, place, node, asked, played, len(played) - 1, ctx)
+        return len(played) - 1
+
+    async def _extend(
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        played: Sequence[Played],
+        chosen: Sequence[int],
+        rule: str,
+        ctx: Play,
+    ) -> Node:
+        """Grow the children of the chosen joints and put the node together."""
+        work = []
+        for index in chosen:
+            one = played[index]
+            if one.following is not None and isinstance(one.step, Step):
+                turn, stage, roles = one.following
+                history = dict(place.history)
+                for role, action in committed(node.decisions, one.pick).items():
+                    decision = node.decisions[role]
+                    history[role] = (
+                        *history.get(role, ()),
+                        Past(
+                            turn=place.turn,
+                            observation=decision.observation,
+                            messages=decision.messages,
+                            action=action,
+                            info=one.step.info,
+                        ),
+                    )
+                work.append(
+                    (
+                        index,
+                        self._grow(
+                            task,
+                            Place(place.key.child(index), one.step.state, turn, stage, roles, history),
+                            ctx,
+                        ),
+                    )
+                )
+        children = (
+            dict(
+                zip(
+                    [index for index, _ in work],
+                    await ctx.strands.gather([one for _, one in work]),
+                    strict=True,
+                )
+            )
+            if work
+            else {}
+        )
+        joints = tuple(
+            made_joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)
+        )
+        return Node(
+            key=node.key,
+            turn=node.turn,
+            stage=node.stage,
+            decisions=node.decisions,
+            joints=joints,
+            state_digest=node.state_digest,
+            expanded=tuple(chosen),
+            rule=rule,
+        )

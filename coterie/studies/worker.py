@@ -1,0 +1,199 @@
+"""One job of a study, in a process of its own: `python -m coterie.studies.worker job.json`.
+
+The file says what to do and holds absolute paths only. The result is `result.json` beside it, written
+atomically; an error is `error.json`. With `--with-parent` the job ends when its standard input does: the
+runner holds the other end, so that no job outlives it, however it dies. A training then finishes its step and
+saves.
+"""
+
+from __future__ import annotations
+
+import importlib.metadata
+import json
+import os
+import platform
+import shutil
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from coterie import __version__
+from coterie.api import train as api
+from coterie.core.config import ModelInit, load
+from coterie.core.errors import ConfigError, CoterieError, UserError
+from coterie.core.plugins import plugins
+from coterie.core.storage.atomic import locked, write_atomic
+from coterie.core.storage.jsonl import read_metrics, to_json
+from coterie.core.training.assemble import compose
+
+INTERRUPTED = 130
+PACKAGES = ("numpy", "torch", "transformers", "peft", "tokenizers")
+"""Whose versions a result tells."""
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code: 0 done, 1 failed, 130 interrupted."""
+    file = Path(arguments[0])
+    spec = json.loads(file.read_text(encoding="utf-8"))
+    interrupt = threading.Event()
+    if "--with-parent" in arguments:
+        threading.Thread(target=_watch, args=(interrupt, spec["kind"]), daemon=True).start()
+    folder = file.parent
+    with locked(folder):  # a job that outlived its runner for a moment still holds it
+        if (folder / "result.json").is_file():
+            return 0
+        (folder / "error.json").unlink(missing_ok=True)
+        try:
+            result = _work(spec, folder, interrupt)
+        except Exception as error:
+            # A user's error says all that is to be said; anything else is a bug, whose place matters.
+            if not isinstance(error, UserError):
+                traceback.print_exc()
+            said = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+            print(f"Error: {said}", file=sys.stderr)
+            write_atomic(folder / "error.json", json.dumps({"error": said}) + "\n")
+            return 1
+        if result is None:
+            return INTERRUPTED
+        write_atomic(folder / "result.json", to_json(result) + "\n")
+        return 0
+
+
+def _work(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
+    """The result; None: interrupted."""
+    begin = time.perf_counter()
+    for plugin in spec["plugins"]:
+        plugins().load_file(Path(plugin))
+    found = WORK[spec["kind"]](spec, folder, interrupt)
+    if found is None:
+        return None
+    return {
+        "id": spec["id"],
+        "kind": spec["kind"],
+        "label": spec["label"],
+        "command": spec["command"],
+        "seconds": time.perf_counter() - begin,
+        "versions": versions(),
+        **found,
+    }
+
+
+def _watch(interrupt: threading.Event, kind: str) -> None:
+    """End when the runner's end of the pipe is closed; only a training has something to save."""
+    os.read(0, 1)
+    interrupt.set()
+    if kind != "train":
+        os._exit(INTERRUPTED)
+
+
+def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any]:
+    """The common start: a run of no steps (its warm start), exported."""
+    result, _ = _train(spec, folder, interrupt)
+    part = folder / "base.part"
+    shutil.rmtree(part, ignore_errors=True)
+    api.export(result.folder, spec["policy"], part, merge=spec["merge"], checkpoint="latest")
+    shutil.rmtree(folder / "base", ignore_errors=True)
+    part.rename(folder / "base")
+    run = compose(load(result.folder))
+    model = run.config.policies[spec["policy"]].model
+    words = sorted(run.vocabulary) if isinstance(model, ModelInit) and model.tokenizer == "words" else None
+    write_atomic(folder / "words.json", json.dumps(words) + "\n")
+    return {"run": "run", "base": "base", "tokens": 0}
+
+
+def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
+    """Train to the token budget, from the last checkpoint where there is one; None: interrupted."""
+    result, opening = _train(spec, folder, interrupt)
+    if not result.finished:
+        if interrupt.is_set():
+            return None
+        raise CoterieError(f"the run stopped at step {result.step}, before its budget was spent")
+    rows = read_metrics(result.folder / "metrics.jsonl")
+    # Of all the processes that worked on the run, a killed one's finished steps included.
+    spent = sum((row.get("time/step") or 0.0) + (row.get("time/evaluate") or 0.0) for row in rows)
+    return {
+        "run": "run",
+        "steps": result.step,
+        "tokens": int(sum(row.get("tokens/generated") or 0 for row in rows)),
+        "budget": spec["tokens"],
+        "seconds": opening + spent,
+        "config_digest": load(result.folder).digest(),
+    }
+
+
+def _train(
+    spec: Mapping[str, Any], folder: Path, interrupt: threading.Event
+) -> tuple[api.TrainResult, float]:
+    """The run, and the seconds of this process that were not steps."""
+    run, begin = folder / "run", time.perf_counter()
+    check_words(spec)
+    if (run / "config.yaml").is_file():
+        result = api.train(None, resume=run, interrupt=interrupt)
+    else:
+        result = api.train(
+            spec["recipe"], overrides=spec["overrides"], scale=spec["scale"], out=run, interrupt=interrupt
+        )
+    return result, time.perf_counter() - begin - result.seconds
+
+
+def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any]:
+    """Sampled, on the test split, from the latest checkpoint: nothing is chosen on test."""
+    trained = spec["run"] is not None
+    check_words(spec)
+    found = api.evaluate(
+        Path(spec["run"]) if trained else spec["recipe"],
+        overrides=() if trained else spec["overrides"],
+        scale=None if trained else spec["scale"],
+        split="test",
+        tasks=spec["tasks"],
+        checkpoint="latest",
+        swap=tuple(spec["swap"]) if spec["swap"] else None,
+        policies=spec["policies"],
+    )
+    told = {**found.as_dict(), "per_task": dict(found.per_task)}
+    if found.comparison is not None:
+        told["changed_per_task"] = dict(found.comparison.changed_per_task)
+    return told
+
+
+def check_words(spec: Mapping[str, Any]) -> None:
+    """The common start can say and read every word of the form.
+
+    Raises:
+        ConfigError: it can't: its tokenizer would read what it doesn't know as one and the same word.
+    """
+    if spec["base"] is None:
+        return
+    known = json.loads((Path(spec["base"]) / "words.json").read_text(encoding="utf-8"))
+    run = compose(load(spec["recipe"], overrides=spec["overrides"], scale=spec["scale"]))
+    unknown = sorted({*run.vocabulary} - {*(known or run.vocabulary)})
+    if unknown:
+        raise ConfigError(
+            f"the common start doesn't know the word '{unknown[0]}'",
+            path="forms.base",
+            why=f"{len(unknown)} words of this form are not in its vocabulary",
+            mend="give the form `base` an environment and roles that speak all languages of the column",
+        )
+
+
+WORK = {"base": base, "train": train, "evaluate": evaluate}
+
+
+def versions() -> dict[str, str]:
+    """Of everything whose version may change a number."""
+    machine = f"{platform.system()} {platform.machine()}"
+    found = {"coterie": __version__, "python": platform.python_version(), "machine": machine}
+    for package in PACKAGES:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

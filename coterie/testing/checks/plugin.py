@@ -1,0 +1,154 @@
+"""`check_plugin`: a module's hooks are known, and what they register can be used."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel
+
+from coterie.core.config import read_yaml
+from coterie.core.errors import MissingExtra, UserError
+from coterie.core.plugins import Entry, Plugins, Report
+from coterie.core.training.builder import PROTOCOL
+from coterie.testing.checks.column import check_column
+from coterie.testing.support.failure import ConformanceError, guarded, lacking, require
+
+
+def check_plugin(module: Any, *, extras: bool = False) -> None:
+    """Check a plugin's module: what its entry point in the group `coterie` names.
+
+    - It implements at least one hook; every hook is known, and asks for arguments that the hook gives.
+    - Registration doesn't fail, and takes no name twice.
+    - Every registered target imports; a component is a class that is made as `cls(config, build)`, with a
+      `Config` that refuses unknown keys, and has the methods of its kind with the arguments that the core
+      passes. A recipe is a YAML file with a table, a column passes `check_column`, a study is a
+      `coterie.studies.Study`; a command is click's.
+
+    Args:
+        module: the module, or any object that holds the hook implementations.
+        extras: whether a target that needs an optional package of Coterie's must be importable here.
+
+    Raises:
+        ConformanceError: what is wrong, where, and how to mend it.
+    """
+    name = getattr(module, "__name__", type(module).__name__)
+    manager, report = Plugins(), Report(name, name, "")
+    with _lenient():
+        manager.register(module, report)
+    require(
+        report.ok,
+        "; ".join(report.errors),
+        where=name,
+        mend="see coterie.core.plugins.hookspecs for the hooks",
+    )
+    for kind, names in report.provides.items():
+        for one in names:
+            _check_entry(manager.registry.find(kind, one), f"{kind} '{one}' of {name}", extras)
+
+
+@contextmanager
+def _lenient() -> Iterator[None]:
+    """Errors are reported, not raised: the report says all of them."""
+    strict = os.environ.pop("COTERIE_STRICT_PLUGINS", None)
+    try:
+        yield
+    finally:
+        if strict is not None:
+            os.environ["COTERIE_STRICT_PLUGINS"] = strict
+
+
+def _check_entry(entry: Entry, where: str, extras: bool) -> None:
+    if entry.kind == "recipe":
+        _check_recipe(str(entry.target), where)
+        return
+    if entry.kind == "column":
+        check_column(entry.target, where)
+        return
+    try:
+        target = entry.load()
+    except MissingExtra as error:
+        require(not extras, str(error), where=where)
+        return
+    except UserError as error:
+        raise ConformanceError(
+            str(error), where=where, mend="`package.module:Object` that can be imported"
+        ) from error
+    if entry.kind == "command":
+        import click
+
+        require(
+            isinstance(target, click.Command),
+            f"is a {type(target).__name__}",
+            where=where,
+            mend="@click.command()",
+        )
+        return
+    if entry.kind == "study":
+        from coterie.studies import Study
+
+        require(
+            isinstance(target, Study),
+            f"is a {type(target).__name__}",
+            where=where,
+            mend="a coterie.studies.Study",
+        )
+        return
+    require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, mend="a class")
+    _check_class(target, entry.kind, where)
+
+
+def _check_class(target: type, kind: str, where: str) -> None:
+    protocol = PROTOCOL[kind]
+    missing = lacking(protocol, target)
+    mend = f"see coterie.core.protocols.{protocol.__name__}"
+    require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where=where, mend=mend)
+    with guarded(f"{where}: constructor", "it is called as cls(config, build)"):
+        inspect.signature(target).bind(None, None)
+    config = getattr(target, "Config", None)
+    if config is not None:
+        model = inspect.isclass(config) and issubclass(config, BaseModel)
+        require(model, "Config is no pydantic model", where=where, mend="class Config(coterie.PluginConfig)")
+        strict = config.model_config.get("extra") == "forbid"
+        require(strict, "Config takes unknown keys", where=where, mend="derive it from coterie.PluginConfig")
+    for name, wanted in vars(protocol).items():
+        if (name.startswith("_") and name != "__call__") or not inspect.isfunction(wanted):
+            continue
+        own = getattr(target, name, None)
+        require(callable(own), f"{target.__name__}.{name} can't be called", where=where, mend=mend)
+        _check_arguments(own, wanted, f"{where}: {target.__name__}.{name}")
+
+
+def _check_arguments(own: Any, wanted: Any, where: str) -> None:
+    """The method takes what the core passes: the Protocol's arguments, in their order or by name."""
+    parameters = inspect.signature(wanted).parameters.values()
+    by_place = [None for one in parameters if one.kind is not one.KEYWORD_ONLY and one.default is one.empty]
+    by_name = {one.name: None for one in parameters if one.kind is one.KEYWORD_ONLY}
+    if isinstance(own, property):
+        return
+    try:
+        inspect.signature(own).bind(*by_place, **by_name)
+    except TypeError as error:
+        text = str(inspect.signature(wanted)).replace("'", "")
+        raise ConformanceError(
+            f"can't be called as {text}: {error}", where=where, mend="take these arguments"
+        ) from error
+    except ValueError:  # a builtin that has no signature
+        return
+
+
+def _check_recipe(target: str, where: str) -> None:
+    package, colon, file = target.partition(":")
+    path = Path(target)
+    if colon and not path.exists():
+        from importlib.resources import files
+
+        with guarded(where, "a path, or `package:file.yaml`"):
+            path = Path(str(files(package).joinpath(file)))
+    require(path.is_file(), f"there is no file {path}", where=where, mend="a path, or `package:file.yaml`")
+    with guarded(where):
+        read_yaml(path)

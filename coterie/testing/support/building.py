@@ -1,0 +1,84 @@
+"""Components as a run makes them: `build`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, validate
+from coterie.core.errors import PluginError, did_you_mean
+from coterie.core.plugins import as_table
+from coterie.core.training.builder import PROTOCOL, Workshop
+
+TOY = "coterie.testing.support.toys"
+_TABLE_OF = {kind: table for table, kind in TABLES.items()}
+_MAP_OF = {kind: table for table, kind in MAPS.items()}
+
+
+def build(
+    kind: str,
+    table: str | Mapping[str, Any],
+    *,
+    name: str = "",
+    order: Sequence[str | Sequence[str]] | None = None,
+    env: Any = None,
+    **run: Any,
+) -> Any:
+    """One component, made from its table of a configuration as a run makes it.
+
+    The table is validated by the plugin's own Config, composed fields are built, and the constructor is given
+    a `build` whose run holds this component in a small team.
+
+    Args:
+        kind: "environment", "role", "reward", ...
+        table: its table, `{"type": ..., ...}`, or only the type: a registered name, or
+            `package.module:Object`, which needs no registration.
+        name: the instance's name in the configuration; for a role that of its seat.
+        order: `team.order`; by default the seat of `name`, or one role `solver`.
+        env: the table of the environment that the component is used with; by default a toy.
+        run: other top-level tables of the configuration, e.g. `data={...}` or `seed=3`.
+
+    Raises:
+        UserError: what a run would say of the same table.
+    """
+    if kind not in PROTOCOL:
+        raise PluginError(f"'{kind}' is no kind that a run is made of", mend=did_you_mean(kind, PROTOCOL))
+    own: dict[str, Any] = as_table(table if isinstance(table, str) else dict(table))
+    if not name:
+        name = _last(str(own.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
+    if order is None:
+        order = [name if kind == "role" else "solver"]
+    environment = as_table(own if kind == "environment" else env or f"{TOY}:Ledger")
+    shop = Workshop(_config(environment, order, run))
+    shop.environment = shop.make("environment", environment, "env")
+    if kind == "environment":
+        return shop.environment
+    path = f"team.roles.{name}" if kind == "role" else ".".join(filter(None, (_table_of(kind), name)))
+    return shop.make(kind, own, path, name)
+
+
+def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[str, Any]) -> RunConfig:
+    names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
+    roles = {role: {"type": f"{TOY}:Echo", "policy": "policy"} for role in dict.fromkeys(names)}
+    team = {"order": list(order), "max_turns": 3, "roles": roles}
+    return validate(
+        RunConfig,
+        {
+            **DEFAULT_TYPES,
+            "env": dict(environment),
+            "team": team,
+            "policies": {"policy": {"model": {"init": "none"}, "train": "none"}},
+            "algorithm": {"type": "at_grpo"},
+            "schedule": {"steps": 1},
+            **run,
+        },
+    )
+
+
+def _table_of(kind: str) -> str:
+    return _TABLE_OF.get(kind) or _MAP_OF[kind]
+
+
+def _last(plugin: str) -> str:
+    """`mine` of `package.module:Mine`: the name that such a component would have in a configuration."""
+    return plugin.rpartition(":")[2].rpartition(".")[2].lower()

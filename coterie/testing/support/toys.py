@@ -1,0 +1,211 @@
+"""Small things to check plugins with: a game, a seat, a codec of letters, an engine, a tokenizer, a loss."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+from coterie.core.errors import SystemFault
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import Codec, StepContext, Surrogate, TokenBatch
+from coterie.core.training.samples import Length
+from coterie.core.types import (
+    TEAM,
+    Action,
+    Briefing,
+    Call,
+    ComponentKind,
+    Message,
+    Prompt,
+    Request,
+    Step,
+    Task,
+    Weights,
+)
+
+
+class Ledger(Plugin):
+    """Roles write digits; each pays the team its value and its writer a tenth.
+
+    The state is what was written.
+    """
+
+    class Config(PluginConfig):
+        tasks: int = 4
+
+    config: Config
+    roles: tuple[str, ...] = ()
+    components: Mapping[str, ComponentKind] = {"sum": "increment", "own": "increment"}
+    weights: Mapping[str, float] = {}
+
+    def tasks(self, split: str, seed: int) -> Sequence[Task]:
+        return [Task(id=f"{split}-{index}", payload=(split, index)) for index in range(self.config.tasks)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return ()
+
+    def stage(self, state: Any) -> tuple[str, ...] | None:
+        return None
+
+    def observe(self, state: Any, role: str) -> str:
+        return " ".join(f"{who}:{text}" for who, text in state)
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        values = {role: float(a.text) if a.text.isdecimal() else 0.0 for role, a in actions.items()}
+        said = sorted((role, action.text) for role, action in actions.items())
+        scores: dict[tuple[str, str], float | None] = {(TEAM, "sum"): sum(values.values())}
+        scores |= {(role, "own"): value / 10 for role, value in values.items()}
+        return Step(state=(*state, *said), scores=scores, info={"said": dict(said)})
+
+    def outcome(self, state: Any) -> Mapping[str, float]:
+        return {"success": float(bool(state) and state[-1][1] == "9")}
+
+
+class Echo(Plugin):
+    """Shows the observation, takes any text."""
+
+    def render(self, briefing: Briefing) -> list[Message]:
+        return [{"role": "user", "content": f"{briefing.role} {briefing.turn} {briefing.observation}"}]
+
+    def parse(self, text: str, observation: Any) -> str:
+        return text
+
+
+class Emitted:
+    """A reward source: what the environment's step emitted."""
+
+    scope = "joint"
+    components = Ledger.components
+    weights: Mapping[str, float] = {}
+    policy_fault = 0.0
+
+    async def score(self, view: Any) -> Any:
+        return view.emitted
+
+
+class Quiet:
+    """A transition mode that tells nothing."""
+
+    async def tell(self, role: str, state: Any, history: Any, environment: Any) -> Sequence[str]:
+        return ()
+
+
+class LetterCodec:
+    """One id a letter; 0 ends a call."""
+
+    stop_ids: frozenset[int] = frozenset((0,))
+
+    @property
+    def context(self) -> int | None:
+        return None
+
+    def encode(
+        self, messages: Sequence[Message], previous: Call | None = None, previous_messages: Any = ()
+    ) -> Prompt:
+        text = "\n".join(f"{message['role']}: {message['content']}" for message in messages)
+        return Prompt(ids=tuple(map(ord, text)))
+
+    def decode(self, call: Call) -> str:
+        return "".join(chr(index) for index in call.token_ids if index)
+
+    def encode_completion(self, text: str) -> tuple[int, ...]:
+        return (*map(ord, text), 0)
+
+
+class LetterEngine:
+    """Writes one digit, drawn from the request's seed; remembers what it was asked.
+
+    Args:
+        breaks: where this holds of a request, the engine is lost.
+    """
+
+    def __init__(self, breaks: Callable[[Request], bool] = lambda request: False) -> None:
+        self.asked: list[Request] = []
+        self._breaks = breaks
+
+    async def open(self, ctx: Any) -> None: ...
+
+    async def load_weights(self, weights: Weights) -> None: ...
+
+    async def close(self) -> None: ...
+
+    def codec(self, policy: str) -> Codec:
+        return LetterCodec()
+
+    async def generate(self, request: Request) -> Call:
+        self.asked.append(request)
+        if self._breaks(request):
+            raise SystemFault("the wire is cut")
+        ids = (ord(str(request.seed % 10)), 0)
+        return Call(
+            prompt_ids=request.prompt_ids,
+            token_ids=ids,
+            logprobs=(-2.3, 0.0),
+            version=0,
+            finish="stop",
+            continues=request.continues,
+        )
+
+
+class LetterTokenizer:
+    """The part of a Hugging Face tokenizer that chat formats use, one id a letter.
+
+    Args:
+        template: whether it comes with a chat template, one that keeps every turn as it was.
+    """
+
+    eos_token, eos_token_id = "<end>", 2
+    pad_token, pad_token_id = "<pad>", 0
+    bos_token = bos_token_id = unk_token = unk_token_id = None
+    all_special_ids = [0, 1, 2]
+    _SPECIAL = ("<pad>", "<turn>", "<end>")
+
+    def __init__(self, *, template: bool = True) -> None:
+        self.chat_template = "a template" if template else None
+        self.added_tokens_decoder = {i: SimpleNamespace(special=True) for i in self.all_special_ids}
+
+    def __len__(self) -> int:
+        return 0x110000 + len(self._SPECIAL)
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        parts = re.split(f"({'|'.join(self._SPECIAL)})", text)
+        return [
+            index
+            for part in parts
+            for index in (
+                [self._SPECIAL.index(part)]
+                if part in self._SPECIAL
+                else [ord(letter) + len(self._SPECIAL) for letter in part]
+            )
+        ]
+
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False, **how: Any) -> str:
+        count = len(self._SPECIAL)
+        return "".join(
+            chr(index - count) if index >= count else "" if skip_special_tokens else self._SPECIAL[index]
+            for index in ids
+        )
+
+    def apply_chat_template(
+        self,
+        messages: Sequence[Message],
+        tokenize: bool = False,
+        add_generation_prompt: bool = True,
+        **how: Any,
+    ) -> str:
+        turns = [f"<turn>{message['role']}\n{message['content']}<end>\n" for message in messages]
+        return "".join(turns) + ("<turn>assistant\n" if add_generation_prompt else "")
+
+
+class PolicyGradient:
+    """A loss: -A r, with the ratio r to the behaviour policy."""
+
+    needs: tuple[str, ...] = ()
+    length: Length = "token_mean"
+    entropy = 0.0
+
+    def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
+        value = -tokens.advantages * xp.exp(tokens.logprobs - tokens.behaviour)
+        return Surrogate(value=value, slope=value, metrics={})

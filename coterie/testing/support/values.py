@@ -1,0 +1,75 @@
+"""Values: fingerprints that tell a change, copies through pickle, and hands that spoil what they get."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import pickle
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from coterie.core.types.digest import digest
+from coterie.testing.support.failure import ConformanceError
+
+
+def fingerprint(value: Any) -> str:
+    """Equal for equal values; changes when anything inside changes."""
+    try:
+        return digest(value)
+    except TypeError:  # an object of a class of its own
+        return hashlib.blake2b(pickled(value, type(value).__name__), digest_size=16).hexdigest()
+
+
+def pickled(value: Any, where: str) -> bytes:
+    """The value's pickle.
+
+    Raises:
+        ConformanceError: it has none, so it could reach no other process.
+    """
+    try:
+        return pickle.dumps(value)
+    except Exception as error:  # pickle raises whatever an object's hooks raise
+        raise ConformanceError(
+            f"a {type(value).__name__} can't be pickled: {error}",
+            where=where,
+            mend="use plain data, dataclasses of importable modules, and no open files or functions",
+        ) from error
+
+
+def copied(value: Any, where: str) -> Any:
+    """The value as another process would get it."""
+    try:
+        return pickle.loads(pickled(value, where))
+    except ConformanceError:
+        raise
+    except Exception as error:
+        raise ConformanceError(
+            f"a {type(value).__name__} can be pickled but not read back: {error}",
+            where=where,
+            mend="give its class a constructor that pickle can call, or __reduce__",
+        ) from error
+
+
+def spoil(value: Any) -> None:
+    """Overwrite whatever is mutable inside: what was handed out must be nobody else's."""
+    if isinstance(value, np.ndarray):
+        if value.flags.writeable and value.size and value.dtype.kind in "biuf":
+            value.flat[0] = 0 if value.flat[0] else 1
+    elif isinstance(value, Mapping):
+        for inner in list(value.values()):
+            spoil(inner)
+        if isinstance(value, dict):
+            value.clear()
+            value["spoilt"] = True
+    elif isinstance(value, (list, tuple)):
+        for inner in value:
+            spoil(inner)
+        if isinstance(value, list):
+            value.append("spoilt")
+    elif isinstance(value, set):
+        value.add("spoilt")
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        for field in dataclasses.fields(value):
+            spoil(getattr(value, field.name))

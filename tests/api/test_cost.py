@@ -1,0 +1,347 @@
+"""What a plan says is what a step then asks for: the counts against steps that were really played."""
+
+from __future__ import annotations
+
+import itertools
+import logging
+from collections import Counter
+
+import pytest
+
+from coterie import Plugin, PluginConfig
+from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, told, warn_of_size
+from coterie.backends.trainers.none import NoTrainer
+from coterie.core.errors import ConfigError
+from coterie.core.training.samples import minibatches, samples_of
+from coterie.core.types import Credit
+from tests.games import CALLS, play, run_of
+
+ASKED: Counter[str] = Counter()
+"""What the judges of this file were asked, by scope."""
+
+
+class Judge(Plugin):
+    """Asks somebody outside twice a view."""
+
+    weights = {}
+    policy_fault = 0.0
+    calls_per_view = 2
+    scope = "joint"
+
+    def __init__(self, config, build):
+        super().__init__(config, build)
+        self.components = {build.name: "increment"}
+
+    async def score(self, view):
+        ASKED[self.scope] += 2
+        return {}
+
+
+class JudgeOfActions(Judge):
+    scope = "action"
+
+
+class JudgeOfSiblings(Judge):
+    scope = "siblings"
+
+    async def score(self, view):
+        await super().score(view)
+        return [{} for _ in view.actions]
+
+
+class JudgeOfEpisodes(Judge):
+    scope = "episode"
+
+
+class Idle(NoTrainer):
+    """A trainer with settings and without weights, for any policy."""
+
+    class Config(PluginConfig):
+        minibatch_size: int | None = None
+        epochs: int = 1
+
+    async def open(self, ctx):
+        pass
+
+
+class Adder(Plugin):
+    """Finds a call in every text."""
+
+    name = "adder"
+
+    def find(self, text):
+        return text
+
+    async def run(self, call):
+        return "3"
+
+
+def two_policies():
+    """Overrides of `run_of`: role one plays policy p, role two policy q; both are trained."""
+    trained = {"model": {"init": "none"}, "train": "full"}
+    seats = {"one": "p", "two": "q"}
+    return {
+        "policies": {"p": trained, "q": trained},
+        "team": {"roles": {role: {"type": "tests.games:Seat", "policy": seats[role]} for role in seats}},
+        "trainer": {"type": "tests.core.test_planning:Idle", "minibatch_size": 4, "epochs": 3},
+    }
+
+
+def played(run, tasks=2):
+    """(trees, scores, calls of the engine) of one step."""
+    CALLS.clear()
+    trees, scores = play(run, tasks)
+    return trees, scores, len(CALLS)
+
+
+def actions_of(trees):
+    for tree in trees:
+        for node in tree.nodes():
+            for role, decision in node.decisions.items():
+                for branch, action in enumerate(decision.branches):
+                    yield node.key.of_branch(role, branch), action
+
+
+# ------------------------------------------------------------------------------------------------- by playing
+
+
+@pytest.mark.parametrize(
+    "order", [["one", "two"], [["one", "two"]], [["one", "two"], "three"], ["one", "one"]]
+)
+@pytest.mark.parametrize(
+    "sampler",
+    [
+        {"branches": 3},
+        {"branches": 2, "expand": "all"},
+        {"branches": 2, "expand": "all", "pairing": "cross"},
+        {"branches": 3, "expand": "sampled", "pairing": "cross"},
+        {"branches": 1, "chains": 3},
+    ],
+)
+def test_a_step_asks_for_what_was_counted(order, sampler):
+    algorithm = {"algorithm": {"type": "grpo" if sampler["branches"] == 1 else "at_grpo"}}
+    run = run_of(order=order, max_turns=2, sampler=sampler, **algorithm)
+    counts = count(run)
+    trees, _, calls = played(run)
+    assert counts.trees == len(trees)
+    assert counts.generations == calls
+    assert counts.actions == len(list(actions_of(trees)))
+    assert counts.joints == sum(len(node.joints) for tree in trees for node in tree.nodes())
+    assert counts.leaves == sum(len(list(tree.leaves())) for tree in trees)
+    assert counts.policies["p"].prompts == sum(len(node.decisions) for tree in trees for node in tree.nodes())
+
+
+@pytest.mark.parametrize(("branches", "roles", "turns"), [(4, 2, 4), (3, 3, 2)])
+def test_leaves_of_trees_that_are_expanded_everywhere(branches, roles, turns):
+    names = [f"r{index}" for index in range(roles)]
+    together = {"order": [names], "max_turns": turns}
+    cross = {"branches": branches, "expand": "all", "pairing": "cross"}
+    assert count(run_of(**together, sampler=cross)).leaves == 2 * branches ** (roles * turns)
+    aligned = {"branches": branches, "expand": "all"}
+    assert count(run_of(**together, sampler=aligned)).leaves == 2 * branches**turns
+    one_by_one = {"order": names, "max_turns": turns}
+    assert count(run_of(**one_by_one, sampler=aligned)).leaves == 2 * branches ** (roles * turns)
+
+
+def test_the_joint_of_each_roles_best_is_counted_too():
+    sampler = {"branches": 3, "commit": "per_role"}
+    counts = count(run_of(order=[["one", "two"]], sampler=sampler))
+    trees, _, _ = played(run_of(order=[["one", "two"]], sampler=sampler))
+    assert counts.joints == 2 * (3 + 1)
+    assert sum(len(tree.root.joints) for tree in trees) <= counts.joints
+    assert count(run_of(order=["one", "two"], sampler=sampler)).joints == 2 * (3 + 3), "one role has one best"
+
+
+def test_an_early_end_only_makes_it_less():
+    run = run_of(play="tests.games:stops", max_turns=3, sampler={"branches": 2, "expand": "all"})
+    counts = count(run)
+    trees, _, _ = played(run)
+    assert len(list(actions_of(trees))) < counts.actions
+
+
+def test_each_policy_has_what_its_roles_do():
+    run = run_of(
+        order=["one", "two"],
+        max_turns=2,
+        sampler={"branches": 2, "roles": {"two": {"max_new_tokens": 9}}, "sampling": {"max_new_tokens": 5}},
+        **two_policies(),
+    )
+    counts = count(run).policies
+    assert {name: one.roles for name, one in counts.items()} == {"p": ("one",), "q": ("two",)}
+    assert counts["p"].generations == counts["q"].generations == 2 * 2 * 2
+    assert (counts["p"].generated_tokens, counts["q"].generated_tokens) == (8 * 5, 8 * 9)
+    assert counts["p"].samples == 8 and counts["p"].optimizer_steps == 3 * 2
+
+
+def test_a_policy_that_is_not_trained_gives_no_samples():
+    counts = count(run_of()).policies["p"]
+    assert counts.generations and not counts.samples and not counts.optimizer_steps
+
+
+def test_a_tool_may_be_used_as_often_as_the_team_allows():
+    seat = {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"]}
+    run = run_of(
+        order=["one"],
+        tools={"adder": {"type": "tests.core.test_planning:Adder"}},
+        team={"order": ["one"], "max_tool_turns": 3, "roles": {"one": seat}},
+    )
+    counts = count(run)
+    trees, _, calls = played(run)
+    prompts = {call.prompt_ids for _, action in actions_of(trees[:1]) for call in action.calls}
+    assert counts.generations == calls == 2 * 3 * 4
+    assert counts.policies["p"].prompts == 2 * len(prompts) == 2 * (1 + 3 * 3)
+    assert "3 tool results an action" in counts.notes[0]
+
+
+@pytest.mark.parametrize("expand", ["best", "all"])
+def test_outside_calls_are_those_that_a_source_makes(expand):
+    judges = {"of_joints": "Judge", "of_actions": "JudgeOfActions", "of_siblings": "JudgeOfSiblings"}
+    if expand == "all":  # `best` can't wait for an episode's score
+        judges["of_episodes"] = "JudgeOfEpisodes"
+    run = run_of(
+        order=[["one", "two"], "three"],
+        max_turns=2,
+        sampler={"branches": 2, "expand": expand, "pairing": "cross"},
+        rewards={
+            "environment": {"type": "environment"},
+            **{name: {"type": f"tests.core.test_planning:{judge}"} for name, judge in judges.items()},
+        },
+    )
+    counts = count(run)
+    ASKED.clear()
+    played(run)
+    assert counts.outside_calls == {name: ASKED[run.sources[1 + i].scope] for i, name in enumerate(judges)}
+    assert "environment" not in counts.outside_calls, "it asks nobody"
+
+
+def test_evaluation_plays_each_task_once():
+    schedule = {"evaluate_every": 2, "evaluate_tasks": 5}
+    counts = count(run_of(max_turns=3, sampler={"branches": 4, "chains": 2}, schedule=schedule))
+    assert counts.evaluation == 5 * 3 * 2
+    assert count(run_of()).evaluation == 0, "this run never evaluates"
+
+
+# ------------------------------------------------------------------------------------------------ minibatches
+
+
+@pytest.mark.parametrize(("tasks", "branches"), itertools.product((1, 3, 4, 7), (1, 3, 4)))
+@pytest.mark.parametrize("size", [None, 1, 3, 5, 8, 64])
+def test_optimiser_steps_are_the_minibatches_that_are_made(tasks, branches, size):
+    chains = {"chains": 2} if branches == 1 else {}
+    algorithm = {"type": "grpo" if branches == 1 else "at_grpo"}
+    run = run_of(
+        order=["one", "two"],
+        sampler={"branches": branches, **chains},
+        algorithm=algorithm,
+        schedule={"tasks_per_step": tasks},
+        policies={"p": {"model": {"init": "none"}, "train": "full"}},
+        trainer={"type": "tests.core.test_planning:Idle", "minibatch_size": size},
+    )
+    counts = count(run).policies["p"]
+    trees, _, _ = played(run, tasks)
+    samples = samples_of(trees, Credit(advantage={key: 1.0 for key, _ in actions_of(trees)}))["p"]
+    assert counts.samples == len(samples)
+    assert counts.optimizer_steps == len(minibatches(samples, size, seed=0))
+
+
+def test_no_samples_no_optimiser_steps():
+    assert optimizer_steps(0, 4, None, 3) == optimizer_steps(0, 4, 8, 3) == 0
+
+
+# ---------------------------------------------------------------------------------- who decides, what is said
+
+
+def test_an_environment_that_says_who_acts_makes_the_counts_bounds():
+    stages = {"stages": [["one"], ["two", "one"], ["two"]]}
+    own = run_of(env=stages, order=[["one", "two"]], sampler={"branches": 2}, max_turns=3)
+    counts = count(own)
+    assert "says itself who acts" in counts.notes[0]
+    as_told = count(run_of(order=[["one", "two"]], sampler={"branches": 2}, max_turns=3))
+    assert not as_told.notes
+    trees, _, calls = played(own)
+    assert calls <= counts.generations and counts.joints >= as_told.joints
+    assert sum(len(node.joints) for tree in trees for node in tree.nodes()) <= counts.joints
+
+
+def test_a_first_task_that_cant_be_read_is_said():
+    run = run_of()
+    run.environment.reset = None
+    counts = count(run)
+    assert counts.generations == count(run_of()).generations
+    assert "the first task can't be read here" in counts.notes[0]
+
+
+def test_first_prompts_are_those_that_a_step_asks(monkeypatch):
+    run = run_of(order=["one", "two"], max_turns=2)
+    codec = run.engine.codec("p")
+    trees, _, _ = played(run, tasks=8)
+    asked = [len(tree.root.decisions["one"].prompt_ids) for tree in trees]
+    lengths = first_prompts(run, {"p": codec})
+    assert lengths == {"one": max(asked), "two": len(codec.ids("two turn0 "))}
+
+
+def test_a_role_that_remembers_sees_its_own_words_again():
+    seat = {"type": "tests.games:Seat", "policy": "p"}
+    lengths = {}
+    for remembers in (False, True):
+        run = run_of(
+            order=["one"],
+            sampler={"sampling": {"max_new_tokens": 7}},
+            team={"order": ["one"], "max_turns": 3, "roles": {"one": {**seat, "remembers": remembers}}},
+        )
+        lengths[remembers] = first_prompts(run, {"p": run.engine.codec("p")})["one"]
+    assert lengths[True] == 3 * lengths[False] + 2 * 7
+
+
+def test_policies_without_a_codec_are_left_out():
+    run = run_of(order=["one", "two"], **two_policies())
+    assert set(first_prompts(run, {"q": run.engine.codec("q")})) == {"two"}
+
+
+def test_a_context_bounds_prompts_and_answers():
+    counts = count(run_of(sampler={"branches": 3, "sampling": {"max_new_tokens": 64}})).policies["p"]
+    assert counts.prompt_tokens is None
+    tight = counts.bounded(32, 64)
+    assert tight.prompt_tokens == counts.prompts * 31
+    assert tight.generated_tokens == counts.generations * 31
+    assert counts.bounded(512, 64).generated_tokens == counts.generated_tokens == counts.generations * 64
+
+
+# ------------------------------------------------------------------------------------------- what is too much
+
+
+def cross(turns, tasks=1):
+    sampler = {"branches": 4, "expand": "all", "pairing": "cross"}
+    return run_of(
+        order=[["one", "two"]], max_turns=turns, sampler=sampler, schedule={"tasks_per_step": tasks}
+    )
+
+
+def test_a_tree_that_nobody_means_is_refused():
+    counts = count(cross(turns=4))
+    assert counts.leaves == 4 ** (2 * 4) == 65_536 and counts.generations > BOUND
+    with pytest.raises(ConfigError, match="34,952 generations, and 20,000 are the bound") as refused:
+        check_size(counts)
+    assert refused.value.path == "sampler"
+    assert "65,536 leaves" in refused.value.why and "sampler.branches" in refused.value.mend
+
+
+def test_the_bound_is_on_a_steps_generations():
+    assert count(cross(turns=3, tasks=9)).generations == 9 * 2184
+    check_size(count(cross(turns=3, tasks=9)))
+    with pytest.raises(ConfigError):
+        check_size(count(cross(turns=3, tasks=10)))
+
+
+def test_a_run_past_the_bound_is_warned_of(caplog):
+    with caplog.at_level(logging.WARNING, logger="coterie"):
+        warn_of_size(cross(turns=3))
+        assert not caplog.records
+        warn_of_size(cross(turns=4))
+    assert "34,952 generations" in caplog.text and "coterie plan" in caplog.text
+
+
+def test_numbers_that_nobody_reads_are_told_by_their_magnitude():
+    assert told(65_536) == "65,536"
+    huge = count(cross(turns=1200)).leaves
+    assert huge == 16**1200 and told(huge) == "10^1444.9"

@@ -1,0 +1,104 @@
+"""Which format a tokenizer gets, and how its conversations read."""
+
+import pytest
+
+pytest.importorskip("transformers")
+
+from tests.backends.chat.tokenizers import DROPS, KEEPS, TRIMS, bpe
+
+from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
+from coterie.backends.models.word_tokenizer import words_tokenizer
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.types import Call
+
+pytestmark = pytest.mark.torch
+
+
+def told(role, content):
+    return {"role": role, "content": content}
+
+
+def read(codec, *messages):
+    return codec.tokenizer.decode(codec.encode(list(messages)).ids)
+
+
+def ids(tokenizer, *tokens):
+    return frozenset(tokenizer.convert_tokens_to_ids(list(tokens)))
+
+
+def test_auto_follows_the_tokenizer():
+    user = told("user", "hello world")
+    assert read(AutoChat().codec(bpe(KEEPS), 9), user) == (
+        "<|im_start|>user\nhello world<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert read(AutoChat().codec(bpe(), 9), user) == "hello world"
+
+
+def test_template_is_refused_without_one():
+    with pytest.raises(ConfigError, match="chat template") as caught:
+        TemplateChat().codec(bpe(), 9)
+    assert caught.value.path == "chat.type"
+
+
+def test_plain_ignores_the_template():
+    codec = PlainChat().codec(bpe(KEEPS), 9)
+    assert (
+        read(codec, told("system", "be brief"), told("user", "hi"))
+        == "System: be brief\nUser: hi\nAssistant:"
+    )
+    assert read(codec, told("user", "hi"), told("assistant", " hello"), told("tool", "found")) == (
+        "hi hello<|im_end|>\nTool: found\nAssistant:"
+    )
+
+
+def test_words_are_told_without_markers_they_do_not_know():
+    codec = PlainChat().codec(words_tokenizer(["go", "up", "ok"]), 9)
+    assert read(codec, told("user", "go up")) == "go up"
+    assert read(
+        codec, told("system", "go"), told("user", "up"), told("assistant", "ok"), told("tool", "go")
+    ) == ("go up ok <eos> go")
+    assert codec.stop_ids == {1} and codec.encode_completion("up") == (5, 1)
+    assert codec.context == 9
+
+
+def test_plain_text_starts_as_the_tokenizer_wants():
+    from tokenizers.processors import TemplateProcessing
+
+    tokenizer = bpe(bos_token="<bos>")
+    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
+        single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
+    )
+    assert read(PlainChat().codec(tokenizer, 9), told("user", "hi")) == "<bos>hi"
+
+
+@pytest.mark.parametrize(
+    ("template", "eos", "stops"),
+    [
+        (KEEPS, "<|im_end|>", ["<|im_end|>"]),
+        (KEEPS, "<|endoftext|>", ["<|endoftext|>", "<|im_end|>"]),
+        (DROPS, "<|endoftext|>", ["<|endoftext|>", "<|im_end|>"]),
+        (TRIMS, "<|endoftext|>", ["<|endoftext|>", "<end>"]),
+    ],
+)
+def test_turns_end_with_eos_and_with_what_the_template_ends_them_with(template, eos, stops):
+    tokenizer = bpe(template, eos=eos, bos_token="<bos>")
+    codec = AutoChat().codec(tokenizer, 9)
+    assert codec.stop_ids == ids(tokenizer, *stops)
+    assert codec.encode_completion("hello")[-1] in ids(tokenizer, stops[-1])
+    end = codec.encode_completion("hello")
+    call = Call(prompt_ids=(1,), token_ids=end, logprobs=(0.0,) * len(end), version=0, finish="stop")
+    assert codec.decode(call) == "hello"
+
+
+def test_a_refusal_of_the_template_names_the_conversation():
+    codec = AutoChat().codec(bpe(TRIMS, bos_token="<bos>"), 9)
+    with pytest.raises(UserError, match=r"refuses a conversation of \[system, user\]") as caught:
+        codec.encode([told("system", "s"), told("user", "u")])
+    assert "System role not supported" in str(caught.value)
+
+
+def test_thoughts_are_part_of_the_text():
+    codec = AutoChat().codec(bpe(KEEPS), 9)
+    whole = codec.encode_completion("<think>a</think>b")
+    call = Call(prompt_ids=(1,), token_ids=whole, logprobs=(0.0,) * len(whole), version=0, finish="stop")
+    assert codec.decode(call) == "<think>a</think>b"

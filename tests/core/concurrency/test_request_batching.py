@@ -1,0 +1,159 @@
+"""Batches form across everything that is live, in an order that repeats."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+
+import pytest
+
+from coterie.core.concurrency.request_batching import Batcher, Strands
+from coterie.core.types import Call, Key, Request, Sampling
+
+
+def request(name, turn, policy="p"):
+    return Request(key=Key(name, call=turn), policy=policy, prompt_ids=(1,), sampling=Sampling(), seed=0)
+
+
+def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True, together=None):
+    batches = []
+
+    def generate(policy, requests):
+        batches.append((policy, [r.key for r in requests]))
+        return [
+            Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests
+        ]
+
+    async def go():
+        strands = Strands()
+        batcher = Batcher(
+            generate, strands, deterministic=deterministic, threaded=threaded, together=together
+        )
+
+        async def episode(number):
+            strands.start()
+            try:
+                for turn in range(turns - number % 2):
+                    if jitter:
+                        await asyncio.sleep(random.random() / 300)
+                    await batcher.submit(request(f"e{number:02}", turn, "p" if number % 3 else "q"))
+            finally:
+                strands.stop()
+
+        await asyncio.gather(*[episode(n) for n in random.sample(range(episodes), episodes)])
+        assert strands.live == strands.waiting == 0
+        assert batcher.batches == len(batches)
+        batcher.close()
+
+    asyncio.run(go())
+    return batches
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_deterministic_batches_hold_every_live_episode_in_key_order(threaded):
+    batches = play(True, threaded=threaded)
+    assert batches == play(True, threaded=threaded)
+    assert len(batches) == 2 * 3  # two policies, three turns
+    for _, keys in batches:
+        assert keys == sorted(keys)
+    assert [len(keys) for policy, keys in batches if policy == "p"] == [8, 8, 4]
+
+
+@pytest.mark.parametrize("threaded", [True, False])
+def test_policies_that_compute_together_are_one_batch_in_key_order(threaded):
+    batches = play(True, threaded=threaded, together={"p": "base", "q": "base"}.get)
+    assert [(name, len(keys)) for name, keys in batches] == [("base", 12), ("base", 12), ("base", 6)]
+    for _, keys in batches:
+        assert keys == sorted(keys)
+
+
+def test_each_policy_of_a_mixed_batch_gets_its_own_answers():
+    def generate(name, requests):
+        return [
+            Call(prompt_ids=(1,), token_ids=(ord(one.policy),), logprobs=(0.0,), version=0, finish="stop")
+            for one in requests
+        ]
+
+    async def go():
+        strands = Strands()
+        batcher = Batcher(generate, strands, deterministic=True, together=lambda policy: "all")
+        strands.start(6)
+        calls = await asyncio.gather(
+            *[batcher.submit(request(f"{9 - n}", 0, "pqr"[n % 3])) for n in range(6)]
+        )
+        assert [chr(call.token_ids[0]) for call in calls] == list("pqrpqr")
+        assert batcher.batches == 1
+
+    asyncio.run(asyncio.wait_for(go(), 10))
+
+
+def test_otherwise_batches_form_without_waiting_for_everybody():
+    batches = play(False)
+    assert sum(len(keys) for _, keys in batches) == 6 * 3 + 6 * 2
+    assert len(batches) > 6
+
+
+def test_a_failing_batch_reaches_every_strand_that_waits_for_it():
+    def generate(policy, requests):
+        raise RuntimeError("out of memory")
+
+    async def go():
+        strands = Strands()
+        batcher = Batcher(generate, strands, deterministic=True)
+        strands.start(2)
+        results = await asyncio.gather(
+            *[batcher.submit(request(str(n), 0)) for n in range(2)], return_exceptions=True
+        )
+        assert [str(r) for r in results] == ["out of memory"] * 2
+
+    asyncio.run(asyncio.wait_for(go(), 10))
+
+
+def test_nested_strands_are_counted():
+    seen = []
+
+    def generate(policy, requests):
+        seen.append(len(requests))
+        return [
+            Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests
+        ]
+
+    async def go():
+        strands = Strands()
+        batcher = Batcher(generate, strands, deterministic=True)
+
+        async def branch(name):
+            await asyncio.sleep(random.random() / 100)  # a tool, say
+            await batcher.submit(request(name, 0))
+            await asyncio.sleep(random.random() / 100)
+            await batcher.submit(request(name, 1))
+
+        async def episode(name):
+            strands.start()
+            await strands.gather([branch(f"{name}{b}") for b in range(3)])
+            await batcher.submit(request(name, 2))
+            strands.stop()
+
+        await asyncio.gather(episode("a"), episode("b"))
+
+    asyncio.run(asyncio.wait_for(go(), 10))
+    assert seen == [6, 6, 2]
+
+
+def test_a_strand_that_never_asks_does_not_hold_the_batch_for_ever(monkeypatch, caplog):
+    monkeypatch.setattr("coterie.core.concurrency.request_batching.STALL_SECONDS", 0.05)
+
+    async def go():
+        strands = Strands()
+        batcher = Batcher(
+            lambda policy, rows: [
+                Call(prompt_ids=(1,), token_ids=(), logprobs=(), version=0, finish="stop") for _ in rows
+            ],
+            strands,
+            deterministic=True,
+        )
+        strands.start(2)  # one of them waits for something else for ever
+        await asyncio.wait_for(batcher.submit(request("a", 0)), 5)
+
+    asyncio.run(go())
+    assert "1 of 2 live strands" in caplog.text

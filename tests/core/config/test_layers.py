@@ -1,0 +1,171 @@
+"""Configuration: layers, overrides, where values came from, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie.core.config import RunConfig, load, parse_override, read_yaml, recipes
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.training.assemble import compose
+
+BASE = """
+summary: base
+env: {type: "tests.games:Ledger", tasks: 4}
+team:
+  order: [one]
+  roles: {one: {type: "tests.games:Seat", policy: p}}
+policies: {p: {model: {init: none}, train: none}}
+sampler: {branches: 2}
+algorithm: {type: at_grpo, alpha: 0.5}
+engine: {type: scripted, play: "tests.games:numbers"}
+trainer: none
+schedule: {steps: 3}
+scales:
+  smoke: {schedule: {steps: 1}}
+"""
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "base.yaml").write_text(BASE)
+    (tmp_path / "child.yaml").write_text(
+        "extends: base.yaml\nsummary: child\nschedule: {tasks_per_step: 7}\n"
+    )
+    return tmp_path
+
+
+def test_recipes_extend_one_another_and_scales_and_overrides_come_after(files):
+    found = load(files / "child.yaml", scale="smoke", overrides=["schedule.evaluate_every=2"])
+    assert (found.config.schedule.steps, found.config.schedule.tasks_per_step) == (1, 7)
+    assert found.config.summary == "child"
+    assert found.origins["schedule.steps"] == "scale smoke"
+    assert found.origins["schedule.tasks_per_step"] == f"file {files / 'child.yaml'}"
+    assert found.origins["schedule.evaluate_every"] == "override"
+    assert found.origins["algorithm.alpha"] == f"file {files / 'base.yaml'}"
+    assert found.origins["schedule.record_every"] == "default"
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("a=1e-5", 1e-5),
+        ("a=1", 1),
+        ("a=yes", "yes"),
+        ("a=true", True),
+        ("a=[x, [y, z]]", ["x", ["y", "z"]]),
+        ("a=null", None),
+        ("a={b: 2}", {"b": 2}),
+        ("a=Qwen/Qwen3-1.7B", "Qwen/Qwen3-1.7B"),
+        ("a=b=c", "b=c"),
+    ],
+)
+def test_overrides_are_yaml(text, value):
+    assert parse_override(text) == {"a": value}
+
+
+@pytest.mark.parametrize("text", ["a", "=1", "a..b=1", "a=[1"])
+def test_overrides_of_the_wrong_form_are_refused(text):
+    with pytest.raises(ConfigError):
+        parse_override(text)
+
+
+def test_a_text_field_takes_a_number_as_text(files):
+    assert load(files / "base.yaml", overrides=["policies.p.model=123"]).config.policies["p"].model == "123"
+
+
+def test_another_type_replaces_the_table(files):
+    found = load(
+        files / "base.yaml", overrides=["algorithm.type=grpo", "sampler.chains=2", "sampler.branches=1"]
+    )
+    assert found.config.algorithm == {"type": "grpo"}
+    found = load(files / "base.yaml", overrides=["algorithm.alpha=2", "algorithm=grpo"])
+    assert found.config.algorithm == {"type": "grpo"}
+
+
+def test_null_removes_an_entry_by_name(files):
+    found = load(
+        files / "base.yaml", overrides=["policies.q={model: x}", "team.roles.one.policy=q", "policies.p=null"]
+    )
+    assert list(found.config.policies) == ["q"]
+
+
+def test_the_resolved_text_loads_to_the_same_configuration(files):
+    found = load(files / "child.yaml", overrides=["policies.p.optimizer.learning_rate=1e-5"])
+    (files / "config.yaml").write_text(found.text())
+    again = load(files / "config.yaml")
+    assert again.config == found.config and again.digest() == found.digest() and again.name == "child"
+
+
+@pytest.mark.parametrize(
+    ("override", "path", "says"),
+    [
+        ("schedule.stpes=1", "schedule.stpes", "did you mean 'steps'?"),
+        ("algorthm.alpha=1", "algorthm", "did you mean 'algorithm'?"),
+        ("algorithm.alhpa=1", "algorithm.alhpa", "did you mean 'alpha'?"),
+        ("env.taks=1", "env.taks", "did you mean 'tasks'?"),
+        ("sampler.roles.one.temprature=1", "sampler.roles.one.temprature", "did you mean 'temperature'?"),
+        ("policies.p.optimizer.lr=1", "policies.p.optimizer.lr", "known: "),
+        (
+            "policies.p.model={init: qwen3, hiden_size: 3}",
+            "policies.p.model.hiden_size",
+            "did you mean 'hidden_size'?",
+        ),
+        ("schedule.steps=many", "schedule.steps", "'many'"),
+        ("algorithm.alpha=high", "algorithm.alpha", "'high'"),
+        ("algorithm.type=at_grop", "algorithm.type", "did you mean 'at_grpo'?"),
+        ("team.roles.one.policy=q", "team.roles.one.policy", "unknown policy 'q'"),
+        ("team.order=[one, tow]", "team.order", "unknown role 'tow'"),
+        ("team.roles.two={type: x, policy: p}", "team.roles.two", "nothing uses this"),
+        ("policies.q={model: x}", "policies.q", "nothing uses this"),
+        ("sampler.roles.tow.temperature=1", "sampler.roles.tow", "unknown role 'tow'"),
+        ("policies.p.lora.rank=4", "policies.p.lora", "nothing reads"),
+        ("policies.p.model=null", "policies.p.model", ""),
+        ("data.type=jsonl", "data", "nothing consumes"),
+        ("sandbox.type=local", "sandbox", "nothing consumes"),
+        ("tools.python={type: python}", "tools.python", "nothing uses this"),
+        ("sampler.branches=1", "sampler.branches", "one member"),
+        ("policies.p.optimizer.schedule=linear", "policies.p.optimizer.horizon", "needs its horizon"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_path(files, override, path, says):
+    with pytest.raises(UserError) as error:
+        compose(load(files / "base.yaml", overrides=[override]))
+    assert error.value.path == path
+    assert says in str(error.value)
+
+
+def test_a_policy_without_model_and_a_role_without_policy(files):
+    text = BASE.replace("{model: {init: none}, train: none}", "{train: none}")
+    (files / "base.yaml").write_text(text)
+    with pytest.raises(ConfigError, match="'model' is missing") as error:
+        load(files / "base.yaml")
+    assert error.value.path == "policies.p.model"
+    (files / "base.yaml").write_text(BASE.replace(", policy: p", ""))
+    with pytest.raises(ConfigError, match="role 'one' has no policy"):
+        compose(load(files / "base.yaml"))
+
+
+def test_files_that_are_no_recipes(files):
+    with pytest.raises(ConfigError, match="did you mean 'plan_path'"):
+        load("plan_pth")
+    with pytest.raises(ConfigError, match="no such recipe file"):
+        load("nowhere.yaml")
+    with pytest.raises(ConfigError, match="no scale 'smok'"):
+        load(files / "base.yaml", scale="smok")
+    (files / "bad.yaml").write_text("a: [")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        load(files / "bad.yaml")
+    (files / "twice.yaml").write_text("a: 1\na: 2\n")
+    with pytest.raises(ConfigError, match="not valid YAML"):
+        read_yaml(files / "twice.yaml")
+    (files / "loop.yaml").write_text("extends: loop.yaml\n")
+    with pytest.raises(ConfigError, match="extends itself"):
+        load(files / "loop.yaml")
+
+
+@pytest.mark.parametrize("info", recipes(), ids=lambda info: info.name)
+def test_every_shipped_recipe_resolves_at_every_scale(info):
+    assert info.summary
+    scales = read_yaml(__import__("pathlib").Path(info.path)).get("scales", {})
+    for scale in (None, *[name for name, table in scales.items() if table is not None]):
+        assert isinstance(load(info.name, scale=scale).config, RunConfig)

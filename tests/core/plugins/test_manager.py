@@ -1,0 +1,206 @@
+"""Plugins: isolated, attributed, listed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import textwrap
+from types import SimpleNamespace
+
+import pytest
+
+from coterie import hookimpl
+from coterie.core.errors import MissingExtra, PluginError
+from coterie.core.plugins import KIND_OF, KINDS, Plugins, Report, hookspecs
+
+
+class FakeEntry:
+    """An entry point of a made-up distribution."""
+
+    def __init__(self, name, distribution, load):
+        self.name, self.value, self._load = name, f"{name}:x", load
+        self.dist = SimpleNamespace(name=distribution, version="1.0")
+
+    def load(self):
+        return self._load()
+
+
+def module(**functions):
+    return SimpleNamespace(**functions)
+
+
+@hookimpl
+def register_rewards(register):
+    register("mine", "json:JSONDecoder")
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    found = []
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(found))
+    return found
+
+
+def loaded(only=None):
+    manager = Plugins()
+    manager.load(only)
+    return manager, {report.name: report for report in manager.reports}
+
+
+def test_every_kind_has_a_typed_documented_registration_hook():
+    assert set(KIND_OF.values()) == set(KINDS)
+    for hook in KIND_OF:
+        spec = getattr(hookspecs, hook)
+        assert spec.__doc__ and list(spec.__annotations__) == ["register", "return"]
+
+
+def test_built_ins_register_through_the_entry_point():
+    report = next(r for r in Plugins_from_installation().reports if r.distribution == "coterie")
+    assert (
+        report.ok
+        and "plan_path" in report.provides["environment"]
+        and "at_grpo" in report.provides["estimator"]
+    )
+
+
+def Plugins_from_installation():
+    manager = Plugins()
+    manager.load(frozenset())
+    return manager
+
+
+def broken_import():
+    raise ImportError("no such library")
+
+
+def exits():
+    raise SystemExit(3)
+
+
+@hookimpl
+def register_reward(register):  # misspelt
+    pass
+
+
+@hookimpl(specname="register_rewards")
+def wrong_signature(registry):
+    pass
+
+
+@hookimpl(specname="register_rewards")
+def taken(register):
+    register("mine", "json:loads")
+
+
+@hookimpl(specname="register_rewards")
+def raises(register):
+    raise RuntimeError("boom")
+
+
+@pytest.mark.parametrize(
+    ("broken", "says"),
+    [
+        (FakeEntry("bad", "bad-dist", broken_import), "no such library"),
+        (FakeEntry("bad", "bad-dist", exits), "SystemExit"),
+        (
+            FakeEntry("bad", "bad-dist", lambda: module(register_reward=register_reward)),
+            "did you mean 'register_rewards'",
+        ),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=wrong_signature)), "argument 'registry'"),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
+        (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
+    ],
+)
+def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, says):
+    good = FakeEntry(
+        "good",
+        "a-good-dist" if "already" not in says else "good-dist",
+        lambda: module(register_rewards=register_rewards),
+    )
+    broken.dist.name = "z-" + broken.dist.name.removeprefix("z-")
+    entries += [broken, good]
+    manager, reports = loaded()
+    assert not reports["bad"].ok and says in " ".join(reports["bad"].errors)
+    assert reports["bad"].distribution == "z-bad-dist"
+    assert reports["good"].ok and manager.registry.names("reward") == ["mine"]
+    monkeypatch.setenv("COTERIE_STRICT_PLUGINS", "1")
+    with pytest.raises(PluginError, match="z-bad-dist"):
+        loaded()
+
+
+def test_a_taken_name_can_be_had_by_its_distribution(entries):
+    entries += [
+        FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
+        FakeEntry("two", "b-dist", lambda: module(f=taken)),
+    ]
+    manager, _ = loaded()
+    assert manager.registry.load("reward", "b-dist:mine").__name__ == "loads"
+    assert manager.registry.load("reward", "mine").__name__ == "JSONDecoder"
+
+
+def test_third_party_plugins_can_be_limited(entries):
+    entries += [
+        FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
+        FakeEntry("two", "b-dist", broken_import),
+    ]
+    assert set(loaded(frozenset({"one"}))[1]) == {"one"}
+    assert set(loaded(frozenset({"a-dist"}))[1]) == {"one"}
+    assert set(loaded(frozenset())[1]) == set()
+
+
+def test_an_object_of_a_module_needs_no_registration():
+    manager = Plugins_from_installation()
+    assert manager.registry.load("reward", "json:loads").__name__ == "loads"
+    with pytest.raises(PluginError, match="can't be imported"):
+        manager.registry.load("reward", "json:nothing")
+    with pytest.raises(PluginError, match="did you mean 'environment'"):
+        manager.registry.load("reward", "enviroment")
+
+
+def test_a_missing_extra_says_what_to_install(monkeypatch, tmp_path):
+    (tmp_path / "needs_vllm.py").write_text("import vllm_is_absent, vllm\n")
+    (tmp_path / "needs_wandb.py").write_text("import wandb\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    with pytest.raises(MissingExtra, match=r"(?s)wandb.*coterie\[wandb\]"):
+        Plugins_from_installation().registry.load("tracker", "needs_wandb:X")
+
+
+def test_one_file_is_a_plugin(tmp_path):
+    file = tmp_path / "my_plugin_file.py"
+    file.write_text(
+        textwrap.dedent("""
+        from coterie import hookimpl
+        @hookimpl
+        def register_rewards(register):
+            register("from_file", "my_plugin_file:Thing")
+        class Thing: pass
+    """)
+    )
+    manager = Plugins_from_installation()
+    manager.load_file(file)
+    assert manager.registry.load("reward", "from_file").__name__ == "Thing"
+    file.write_text("raise ValueError('oops')")
+    with pytest.raises(PluginError, match="fails when it is imported"):
+        manager.load_file(file)
+    with pytest.raises(PluginError, match="no such plugin file"):
+        manager.load_file(tmp_path / "nothing.py")
+
+
+def test_observers_are_isolated_and_get_what_they_name(caplog):
+    manager = Plugins_from_installation()
+    seen = []
+
+    @hookimpl(specname="step_ended")
+    def watches(step):
+        seen.append(step)
+
+    @hookimpl(specname="step_ended")
+    def fails(step, metrics):
+        raise RuntimeError("observer broke")
+
+    manager.register(module(f=fails), Report("bad", "bad-dist", ""))
+    manager.register(module(f=watches), Report("good", "good-dist", ""))
+    manager.notify("step_ended", step=3, metrics={})
+    assert seen == [3] and "bad-dist" in caplog.text and "observer broke" in caplog.text

@@ -1,0 +1,215 @@
+"""Missing is exogenous, floors are for what the output caused, and neither becomes a stand-in number."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie import PolicyFault, SystemFault
+from coterie.core.errors import ConfigError, TooManyMissing
+from coterie.core.rollout.rewards import branch_rewards, missing_share
+from coterie.core.types import TEAM, Key, Mix, Score, Scores
+from tests.games import Seat, play, run_of
+
+
+def source(name, **settings):
+    return {"type": "function", "function": f"tests.core.test_scoring:{name}", **settings}
+
+
+def values(run, role="one"):
+    trees, scores = play(run)
+    return branch_rewards(trees[0].root, role, scores, run.mix), scores
+
+
+def flaky(view):
+    if view.actions.get("one") and view.actions["one"].text == "1":
+        raise SystemFault("503 from the judge")
+    return 1.0
+
+
+def buggy(view):
+    return {"not": "a number"}["other"]
+
+
+def hangs_its_verifier(view):
+    if view.actions.get("one") and view.actions["one"].text == "1":
+        raise PolicyFault("verifier timed out on the output")
+    return 0.0
+
+
+def nan(view):
+    return float("nan")
+
+
+def by_action(view):
+    return {(view.role, "style"): float(len(view.action.text))}
+
+
+async def ranked(view):
+    return [{(view.role, "rank"): float(-int(action.text))} for action in view.actions]
+
+
+async def short_ranking(view):
+    return [{(view.role, "rank"): 1.0}]
+
+
+def ending(view):
+    return float(view.leaf.cut)
+
+
+def test_a_system_fault_leaves_the_score_missing_and_the_others_alone():
+    rewards, scores = values(
+        run_of(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5})
+    )
+    assert rewards == [1.0, None, 1.0]
+    missing, count, reasons = missing_share(scores)
+    assert (missing, count) == (1, 3) and reasons == {"503 from the judge": 1}
+
+
+def test_a_sources_own_mistake_is_missing_with_its_reason():
+    rewards, scores = values(
+        run_of(rewards={"r": source("buggy")}, order=["one"], schedule={"max_missing": 1.0})
+    )
+    assert rewards == [None] * 3
+    assert "KeyError" in next(iter(scores))[3].reason
+
+
+def test_too_much_missing_stops_the_run_and_says_why():
+    with pytest.raises(TooManyMissing, match=r"(?s)3 of 3 scores.*KeyError"):
+        play(run_of(rewards={"r": source("buggy")}, order=["one"]))
+
+
+def test_hanging_the_verifier_never_beats_being_wrong():
+    rewards, _ = values(run_of(rewards={"r": source("hangs_its_verifier", floor=-1.0)}, order=["one"]))
+    assert rewards == [0.0, -1.0, 0.0]
+
+
+def test_a_number_that_is_none_is_missing():
+    rewards, _ = values(run_of(rewards={"r": source("nan")}, order=["one"], schedule={"max_missing": 1.0}))
+    assert rewards == [None] * 3
+
+
+def test_sources_of_all_scopes_write_beside_the_tree():
+    run = run_of(
+        order=["one"],
+        rewards={
+            "environment": {"type": "environment", "weights": {"sum": 0, "own": 0}},
+            "a": source("by_action", scope="action", components={"style": "increment"}),
+            "s": source(
+                "ranked",
+                scope="siblings",
+                components={"rank": "increment"},
+            ),
+            "e": source("ending", scope="episode", components={"ended": "level"}),
+        },
+        sampler={"expand": "sampled"},
+    )
+    trees, scores = play(run)
+    root = trees[0].root
+    assert branch_rewards(root, "one", scores, run.mix)[:2] == [
+        1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0),
+        0.0,
+    ]
+    assert scores.at(root.key.of_branch("one", 2))["one", "rank"].value == -2.0
+    ((leaf, _),) = trees[0].leaves()
+    assert scores.at(leaf)[TEAM, "ended"].value == 1.0
+
+
+def test_a_choice_that_needs_the_episodes_score_is_refused():
+    with pytest.raises(ConfigError, match="can't be chosen by a score of the whole episode") as error:
+        run_of(rewards={"e": source("ending", scope="episode", components={"ended": "level"})})
+    assert error.value.path == "rewards.e"
+    run_of(
+        rewards={
+            "environment": {"type": "environment"},
+            "e": source("ending", scope="episode", components={"ended": "level"}) | {"weights": {"ended": 0}},
+        }
+    )
+
+
+def test_truncated_sampling_warns(caplog):
+    run_of(sampler={"sampling": {"top_p": 0.9}})
+    assert "role 'one' samples with top_p/top_k" in caplog.text
+    caplog.clear()
+    run_of()
+    assert caplog.text == ""
+
+
+def test_a_ranking_of_too_few_is_missing():
+    rewards, _ = values(
+        run_of(
+            rewards={"s": source("short_ranking", scope="siblings", components={"rank": "increment"})},
+            order=["one"],
+            schedule={"max_missing": 1.0},
+        )
+    )
+    assert rewards == [None] * 3
+
+
+def test_an_environment_that_breaks_loses_that_joint_only():
+    run = run_of(env={"fail_on": "1"}, order=["one"], schedule={"max_missing": 0.5})
+    trees, scores = play(run)
+    assert trees[0].root.joints[1].fault.reason == "the world broke"
+    assert branch_rewards(trees[0].root, "one", scores, run.mix) == [0.0, None, pytest.approx(2.2)]
+
+
+def test_an_unparsable_action_is_played_and_scored():
+    run = run_of(play="tests.core.test_scoring:says_bad", order=["one"])
+    trees, scores = play(run)
+    fault = trees[0].root.decisions["one"].branches[1].fault
+    assert (fault.kind, fault.reason) == ("policy", "said bad")
+    assert branch_rewards(trees[0].root, "one", scores, run.mix)[1] == 0.0
+
+
+def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
+    run = run_of(
+        order=["one"],
+        team={
+            "order": ["one"],
+            "max_turns": 1,
+            "roles": {"one": {"type": "tests.core.test_scoring:Fragile", "policy": "p"}},
+        },
+    )
+    trees, _ = play(run)
+    faults = [action.fault for action in trees[0].root.decisions["one"].branches]
+    assert faults[0] is None and faults[1].kind == "policy" and "ZeroDivisionError" in faults[1].reason
+
+
+class Fragile(Seat):
+    def parse(self, text, observation):
+        return 1 / (1 - int(text))
+
+
+def says_bad(request, text):
+    return "bad" if request.key.branch == 1 else str(request.key.branch)
+
+
+def test_the_mix_by_hand():
+    mix = Mix(weights={"a": 2.0, "b": 0.5, "zero": 0.0}, alpha=0.1)
+    cell = {
+        (TEAM, "a"): Score(1.0),
+        ("x", "b"): Score(4.0),
+        ("y", "b"): Score(100.0),
+        (TEAM, "zero"): Score(None),
+    }
+    assert mix.reward(cell, "x") == pytest.approx(0.1 * 2.0 + 0.5 * 4.0)
+    assert mix.reward({**cell, ("x", "a"): Score(None)}, "x") is None
+
+
+def test_a_place_is_never_scored_twice():
+    scores = Scores()
+    scores.add(Key("t"), TEAM, "a", Score(1.0))
+    with pytest.raises(ValueError, match="twice"):
+        scores.add(Key("t"), TEAM, "a", Score(2.0))
+
+
+def test_two_sources_of_one_component_are_refused():
+    with pytest.raises(ConfigError, match="also comes from"):
+        run_of(
+            rewards={
+                "a": source("nan", components={"x": "increment"}),
+                "b": source("nan", components={"x": "level"}),
+            }
+        )
+    with pytest.raises(ConfigError, match="unknown component 'summ'") as error:
+        run_of(rewards={"environment": {"type": "environment", "weights": {"summ": 1}}})
+    assert error.value.path == "rewards.environment.weights.summ" and "'sum'" in error.value.mend

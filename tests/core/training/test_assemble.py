@@ -1,0 +1,118 @@
+"""From tables to components: nested ones, shared ones, and classes that aren't what they should be."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import pytest
+
+from coterie import Composed, Plugin, PluginConfig
+from coterie.core.config import load
+from coterie.core.errors import ConfigError, PluginError
+from coterie.core.protocols import RewardSource
+from coterie.core.rollout.rewards import branch_rewards
+from coterie.core.training.assemble import compose
+from tests.games import play, run_of
+
+
+class Twice(Plugin):
+    """Pays double what another source pays."""
+
+    class Config(PluginConfig):
+        inner: Annotated[RewardSource, Composed("reward")]
+
+    scope = "joint"
+    components = {"doubled": "increment"}
+    weights = {}
+    policy_fault = 0.0
+
+    async def score(self, view):
+        inner = await self.config.inner.score(view)
+        return {("team", "doubled"): 2 * sum(value for value in inner.values())}
+
+
+def one(view):
+    return 1.0
+
+
+class Mute(Plugin):
+    """A role that can't parse."""
+
+    def render(self, briefing):
+        return [{"role": "user", "content": "hello"}]
+
+
+def twice(inner):
+    return {"r": {"type": "tests.core.test_compose:Twice", "inner": inner}}
+
+
+INNER = {"type": "function", "function": "tests.core.test_compose:one"}
+
+
+def test_a_field_annotated_with_a_kind_is_composed():
+    run = run_of(rewards=twice(INNER), order=["one"])
+    trees, scores = play(run)
+    assert branch_rewards(trees[0].root, "one", scores, run.mix) == [2.0, 2.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("inner", "path"),
+    [
+        ({**INNER, "functoin": "x"}, "rewards.r.inner.functoin"),
+        ({"type": "functoin"}, "rewards.r.inner.type"),
+        ({"function": "x"}, "rewards.r.inner.type"),
+    ],
+)
+def test_what_is_wrong_in_a_nested_table_is_named_with_its_path(inner, path):
+    with pytest.raises((ConfigError, PluginError)) as error:
+        run_of(rewards=twice(inner))
+    assert error.value.path == path
+
+
+def test_a_top_level_table_serves_the_component_that_has_a_field_for_it(tmp_path):
+    rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
+    (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    config = {
+        "env": {"type": "team_task", "success": {"role": "solver", "match": "exact"}},
+        "data": {"type": "jsonl", "path": str(tmp_path / "sums.jsonl"), "val_share": 0.2, "test_share": 0.2},
+        "team": {
+            "order": ["solver"],
+            "roles": {"solver": {"type": "template", "prompt": "{{ question }} =", "policy": "p"}},
+        },
+        "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
+        "sampler": {"branches": 2},
+        "algorithm": "at_grpo",
+        "engine": {"type": "scripted", "play": "tests.core.test_compose:adds"},
+        "trainer": "none",
+        "schedule": {"steps": 1, "tasks_per_step": 4},
+    }
+    trees, _ = play(compose(load(config)), tasks=4)
+    assert [leaf.outcome["success"] for tree in trees for _, leaf in tree.leaves()] == [1.0] * 4
+
+
+def adds(request, text):
+    return str(int(text.split()[0]) + 1)
+
+
+def test_a_class_that_lacks_what_its_kind_needs_is_refused_by_name():
+    seats = {"one": {"type": "tests.core.test_compose:Mute", "policy": "p"}}
+    with pytest.raises(PluginError, match="lacks parse") as error:
+        run_of(order=["one"], team={"order": ["one"], "roles": seats})
+    assert error.value.path == "team.roles.one.type"
+
+
+def test_what_is_no_class_is_refused():
+    with pytest.raises(PluginError, match="is no class"):
+        run_of(rewards={"r": {"type": "tests.core.test_compose:one"}})
+
+
+@pytest.mark.parametrize("weights", [{"sum": 0.0, "own": 0.0, "best": 1.0}, {"best": 1.0}])
+def test_a_threshold_warns_of_increments_that_a_stopped_episode_forgoes(weights, caplog):
+    run_of(
+        order=[["one", "two"]],
+        sampler={"expand": "all"},
+        algorithm={"type": "magrpo", "termination_threshold": 0.5},
+        rewards={"environment": {"type": "environment", "weights": weights}},
+    )
+    assert ("forgoes what 'own', 'sum' would pay" in caplog.text) == ("sum" not in weights)

@@ -1,0 +1,324 @@
+"""`env.curriculum`: which level is played when, on what evaluation is, and that a resume changes nothing."""
+
+from __future__ import annotations
+
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+from pydantic import Field
+
+import coterie
+from coterie import Composed, Plugin, PluginConfig
+from coterie.api.cost import first_prompts
+from coterie.api.warm_start import Oracle
+from coterie.core.config import load
+from coterie.core.errors import ConfigError
+from coterie.core.training.assemble import compose
+from coterie.core.training.curriculum import tree_success
+from coterie.core.training.run import Run
+from coterie.core.types import TEAM, Action, Step, Task
+from tests.games import play, run_of
+from tests.test_resume import rows, same
+
+ASKED: list[str] = []
+"""What the scripted engine was shown; a test clears it."""
+
+
+class Guess(Plugin):
+    """Of `words` words, say the one that is asked for."""
+
+    class Config(PluginConfig):
+        words: int = Field(5, ge=2, le=9)
+        rich: bool = False
+        farm: bool = False
+        inner: Annotated[Any, Composed("reward")] = None
+
+    roles = ()
+    components = {"right": "increment"}
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        return {"right": 2.0 if self.config.rich else 1.0}
+
+    @property
+    def immediate_only(self) -> Sequence[str]:
+        return ("right",) if self.config.farm else ()
+
+    def tasks(self, split: str, seed: int) -> Sequence[Task]:
+        return [Task(id=f"{split}-{n}", payload=n) for n in range(2 * self.config.words)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return task.payload % self.config.words, None
+
+    def stage(self, state: Any) -> tuple[str, ...] | None:
+        return None if state[1] is None else ()
+
+    def observe(self, state: Any, role: str) -> str:
+        return f"n{self.config.words} t{state[0]}"
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
+        said = next(iter(actions.values())).text
+        return Step(state=(state[0], said), scores={(TEAM, "right"): float(said == f"w{state[0]}")}, info={})
+
+    def outcome(self, state: Any) -> Mapping[str, float]:
+        return {"success": float(state[1] == f"w{state[0]}")}
+
+    def vocabulary(self) -> Sequence[str]:
+        own = [f"n{self.config.words}", "one", "turn0"]
+        return [*own, *(f"{letter}{n}" for letter in "tw" for n in range(self.config.words))]
+
+    def demonstrate(self, state: Any, role: str, noise: float, rng: Any) -> str:
+        return f"w{state[0]}"
+
+
+def told(text: str) -> tuple[int, int]:
+    """(words, the one that is asked for) of a prompt."""
+    found = re.search(r"n(\d) t(\d)", text)
+    assert found is not None
+    return int(found[1]), int(found[2])
+
+
+def skilled(request: Any, text: str) -> str:
+    """Right of two words always, of three where it is the first, of more never."""
+    ASKED.append(text)
+    words, asked = told(text)
+    return f"w{asked}" if words == 2 or (words == 3 and asked == 0) else "none"
+
+
+def curriculum(*values: Any, field: str = "words", promote_at: float = 0.3, window: int = 6) -> dict:
+    return {"field": field, "values": list(values), "promote_at": promote_at, "window": window}
+
+
+def table(engine: str, **env: Any) -> dict[str, Any]:
+    scripted = engine == "scripted"
+    model = {"model": {"init": "none"}, "train": "none"} if scripted else {"model": {"init": "tabular"}}
+    return {
+        "env": {"type": "tests.core.test_curriculum:Guess", **env},
+        "team": {"order": ["one"], "roles": {"one": {"type": "tests.games:Seat", "policy": "p"}}},
+        "policies": {"p": model},
+        "sampler": {"branches": 2 if scripted else 8, "sampling": {"max_new_tokens": 1}},
+        "algorithm": "at_grpo",
+        "engine": {"type": "scripted", "play": "tests.core.test_curriculum:skilled"} if scripted else engine,
+        "trainer": "none" if scripted else {"type": "tabular", "learning_rate": 5.0},
+        "schedule": {"steps": 6, "tasks_per_step": 3, "evaluate_every": 2, "checkpoint_every": 1},
+    }
+
+
+def composed(engine: str = "scripted", **env: Any) -> Run:
+    return compose(load(table(engine, **env)))
+
+
+def column(found: list[dict[str, Any]], name: str) -> list[Any]:
+    return [row[f"curriculum/{name}"] for row in found]
+
+
+# ---------------------------------------------------------------------------------------------- promotion
+
+
+def test_levels_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    ASKED.clear()
+    caplog.set_level(logging.INFO, "coterie")
+    coterie.train(table("scripted", curriculum=curriculum(2, 3, 4)), out=tmp_path / "run")
+    found = rows(tmp_path / "run")
+    # Two steps fill a window of six. On three words steps 3 and 4 are one pass over six tasks, two of which
+    # ask for the first word; of four words none is said, so the last level is played to the end.
+    assert column(found, "level") == [0, 0, 1, 1, 2, 2]
+    assert column(found, "value") == [2, 2, 3, 3, 4, 4]
+    assert column(found, "episodes") == [3, 6, 3, 6, 3, 6]
+    step_3 = found[2]["success_committed"]
+    assert column(found, "rate") == pytest.approx([1, 1, step_3, 1 / 3, 0, 0])
+    assert caplog.text.count("curriculum: words goes from") == 2
+
+    played = [
+        {json.loads(line)["task_id"] for line in path.read_text().splitlines() if '"node"' in line}
+        for path in sorted((tmp_path / "run" / "rollouts").glob("*.jsonl"))
+    ]
+    values = [{task.partition("@")[2] for task in tasks} for tasks in played]
+    assert values == [{f"words={n}"} for n in (2, 2, 3, 3, 4, 4)]
+    # The place in the order goes by the step: steps 3 and 4 are one pass over the second level's tasks.
+    assert len(played[2] | played[3]) == 6 and not played[2] & played[3]
+
+
+def test_evaluation_is_on_the_target(tmp_path: Path) -> None:
+    ASKED.clear()
+    coterie.train(table("scripted", curriculum=curriculum(2, 3)), out=tmp_path / "run")
+    per_task = json.loads((tmp_path / "run" / "eval" / "step-000002.json").read_text())["per_task"]
+    assert set(per_task) == {f"val-{n}" for n in range(10)}
+    trained = ASKED.copy()
+    ASKED.clear()
+    coterie.evaluate(tmp_path / "run", split="test")
+    assert {told(text)[0] for text in ASKED} == {5}
+    assert {told(text)[0] for text in trained} == {2, 3, 5}
+
+
+@pytest.mark.parametrize(
+    ("settings", "levels"),
+    [
+        ({"promote_at": 1.0, "window": 3}, [0, 1, 1, 1, 1, 1]),  # a third of three words is not all of them
+        ({"promote_at": 1.0, "window": 4}, [0, 0, 1, 1, 1, 1]),
+        ({"promote_at": 0.01, "window": 18}, [0, 0, 0, 0, 0, 0]),  # just full at the last step
+        ({"promote_at": 0.01, "window": 15}, [0, 0, 0, 0, 0, 1]),
+    ],
+)
+def test_a_full_window_and_a_rate_promote(tmp_path: Path, settings: dict, levels: list[int]) -> None:
+    coterie.train(table("scripted", curriculum=curriculum(2, 3, **settings)), out=tmp_path / "run")
+    assert column(rows(tmp_path / "run"), "level") == levels
+
+
+def test_the_last_level_stays_and_none_comes_back(tmp_path: Path) -> None:
+    settings = curriculum(4, 2, promote_at=0.5, window=3)
+    coterie.train(table("scripted", curriculum=settings), out=tmp_path / "hard first")
+    assert column(rows(tmp_path / "hard first"), "level") == [0] * 6
+    coterie.train(table("scripted", curriculum=curriculum(2, 4, window=3)), out=tmp_path / "easy first")
+    assert column(rows(tmp_path / "easy first"), "level") == [0, 1, 1, 1, 1, 1]
+    assert column(rows(tmp_path / "easy first"), "rate")[1:] == [0.0] * 5
+
+
+def test_an_episode_is_a_tree_and_what_a_fault_took_is_left_out() -> None:
+    def trees(**env: Any) -> Sequence[Any]:
+        run = run_of(
+            play="tests.games:stops",
+            env=env,
+            order=("one",),
+            sampler={"branches": 4, "expand": "all"},
+            algorithm={"type": "magrpo"},
+            schedule={"max_missing": 1.0},
+        )
+        return play(run)[0]
+
+    # Of four branches the second says `stop`, which is success; then the one that says 2 breaks the world.
+    assert [tree_success(tree) for tree in trees()] == [pytest.approx(1 / 4)]
+    assert [tree_success(tree) for tree in trees(fail_on="2")] == [pytest.approx(1 / 3)]
+    lost = run_of(
+        play="tests.games:constant", env={"fail_on": "1"}, order=("one",), schedule={"max_missing": 1.0}
+    )
+    assert [tree_success(tree) for tree in play(lost)[0]] == [None]
+
+
+# ------------------------------------------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("steps", [1, 3, 4])
+def test_n_steps_are_k_steps_and_resume_across_promotions(tmp_path: Path, steps: int) -> None:
+    source = table("tabular", curriculum=curriculum(2, 3, 4, promote_at=0.5, window=4))
+    longer = ["schedule.steps=12", "schedule.stratify=true"]
+    coterie.train(source, overrides=longer, out=tmp_path / "whole")
+    levels = column(rows(tmp_path / "whole"), "level")
+    assert levels[0] == 0 and levels[-1] > 0, "nothing was promoted"
+    coterie.train(source, overrides=[*longer, f"schedule.steps={steps}"], out=tmp_path / "part")
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=7"])
+    coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=12"])
+    same(tmp_path / "whole", tmp_path / "part")
+
+
+# --------------------------------------------------------------------------------------------- warm start
+
+
+def test_demonstrations_are_of_every_level_in_equal_shares() -> None:
+    run = composed("tabular", curriculum=curriculum(2, 3, 4))
+    oracle = Oracle(run, ("p",), 0.0)
+    total: Counter[int] = Counter()
+    for step in range(3):
+        found = oracle.batch(step, 10)
+        shares = Counter(told(row.messages[0]["content"])[0] for row in found)
+        assert sorted(shares.values()) == [3, 3, 4]
+        total += shares
+        assert all(row.completion == f"w{told(row.messages[0]['content'])[1]}" for row in found)
+        assert found == oracle.batch(step, 10)
+    assert total == {2: 10, 3: 10, 4: 10}
+
+
+def test_demonstrations_without_a_curriculum_are_of_the_target() -> None:
+    found = Oracle(composed("tabular"), ("p",), 0.0).batch(0, 10)
+    assert {told(row.messages[0]["content"])[0] for row in found} == {5} and len(found) == 10
+
+
+# ------------------------------------------------------------------------------------------------ the rest
+
+
+def test_the_vocabulary_is_of_all_levels_and_the_target() -> None:
+    plain, levels = composed(words=3), composed(words=3, curriculum=curriculum(2, 6))
+    assert plain.curriculum is None and "w5" not in plain.vocabulary
+    assert {"n2", "n3", "n6", "w5"} <= set(levels.vocabulary)
+    assert list(levels.vocabulary) == sorted(set(levels.vocabulary))
+
+
+def test_null_is_no_curriculum() -> None:
+    assert composed(curriculum=None).curriculum is None
+
+
+def test_what_the_target_is_composed_of_serves_the_levels() -> None:
+    reward = {"type": "function", "function": "tests.core.test_compose:one"}
+    run = composed(inner=reward, curriculum=curriculum(2, 3))
+    target: Any = run.environment
+    levels: list[Any] = [level.environment for level in run.curriculum.levels]
+    assert target.config.inner is not None
+    assert all(level.config.inner is target.config.inner for level in levels)
+
+
+def test_a_plan_measures_the_prompts_of_all_levels() -> None:
+    class Words:
+        """As many tokens as the number that is told, so that only the hardest level shows."""
+
+        context = None
+
+        def encode(self, messages: Any, *more: Any) -> Any:
+            from coterie.core.types import Prompt
+
+            return Prompt(ids=(0,) * told(messages[0]["content"])[0])
+
+    assert first_prompts(composed(words=3, curriculum=curriculum(2, 7)), {"p": Words()}) == {"one": 7}
+    assert first_prompts(composed(words=9, curriculum=curriculum(2, 7)), {"p": Words()}) == {"one": 9}
+
+
+@pytest.mark.parametrize(
+    ("settings", "path", "why"),
+    [
+        (curriculum(2, 3, field="word"), "env.curriculum.field", "did you mean 'words'"),
+        (curriculum(2, 3, field="type"), "env.curriculum.field", "known"),
+        (curriculum(2, 3, 1), "env.curriculum.values.2", "greater than or equal to 2"),
+        (curriculum(2, "many"), "env.curriculum.values.1", "many"),
+        (curriculum(2), "env.curriculum.values", "at least 2"),
+        (curriculum(2, 3, 2), "env.curriculum.values.2", "twice"),
+        (curriculum(False, True, field="rich"), "env.curriculum.values.1", "weights"),
+        (curriculum(2, 3, promote_at=0), "env.curriculum.promote_at", "greater than 0"),
+        (curriculum(2, 3, promote_at=1.5), "env.curriculum.promote_at", "less than or equal to 1"),
+        (curriculum(2, 3, window=0), "env.curriculum.window", "greater than or equal to 1"),
+        ({**curriculum(2, 3), "demote_at": 0.1}, "env.curriculum.demote_at", "unknown key"),
+        ({"field": "words", "values": [2, 3]}, "env.curriculum.promote_at", "missing"),
+        ("words", "env.curriculum", "words"),
+    ],
+)
+def test_what_is_wrong_is_named(settings: Any, path: str, why: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        composed(curriculum=settings)
+    assert error.value.path == path and why in str(error.value)
+
+
+def test_a_misspelt_key_is_told_of_the_curriculum() -> None:
+    with pytest.raises(ConfigError, match="curriculum"):
+        composed(curiculum=curriculum(2, 3))
+
+
+def test_epochs_are_refused() -> None:
+    source = table("scripted", curriculum=curriculum(2, 3))
+    with pytest.raises(ConfigError, match="no passes") as error:
+        compose(load(source, overrides=["schedule.steps=null", "schedule.epochs=1"]))
+    assert error.value.path == "schedule.epochs"
+
+
+def test_a_level_that_can_be_farmed_is_refused() -> None:
+    settings = curriculum(False, True, field="farm")
+    composed(curriculum=settings)  # immediate credit
+    source = table("scripted", curriculum=settings) | {
+        "algorithm": "magrpo",
+        "sampler": {"branches": 2, "expand": "all"},
+    }
+    with pytest.raises(ConfigError, match="farmed"):
+        compose(load(source))

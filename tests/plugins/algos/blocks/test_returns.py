@@ -1,0 +1,251 @@
+"""What an action or a chain is worth to a role, against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from coterie.core.protocols import Batch
+from coterie.core.types import TEAM, Mix, Score
+from coterie.plugins.algos.blocks.returns import (
+    Horizon,
+    episode,
+    episode_return,
+    gain,
+    immediate,
+    lost_chains,
+    token_counts,
+    tree_return,
+)
+from tests.plugins.algos.support import Forest, J, chain, place
+
+MIX = Mix(kinds={"level": "level", "own_level": "level", "fork": "counterfactual"})
+PLAIN = Horizon()
+PAIR = (("one", "two"),)
+SEQUENTIAL = (("one",), ("two",))
+levels = st.floats(0, 1)
+
+
+def worth(rows, forest, horizon=PLAIN):
+    """[(role, value, the branches it credits)]"""
+    batch = Batch(trees=forest.trees, scores=forest.scores, notes={}, mix=MIX)
+    return [(row.role, row.value, [place(key) for key in row.branches]) for row in rows(batch, horizon)]
+
+
+def path_of(*joints, order=(("one",),)):
+    forest = Forest(order=order).grow(chain(*joints))
+    (path,) = [*forest.trees[0].chains(), *lost_chains(forest.trees[0])]
+    return path, forest.scores
+
+
+# --------------------------------------------------------------------------------------------- a path
+
+
+def test_increments_add_up_and_levels_telescope():
+    path, scores = path_of(J(1, level=0.2), J(0, level=0.5), J(2, level=0.5))
+    assert episode_return(path, "one", scores, MIX) == pytest.approx(3.0 + 0.5)
+
+
+def test_a_path_is_discounted_from_its_first_turn_turn_by_turn():
+    path, scores = path_of(1, 2, 4, 8, order=SEQUENTIAL)
+    assert episode_return(path, "one", scores, MIX, Horizon(gamma=0.5)) == 1 + 2 + 0.5 * (4 + 8)
+
+
+@given(st.lists(levels, min_size=1, max_size=8))
+def test_staying_unsolved_never_pays_and_early_success_is_never_punished(before):
+    path, scores = path_of(*(J(level=level) for level in [*before, 1.0]))
+    early, early_scores = path_of(J(level=1.0))
+    unsolved, unsolved_scores = path_of(*[J(level=0.5)] * 9)
+    assert episode_return(path, "one", scores, MIX) == pytest.approx(1.0, abs=1e-12)
+    assert episode_return(early, "one", early_scores, MIX) == 1.0
+    assert episode_return(unsolved, "one", unsolved_scores, MIX) == 0.5
+
+
+def test_weights_and_alpha_scale_levels_and_increments_alike():
+    path, scores = path_of(J(2, level=0.5, own={"one": 3.0}), J(1, level=1.0))
+    mix = Mix(weights={"gain": 0.5, "level": 10.0}, alpha=0.1, kinds=MIX.kinds)
+    # alpha * (half of the gains + ten times the last level) + the role's own
+    assert episode_return(path, "one", scores, mix) == pytest.approx(0.1 * (1.5 + 10) + 3)
+
+
+def test_a_role_is_not_paid_what_is_anothers_own():
+    path, scores = path_of(J(1, own={"one": 0.5, "two": 7.0}), order=PAIR)
+    assert episode_return(path, "one", scores, MIX) == 1.5
+
+
+def test_a_counterfactual_is_in_no_sum():
+    path, scores = path_of(J(1, level=0, fork=9.0))
+    assert episode_return(path, "one", scores, MIX) == 1.0
+    assert MIX.reward(scores.at(path[0][0].key.of_joint(0)), "one") == 10.0
+
+
+def test_a_missing_part_makes_the_return_missing_unless_it_weighs_nothing():
+    path, scores = path_of(J(1, level=None))
+    assert episode_return(path, "one", scores, MIX) is None
+    assert episode_return(path, "one", scores, Mix(weights={"level": 0.0}, kinds=MIX.kinds)) == 1.0
+
+
+# -------------------------------------------------------------------------------- levels that are missing
+
+
+def gains(role, *joints, fill="difference", order=(("one",),), also=()):
+    """What each joint of a path pays; `also` are (place on the path, owner, component, value)."""
+    path, scores = path_of(*joints, order=order)
+    for at, owner, component, value in also:
+        scores.add(path[at][0].key.of_joint(0), owner, component, Score(value))
+    found, before = [], {}
+    for node, index in path:
+        paid, before = gain(node, index, role, scores, MIX, before, fill)
+        found.append(paid)
+    return found
+
+
+def test_a_level_after_a_missing_one_pays_an_unknown_difference():
+    some = [J(level=0.25), J(level=None), J(level=0.75), J(level=1.0)]
+    assert gains("one", *some) == [0.25, None, None, 0.25]
+    assert gains("one", *some, fill="repeat") == [0.25, None, 0.75, 1.0]
+
+
+def test_a_source_that_failed_as_a_whole_makes_its_roles_levels_unknown():
+    """It can't say whose its components would have been, so it says team."""
+    one = {"one": 0.25}, {"one": 0.75}, {"one": 1.0}
+    some = [J(own_level=one[0]), J(0), J(own_level=one[1]), J(own_level=one[2])]
+    assert gains("one", *some, also=[(1, TEAM, "own_level", None)]) == [0.25, None, None, 0.25]
+
+
+def test_what_is_known_again_can_be_filled_up():
+    forest = Forest().grow(chain(J(0), J(own_level={"one": 0.75}), J(own_level={"one": 1.0})))
+    forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "own_level", Score(None, "503"))
+    found = worth(tree_return, forest, Horizon(fill="repeat", max_turns=4))
+    assert [value for _, value, _ in found] == [None, 0.75 + 1.0 + 1.0, 1.0 + 1.0]
+
+
+def test_what_was_never_scored_starts_at_0_and_a_gap_is_no_change():
+    assert gains("one", J(0), J(level=0.5), J(1), J(level=0.75)) == [0.0, 0.5, 1.0, 0.25]
+
+
+def test_a_filled_up_episode_is_missing_where_its_last_level_is():
+    horizon = Horizon(fill="repeat", max_turns=3)
+    known, scores = path_of(J(level=0.5), J(1))
+    assert episode_return(known, "one", scores, MIX, horizon) == 0.5 + 1 + 0.5
+    unknown, scores = path_of(J(1), J(1))
+    scores.add(unknown[1][0].key.of_joint(0), TEAM, "level", Score(None, "503"))
+    assert episode_return(unknown, "one", scores, MIX, horizon) is None
+
+
+# ----------------------------------------------------------------------------------------------- rows
+
+
+def test_immediate_looks_at_the_action_alone():
+    forest = Forest().grow([J(1, [J(100)], own={"one": 0.5}), J(2), J(lost=True)])
+    assert worth(immediate, forest) == [
+        ("one", 1.5, ["0:one0"]),
+        ("one", 2.0, ["0:one1"]),
+        ("one", None, ["0:one2"]),
+        ("one", 100.0, ["0.0:one0"]),
+    ]
+
+
+def test_one_missing_joint_of_a_cross_makes_an_immediate_reward_missing_and_a_tree_return_not():
+    """Tree returns are means over what is present: else one lost leaf would take all its ancestors along."""
+    forest = Forest(order=PAIR, pairing="cross").grow([J(0), J(None), J(4), J(6)])
+    assert [value for _, value, _ in worth(immediate, forest)] == [None, 5.0, 2.0, None]
+    assert [value for _, value, _ in worth(tree_return, forest)] == [0.0, 5.0, 2.0, 6.0]
+
+
+def test_an_episode_credits_all_that_the_role_did_on_it():
+    forest = Forest(order=SEQUENTIAL).grow(chain(1, 2, 3), chain(5))
+    assert worth(episode, forest) == [
+        ("one", 6.0, ["0:one0", "0.0.0:one0"]),
+        ("two", 6.0, ["0.0:two0"]),
+        ("one", 5.0, ["1:one0"]),
+    ]
+
+
+@pytest.mark.parametrize("rows", [immediate, tree_return, episode])
+def test_a_call_that_the_engine_lost_is_worth_nothing_known_whatever_was_scored(rows):
+    forest = Forest(aborted=["0:one1", "1:one0"]).grow([J(1), J(2)], [J(3)])
+    found = {keys[0]: value for _, value, keys in worth(rows, forest)}
+    assert found == {"0:one0": 1.0, "0:one1": None, "1:one0": None}
+
+
+def test_every_path_of_a_tree_is_an_episode():
+    forest = Forest().grow([J(1, [J(2), J(3)]), J(4)])
+    assert sorted(worth(episode, forest)) == [
+        ("one", 3.0, ["0:one0", "0.0:one0"]),
+        ("one", 4.0, ["0:one0", "0.0:one1"]),
+        ("one", 4.0, ["0:one1"]),
+    ]
+
+
+def test_a_path_that_a_fault_ended_is_a_missing_row_for_all_who_had_acted():
+    forest = Forest(order=SEQUENTIAL).grow(chain(1, J(lost=True)), [J(lost=True)])
+    assert worth(episode, forest) == [
+        ("one", None, ["0:one0"]),
+        ("two", None, ["0.0:two0"]),
+        ("one", None, ["1:one0"]),
+    ]
+
+
+def test_lost_chains_are_those_that_did_not_come_to_their_end():
+    forest = Forest().grow([J(1, [J(2), J(lost=True)]), J(lost=True), J(5)])
+    (tree,) = forest.trees
+    assert sorted([index for _, index in path] for path in lost_chains(tree)) == [[0, 1], [1]]
+    assert len(list(tree.chains())) == 2
+
+
+def test_tree_rows_come_parents_first_and_role_by_role():
+    forest = Forest(order=PAIR).grow([J(1, [J(2), J(4)]), J(3)])
+    assert worth(tree_return, forest, Horizon(gamma=0.5)) == [
+        (role, value, [f"{at}:{role}{branch}"])
+        for role in ("one", "two")
+        for at, branch, value in (("0", 0, 2.5), ("0", 1, 3.0), ("0.0", 0, 2.0), ("0.0", 1, 4.0))
+    ]
+
+
+def test_a_joint_all_of_whose_children_are_missing_is_missing():
+    forest = Forest().grow([J(1, [J(None), J(lost=True)]), J(1, [J(None), J(5)])])
+    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert found == {
+        "0:one0": None,
+        "0:one1": 6.0,
+        "0.0:one0": None,
+        "0.0:one1": None,
+        "0.1:one0": None,
+        "0.1:one1": 5.0,
+    }
+
+
+def test_below_a_missing_level_siblings_wait_until_it_is_known_again():
+    forest = Forest().grow([J(level=None, then=[J(level=0.5, then=[J(level=0.75)]), J(level=1.0)])])
+    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert found == {"0:one0": None, "0.0:one0": None, "0.0:one1": None, "0.0.0:one0": 0.25}
+
+
+def test_a_recombined_joint_leads_on_and_is_in_no_return():
+    forest = Forest(order=PAIR).grow([J(0), J(2), J(9, [J(1), J(3)], recombined={"one": 0, "two": 1})])
+    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert [found[f"0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 2, 0, 2]
+    assert [found[f"0.2:{at}"] for at in ("one0", "one1")] == [1, 3]
+    assert [value for _, value, _ in worth(immediate, forest)] == [0, 2, 0, 2, 1, 3, 1, 3]
+
+
+def test_turns_are_told_of_the_first_branch():
+    forest = Forest(order=SEQUENTIAL).grow(chain(1, 2, 3, 4))
+    batch = Batch(trees=forest.trees, scores=forest.scores, notes={}, mix=MIX)
+    assert [(row.role, row.turn) for row in immediate(batch)] == [
+        ("one", 0),
+        ("two", 0),
+        ("one", 1),
+        ("two", 1),
+    ]
+    assert [(row.role, row.turn) for row in episode(batch)] == [("one", 0), ("two", 0)]
+
+
+def test_tokens_are_counted_by_branch():
+    forest = Forest(logprobs={"0:one0": (-1.0,) * 3}).grow([J(1), J(2), J(lost=True)])
+    assert {place(key): count for key, count in token_counts(forest.trees).items()} == {
+        "0:one0": 3,
+        "0:one1": 1,
+        "0:one2": 0,
+    }

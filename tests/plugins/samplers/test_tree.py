@@ -1,0 +1,339 @@
+"""The tree sampler: who is asked what, what is played, and what goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+
+import pytest
+
+from coterie.core.errors import ConfigError, CoterieError
+from coterie.core.protocols import Batch
+from coterie.core.rollout.rewards import branch_rewards
+from tests import games
+from tests.games import play, run_of
+
+
+def nodes(tree):
+    return list(tree.nodes())
+
+
+def test_siblings_share_prompt_and_state_and_the_best_goes_on():
+    tree = play(run_of())[0][0]
+    first, second = nodes(tree)
+    assert [action.text for action in first.decisions["one"].branches] == ["0", "1", "2"]
+    prompts = {call.prompt_ids for action in first.decisions["one"].branches for call in action.calls}
+    assert prompts == {first.decisions["one"].prompt_ids}
+    assert first.expanded == (2,) and first.rule == "best"
+    assert second.key.path == (2,)
+
+
+def test_commit_comes_between_stages_so_the_next_role_sees_it():
+    tree = play(run_of())[0][0]
+    second = nodes(tree)[1]
+    assert second.decisions["two"].messages[0]["content"] == "two turn0 one=2"
+
+
+def test_every_role_is_rewarded_on_its_own_branches():
+    run = run_of()
+    trees, scores = play(run)
+    for node in trees[0].nodes():
+        for role in node.decisions:
+            assert branch_rewards(node, role, scores, run.mix) == pytest.approx([0, 1.1, 2.2])
+
+
+def test_the_state_moves_on_over_turns():
+    tree = play(run_of(max_turns=3))[0][0]
+    last = nodes(tree)[-1]
+    assert last.turn == 2 and last.decisions["two"].observation == "one=2 two=2 one=2 two=2 one=2"
+    digests = [node.state_digest for node in tree.nodes()]
+    assert len(set(digests)) == len(digests) == 6
+
+
+def test_first_of_equals_is_committed():
+    tree = play(run_of(play="tests.games:constant"))[0][0]
+    assert all(node.expanded == (0,) for node in tree.nodes())
+
+
+@pytest.mark.parametrize(
+    ("order", "turns", "branches", "pairing", "leaves"),
+    [
+        (["one"], 1, 3, "aligned", 3),
+        (["one", "two"], 2, 2, "aligned", 2 ** (2 * 2)),
+        ([["one", "two"]], 2, 3, "aligned", 3**2),
+        ([["one", "two"]], 2, 2, "cross", 2 ** (2 * 2)),
+        ([["one", "two"], "three"], 1, 2, "cross", 2**3),
+    ],
+)
+def test_expanding_all_grows_every_leaf(order, turns, branches, pairing, leaves):
+    run = run_of(
+        order=order, max_turns=turns, sampler={"branches": branches, "expand": "all", "pairing": pairing}
+    )
+    tree = play(run)[0][0]
+    assert len(list(tree.leaves())) == leaves == len(list(tree.chains()))
+    assert all(node.rule == "all" for node in tree.nodes())
+
+
+def test_cross_pairs_every_branch_with_every_other():
+    run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
+    node = nodes(play(run)[0][0])[0]
+    assert [dict(joint.pick) for joint in node.joints] == [
+        {"one": 0, "two": 0},
+        {"one": 0, "two": 1},
+        {"one": 1, "two": 0},
+        {"one": 1, "two": 1},
+    ]
+
+
+def test_in_a_cross_a_branch_is_worth_the_mean_of_its_joints():
+    run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
+    trees, scores = play(run)
+    # sum pays both: branch b of `one` meets 0 and 1, so team mean = b + 0.5, own = b / 10
+    assert branch_rewards(trees[0].root, "one", scores, run.mix) == pytest.approx([0.5, 1.6])
+
+
+def test_chains_are_trees_of_their_own_with_draws_of_their_own():
+    run = run_of(play="tests.games:keyed", sampler={"chains": 5, "branches": 1}, algorithm={"type": "grpo"})
+    trees, _ = play(run)
+    assert [tree.chain for tree in trees] == [0, 1, 2, 3, 4]
+    assert (
+        len(
+            {
+                tuple(n.decisions[r].branches[0].text for n in tree.nodes() for r in n.decisions)
+                for tree in trees
+            }
+        )
+        > 1
+    )
+
+
+def test_sampled_expansion_is_a_uniform_keyed_draw():
+    run = run_of(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"])
+    trees, _ = play(run, 600)
+    taken = collections.Counter(tree.root.expanded[0] for tree in trees)
+    assert {tree.root.rule for tree in trees} == {"sampled"}
+    assert all(150 < taken[branch] < 250 for branch in range(3))
+    again, _ = play(
+        run_of(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"]), 600
+    )
+    assert [tree.root.expanded for tree in trees] == [tree.root.expanded for tree in again]
+
+
+def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
+    run = run_of(
+        play="tests.games:stops",
+        order=["one", "two"],
+        max_turns=4,
+        sampler={"branches": 2},
+        rewards={
+            "environment": {"type": "environment"},
+            "halt": {"type": "function", "function": "tests.core.test_sampler:likes_stop"},
+        },
+    )
+    tree = play(run)[0][0]
+    assert len(nodes(tree)) == 1 and tree.root.joints[1].terminal
+    assert len(tree.root.decisions["one"].branches) == 2
+    assert tree.root.joints[1].outcome == {"success": 1.0, "length": 1.0}
+
+
+def likes_stop(view):
+    return float("stop" in {action.text for action in view.actions.values()})
+
+
+# ------------------------------------------------------------------- joints that earn enough (`stop_above`)
+
+
+def stopping(threshold, **tables):
+    algorithm = {"type": "magrpo", "termination_threshold": threshold}
+    tables = {"order": ["one"], "max_turns": 2, "sampler": {"expand": "all"}, **tables}
+    return run_of(algorithm=algorithm, **tables)
+
+
+def went_on(node):
+    return [index for index, joint in enumerate(node.joints) if joint.child is not None]
+
+
+def test_a_joint_that_earns_enough_is_not_expanded_and_the_others_are():
+    (tree,), _ = play(stopping(1.1))  # branch b earns 1.1 b
+    assert went_on(tree.root) == [0]
+    assert tree.root.expanded == (0, 1, 2) and len(list(tree.leaves())) == 2 + 3
+    enough = tree.root.joints[1]
+    assert enough.cut and not enough.terminal and enough.outcome == {"success": 0.0, "length": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("threshold", "wanted"), [(None, [0, 1, 2]), (2.3, [0, 1, 2]), (2.0, [0, 1]), (0.0, [])]
+)
+def test_enough_is_the_threshold_or_more(threshold, wanted):
+    (tree,), _ = play(stopping(threshold))
+    assert went_on(tree.root) == wanted
+
+
+def test_enough_is_the_average_of_the_roles_that_acted():
+    """In a cross the sum pays both, and each a tenth of its own: (a, b) is worth 1.05 (a + b) on average."""
+    run = stopping(2.0, order=[["one", "two"]], sampler={"expand": "all", "pairing": "cross"})
+    (tree,), _ = play(run)
+    picks = [tuple(tree.root.joints[index].pick.values()) for index in went_on(tree.root)]
+    assert picks == [(0, 0), (0, 1), (1, 0)]
+
+
+def test_a_joint_whose_score_is_missing_goes_on():
+    rewards = {"judge": {"type": "function", "function": "tests.core.test_sampler:withholds_2"}}
+    (tree,), _ = play(stopping(0.5, rewards=rewards, schedule={"max_missing": 1.0}))
+    assert went_on(tree.root) == [0, 2]
+
+
+def withholds_2(view):
+    (action,) = view.actions.values()
+    return None if action.text == "2" else float(action.text)
+
+
+def test_an_evaluation_plays_to_the_end():
+    run = stopping(1.0, play="tests.games:constant", max_turns=3)
+
+    async def go():
+        await run.open()
+        try:
+            items = [(task, epoch, 0) for task, epoch in run.order.step(0, 1)]
+            trained = await run.play(run.order.step(0, 1))
+            evaluated = await run.play_with(
+                run.sampler.for_evaluation(greedy=False), run.new_play(evaluation=True), items
+            )
+            return trained[0], evaluated[0]
+        finally:
+            await run.close()
+
+    trained, evaluated = asyncio.run(go())
+    assert [node.turn for node in trained.nodes()] == [0]
+    assert [node.turn for node in evaluated.nodes()] == [0, 1, 2]
+
+
+def test_the_score_of_a_whole_episode_can_stop_nothing():
+    def with_a_judge(threshold, weight):
+        judge = {
+            "type": "function",
+            "function": "tests.core.test_sampler:likes_stop",
+            "scope": "episode",
+            "weights": {"judge": weight},
+        }
+        return stopping(threshold, rewards={"environment": {"type": "environment"}, "judge": judge})
+
+    with pytest.raises(ConfigError, match="whole episode") as error:
+        with_a_judge(1.0, 1.0)
+    assert error.value.path == "algorithm.termination_threshold" and error.value.mend
+    with_a_judge(1.0, 0.0)
+    with_a_judge(None, 1.0)
+
+
+@pytest.mark.parametrize("fill", ["difference", "repeat"])
+def test_stopping_at_a_level_earns_no_less_than_going_on_from_it(fill):
+    """The level is the best number so far: after a 2 no turn adds to it, so stopping there costs nothing."""
+    returns = {}
+    for threshold in (None, 2.0):
+        run = stopping(
+            threshold,
+            max_turns=3,
+            rewards={"environment": {"type": "environment", "weights": {"best": 1, "sum": 0, "own": 0}}},
+        )
+        estimator = type(run.estimator)(run.estimator.config.model_copy(update={"fill": fill}))
+        estimator.check(run.sampler.plan, run.team)
+        trees, scores = play(run)
+        credit, _ = estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)
+        root = trees[0].root.key
+        returns[threshold] = [credit.returns[root.of_branch("one", branch)] for branch in range(3)]
+    assert returns[None] == pytest.approx(returns[2.0])
+    assert max(returns[2.0]) == returns[2.0][2]
+
+
+# ----------------------------------------------------------------------------------------------- ends
+
+
+def test_the_turn_limit_cuts_and_says_so():
+    ((_, leaf),) = play(run_of())[0][0].leaves()
+    assert leaf.cut and not leaf.terminal
+
+
+def test_an_environment_may_decide_who_acts():
+    run = run_of(env={"stages": [["two"], ["one"], ["two"]]}, max_turns=3)
+    tree = play(run)[0][0]
+    assert [tuple(node.decisions) for node in tree.nodes()] == [("two",), ("one",), ("two",)]
+    assert next(iter(tree.leaves()))[1].terminal
+
+
+def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
+    run = run_of(
+        order=[["one", "two"]],
+        play="tests.core.test_sampler:opposed",
+        max_turns=2,
+        sampler={"branches": 3, "commit": "per_role"},
+    )
+    trees, scores = play(run)
+    root = trees[0].root
+    assert root.rule == "per_role" and len(root.joints) == 4
+    assert root.joints[3].recombined and dict(root.joints[3].pick) == {"one": 2, "two": 0}
+    assert root.expanded == (3,)
+    # own = text / 10 and the aligned sum is 2 for all: the fourth joint (sum 4) is in nobody's mean
+    assert branch_rewards(root, "one", scores, run.mix) == pytest.approx([2.0, 2.1, 2.2])
+
+
+def opposed(request, text):
+    return str(request.key.branch if request.key.role == "one" else 2 - request.key.branch)
+
+
+def test_the_same_run_twice_is_the_same_whatever_the_order_of_finishing():
+    def texts():
+        trees, _ = play(run_of(play="tests.games:keyed", env={"pause": True, "tasks": 20}, max_turns=2), 20)
+        return [
+            [
+                (node.key, action.text)
+                for node in tree.nodes()
+                for d in node.decisions.values()
+                for action in d.branches
+            ]
+            for tree in trees
+        ]
+
+    assert texts() == texts()
+
+
+def test_when_every_candidate_is_missing_a_keyed_draw_decides_and_is_told():
+    run = run_of(
+        rewards={"broken": {"type": "function", "function": "tests.core.test_sampler:breaks"}},
+        schedule={"max_missing": 1.0},
+    )
+    trees, _ = play(run)
+    assert {node.rule for node in trees[0].nodes()} == {"uniform (all missing)"}
+
+
+def breaks(view):
+    raise ConnectionError("503")
+
+
+def test_a_task_that_is_over_before_anybody_acts_is_an_error():
+    with pytest.raises(CoterieError, match="over before anybody acts"):
+        play(run_of(env={"stages": []}))
+
+
+def test_a_conversation_extends_the_ids_that_were_sampled():
+    run = run_of(
+        order=["one"],
+        max_turns=2,
+        team={
+            "order": ["one"],
+            "max_turns": 2,
+            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "remembers": True}},
+        },
+    )
+    first, second = nodes(play(run)[0][0])
+    call = first.decisions["one"].branches[2].calls[0]
+    assert (
+        second.decisions["one"].prompt_ids[: len(call.prompt_ids) + len(call.token_ids)]
+        == call.prompt_ids + call.token_ids
+    )
+    assert second.decisions["one"].branches[0].calls[0].continues
+
+
+def test_scripted_prompts_are_what_the_engine_is_asked():
+    games.CALLS.clear()
+    play(run_of())
+    assert [text.strip() for text in games.CALLS[:3]] == ["one turn0"] * 3
