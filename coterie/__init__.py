@@ -24,7 +24,7 @@ hookimpl = pluggy.HookimplMarker("coterie")
 
 _LAZY = {
     "train": "coterie.api.train",
-    "evaluate": "coterie.api.train",
+    "evaluate": "coterie.api.evaluate",
     "Plugin": "coterie.core.plugins",
     "PluginConfig": "coterie.core.config",
     "Composed": "coterie.core.config",

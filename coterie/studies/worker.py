@@ -22,7 +22,9 @@ from pathlib import Path
 from typing import Any
 
 from coterie import __version__
-from coterie.api import train as api
+from coterie.api.evaluate import evaluate as evaluate_run
+from coterie.api.export import export
+from coterie.api.train import TrainResult, train as train_run
 from coterie.core.config import ModelInit, load
 from coterie.core.errors import ConfigError, CoterieError, UserError
 from coterie.core.plugins import plugins
@@ -95,7 +97,7 @@ def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> d
     result, _ = _train(spec, folder, interrupt)
     part = folder / "base.part"
     shutil.rmtree(part, ignore_errors=True)
-    api.export(result.folder, spec["policy"], part, merge=spec["merge"], checkpoint="latest")
+    export(result.folder, spec["policy"], part, merge=spec["merge"], checkpoint="latest")
     shutil.rmtree(folder / "base", ignore_errors=True)
     part.rename(folder / "base")
     run = compose(load(result.folder))
@@ -127,14 +129,14 @@ def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
 
 def _train(
     spec: Mapping[str, Any], folder: Path, interrupt: threading.Event
-) -> tuple[api.TrainResult, float]:
+) -> tuple[TrainResult, float]:
     """The run, and the seconds of this process that were not steps."""
     run, begin = folder / "run", time.perf_counter()
     check_words(spec)
     if (run / "config.yaml").is_file():
-        result = api.train(None, resume=run, interrupt=interrupt)
+        result = train_run(None, resume=run, interrupt=interrupt)
     else:
-        result = api.train(
+        result = train_run(
             spec["recipe"], overrides=spec["overrides"], scale=spec["scale"], out=run, interrupt=interrupt
         )
     return result, time.perf_counter() - begin - result.seconds
@@ -144,7 +146,7 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
     """Sampled, on the test split, from the latest checkpoint: nothing is chosen on test."""
     trained = spec["run"] is not None
     check_words(spec)
-    found = api.evaluate(
+    found = evaluate_run(
         Path(spec["run"]) if trained else spec["recipe"],
         overrides=() if trained else spec["overrides"],
         scale=None if trained else spec["scale"],

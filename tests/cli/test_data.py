@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import yaml
 
-from coterie.api import train as api
+from coterie.api.evaluate import evaluate
 from coterie.core.config import load
 from coterie.core.training.assemble import compose
 from tests.cli.support import TABULAR, coterie
@@ -71,7 +71,7 @@ def test_the_printed_lines_play_exactly_the_tasks_that_were_written(made: Path, 
         one, other = generated.environment.tasks(split, 7), frozen.environment.tasks(split, 0)
         assert [one[at] for at in range(len(one))] == [other[at] for at in range(len(other))]
     # The same draws too: ids are the same, and with them the seeds.
-    results = [api.evaluate({**recipe, "seed": 7}), api.evaluate(TABULAR, overrides=["seed=7"])]
+    results = [evaluate({**recipe, "seed": 7}), evaluate(TABULAR, overrides=["seed=7"])]
     assert results[0].as_dict()["metrics"] == results[1].as_dict()["metrics"]
     assert results[0].success.n == 32
 

@@ -127,11 +127,11 @@ def command(
         coterie eval runs/per_role-20260101-120000 --null planner
         coterie eval runs/one --policy planner=runs/two@latest --policy executor=runs/three@120
     """
-    from coterie.api import train as api
+    from coterie.api.evaluate import evaluate as evaluate_source
 
     options["policies"] = _by_role(options["policies"])
     _check_writable(out)
-    found = api.evaluate(source, overrides=overrides(words), show=show, **options)
+    found = evaluate_source(source, overrides=overrides(words), show=show, **options)
     if out is not None:
         _write(found, out)
     if as_json:

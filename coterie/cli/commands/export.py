@@ -22,6 +22,6 @@ from coterie.cli.options import plugin_option
 @plugin_option
 def command(run: Path, policy: str, out: Path, merge: bool, checkpoint: Any) -> None:
     """Write a policy of a run as a folder that transformers, or PEFT for an adapter, loads alone."""
-    from coterie.api import train as api
+    from coterie.api.export import export as export_policy
 
-    click.echo(api.export(run, policy, out, merge=merge, checkpoint=checkpoint))
+    click.echo(export_policy(run, policy, out, merge=merge, checkpoint=checkpoint))

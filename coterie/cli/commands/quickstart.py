@@ -74,22 +74,22 @@ def command(seed: int, out: Path | None) -> None:
 
 def _start(seed: int, out: Path | None) -> tuple[Path, float]:
     """Make the run, its model warm-started and saved as step 0; (folder, seconds)."""
-    from coterie.api import train as api
+    from coterie.api.train import train
 
     at_once = threading.Event()
     at_once.set()  # interrupted before its first step
     begin = time.perf_counter()
-    folder = api.train(RECIPE, overrides=(f"seed={seed}",), out=out, interrupt=at_once).folder
+    folder = train(RECIPE, overrides=(f"seed={seed}",), out=out, interrupt=at_once).folder
     return folder, time.perf_counter() - begin
 
 
 def _train(folder: Path, interrupt: threading.Event) -> float:
     """Go on to the end; seconds, loading the model included."""
-    from coterie.api import train as api
+    from coterie.api.train import train
 
     begin = time.perf_counter()
     with progress() as shown:
-        result = api.train(None, resume=folder, progress=shown, interrupt=interrupt)
+        result = train(None, resume=folder, progress=shown, interrupt=interrupt)
     if not result.finished:
         click.echo(f"stopped at step {result.step}; go on with: coterie run --resume {folder}", err=True)
         sys.exit(INTERRUPTED)
@@ -100,7 +100,7 @@ def _measure(
     folder: Path, title: str, checkpoint: str, interrupt: threading.Event
 ) -> dict[str, dict[str, Any]]:
     """Success on unseen tasks, sampled and greedy."""
-    from coterie.api import train as api
+    from coterie.api.evaluate import evaluate
 
     found = {}
     click.echo(f"{title}, on {TASKS:,} unseen tasks")
@@ -108,7 +108,7 @@ def _measure(
         if interrupt.is_set():
             click.echo(f"stopped; the run is in {folder}", err=True)
             sys.exit(INTERRUPTED)
-        result = api.evaluate(folder, split="test", tasks=TASKS, greedy=greedy, checkpoint=checkpoint)  # type: ignore[arg-type]
+        result = evaluate(folder, split="test", tasks=TASKS, greedy=greedy, checkpoint=checkpoint)  # type: ignore[arg-type]
         found[key] = result.success.as_dict()
         if found[key]["mean"] is None:
             raise CoterieError("no test episode has an outcome, so there is nothing to report")
@@ -117,6 +117,6 @@ def _measure(
 
 
 def _episodes(folder: Path) -> list[str]:
-    from coterie.api import train as api
+    from coterie.api.evaluate import evaluate
 
-    return list(api.evaluate(folder, split="test", tasks=EPISODES, show=EPISODES).episodes)
+    return list(evaluate(folder, split="test", tasks=EPISODES, show=EPISODES).episodes)

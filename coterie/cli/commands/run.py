@@ -38,7 +38,7 @@ def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale
 
     Ctrl-C finishes the step, saves, and says how to resume; a second one stops at once.
     """
-    from coterie.api import train as api
+    from coterie.api.train import train
 
     source, overrides = source_and_overrides(words)
     if source is None and resume is None:
@@ -46,7 +46,7 @@ def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale
     if out is not None and resume is not None:
         raise UserError("--out and --resume exclude each other", why="a resumed run stays in its folder")
     with interruptible() as interrupt, progress() as shown:
-        result = api.train(
+        result = train(
             source,
             overrides=overrides,
             scale=scale,
