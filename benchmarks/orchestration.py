@@ -25,6 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from coterie import Plugin, Step, Task
+from coterie.api.open_run import open_run
 from coterie.core.config import load
 from coterie.core.protocols import Batch
 from coterie.core.training.assemble import compose
@@ -117,7 +118,7 @@ def make(live: int, branches: int, turns: int) -> Run:
 async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
     """One step with `live` episodes at once; microseconds per generated action."""
     run = make(live, branches, turns)
-    await run.open()
+    await open_run(run)
     for name in ("reset", "stage", "observe", "outcome", "digest"):
         setattr(run.environment, name, clocked("environment", getattr(run.environment, name)))
     for seat in run.team.roles.values():

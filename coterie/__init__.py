@@ -12,10 +12,20 @@ import pluggy
 
 if TYPE_CHECKING:
     from coterie.api.evaluate import evaluate as evaluate
+    from coterie.api.export import export as export
     from coterie.api.train import train as train
     from coterie.core.errors import PolicyFault as PolicyFault, SystemFault as SystemFault
     from coterie.core.plugins import Composed as Composed, Plugin as Plugin, PluginConfig as PluginConfig
-    from coterie.core.types import TEAM as TEAM, Step as Step, Task as Task
+    from coterie.core.protocols import Batch as Batch
+    from coterie.core.types import (
+        TEAM as TEAM,
+        Credit as Credit,
+        Message as Message,
+        Step as Step,
+        Task as Task,
+    )
+    from coterie.plugins.algos.blocks.estimator import GroupEstimator as GroupEstimator
+    from coterie.plugins.algos.blocks.groups import by_decision as by_decision, by_task as by_task
 
 __version__ = "0.1.0"
 
@@ -25,14 +35,21 @@ hookimpl = pluggy.HookimplMarker("coterie")
 _LAZY = {
     "train": "coterie.api.train",
     "evaluate": "coterie.api.evaluate",
+    "export": "coterie.api.export",
     "Plugin": "coterie.core.plugins",
-    "PluginConfig": "coterie.core.config",
-    "Composed": "coterie.core.config",
+    "PluginConfig": "coterie.core.plugins",
+    "Composed": "coterie.core.plugins",
     "PolicyFault": "coterie.core.errors",
     "SystemFault": "coterie.core.errors",
     "TEAM": "coterie.core.types",
-    "Step": "coterie.core.types",
     "Task": "coterie.core.types",
+    "Step": "coterie.core.types",
+    "Message": "coterie.core.types",
+    "Credit": "coterie.core.types",
+    "Batch": "coterie.core.protocols",
+    "GroupEstimator": "coterie.plugins.algos.blocks.estimator",
+    "by_decision": "coterie.plugins.algos.blocks.groups",
+    "by_task": "coterie.plugins.algos.blocks.groups",
 }
 __all__ = ["__version__", "hookimpl", *_LAZY]
 

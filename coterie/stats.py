@@ -16,8 +16,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from coterie.core.errors import UserError
-
 Floats = npt.NDArray[np.float64]
 PerTask = Mapping[str, Sequence[float]]
 """task id -> one value per sample."""
@@ -125,7 +123,7 @@ def paired_difference(
     the data counted among them, so that it is never 0.
 
     Raises:
-        UserError: the two were not measured on the same tasks, so that nothing is paired.
+        ValueError: the two were not measured on the same tasks, so that nothing is paired.
         ValueError: as in `clustered_bootstrap`.
     """
     one, other = _grouped(a, None), _grouped(b, None)
@@ -305,16 +303,15 @@ def _sign_flip(differences: Floats, flips: int, seed: int) -> float:
     return (hits + 1) / (flips + 1)
 
 
-def _not_paired(a: set[Any], b: set[Any]) -> UserError:
+def _not_paired(a: set[Any], b: set[Any]) -> ValueError:
     only = [
         f"only the {which} has {len(names)}, such as {min(map(str, names))!r}"
         for which, names in (("first", a - b), ("second", b - a))
         if names
     ]
-    return UserError(
-        f"the two evaluations have different tasks ({len(a & b)} are common)",
-        why="; ".join(only) + "; a paired difference compares each task with itself",
-        mend="evaluate both on the same split with the same seed and number of tasks",
+    return ValueError(
+        f"the two evaluations have different tasks ({len(a & b)} are common): {'; '.join(only)}; "
+        "a paired difference compares each task with itself"
     )
 
 

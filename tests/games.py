@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
+from coterie.api.open_run import open_run
 from coterie.core.config import load
 from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, Briefing, Step, Task
@@ -238,7 +239,7 @@ def play(run: Run, tasks: int = 1) -> tuple[list[Any], Any]:
     """(trees, scores) of one step."""
 
     async def go() -> tuple[list[Any], Any]:
-        await run.open()
+        await open_run(run)
         try:
             trees = await run.play(run.order.step(0, tasks))
             return trees, await run.score(trees)

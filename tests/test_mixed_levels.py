@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 import coterie  # noqa: E402
+from coterie.api.open_run import open_run  # noqa: E402
 from coterie.core.config import load  # noqa: E402
 from coterie.core.loop import train  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
@@ -63,7 +64,7 @@ def moved(*overrides):
     run = compose(load(RECIPE, scale=SCALE, overrides=(*MIXED, "trackers={}", *overrides)))
 
     async def go():
-        await run.open()
+        await open_run(run)
         before = weights(run)
         await train(run)
         after = weights(run)

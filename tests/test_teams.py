@@ -10,6 +10,7 @@ import pytest
 
 import coterie
 from coterie.api.export import export
+from coterie.api.open_run import open_run
 from coterie.core.config import load
 from coterie.core.errors import ConfigError
 from coterie.core.storage.jsonl import read_rollouts
@@ -62,7 +63,7 @@ def digests(config):
     async def go():
         from coterie.core.loop import train
 
-        await run.open()
+        await open_run(run)
         before = run.trainer.digest()
         engine_before = dict(run.versions)
         await train(run)

@@ -19,6 +19,7 @@ import common
 case = common.start(common.parser(__doc__).parse_args()) if __name__ == "__main__" else None
 
 from coterie import Plugin, Step, Task  # noqa: E402  (after the threads are pinned)
+from coterie.api.open_run import open_run  # noqa: E402
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.core.config import load  # noqa: E402
 from coterie.core.protocols import Batch  # noqa: E402
@@ -105,7 +106,7 @@ def make(case: common.Case) -> Run:
 async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]]:
     """(seconds, loss) of every step; the body of the clock is the body of `core/loop.py`."""
     seconds, losses = [], []
-    await run.open()
+    await open_run(run)
     begun = time.perf_counter()
     async for step, trees in run.rollouts():
         scores = await run.score(trees)
@@ -114,7 +115,7 @@ async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]
             Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state
         )
         updated = await run.update(run.samples(trees, credit, notes))
-        run.track(step, trees, scores, credit, updated)
+        run.record(step, trees, scores, credit, updated)
         run.done = step
         seconds.append(time.perf_counter() - begun)
         losses.append(float(updated["policy/one/loss"]))

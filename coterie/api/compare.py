@@ -9,15 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.errors import ConfigError, UserError, did_you_mean
 from coterie.core.training.evaluation import Comparison, Evaluation, evaluate
+from coterie.core.training.run import Run
 from coterie.stats import paired_difference
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
-
 
 log = logging.getLogger("coterie")
 
@@ -119,11 +116,18 @@ async def compare(
         log.warning(
             "%d tasks were finished by one of the two teams only: the difference leaves them out", lost
         )
-    difference = paired_difference(
-        {task: changed.per_task[task] for task in both},
-        {task: base.per_task[task] for task in both},
-        seed=run.config.seed,
-    )
+    try:
+        difference = paired_difference(
+            {task: changed.per_task[task] for task in both},
+            {task: base.per_task[task] for task in both},
+            seed=run.config.seed,
+        )
+    except ValueError as error:
+        raise UserError(
+            "the two teams can't be compared",
+            why=str(error),
+            mend="evaluate both on the same split with the same seed and number of tasks",
+        ) from error
     return replace(
         base,
         comparison=Comparison(

@@ -11,17 +11,13 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Codec, Environment, Plan, TaskSource, Team
 from coterie.core.training.curriculum import trained_on
+from coterie.core.training.run import Run
 from coterie.core.types import Key
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
-
 
 log = logging.getLogger("coterie")
 

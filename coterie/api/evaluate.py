@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from coterie.api.compare import Changes, compare
 from coterie.api.external_policies import invite
+from coterie.api.open_run import open_run
 from coterie.api.train import Source
 from coterie.core.config import load
 from coterie.core.storage.checkpoint import Checkpoint
@@ -56,13 +57,13 @@ def evaluate(
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale)
     run = compose(resolved)
-    run.guests, plays = invite(run, policies or {}, checkpoint)
+    external, plays = invite(run, policies or {}, checkpoint)
     changes = Changes(plays, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # what makes no sense is said before anything is loaded
 
     async def go() -> Evaluation:
         try:
-            await run.open(restore=restore.path if restore is not None else None)
+            await open_run(run, restore.path if restore is not None else None, external)
             count = (
                 tasks
                 if tasks is not None

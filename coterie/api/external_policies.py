@@ -8,20 +8,18 @@ ever.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from coterie.core.config import ModelInit, PolicyConfig, RunConfig, load
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.storage.run_folder import find_checkpoint
+from coterie.core.training.assemble import compose
+from coterie.core.training.run import Run
 from coterie.core.types import Weights
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
-
 
 Which = Literal["best", "latest"] | int
 """A checkpoint of a run: the best on val, the latest, or a step's."""
@@ -79,18 +77,16 @@ def invite(
     return tuple(found.values()), plays
 
 
-async def seat(run: Run) -> None:
-    """Give the engine of an opened run the weights of the run's guests.
+async def seat(run: Run, guests: Sequence[Guest]) -> None:
+    """Give the engine of an opened run the weights of guests.
 
     A run's trainer is opened for its policies, and closed when the engine has taken their weights.
 
     Raises:
         ConfigError: weights that can't be loaded, or that were made for other tokens than the team's.
     """
-    from coterie.core.training.assemble import compose
-
     sources: dict[Path, list[Guest]] = {}
-    for guest in run.guests:
+    for guest in guests:
         if guest.checkpoint is None:
             await _give(run, guest, Weights(policy=guest.name, version=0, folder=str(guest.folder)))
         else:

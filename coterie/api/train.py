@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any
 
 from coterie.api.cost import warn_of_size
+from coterie.api.open_run import open_run
 from coterie.core.config import Resolved, RunConfig, flatten, load
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -132,7 +133,7 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
             tracker.open(run.folder.path)
         if resuming:
             _cut(run, reached)
-        await run.open(restore=checkpoint.path if checkpoint is not None else None)
+        await open_run(run, checkpoint.path if checkpoint is not None else None)
         if checkpoint is None:
             run.checkpoint(0)
         begin = time.perf_counter()

@@ -9,17 +9,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, StepContext
 from coterie.core.training.curriculum import trained_on
+from coterie.core.training.run import Run
 from coterie.core.types import Action, Briefing, Key
 from coterie.core.types.seeding import generator, seed64
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
-
 
 log = logging.getLogger("coterie")
 

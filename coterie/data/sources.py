@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import click
-
-from coterie.cli.output import table
 from coterie.core.config import load, validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import plugins
@@ -299,7 +295,7 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
     return tuple(run.team.roles[role].render(Briefing(role=role, turn=0, observation=seen)))
 
 
-def told(run: Run, task: Task, role: str | None) -> dict[str, Any]:
+def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:
     """A task as plain data, and what a role is told of it."""
     environment: Any = run.environment
     found: dict[str, Any] = {"id": task.id}
@@ -314,28 +310,3 @@ def told(run: Run, task: Task, role: str | None) -> dict[str, Any]:
     if role is not None:
         found["role"], found["messages"] = role, list(first_prompt(run, role, task))
     return found
-
-
-def words(told: Mapping[str, Any]) -> str:
-    """A task for people."""
-    lines = [click.style(told["id"], bold=True)]
-    if told.get("picture"):
-        lines.append(told["picture"])
-    elif told.get("record") is not None:
-        lines.append(json.dumps(told["record"], indent=2, ensure_ascii=False, default=str))
-    for message in told.get("messages", ()):
-        lines.append(
-            f"\n{click.style(told['role'] + ', ' + message['role'], bold=True)}\n{message['content']}"
-        )
-    return "\n".join(lines)
-
-
-def show_files(folder: Path, manifest: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """A table of what was written."""
-    rows = [
-        [split, f"{about['records']:,}", str(folder / about["file"]), about["sha256"][:16]]
-        for split, about in manifest["splits"].items()
-    ]
-    click.echo(table(["split", "records", "file", "sha256"], rows))
-    for note in notes:
-        click.echo(f"note: {note}")

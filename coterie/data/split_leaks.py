@@ -1,4 +1,4 @@
-"""What `coterie data leaks` compares, and how it tells what it found."""
+"""What `coterie data leaks` compares: fingerprints of tasks, contents of records."""
 
 from __future__ import annotations
 
@@ -6,9 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import click
-
-from coterie.cli.output import table
 from coterie.core.errors import UserError
 from coterie.core.protocols import Environment, TaskSource
 from coterie.core.training.curriculum import trained_on
@@ -16,7 +13,6 @@ from coterie.core.training.run import Run
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
 from coterie.core.types.splits import Row, content
-from coterie.data.leaks import Leaks, Shared
 from coterie.data.sources import ending_of, read_rows, split_files, task_sources
 from coterie.data.task_files import MANIFEST, read_manifest
 
@@ -110,33 +106,3 @@ def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, 
             why=str(error),
             mend="give the environment a fingerprints(task)",
         ) from error
-
-
-def show(found: Leaks, there: Mapping[str, int], notes: Sequence[str]) -> None:
-    """For people: what is shared, what is there twice, and what was compared."""
-    if found.shared:
-        rows = [_leak(one, found.sizes) for one in found.shared]
-        click.echo(table(["shared", "count", "splits", "e.g."], rows) + "\n")
-    if found.repeats:
-        rows = [_leak(one, found.sizes) for one in found.repeats]
-        click.echo(table(["repeated", "count", "within", "e.g."], rows) + "\n")
-    looked_at = ", ".join(
-        f"{split} {size:,}" + (f" of {there[split]:,}" if there[split] > size else "")
-        for split, size in found.sizes.items()
-    )
-    verdict = click.style("leak", fg="red") if found.shared else click.style("nothing is shared", fg="green")
-    click.echo(f"{verdict}: compared {looked_at}")
-    for note in notes:
-        click.echo(f"note: {note}")
-
-
-def _leak(one: Shared, sizes: Mapping[str, int]) -> list[str]:
-    first, second = one.splits
-    if first == second:
-        where = f"{first} ({one.tasks[0]:,} more of {sizes[first]:,})"
-    else:
-        where = " and ".join(
-            f"{split} ({tasks:,} of {sizes[split]:,})"
-            for split, tasks in zip(one.splits, one.tasks, strict=True)
-        )
-    return [one.kind, f"{one.count:,}", where, "; ".join(" = ".join(pair) for pair in one.examples)]

@@ -127,9 +127,7 @@ def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
     }
 
 
-def _train(
-    spec: Mapping[str, Any], folder: Path, interrupt: threading.Event
-) -> tuple[TrainResult, float]:
+def _train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> tuple[TrainResult, float]:
     """The run, and the seconds of this process that were not steps."""
     run, begin = folder / "run", time.perf_counter()
     check_words(spec)

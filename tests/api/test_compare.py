@@ -50,14 +50,14 @@ def signals(seat="tests.games:Seat", **tables):
         "policies": {name: {"model": {"init": "none"}, "train": "none"} for name in ("mouth", "ear")},
         "sampler": {"branches": 2},
         "algorithm": {"type": "at_grpo"},
-        "engine": {"type": "scripted", "play": "tests.core.test_comparison:talks"},
+        "engine": {"type": "scripted", "play": "tests.api.test_compare:talks"},
         "trainer": {"type": "none"},
         "schedule": {"steps": 1},
         **tables,
     }
 
 
-@pytest.mark.parametrize("seat", ["tests.games:Seat", "tests.core.test_comparison:Signalling"])
+@pytest.mark.parametrize("seat", ["tests.games:Seat", "tests.api.test_compare:Signalling"])
 def test_without_its_speaker_the_team_knows_what_a_constant_guess_knows(seat):
     """Of 3 numbers, saying 0 to all is right for one, also where the parser calls silence a fault."""
     ASKED.clear()
@@ -73,7 +73,7 @@ def test_without_its_speaker_the_team_knows_what_a_constant_guess_knows(seat):
 
 
 def test_a_role_that_the_result_does_not_depend_on_is_worth_nothing():
-    engine = {"type": "scripted", "play": "tests.core.test_comparison:gives"}
+    engine = {"type": "scripted", "play": "tests.api.test_compare:gives"}
     config = signals(env={"type": "tests.games:HandOver"}, engine=engine)
     seats = config["team"]["roles"]
     config["team"] = {
@@ -159,7 +159,7 @@ def test_changes_that_make_no_sense(changes, told):
 def test_tasks_that_one_team_alone_could_finish_are_left_out_and_that_is_said(caplog):
     """The environment breaks on a word that only the unchanged team says."""
     config = signals(schedule={"steps": 1, "max_missing": 1.0})
-    config["env"] = {"type": "tests.core.test_comparison:Fragile", "numbers": 3}
+    config["env"] = {"type": "tests.api.test_compare:Fragile", "numbers": 3}
     with caplog.at_level(logging.WARNING, "coterie"):
         told = coterie.evaluate(config, null=["speaker"]).comparison
     assert told.base.n == 2 and told.changed.n == 3 and told.difference.n == 2

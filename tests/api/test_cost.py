@@ -83,7 +83,7 @@ def two_policies():
     return {
         "policies": {"p": trained, "q": trained},
         "team": {"roles": {role: {"type": "tests.games:Seat", "policy": seats[role]} for role in seats}},
-        "trainer": {"type": "tests.core.test_planning:Idle", "minibatch_size": 4, "epochs": 3},
+        "trainer": {"type": "tests.api.test_cost:Idle", "minibatch_size": 4, "epochs": 3},
     }
 
 
@@ -182,7 +182,7 @@ def test_a_tool_may_be_used_as_often_as_the_team_allows():
     seat = {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"]}
     run = run_of(
         order=["one"],
-        tools={"adder": {"type": "tests.core.test_planning:Adder"}},
+        tools={"adder": {"type": "tests.api.test_cost:Adder"}},
         team={"order": ["one"], "max_tool_turns": 3, "roles": {"one": seat}},
     )
     counts = count(run)
@@ -204,7 +204,7 @@ def test_outside_calls_are_those_that_a_source_makes(expand):
         sampler={"branches": 2, "expand": expand, "pairing": "cross"},
         rewards={
             "environment": {"type": "environment"},
-            **{name: {"type": f"tests.core.test_planning:{judge}"} for name, judge in judges.items()},
+            **{name: {"type": f"tests.api.test_cost:{judge}"} for name, judge in judges.items()},
         },
     )
     counts = count(run)
@@ -235,7 +235,7 @@ def test_optimiser_steps_are_the_minibatches_that_are_made(tasks, branches, size
         algorithm=algorithm,
         schedule={"tasks_per_step": tasks},
         policies={"p": {"model": {"init": "none"}, "train": "full"}},
-        trainer={"type": "tests.core.test_planning:Idle", "minibatch_size": size},
+        trainer={"type": "tests.api.test_cost:Idle", "minibatch_size": size},
     )
     counts = count(run).policies["p"]
     trees, _, _ = played(run, tasks)

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from transformers import DynamicCache
 
+from coterie.api.open_run import open_run
 from coterie.backends.engines.lean.cache import Bucket
 from coterie.backends.trainers.optim import PolicyOptimizer
 from coterie.core.loop import train
@@ -69,7 +70,7 @@ def held_by(run, monkeypatch) -> Held:
         before = storages(live())
         run.trackers = {}
         try:
-            await run.open()
+            await open_run(run)
             await train(run)
             after = storages(live())
             return sum(size for place, size in after.items() if before.get(place) != size)

@@ -6,9 +6,9 @@ import json
 import shutil
 
 import pytest
-from tests.core.test_comparison import signals
 
 from coterie.core.config import to_yaml
+from tests.api.test_compare import signals
 from tests.cli.support import TABULAR, coterie
 from tests.cli.test_wrong_input import refused
 

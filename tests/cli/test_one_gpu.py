@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.backends.chat.qwen3 import QWEN3
 
+from tests.backends.chat_formats.qwen3 import QWEN3
 from tests.cli.support import coterie
 
 PAGE = (Path(__file__).parents[2] / "docs" / "levels.md").read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 
+from coterie.api.open_run import open_run
 from coterie.core.config import load
 from coterie.core.loop import train
 from coterie.core.plugins import Composed, Plugin, PluginConfig
@@ -75,7 +76,7 @@ def learn(run: Run) -> Learned:
     """Train, and evaluate before and after on 400 tasks."""
 
     async def go() -> Learned:
-        await run.open()
+        await open_run(run)
         try:
             before = (await evaluate(run, "test", 400)).success.mean
             await train(run)

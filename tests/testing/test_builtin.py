@@ -390,9 +390,8 @@ def test_chats(name):
 @pytest.mark.torch
 def test_chats_with_real_tokenizers():
     pytest.importorskip("transformers")
-    from tests.backends.chat.tokenizers import DROPS, KEEPS, TRIMS, bpe
-
     from coterie.backends.models.word_tokenizer import words_tokenizer
+    from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe
 
     words = words_tokenizer(["go", "left", "turn", "right", "stop"])
     for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), words):

@@ -72,6 +72,7 @@ def make(
         coterie data make plan_path env.size=6 --out data/plan_path6 --tasks 500
     """
     from coterie import __version__
+    from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
     from coterie.data import sources as files
     from coterie.data.task_files import claim, older, write_manifest
@@ -106,7 +107,7 @@ def make(
     if as_json:
         print_json({**facts, "splits": manifest["splits"], "paste": paste, "notes": notes})
         return
-    files.show_files(out, manifest, notes)
+    show_files(out, manifest, notes)
     click.echo("\nto play exactly these tasks:\n\n" + to_yaml(paste).rstrip())
 
 
@@ -173,6 +174,7 @@ def prepare(
         coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
     """
     from coterie import __version__
+    from coterie.cli.data_output import show_files
     from coterie.cli.split_options import counts, cut_of, renamings
     from coterie.data import sources as files
     from coterie.data.task_files import claim, older, prepare as cut_up, renamed, write_manifest
@@ -209,7 +211,7 @@ def prepare(
     if found.conflicts:
         differ = "differ from the record that was kept, in fields that are no key"
         notes.append(f"{found.conflicts:,} of the duplicates {differ}")
-    files.show_files(out, manifest, notes)
+    show_files(out, manifest, notes)
 
 
 # ------------------------------------------------------------------------------------------------------- show
@@ -241,6 +243,7 @@ def show(
     \b
         coterie data show plan_path --role planner --tasks 1
     """
+    from coterie.cli.data_output import task_text
     from coterie.data import sources as files
 
     run, folder = _opened(source, words, scale)
@@ -249,15 +252,15 @@ def show(
             raise UserError(f"{source} holds records: it has no roles", path="--role", mend="name a recipe")
         if split is not None and files.is_file(source):
             raise UserError(f"{source} is one file", path="--split", mend="name the file of that split")
-        name, rows = _one_file(source, folder, split or "test")
-        told = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in rows[:tasks]]
+        name, records = _one_file(source, folder, split or "test")
+        rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
     else:
         there = run.environment.tasks(split or "test", run.config.seed)
-        told = [files.told(run, there[at], role) for at in range(min(tasks, len(there)))]
+        rows = [files.task_row(run, there[at], role) for at in range(min(tasks, len(there)))]
     if as_json:
-        print_json(told)
+        print_json(rows)
         return
-    click.echo("\n\n".join(files.words(one) for one in told))
+    click.echo("\n\n".join(task_text(row) for row in rows))
 
 
 def _opened(source: str, words: Sequence[str], scale: str | None) -> tuple[Run | None, Path | None]:
@@ -326,6 +329,7 @@ def leaks(
         coterie data leaks plan_path --tasks 1000
         coterie data leaks train.jsonl test.jsonl --key question
     """
+    from coterie.cli.data_output import show_leaks
     from coterie.data import sources as files, split_leaks as marks_of
     from coterie.data.leaks import leaks as find
 
@@ -350,5 +354,5 @@ def leaks(
             {"leaking": bool(found.shared), **asdict(found), "there": scope.there, "notes": scope.notes}
         )
     else:
-        marks_of.show(found, scope.there, scope.notes)
+        show_leaks(found, scope.there, scope.notes)
     raise SystemExit(1 if found.shared else 0)

@@ -3,7 +3,8 @@
 A plugin class may have a nested `Config` (a `coterie.PluginConfig`); its constructor is called as
 `cls(config, build)`, where `build` (a `Build`) tells the instance's name and makes other components.
 `coterie.Plugin` has a constructor that stores both. Constructors are cheap: weights, processes and
-connections are made in `open` and given back in `close`, where a kind has them."""
+connections are made in `open` and given back in `close`, where a kind has them.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +26,16 @@ from coterie.core.protocols.reward import (
     JointView as JointView,
     RewardSource as RewardSource,
     SiblingsView as SiblingsView,
+    Source as Source,
     View as View,
 )
 from coterie.core.protocols.role import Role as Role
-from coterie.core.protocols.sampler import Plan as Plan, Sampler as Sampler
+from coterie.core.protocols.sampler import (
+    Asked as Asked,
+    Plan as Plan,
+    RolloutContext as RolloutContext,
+    Sampler as Sampler,
+)
 from coterie.core.protocols.sandbox import (
     Judged as Judged,
     Limits as Limits,

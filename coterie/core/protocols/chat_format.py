@@ -35,6 +35,9 @@ class Codec(Protocol):
     def context(self) -> int | None:
         """Longest prompt plus completion, in tokens."""
 
+    # Optional: with_tools(schemas) -> Codec | None, one whose prompts tell the model of these tools;
+    # vocabulary: {token: id}, by which a policy from elsewhere is known to speak the same tokens.
+
 
 @runtime_checkable
 class Chat(Protocol):

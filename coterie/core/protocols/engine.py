@@ -11,9 +11,6 @@ from coterie.core.config import PolicyConfig
 from coterie.core.protocols.chat_format import Chat, Codec
 from coterie.core.types import Call, Request, Weights
 
-# Optional: with_tools(schemas) -> Codec | None, one whose prompts tell the model of these tools;
-# vocabulary: {token: id}, by which a policy from elsewhere is known to speak the same tokens.
-
 
 @runtime_checkable
 class Engine(Protocol):

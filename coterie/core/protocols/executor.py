@@ -9,12 +9,6 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-# Optional: set_progress(share), told before each update of a run with `schedule.tokens` which share of
-# them is spent; `optimizer.horizon: budget` requires it.
-# Optional, together: bases() -> {name: policies that start from the same weights}, and
-# async warm_start(policy, demonstrations, config) -> Metrics, which trains the start of all of those.
-
-
 @runtime_checkable
 class Executor(Protocol):
     """Where episodes run."""

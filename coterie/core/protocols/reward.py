@@ -8,9 +8,6 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from coterie.core.types import Action, ComponentKind, Joint, Message, Node, Task
 
-# Optional: vocabulary() -> Iterable[str]; remembers: bool = True makes the prompt a conversation:
-# earlier prompts and answers of this role come before the rendered messages.
-
 
 @runtime_checkable
 class RewardSource(Protocol):
@@ -31,6 +28,9 @@ class RewardSource(Protocol):
         self, view: Any
     ) -> Mapping[tuple[str, str], float | None] | Sequence[Mapping[tuple[str, str], float | None]]:
         """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
+
+    # Optional: calls_per_view: int, how often one `score` asks something outside (a judge, a coach):
+    # `coterie plan` counts them.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,6 +83,19 @@ class EpisodeView:
     path: tuple[tuple[Node, int], ...]
     """(node, joint taken)."""
     leaf: Joint
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A reward source as the run uses it: named, with its roles and weights."""
+
+    name: str
+    plugin: RewardSource
+    weights: Mapping[str, float]
+
+    @property
+    def scope(self) -> str:
+        return self.plugin.scope
 
 
 View = ActionView | JointView | SiblingsView | EpisodeView

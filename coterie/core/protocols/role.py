@@ -17,3 +17,6 @@ class Role(Protocol):
 
     def parse(self, text: str, observation: Any) -> Any:
         """What the text means. Raise `PolicyFault` where it means nothing; the reason is kept."""
+
+    # Optional: vocabulary() -> Iterable[str]; remembers: bool = True makes the prompt a conversation:
+    # earlier prompts and answers of this role come before the rendered messages.

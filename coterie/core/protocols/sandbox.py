@@ -126,9 +126,6 @@ class Verdict:
         """All passed, and there were some."""
         return self.total > 0 and self.passed == self.total
 
-    # Optional: async open(), async close(); schemas: function schemas, which the policy's chat template then
-    # tells the model (`Codec.with_tools`).
-
 
 @runtime_checkable
 class Sandbox(Protocol):

@@ -17,3 +17,6 @@ class Tool(Protocol):
     async def run(self, call: Any) -> str:
         """Its result, shown to the model as the next message. Raises SystemFault for what is not the call's
         doing; what is (bad arguments, a crash) is a result. PolicyFault ends the action: the floor."""
+
+    # Optional: async open(), async close(); schemas: function schemas, which the policy's chat template then
+    # tells the model (`Codec.with_tools`).

@@ -43,6 +43,11 @@ class Trainer(Protocol):
 
     async def close(self) -> None: ...
 
+    # Optional: set_progress(share), told before each update of a run with `schedule.tokens` which share of
+    # them is spent; `optimizer.horizon: budget` requires it.
+    # Optional, together: bases() -> {name: policies that start from the same weights}, and
+    # async warm_start(policy, demonstrations, config) -> Metrics, which trains the start of all of those.
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerContext:

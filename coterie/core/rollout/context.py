@@ -9,15 +9,13 @@ from typing import Any
 
 from coterie.core.concurrency.request_batching import Strands
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.protocols import Codec, Engine, Environment, StepContext, Team, Tool
-from coterie.core.rollout.rewards import Source
+from coterie.core.protocols import Asked, Codec, Engine, Environment, Source, StepContext, Team, Tool
 from coterie.core.rollout.thoughts import split
 from coterie.core.types import (
     TEAM,
     Action,
     Briefing,
     Call,
-    Decision,
     Fault,
     Key,
     Message,
@@ -31,36 +29,11 @@ from coterie.core.types import (
     Step,
     Task,
 )
-from coterie.core.types.digest import digest, ids_sha256
+from coterie.core.types.digest import digest
 from coterie.core.types.seeding import seed64
 
 SILENT = ""
 """The policy of a role that nobody plays: its actions are empty messages, made without a call."""
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """A role's prompt at a node, before anything is sampled."""
-
-    role: str
-    policy: str
-    observation: Any
-    messages: tuple[Message, ...]
-    prompt: Prompt
-    sampling: Sampling
-
-    def decided(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
-        return Decision(
-            role=self.role,
-            policy=self.policy,
-            observation=self.observation,
-            messages=self.messages,
-            prompt_ids=self.prompt.ids,
-            prompt_sha256=ids_sha256(self.prompt.ids),
-            branches=branches,
-            trainable=trainable,
-            temperature=self.sampling.temperature or 1.0,
-        )
 
 
 @dataclass(slots=True)

@@ -9,28 +9,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import ActionView, EpisodeView, JointView, RewardSource, SiblingsView
+from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView, Source
 from coterie.core.types import TEAM, Key, Mix, Node, Score, Scores, Tree
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
 """Scopes that a choice during play may use; an episode's score comes too late for it (invariant 11)."""
-
-
-@dataclass(frozen=True, slots=True)
-class Source:
-    """A reward source as the run uses it: named, with its roles and weights."""
-
-    name: str
-    plugin: RewardSource
-    weights: Mapping[str, float]
-
-    @property
-    def scope(self) -> str:
-        return self.plugin.scope
 
 
 def joint_reward(node: Node, index: int, role: str, scores: Scores, mix: Mix) -> float | None:

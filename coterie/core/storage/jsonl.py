@@ -5,6 +5,7 @@ Numbers that are not finite are null; floats are written exactly (`repr`)."""
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,7 +16,8 @@ import numpy as np
 
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import sync_folder, write_atomic
-from coterie.core.storage.run_folder import log
+
+log = logging.getLogger("coterie")
 
 
 class MetricsLog:

@@ -9,8 +9,7 @@ from typing import Any
 from coterie.core.concurrency.request_batching import Strands
 from coterie.core.config import TABLES, TEAM_KEYS, Resolved, RunConfig, SeatConfig, check, validate
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.protocols import Environment, Team
-from coterie.core.rollout.rewards import Source
+from coterie.core.protocols import Environment, Source, Team
 from coterie.core.training.builder import SHARED, Workshop
 from coterie.core.training.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
 from coterie.core.training.run import Run

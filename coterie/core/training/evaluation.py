@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from coterie.core.errors import ConfigError
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import step_metrics
+from coterie.core.training.run import Run
 from coterie.core.types import Tree
 from coterie.stats import Difference, Interval, clustered_bootstrap
-
-if TYPE_CHECKING:
-    from coterie.core.training.run import Run
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +136,22 @@ async def evaluate(
         per_task=per_task,
         episodes=[render(tree, scores, run) for tree in trees[: show * samples : samples]],
     )
+
+
+async def evaluate_if_due(run: Run, step: int) -> None:
+    """Evaluate on `val` where the schedule says so, add it to the step's row, and remember the best."""
+    schedule = run.config.schedule
+    # Not also at the last step: a run that is made longer afterwards must have the same rows.
+    if not schedule.evaluate_every or step % schedule.evaluate_every:
+        return
+    begin = time.perf_counter()
+    evaluation = await evaluate(run, "val", schedule.evaluate_tasks)
+    run.metrics |= {f"eval/{name}": value for name, value in evaluation.flat().items()}
+    run.metrics["time/evaluate"] = time.perf_counter() - begin
+    if evaluation.success.mean > run.best:
+        run.best, run.best_step = evaluation.success.mean, step
+    if run.folder is not None:
+        evaluation.write(run.folder.eval / f"step-{step:06d}.json")
 
 
 def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:

@@ -13,20 +13,17 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie.api.external_policies import Guest, seat
-from coterie.api.warm_start import warm_start
 from coterie.core.concurrency.request_batching import Strands
-from coterie.core.config import Resolved, RunConfig
+from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import TooManyMissing
 from coterie.core.plugins import plugins
-from coterie.core.protocols import EngineContext, Environment, Team, TrainerContext
+from coterie.core.protocols import EngineContext, Environment, Source, Team, TrainerContext
 from coterie.core.rollout.context import Play
-from coterie.core.rollout.rewards import Source, missing_share, score_episodes
+from coterie.core.rollout.rewards import missing_share, score_episodes
 from coterie.core.rollout.rows import rollout_rows
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
 from coterie.core.storage.jsonl import write_rollouts
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training import evaluation
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.samples import merge_notes, samples_of
@@ -64,8 +61,6 @@ class Run:
     """Sandboxes and tools, inner ones before those that use them."""
     curriculum: Curriculum | None = None
     """What training plays instead of the environment's own tasks."""
-    guests: Sequence[Guest] = ()
-    """Policies from elsewhere that an evaluation brings along; the trainer knows nothing of them."""
 
     folder: RunFolder | None = None
     store: CheckpointStore | None = None
@@ -119,8 +114,16 @@ class Run:
 
     # ---------------------------------------------------------------------------------------- life
 
-    async def open(self, restore: Path | None = None) -> None:
-        """Make weights and connections; from a checkpoint's folder, or fresh with the warm start."""
+    async def open(
+        self, restore: Path | None = None, *, extra_policies: Mapping[str, PolicyConfig] | None = None
+    ) -> None:
+        """Make weights and connections. The engine has no weights yet: `sync` gives it the trainer's.
+
+        Args:
+            restore: a checkpoint's folder; None: fresh weights.
+            extra_policies: policies that the engine plays beside the team's; the trainer knows nothing of
+                them.
+        """
         config = self.config
         # A step's trees all live until its end, and Python's collector would walk them again and again:
         # half of the framework's time (benchmarks/orchestration.py).
@@ -131,7 +134,7 @@ class Run:
                 await resource.open()
         await self.engine.open(
             EngineContext(
-                policies={**config.policies, **{guest.name: guest.config for guest in self.guests}},
+                policies={**config.policies, **(extra_policies or {})},
                 chat=self.chat,
                 strands=self.strands,
                 deterministic=config.deterministic,
@@ -139,10 +142,6 @@ class Run:
             )
         )
         await self.open_trainer(restore)
-        if restore is None:
-            await warm_start(self)
-        await self.sync()
-        await seat(self)
 
     async def open_trainer(self, restore: Path | None = None) -> None:
         """Make the trainer's weights alone, or read them from a checkpoint's folder."""
@@ -308,7 +307,7 @@ class Run:
             for name, value in metrics.items()
         }
 
-    def track(
+    def record(
         self, step: int, trees: Sequence[Tree], scores: Scores, credit: Credit, updated: Mapping[str, Any]
     ) -> None:
         """Write down the step: a row of metrics, and its rollouts."""
@@ -332,33 +331,21 @@ class Run:
         self._clock = {}
         self.metrics = row
 
-    async def maybe_evaluate(self, step: int) -> None:
-        """Evaluate on `val`, and remember the best; then hand the step's row to the trackers."""
-        schedule = self.config.schedule
-        better = False
-        # Not also at the last step: a run that is made longer afterwards must have the same rows.
-        if schedule.evaluate_every and step % schedule.evaluate_every == 0:
-            begin = time.perf_counter()
-            found = await evaluation.evaluate(self, "val", schedule.evaluate_tasks)
-            self.metrics |= {f"eval/{name}": value for name, value in found.flat().items()}
-            self.metrics["time/evaluate"] = time.perf_counter() - begin
-            better = found.success.mean > self.best
-            if better:
-                self.best, self.best_step = found.success.mean, step
-            if self.folder is not None:
-                found.write(self.folder.eval / f"step-{step:06d}.json")
+    def finish(self, step: int) -> None:
+        """Tell trackers, observers and the progress of the step's row."""
         self.done = step
         for tracker in self.trackers.values():
             tracker.track(step, self.metrics)
         plugins().notify("step_ended", step=step, metrics=self.metrics)
         if self.progress is not None:
             self.progress(step, self.end.expected(step, self.tokens), self.metrics)
-        if better:
+
+    def checkpoint_if_due(self, step: int) -> None:
+        """Save where the schedule says so, where the run ends, and where `val` was never better."""
+        if step == self.best_step:
             self.checkpoint(step)
             if self.store is not None:
                 self.store.mark("best", step)
-
-    def maybe_checkpoint(self, step: int) -> None:
         every = self.config.schedule.checkpoint_every
         interrupted = self.interrupt is not None and self.interrupt.is_set()
         if self.finished or interrupted or (every and step % every == 0):

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.core.protocols import ActionView, JointView, SiblingsView
-from coterie.core.rollout.context import Asked, Play
+from coterie.core.protocols import ActionView, Asked, JointView, RolloutContext, SiblingsView
 from coterie.core.rollout.rewards import joint_reward
+from coterie.core.rollout.turns import Stage
 from coterie.core.types import Fault, Joint, Key, Node, Past, Step, Task, committed
 
 
@@ -30,13 +30,32 @@ class Played:
 
     pick: Mapping[str, int]
     step: Step | Fault
-    following: tuple[int, int, tuple[str, ...]] | None
-    """(turn, stage, roles) of what comes next; None where the episode ends here."""
+    following: Stage | None
+    """What comes next; None where the episode ends here."""
     terminal: bool
     recombined: bool = False
 
 
-def made_joint(one: Played, child: Node | None, expanded: bool, ctx: Play) -> Joint:
+def child_position(place: Place, node: Node, index: int, played: Played) -> Place | None:
+    """Where play goes on after a joint; None where the episode ends with it."""
+    if played.following is None or isinstance(played.step, Fault):
+        return None
+    history = dict(place.history)
+    for role, action in committed(node.decisions, played.pick).items():
+        decision = node.decisions[role]
+        entry = Past(
+            turn=place.turn,
+            observation=decision.observation,
+            messages=decision.messages,
+            action=action,
+            info=played.step.info,
+        )
+        history[role] = (*history.get(role, ()), entry)
+    turn, stage, roles = played.following
+    return Place(place.key.child(index), played.step.state, turn, stage, roles, history)
+
+
+def made_joint(one: Played, child: Node | None, expanded: bool, ctx: RolloutContext) -> Joint:
     if isinstance(one.step, Fault):
         return Joint(pick=one.pick, state_digest="", cut=True, recombined=one.recombined, fault=one.step)
     ended = one.following is None
@@ -65,7 +84,7 @@ def with_joints(node: Node, played: Sequence[Played]) -> Node:
     return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
 
 
-def joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float | None]:
+def joint_values(node: Node, played: Sequence[Played], ctx: RolloutContext) -> list[float | None]:
     """What a joint is worth to the choice: the sum of what it pays the roles that acted."""
     view = with_joints(node, played)
     values: list[float | None] = []
@@ -77,7 +96,7 @@ def joint_values(node: Node, played: Sequence[Played], ctx: Play) -> list[float 
     return values
 
 
-def stopped(node: Node, played: Sequence[Played], ctx: Play) -> list[Played]:
+def stopped(node: Node, played: Sequence[Played], ctx: RolloutContext) -> list[Played]:
     """The same, but joints that earned enough (`Play.stop_above`) have nothing that follows."""
     if ctx.stop_above is None:
         return list(played)

@@ -11,22 +11,23 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
 
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import Plan
-from coterie.core.rollout.context import Asked, Play
+from coterie.core.protocols import Asked, Plan, RolloutContext
 from coterie.core.rollout.rewards import SELECTION_SCOPES, joint_reward, score_selection
-from coterie.core.rollout.turns import acting, following
-from coterie.core.types import Fault, Key, Node, Past, Sampling, Step, Task, Tree, committed
+from coterie.core.rollout.turns import acting_roles, next_stage
+from coterie.core.types import Fault, Key, Node, Sampling, Step, Task, Tree, committed
 from coterie.plugins.samplers.expansion import (
     Place,
     Played,
     action_views,
     argmax,
+    child_position,
     joint_values,
     joint_views,
     made_joint,
@@ -103,7 +104,7 @@ class TreeSampler(Plugin):
             }
         return TreeSampler(self.config.model_copy(update=update), self.build)
 
-    async def play(self, task: Task, epoch: int, chain: int, ctx: Play) -> Tree:
+    async def play(self, task: Task, epoch: int, chain: int, ctx: RolloutContext) -> Tree:
         """Play one task to its end.
 
         Raises:
@@ -111,13 +112,13 @@ class TreeSampler(Plugin):
         """
         root = Key(task.id, epoch, chain)
         state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
-        roles = acting(ctx, state, 0)
+        roles = acting_roles(ctx.environment, ctx.team, state, 0)
         if not roles:
             raise CoterieError(f"task {task.id} is over before anybody acts")
         node = await self._grow(task, Place(root, state, 0, 0, roles, {}), ctx)
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 
-    async def _grow(self, task: Task, place: Place, ctx: Play) -> Node:
+    async def _grow(self, task: Task, place: Place, ctx: RolloutContext) -> Node:
         asked = [
             await ctx.ask(role, place.state, place.turn, place.history.get(role, ()), self.sampling(role))
             for role in place.roles
@@ -169,14 +170,14 @@ class TreeSampler(Plugin):
         node: Node,
         index: int,
         pick: Mapping[str, int],
-        ctx: Play,
+        ctx: RolloutContext,
         recombined: bool = False,
     ) -> Played:
         actions = committed(node.decisions, pick)
         step = await ctx.step(task, place.key.of_joint(index), place.turn, place.state, actions)
         if isinstance(step, Fault):
             return Played(pick, step, None, False, recombined)
-        then, terminal = following(ctx, place, step)
+        then, terminal = next_stage(ctx.environment, ctx.team, place.turn, place.stage, step)
         return Played(pick, step, then, terminal, recombined)
 
     async def _score(
@@ -187,7 +188,7 @@ class TreeSampler(Plugin):
         asked: Sequence[Asked],
         played: Sequence[Played],
         first: int,
-        ctx: Play,
+        ctx: RolloutContext,
     ) -> None:
         """Scores of the joints from `first` on (and of their branches, the first time)."""
         for index, one in enumerate(played):
@@ -212,7 +213,9 @@ class TreeSampler(Plugin):
         if slow:
             ctx.later(score_selection(slow, ctx.scores, place.key, **arguments))
 
-    def _choose(self, key: Key, node: Node, played: Sequence[Played], ctx: Play) -> tuple[list[int], str]:
+    def _choose(
+        self, key: Key, node: Node, played: Sequence[Played], ctx: RolloutContext
+    ) -> tuple[list[int], str]:
         """Which joints go on, and the rule that chose them (invariant 11)."""
         sound = [index for index, one in enumerate(played) if isinstance(one.step, Step)]
         if not sound or len(played) == 1:
@@ -229,7 +232,13 @@ class TreeSampler(Plugin):
         return [best], "best"
 
     async def _recombine(
-        self, task: Task, place: Place, node: Node, asked: Sequence[Asked], played: list[Played], ctx: Play
+        self,
+        task: Task,
+        place: Place,
+        node: Node,
+        asked: Sequence[Asked],
+        played: list[Played],
+        ctx: RolloutContext,
     ) -> int:
         """Play the combination of each role's best branch; returns its index among the played."""
         view = with_joints(node, played)
@@ -256,58 +265,17 @@ class TreeSampler(Plugin):
         played: Sequence[Played],
         chosen: Sequence[int],
         rule: str,
-        ctx: Play,
+        ctx: RolloutContext,
     ) -> Node:
         """Grow the children of the chosen joints and put the node together."""
-        work = []
-        for index in chosen:
-            one = played[index]
-            if one.following is not None and isinstance(one.step, Step):
-                turn, stage, roles = one.following
-                history = dict(place.history)
-                for role, action in committed(node.decisions, one.pick).items():
-                    decision = node.decisions[role]
-                    history[role] = (
-                        *history.get(role, ()),
-                        Past(
-                            turn=place.turn,
-                            observation=decision.observation,
-                            messages=decision.messages,
-                            action=action,
-                            info=one.step.info,
-                        ),
-                    )
-                work.append(
-                    (
-                        index,
-                        self._grow(
-                            task,
-                            Place(place.key.child(index), one.step.state, turn, stage, roles, history),
-                            ctx,
-                        ),
-                    )
-                )
-        children = (
-            dict(
-                zip(
-                    [index for index, _ in work],
-                    await ctx.strands.gather([one for _, one in work]),
-                    strict=True,
-                )
-            )
-            if work
-            else {}
-        )
+        growing = {
+            index: self._grow(task, child, ctx)
+            for index in chosen
+            if (child := child_position(place, node, index, played[index])) is not None
+        }
+        grown = await ctx.strands.gather(list(growing.values())) if growing else []
+        children = dict(zip(growing, grown, strict=True))
         joints = tuple(
             made_joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)
         )
-        return Node(
-            key=node.key,
-            turn=node.turn,
-            stage=node.stage,
-            decisions=node.decisions,
-            joints=joints,
-            state_digest=node.state_digest,
-            expanded=tuple(chosen),
-            rule=rule,
-        )
+        return replace(node, joints=joints, expanded=tuple(chosen), rule=rule)

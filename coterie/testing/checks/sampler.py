@@ -6,9 +6,8 @@ import asyncio
 from typing import Any
 
 from coterie.core.concurrency.request_batching import Strands
-from coterie.core.protocols import Plan, Team
+from coterie.core.protocols import Plan, Source, Team
 from coterie.core.rollout.context import Play
-from coterie.core.rollout.rewards import Source
 from coterie.core.types import Key, Mix, Node, Request, Sampling, Task, Tree, as_tuple
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind

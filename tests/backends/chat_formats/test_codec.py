@@ -9,11 +9,11 @@ import pytest
 pytest.importorskip("transformers")
 
 from hypothesis import HealthCheck, assume, given, settings, strategies as st
-from tests.backends.chat.tokenizers import DROPS, KEEPS, TRIMS, bpe, metaspace
 
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.models.word_tokenizer import words_tokenizer
 from coterie.core.types import Call
+from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe, metaspace
 
 pytestmark = pytest.mark.torch
 

@@ -4,12 +4,11 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from tests.backends.chat.tokenizers import DROPS, KEEPS, TRIMS, bpe
-
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat, TemplateChat
 from coterie.backends.models.word_tokenizer import words_tokenizer
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.types import Call
+from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe
 
 pytestmark = pytest.mark.torch
 

@@ -10,9 +10,6 @@ import pytest
 
 pytest.importorskip("transformers")
 
-from tests.backends.chat.qwen3 import FORGETS, QWEN3, QWEN3_THINKING
-from tests.backends.chat.tokenizers import KEEPS, bpe
-
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat
 from coterie.backends.tools.python import PythonTool
 from coterie.core.concurrency.request_batching import Strands
@@ -21,6 +18,8 @@ from coterie.core.protocols import Team
 from coterie.core.rollout.context import Play
 from coterie.core.training.samples import action_samples, merge_notes, samples_of
 from coterie.core.types import Call, Credit, Key, Mix, Node, Sampling, Task, Tree
+from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING
+from tests.backends.chat_formats.tokenizers import KEEPS, bpe
 from tests.backends.tools.support import Subprocess, native
 from tests.games import Seat
 

@@ -12,6 +12,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
 
+from coterie.api.open_run import open_run  # noqa: E402
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.rows import Drawn, Row  # noqa: E402
@@ -300,7 +301,7 @@ def test_two_roles_that_act_at_once_on_two_lora_policies_generate_in_one_batch_a
     run = compose(load(config))
 
     async def go():
-        await run.open()
+        await open_run(run)
         before = run.trainer.digest()
         await train(run)
         moved = {name for name, digest in run.trainer.digest().items() if digest != before[name]}

@@ -11,15 +11,15 @@ import pytest
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from tests.backends.chat.qwen3 import FORGETS, QWEN3, QWEN3_THINKING  # noqa: E402
-from tests.backends.chat.tokenizers import KEEPS  # noqa: E402
-
 from coterie import Plugin  # noqa: E402
+from coterie.api.open_run import open_run  # noqa: E402
 from coterie.core.config import load  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
 from coterie.core.training.samples import merge_notes  # noqa: E402
 from coterie.core.types import Credit  # noqa: E402
 from coterie.core.types.seeding import generator  # noqa: E402
+from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING  # noqa: E402
+from tests.backends.chat_formats.tokenizers import KEEPS  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -93,7 +93,7 @@ async def trained(run):
     """Two steps; (samples, the engine's calls by key) of both, the weights' digests, the worst difference of
     log-probs between engine and trainer."""
     drawn, steps, worst = {}, [], 0.0
-    await run.open()
+    await open_run(run)
     generate = run.engine.generate
 
     async def recorded(request):

@@ -12,7 +12,7 @@ from tests.games import Seat, play, run_of
 
 
 def source(name, **settings):
-    return {"type": "function", "function": f"tests.core.test_scoring:{name}", **settings}
+    return {"type": "function", "function": f"tests.core.rollout.test_rewards:{name}", **settings}
 
 
 def values(run, role="one"):
@@ -153,7 +153,7 @@ def test_an_environment_that_breaks_loses_that_joint_only():
 
 
 def test_an_unparsable_action_is_played_and_scored():
-    run = run_of(play="tests.core.test_scoring:says_bad", order=["one"])
+    run = run_of(play="tests.core.rollout.test_rewards:says_bad", order=["one"])
     trees, scores = play(run)
     fault = trees[0].root.decisions["one"].branches[1].fault
     assert (fault.kind, fault.reason) == ("policy", "said bad")
@@ -166,7 +166,7 @@ def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
         team={
             "order": ["one"],
             "max_turns": 1,
-            "roles": {"one": {"type": "tests.core.test_scoring:Fragile", "policy": "p"}},
+            "roles": {"one": {"type": "tests.core.rollout.test_rewards:Fragile", "policy": "p"}},
         },
     )
     trees, _ = play(run)

@@ -32,9 +32,9 @@ def uses_the_tool(request, text):
 
 def run(**team):
     return run_of(
-        play="tests.core.test_tools:uses_the_tool",
+        play="tests.core.rollout.test_tools:uses_the_tool",
         order=["one"],
-        tools={"adder": {"type": "tests.core.test_tools:Adder"}},
+        tools={"adder": {"type": "tests.core.rollout.test_tools:Adder"}},
         team={
             "order": ["one"],
             "max_turns": 2,
@@ -100,9 +100,9 @@ def test_a_role_that_remembers_keeps_the_tools_results_in_its_ids():
 
 def test_max_tool_turns_bounds_the_loop():
     endless = run_of(
-        play="tests.core.test_tools:never_stops",
+        play="tests.core.rollout.test_tools:never_stops",
         order=["one"],
-        tools={"adder": {"type": "tests.core.test_tools:Adder"}},
+        tools={"adder": {"type": "tests.core.rollout.test_tools:Adder"}},
         team={
             "order": ["one"],
             "max_turns": 1,
@@ -121,14 +121,15 @@ def never_stops(request, text):
 def team_of(script, *names, tools=("adder",), team=None, **own):
     """A run whose roles act at once, one turn."""
     roles = {
-        name: {"type": "tests.core.test_tools:Sayer", "policy": "p", "tools": list(tools)} for name in names
+        name: {"type": "tests.core.rollout.test_tools:Sayer", "policy": "p", "tools": list(tools)}
+        for name in names
     }
     for name, table in own.items():
         roles[name] |= table
     return run_of(
-        play=f"tests.core.test_tools:{script}",
+        play=f"tests.core.rollout.test_tools:{script}",
         order=[list(names)],
-        tools={name: {"type": f"tests.core.test_tools:{name.capitalize()}"} for name in tools},
+        tools={name: {"type": f"tests.core.rollout.test_tools:{name.capitalize()}"} for name in tools},
         team={"order": [list(names)], "max_turns": 1, "roles": roles, **(team or {})},
         schedule={"max_missing": 1},
     )
@@ -311,13 +312,13 @@ def thinks(request, text):
 
 def thoughts(**one):
     run = run_of(
-        play="tests.core.test_tools:thinks",
+        play="tests.core.rollout.test_tools:thinks",
         order=["one", "two"],
         team={
             "order": ["one", "two"],
             "max_turns": 2,
             "roles": {
-                "one": {"type": "tests.core.test_tools:Sayer", "policy": "p", **one},
+                "one": {"type": "tests.core.rollout.test_tools:Sayer", "policy": "p", **one},
                 "two": {"type": "tests.games:Seat", "policy": "p"},
             },
         },

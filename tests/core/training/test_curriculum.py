@@ -99,12 +99,14 @@ def table(engine: str, **env: Any) -> dict[str, Any]:
     scripted = engine == "scripted"
     model = {"model": {"init": "none"}, "train": "none"} if scripted else {"model": {"init": "tabular"}}
     return {
-        "env": {"type": "tests.core.test_curriculum:Guess", **env},
+        "env": {"type": "tests.core.training.test_curriculum:Guess", **env},
         "team": {"order": ["one"], "roles": {"one": {"type": "tests.games:Seat", "policy": "p"}}},
         "policies": {"p": model},
         "sampler": {"branches": 2 if scripted else 8, "sampling": {"max_new_tokens": 1}},
         "algorithm": "at_grpo",
-        "engine": {"type": "scripted", "play": "tests.core.test_curriculum:skilled"} if scripted else engine,
+        "engine": {"type": "scripted", "play": "tests.core.training.test_curriculum:skilled"}
+        if scripted
+        else engine,
         "trainer": "none" if scripted else {"type": "tabular", "learning_rate": 5.0},
         "schedule": {"steps": 6, "tasks_per_step": 3, "evaluate_every": 2, "checkpoint_every": 1},
     }
@@ -254,7 +256,7 @@ def test_null_is_no_curriculum() -> None:
 
 
 def test_what_the_target_is_composed_of_serves_the_levels() -> None:
-    reward = {"type": "function", "function": "tests.core.test_compose:one"}
+    reward = {"type": "function", "function": "tests.core.training.test_assemble:one"}
     run = composed(inner=reward, curriculum=curriculum(2, 3))
     target: Any = run.environment
     levels: list[Any] = [level.environment for level in run.curriculum.levels]

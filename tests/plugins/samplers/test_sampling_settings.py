@@ -22,7 +22,7 @@ def notes_sampling(request: Any, text: str) -> str:
 
 def run(**roles: Any) -> Any:
     return run_of(
-        play="tests.core.test_sampling_settings:notes_sampling",
+        play="tests.plugins.samplers.test_sampling_settings:notes_sampling",
         policies={"p": {"model": {"init": "tabular"}}},
         trainer="tabular",
         sampler={

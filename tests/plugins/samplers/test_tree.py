@@ -7,6 +7,7 @@ import collections
 
 import pytest
 
+from coterie.api.open_run import open_run
 from coterie.core.errors import ConfigError, CoterieError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
@@ -127,7 +128,7 @@ def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
         sampler={"branches": 2},
         rewards={
             "environment": {"type": "environment"},
-            "halt": {"type": "function", "function": "tests.core.test_sampler:likes_stop"},
+            "halt": {"type": "function", "function": "tests.plugins.samplers.test_tree:likes_stop"},
         },
     )
     tree = play(run)[0][0]
@@ -178,7 +179,7 @@ def test_enough_is_the_average_of_the_roles_that_acted():
 
 
 def test_a_joint_whose_score_is_missing_goes_on():
-    rewards = {"judge": {"type": "function", "function": "tests.core.test_sampler:withholds_2"}}
+    rewards = {"judge": {"type": "function", "function": "tests.plugins.samplers.test_tree:withholds_2"}}
     (tree,), _ = play(stopping(0.5, rewards=rewards, schedule={"max_missing": 1.0}))
     assert went_on(tree.root) == [0, 2]
 
@@ -192,7 +193,7 @@ def test_an_evaluation_plays_to_the_end():
     run = stopping(1.0, play="tests.games:constant", max_turns=3)
 
     async def go():
-        await run.open()
+        await open_run(run)
         try:
             items = [(task, epoch, 0) for task, epoch in run.order.step(0, 1)]
             trained = await run.play(run.order.step(0, 1))
@@ -212,7 +213,7 @@ def test_the_score_of_a_whole_episode_can_stop_nothing():
     def with_a_judge(threshold, weight):
         judge = {
             "type": "function",
-            "function": "tests.core.test_sampler:likes_stop",
+            "function": "tests.plugins.samplers.test_tree:likes_stop",
             "scope": "episode",
             "weights": {"judge": weight},
         }
@@ -263,7 +264,7 @@ def test_an_environment_may_decide_who_acts():
 def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
     run = run_of(
         order=[["one", "two"]],
-        play="tests.core.test_sampler:opposed",
+        play="tests.plugins.samplers.test_tree:opposed",
         max_turns=2,
         sampler={"branches": 3, "commit": "per_role"},
     )
@@ -298,7 +299,7 @@ def test_the_same_run_twice_is_the_same_whatever_the_order_of_finishing():
 
 def test_when_every_candidate_is_missing_a_keyed_draw_decides_and_is_told():
     run = run_of(
-        rewards={"broken": {"type": "function", "function": "tests.core.test_sampler:breaks"}},
+        rewards={"broken": {"type": "function", "function": "tests.plugins.samplers.test_tree:breaks"}},
         schedule={"max_missing": 1.0},
     )
     trees, _ = play(run)

@@ -207,7 +207,7 @@ def test_alpha_scales_the_teams_part_only():
 
 def test_grpo_compares_the_chains_of_a_task_role_by_role():
     run = run_of(
-        play="tests.core.test_credit:by_chain",
+        play="tests.plugins.algos.blocks.test_groups:by_chain",
         sampler={"chains": 3, "branches": 1},
         algorithm={"type": "grpo", "normalise": {"type": "none"}},
         max_turns=2,
@@ -237,7 +237,7 @@ def test_groups_of_one_are_refused_by_name():
 
 def test_a_branch_that_the_engine_lost_is_not_credited():
     run = run_of(
-        play="tests.core.test_credit:loses_one",
+        play="tests.plugins.algos.blocks.test_groups:loses_one",
         algorithm={"type": "at_grpo", "normalise": {"type": "none"}},
         order=["one"],
         schedule={"max_missing": 0.9},
