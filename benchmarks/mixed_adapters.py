@@ -33,7 +33,7 @@ from rich.table import Table
 from coterie.backends.engines.lean.decode import LeanDecoder
 from coterie.backends.engines.rows import Row
 from coterie.backends.engines.shared import SharedBase
-from coterie.backends.models.dense import Dense
+from coterie.backends.models.dense import MergedWeights
 
 HERE = Path(__file__).resolve().parent
 LAYERS = {64: 2, 128: 3, 256: 4}
@@ -84,9 +84,9 @@ def asked(count: int, adapters: int) -> list[Row]:
 
 
 def base(model: Any, adapters: int, mixed_rows: float | None) -> SharedBase:
-    made = SharedBase("base", Dense(model), partial(LeanDecoder, dtype=torch.float32), mixed_rows)
+    made = SharedBase("base", MergedWeights(model), partial(LeanDecoder, dtype=torch.float32), mixed_rows)
     for index in range(adapters):
-        made.load(Dense(model, str(index)))
+        made.load(MergedWeights(model, str(index)))
     return made
 
 

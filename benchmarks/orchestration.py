@@ -61,7 +61,7 @@ class Count(Plugin):
     def reset(self, task: Task, seed: int) -> int:
         return 0
 
-    def stage(self, state: int) -> None:
+    def acting_roles(self, state: int) -> None:
         return None
 
     def observe(self, state: int, role: str) -> str:
@@ -81,8 +81,8 @@ class Count(Plugin):
 
 
 class Seat(Plugin):
-    def render(self, briefing: Any) -> list[dict[str, str]]:
-        return [{"role": "user", "content": f"{briefing.role} {briefing.observation}"}]
+    def render(self, role_input: Any) -> list[dict[str, str]]:
+        return [{"role": "user", "content": f"{role_input.role} {role_input.observation}"}]
 
     def parse(self, text: str, observation: Any) -> int:
         return int(text)
@@ -130,7 +130,9 @@ async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
     begin = time.perf_counter()
     trees = await run.play(tasks)
     scores = await run.score(trees)
-    credit, _ = run.estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)
+    credit, _ = run.estimator(
+        Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )
     samples_of(trees, credit)
     whole = time.perf_counter() - begin
     await run.close()

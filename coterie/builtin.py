@@ -115,14 +115,14 @@ def register_tools(register: Register) -> None:
 
 
 @hookimpl
-def register_chats(register: Register) -> None:
+def register_chat_formats(register: Register) -> None:
     register("auto", "coterie.backends.chat_formats.formats:AutoChat")
     register("template", "coterie.backends.chat_formats.formats:TemplateChat")
     register("plain", "coterie.backends.chat_formats.formats:PlainChat")
 
 
 @hookimpl
-def register_datas(register: Register) -> None:
+def register_data_sources(register: Register) -> None:
     register("jsonl", "coterie.backends.data.jsonl:JsonlData")
     register("parquet", "coterie.backends.data.parquet:ParquetData")
     register("hub", "coterie.backends.data.hub:HubData")

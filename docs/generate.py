@@ -13,7 +13,7 @@ HEAD = """\
 <!-- Made by docs/generate.py from the commands' own help: change it there. -->
 
 Exit codes: 0 done; 1 it failed; 2 something in the input is wrong, and the message says what, why and how to
-mend it; 130 interrupted. What is meant for machines goes to stdout, progress and warnings to stderr;
+fix it; 130 interrupted. What is meant for machines goes to stdout, progress and warnings to stderr;
 `COTERIE_DEBUG=1` adds the traceback to messages about wrong input. Commands of installed plugins are listed
 by `coterie --help`.
 """

@@ -19,7 +19,7 @@ class Signals(Plugin):
     def reset(self, task, seed):
         return {"number": task.payload, "heard": None, "answer": None}  # a state is a value
 
-    def stage(self, state):
+    def acting_roles(self, state):
         return None if state["answer"] is None else ()  # who acts now: as team.order says; () is the end
 
     def observe(self, state, role):

@@ -11,7 +11,7 @@ from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
 from coterie.api.open_run import open_run
 from coterie.core.config import load
 from coterie.core.training.run import Run
-from coterie.core.types import TEAM, Action, Briefing, Step, Task
+from coterie.core.types import TEAM, Action, RoleInput, Step, Task
 
 CALLS: list[str] = []
 """What was asked of scripted engines, newest last; a test clears it."""
@@ -41,7 +41,7 @@ class Ledger(Plugin):
         stages: list[list[str]] | None = None
 
     roles = ()
-    components = {"sum": "increment", "best": "level", "own": "increment"}
+    components = {"sum": "increment", "best": "potential", "own": "increment"}
     weights = {"best": 0.0}
 
     def tasks(self, split: str, seed: int) -> Tasks:
@@ -50,7 +50,7 @@ class Ledger(Plugin):
     def reset(self, task: Task, seed: int) -> Any:
         return ()
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         if state and state[-1][1] == "stop":
             return ()
         if self.config.stages is not None:
@@ -104,7 +104,7 @@ class Matrix(Plugin):
     def reset(self, task: Task, seed: int) -> Any:
         return None
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         return None if state is None else ()
 
     def observe(self, state: Any, role: str) -> str:
@@ -142,7 +142,7 @@ class HandOver(Plugin):
     def reset(self, task: Task, seed: int) -> Any:
         return ()
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         return () if len(state) == (4 if self.config.late else 2) else None
 
     def observe(self, state: Any, role: str) -> str:
@@ -170,8 +170,10 @@ class Seat(Plugin):
     def remembers(self) -> bool:
         return bool(self.config.remembers)
 
-    def render(self, briefing: Briefing) -> list[dict[str, str]]:
-        told = " ".join([briefing.role, f"turn{briefing.turn}", str(briefing.observation), *briefing.notes])
+    def render(self, role_input: RoleInput) -> list[dict[str, str]]:
+        told = " ".join(
+            [role_input.role, f"turn{role_input.turn}", str(role_input.observation), *role_input.feedback]
+        )
         return [{"role": "user", "content": told}]
 
     def parse(self, text: str, observation: Any) -> Any:

@@ -10,7 +10,19 @@ import pytest
 
 from coterie.core.plugins import plugins
 from coterie.core.protocols import Batch
-from coterie.core.types import TEAM, Action, Decision, Joint, Key, Mix, Node, Score, Scores, Task, Tree
+from coterie.core.types import (
+    TEAM,
+    Action,
+    Decision,
+    JointAction,
+    Key,
+    Node,
+    RewardWeights,
+    Score,
+    Scores,
+    Task,
+    Tree,
+)
 from coterie.plugins.algos.blocks.estimator import RULES, GroupEstimator
 from coterie.plugins.algos.blocks.groups import turn_weights
 from coterie.testing import build
@@ -68,7 +80,7 @@ def node(key: Key, turn: int, pays: list[float], scores: Scores, children: list[
     for index, pay in enumerate(pays):
         scores.add(key.of_joint(index), TEAM, "pay", Score(pay))
     joints = tuple(
-        Joint(pick={"r": index}, state_digest="", child=children[index] if children else None)
+        JointAction(branches={"r": index}, state_digest="", child=children[index] if children else None)
         for index in range(len(pays))
     )
     return Node(
@@ -86,7 +98,7 @@ def example() -> Batch:
     below = [node(root.child(0), 1, [2.0, 0.0], scores), node(root.child(1), 1, [1.0, 1.0], scores)]
     top = node(root, 0, [0.0, 1.0], scores, below)
     tree = Tree(task=Task(id="example"), chain=0, epoch=0, root=top)
-    return Batch(trees=[tree], scores=scores, notes={}, mix=Mix())
+    return Batch(trees=[tree], scores=scores, annotations={}, reward_weights=RewardWeights())
 
 
 def pairs(found: dict[Key, Any]) -> list[list[float]]:

@@ -46,7 +46,7 @@ class FixedPrompts(Plugin):
     def reset(self, task: Task, seed: int) -> int:
         return int(task.payload)
 
-    def stage(self, state: int) -> tuple[str, ...] | None:
+    def acting_roles(self, state: int) -> tuple[str, ...] | None:
         return () if state < 0 else None
 
     def observe(self, state: int, role: str) -> str:
@@ -60,8 +60,8 @@ class FixedPrompts(Plugin):
 
 
 class Seat(Plugin):
-    def render(self, briefing: Any) -> list[dict[str, str]]:
-        return [{"role": "user", "content": briefing.observation}]
+    def render(self, role_input: Any) -> list[dict[str, str]]:
+        return [{"role": "user", "content": role_input.observation}]
 
     def parse(self, text: str, observation: Any) -> str:
         return text
@@ -112,7 +112,8 @@ async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]
         scores = await run.score(trees)
         notes = await run.annotate(trees)
         credit, run.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state
+            Batch(trees=trees, scores=scores, annotations=notes, reward_weights=run.reward_weights),
+            run.credit_state,
         )
         updated = await run.update(run.samples(trees, credit, notes))
         run.record(step, trees, scores, credit, updated)

@@ -57,7 +57,7 @@ class Changes:
                     f"roles '{one}' and '{other}' are played by one policy, '{played[one]}'",
                     path="--swap",
                     why="swapping them changes nothing",
-                    mend="swap roles of two policies",
+                    fix="swap roles of two policies",
                 )
             played[one], played[other] = played[other], played[one]
         played |= dict.fromkeys(self.null)
@@ -66,7 +66,7 @@ class Changes:
                 "nobody is left to say anything",
                 path="--null",
                 why="every role of the team would be silent",
-                mend="leave one of them out",
+                fix="leave one of them out",
             )
         places = dict([self.swap, self.swap[::-1]]) if self.swap is not None else {}
         for role in self.policies:
@@ -85,7 +85,7 @@ class Changes:
             for role in roles:
                 if role not in run.team.roles:
                     raise ConfigError(
-                        f"unknown role '{role}'", path=option, mend=did_you_mean(role, run.team.roles)
+                        f"unknown role '{role}'", path=option, fix=did_you_mean(role, run.team.roles)
                     )
 
 
@@ -126,7 +126,7 @@ async def compare(
         raise UserError(
             "the two teams can't be compared",
             why=str(error),
-            mend="evaluate both on the same split with the same seed and number of tasks",
+            fix="evaluate both on the same split with the same seed and number of tasks",
         ) from error
     return replace(
         base,

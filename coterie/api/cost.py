@@ -150,7 +150,7 @@ def _count(run: Run, decides: bool) -> Counts:
         "siblings": sum(decisions.values()),
         "episode": leaves,
     }
-    calls = {source.name: int(getattr(source.plugin, "calls_per_view", 0)) for source in run.sources}
+    calls = {source.name: int(getattr(source.plugin, "calls_per_view", 0)) for source in run.reward_sources}
     return Counts(
         trees=trees,
         actions=actions,
@@ -164,7 +164,7 @@ def _count(run: Run, decides: bool) -> Counts:
         ),
         outside_calls={
             source.name: calls[source.name] * views[source.scope]
-            for source in run.sources
+            for source in run.reward_sources
             if calls[source.name]
         },
         evaluation=_evaluation(run) if schedule.evaluate_every else 0,
@@ -250,8 +250,8 @@ def decides_stages(run: Run) -> bool:
     """Whether the environment says itself who acts, and not `team.order`, where the first task starts."""
     for environment, tasks in _played(run):
         task = tasks[0]
-        state = environment.reset(task, run.new_play().seed(Key(task.id), "reset"))
-        if environment.stage(state):
+        state = environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
+        if environment.acting_roles(state):
             return True
     return False
 
@@ -282,7 +282,7 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
 
 
 async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
-    play = run.new_play(evaluation=True)
+    play = run.new_pass(evaluation=True)
     play.codecs.update(codecs)
     found: dict[str, int] = {}
     for play.environment, source in _played(run):
@@ -310,7 +310,7 @@ def check_size(counts: Counts) -> None:
             f"a step has up to {told(counts.generations)} generations, and {BOUND:,} are the bound",
             path="sampler",
             why=_why(counts),
-            mend="lower sampler.branches, sampler.chains, team.max_turns or schedule.tasks_per_step, or set "
+            fix="lower sampler.branches, sampler.chains, team.max_turns or schedule.tasks_per_step, or set "
             "sampler.expand to best or sampled; `--yes` plans it all the same",
         )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.api.compare import Changes, compare
-from coterie.api.external_policies import invite
+from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
 from coterie.core.config import load
@@ -57,7 +57,7 @@ def evaluate(
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale)
     run = compose(resolved)
-    external, plays = invite(run, policies or {}, checkpoint)
+    external, plays = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(plays, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # what makes no sense is said before anything is loaded
 

@@ -30,7 +30,7 @@ def export(
     run = compose(load(folder))
     if policy not in run.config.policies:
         raise ConfigError(
-            f"unknown policy '{policy}'", path="--policy", mend=did_you_mean(policy, run.config.policies)
+            f"unknown policy '{policy}'", path="--policy", fix=did_you_mean(policy, run.config.policies)
         )
 
     async def go() -> None:

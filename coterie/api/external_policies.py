@@ -30,7 +30,7 @@ _MODEL_FILES = ("config.json", "adapter_config.json", _TABLE)
 
 
 @dataclass(frozen=True, slots=True)
-class Guest:
+class ExternalPolicy:
     """A policy from elsewhere."""
 
     name: str
@@ -45,9 +45,9 @@ class Guest:
     """Policies of the team whose roles it was asked to play; their tokens must be its own."""
 
 
-def invite(
+def resolve_policies(
     run: Run, policies: Mapping[str, str | Path], checkpoint: Which = "best"
-) -> tuple[tuple[Guest, ...], dict[str, str]]:
+) -> tuple[tuple[ExternalPolicy, ...], dict[str, str]]:
     """The guests that some roles are to be played by, and role -> guest's name. Nothing is loaded.
 
     Args:
@@ -59,12 +59,12 @@ def invite(
         ConfigError: an unknown role, folder or policy, or a model that this run's engine can't play.
         RunFolderError: a run without that checkpoint.
     """
-    found: dict[str, Guest] = {}
+    found: dict[str, ExternalPolicy] = {}
     plays: dict[str, str] = {}
     for role, text in policies.items():
         if role not in run.team.roles:
             raise ConfigError(
-                f"unknown role '{role}'", path="--policy", mend=did_you_mean(role, run.team.roles)
+                f"unknown role '{role}'", path="--policy", fix=did_you_mean(role, run.team.roles)
             )
         own = run.team.policies[role]
         guest = _find(str(text), role, run.config.policies[own], checkpoint)
@@ -77,7 +77,7 @@ def invite(
     return tuple(found.values()), plays
 
 
-async def seat(run: Run, guests: Sequence[Guest]) -> None:
+async def seat(run: Run, guests: Sequence[ExternalPolicy]) -> None:
     """Give the engine of an opened run the weights of guests.
 
     A run's trainer is opened for its policies, and closed when the engine has taken their weights.
@@ -85,7 +85,7 @@ async def seat(run: Run, guests: Sequence[Guest]) -> None:
     Raises:
         ConfigError: weights that can't be loaded, or that were made for other tokens than the team's.
     """
-    sources: dict[Path, list[Guest]] = {}
+    sources: dict[Path, list[ExternalPolicy]] = {}
     for guest in guests:
         if guest.checkpoint is None:
             await _give(run, guest, Weights(policy=guest.name, version=0, folder=str(guest.folder)))
@@ -101,7 +101,7 @@ async def seat(run: Run, guests: Sequence[Guest]) -> None:
             await other.trainer.close()
 
 
-def _find(text: str, role: str, own: PolicyConfig, checkpoint: Which) -> Guest:
+def _find(text: str, role: str, own: PolicyConfig, checkpoint: Which) -> ExternalPolicy:
     match = _FORM.fullmatch(text)
     if Path(text).is_dir() or match is None:  # a folder may have an @ in its name
         folder, which, policy = Path(text), None, None
@@ -111,7 +111,7 @@ def _find(text: str, role: str, own: PolicyConfig, checkpoint: Which) -> Guest:
         raise ConfigError(
             f"there is no folder {folder}",
             path=f"--policy {role}",
-            mend="name a run's folder, with @best, @latest or @STEP and :POLICY if you like, or a folder "
+            fix="name a run's folder, with @best, @latest or @STEP and :POLICY if you like, or a folder "
             "that `coterie export` wrote",
         )
     if not (folder / "config.yaml").is_file():
@@ -124,9 +124,9 @@ def _find(text: str, role: str, own: PolicyConfig, checkpoint: Which) -> Guest:
         raise ConfigError(
             f"{folder} has no policy '{name}'",
             path=f"--policy {role}",
-            mend=did_you_mean(name, config.policies),
+            fix=did_you_mean(name, config.policies),
         )
-    return Guest(f"{folder}@{stands.step}:{name}", config.policies[name], folder, stands, name)
+    return ExternalPolicy(f"{folder}@{stands.step}:{name}", config.policies[name], folder, stands, name)
 
 
 def _counterpart(config: RunConfig, folder: Path, role: str) -> str:
@@ -139,11 +139,11 @@ def _counterpart(config: RunConfig, folder: Path, role: str) -> str:
         f"which policy of {folder} is to play '{role}'?",
         path=f"--policy {role}",
         why=f"nobody plays '{role}' there, and it has several policies",
-        mend=f"add one of: {', '.join(f':{name}' for name in config.policies)}",
+        fix=f"add one of: {', '.join(f':{name}' for name in config.policies)}",
     )
 
 
-def _model(folder: Path, role: str, own: PolicyConfig, suffix: str | None) -> Guest:
+def _model(folder: Path, role: str, own: PolicyConfig, suffix: str | None) -> ExternalPolicy:
     if not any((folder / name).is_file() for name in _MODEL_FILES):
         raise ConfigError(
             f"{folder} is neither a run's folder nor a model's",
@@ -154,13 +154,13 @@ def _model(folder: Path, role: str, own: PolicyConfig, suffix: str | None) -> Gu
         raise ConfigError(
             f"{folder} holds one model, and nothing reads '{suffix}'",
             path=f"--policy {role}",
-            mend="a checkpoint and a policy are named after a run's folder",
+            fix="a checkpoint and a policy are named after a run's folder",
         )
     model = ModelInit(init="tabular") if (folder / _TABLE).is_file() else str(folder)
-    return Guest(str(folder), PolicyConfig(model=model, train="none", dtype=own.dtype), folder)
+    return ExternalPolicy(str(folder), PolicyConfig(model=model, train="none", dtype=own.dtype), folder)
 
 
-def _check_kind(guest: Guest, own: str, config: PolicyConfig) -> None:
+def _check_kind(guest: ExternalPolicy, own: str, config: PolicyConfig) -> None:
     """An engine is for tables, for tensors, or for no weights at all."""
     theirs, ours = _kind(guest.config), _kind(config)
     if ours == "none" or theirs != ours:
@@ -177,7 +177,7 @@ def _kind(config: PolicyConfig) -> str:
     return made if made in ("none", "tabular") else "tensors"
 
 
-async def _give(run: Run, guest: Guest, weights: Weights) -> None:
+async def _give(run: Run, guest: ExternalPolicy, weights: Weights) -> None:
     try:
         await run.engine.load_weights(weights)
     except CoterieError:
@@ -188,7 +188,7 @@ async def _give(run: Run, guest: Guest, weights: Weights) -> None:
             f"the weights of {guest.name} can't be loaded",
             path="--policy",
             why=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
-            mend="check that the folder is complete and of one model",
+            fix="check that the folder is complete and of one model",
         ) from error
     theirs = getattr(run.engine.codec(guest.name), "vocabulary", None)
     for own in guest.replaces:
@@ -198,7 +198,7 @@ async def _give(run: Run, guest: Guest, weights: Weights) -> None:
                 f"{guest.name} was made for other tokens than '{own}'",
                 path="--policy",
                 why=_apart(theirs, ours),
-                mend="evaluate with the environment and the tokenizer that it was trained with",
+                fix="evaluate with the environment and the tokenizer that it was trained with",
             )
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.api.external_policies import Guest, seat
+from coterie.api.external_policies import ExternalPolicy, seat
 from coterie.api.warm_start import warm_start
 from coterie.core.training.run import Run
 
 
-async def open_run(run: Run, restore: Path | None = None, external: Sequence[Guest] = ()) -> None:
+async def open_run(run: Run, restore: Path | None = None, external: Sequence[ExternalPolicy] = ()) -> None:
     """Open a run until it can play: the engine has all weights.
 
     Args:

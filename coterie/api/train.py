@@ -81,7 +81,7 @@ def train(
     if resume is not None:
         resolved, folder = _resume(source, Path(resume), overrides, scale)
     elif source is None:
-        raise ConfigError("nothing to train", mend="give a recipe, a file, or a run folder to resume")
+        raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
     else:
         resolved = load(source, overrides=overrides, scale=scale)
         folder = (
@@ -118,7 +118,7 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         raise RunFolderError(
             f"every checkpoint in {run.folder.path} is damaged",
             why="see the warnings above",
-            mend="start a new run in another folder",
+            fix="start a new run in another folder",
         )
     try:
         reached = checkpoint.step if checkpoint is not None else -1
@@ -168,7 +168,7 @@ def _resume(
             "a resumed run can't change its configuration",
             path=changed[0],
             why=told,
-            mend="resume without these changes, or start a new run; schedule.steps may grow",
+            fix="resume without these changes, or start a new run; schedule.steps may grow",
         )
     _check_decay(before.config, after.config)
     if goes_further(before.config, after.config):
@@ -188,7 +188,7 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
             "a resumed run can't change the budget that its learning rates decay over",
             path="schedule.tokens",
             why=f"policies.{decaying[0]}.optimizer.horizon is budget, of {before.schedule.tokens:,} tokens",
-            mend="resume without this change, or start a new run",
+            fix="resume without this change, or start a new run",
         )
 
 

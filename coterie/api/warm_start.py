@@ -15,7 +15,7 @@ from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, StepContext
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
-from coterie.core.types import Action, Briefing, Key
+from coterie.core.types import Action, Key, RoleInput
 from coterie.core.types.seeding import generator, seed64
 
 log = logging.getLogger("coterie")
@@ -36,11 +36,11 @@ async def warm_start(run: Run) -> None:
             "the environment has no oracle to imitate",
             path=f"policies.{first}.warm_start",
             why=f"'{run.config.env['type']}' has no demonstrate(state, role, noise, rng)",
-            mend="remove it",
+            fix="remove it",
         )
     if not hasattr(run.trainer, "warm_start"):
         raise ConfigError(
-            "the trainer has no supervised steps", path=f"policies.{first}.warm_start", mend="remove it"
+            "the trainer has no supervised steps", path=f"policies.{first}.warm_start", fix="remove it"
         )
     for group in run.trainer.bases().values():
         settings = wanting.get(group[0])
@@ -108,7 +108,7 @@ class Oracle:
         found: list[tuple[str, Demonstration]] = []
         turn = stage = 0
         while turn < run.team.max_turns:
-            own = env.stage(state)
+            own = env.acting_roles(state)
             roles = run.team.order[stage] if own is None else own
             if not roles:
                 break
@@ -132,7 +132,7 @@ class Oracle:
     ) -> tuple[str, Any, tuple[Any, ...]]:
         seat = self._run.team.roles[role]
         observation = env.observe(state, role)
-        messages = tuple(seat.render(Briefing(role=role, turn=turn, observation=observation)))
+        messages = tuple(seat.render(RoleInput(role=role, turn=turn, observation=observation)))
         text = env.demonstrate(state, role, self._noise, rng)
         try:
             return text, seat.parse(text, observation), messages

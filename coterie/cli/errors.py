@@ -1,4 +1,4 @@
-"""What the user can mend becomes a message and an exit code; a traceback is for bugs."""
+"""What the user can fix becomes a message and an exit code; a traceback is for bugs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ class Failure(click.ClickException):
 
     def show(self, file: IO[Any] | None = None) -> None:
         text = click.style("Error:", fg="red", bold=True) + " " + self.message
-        for label in ("why:", "mend:"):
+        for label in ("why:", "fix:"):
             text = text.replace(f"\n  {label}", "\n  " + click.style(label, bold=True))
         click.echo(text, file=file, err=True)  # click drops the colours where stderr is no terminal
 
 
 class WrongInput(Failure):
-    """One that the user can mend."""
+    """One that the user can fix."""
 
     exit_code = 2
 

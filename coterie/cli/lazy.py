@@ -41,7 +41,7 @@ class LazyGroup(click.Group):
         name = args[0]
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            raise UserError(f"unknown command '{name}'", mend=did_you_mean(name, self.list_commands(ctx)))
+            raise UserError(f"unknown command '{name}'", fix=did_you_mean(name, self.list_commands(ctx)))
         return name, command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -52,7 +52,7 @@ class LazyGroup(click.Group):
             with formatter.section("Commands of plugins"):
                 formatter.write_dl([(name, f"From {distribution}.") for name, distribution in others.items()])
 
-    # What a user can mend is reported, not raised: in `--help` too, which click answers while it parses.
+    # What a user can fix is reported, not raised: in `--help` too, which click answers while it parses.
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with reported():
@@ -89,6 +89,6 @@ def _load(name: str) -> click.Command:
     if not isinstance(command, click.Command):
         raise PluginError(
             f"command '{name}' is {type(command).__name__}, not a click command",
-            mend="decorate the function with @click.command()",
+            fix="decorate the function with @click.command()",
         )
     return command

@@ -71,10 +71,10 @@ def footprint(run: Run, counts: Counts) -> Footprint:
     if not configs:
         return found
     from coterie.backends.models.sizes import blueprint
-    from coterie.backends.trainers.policies import starts_of
+    from coterie.backends.trainers.policies import initial_weights_of
 
     starts: list[Blueprint] = []
-    for names in starts_of(configs).values():
+    for names in initial_weights_of(configs).values():
         try:
             starts.append(blueprint({name: configs[name] for name in names}, vocabulary=run.vocabulary))
         except UserError as error:
@@ -304,7 +304,7 @@ async def served(
         EngineContext(
             policies=run.config.policies,
             chat=run.chat,
-            strands=run.strands,
+            active_rollouts=run.active_rollouts,
             deterministic=run.config.deterministic,
             vocabulary=run.vocabulary,
         )

@@ -24,7 +24,7 @@ def overrides(words: Sequence[str]) -> tuple[str, ...]:
             raise UserError(
                 f"'{word}' is no override",
                 why="after the recipe come settings, as key=value",
-                mend="e.g. schedule.steps=100; `coterie config RECIPE` lists the keys",
+                fix="e.g. schedule.steps=100; `coterie config RECIPE` lists the keys",
             )
     return tuple(words)
 

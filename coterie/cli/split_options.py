@@ -19,12 +19,12 @@ def cut_of(keys: tuple[str, ...], own: Iterable[str], limit: int | None, **share
             raise UserError(
                 f"the source has a {name} split, and it is kept whole",
                 path=f"--{name}-share",
-                mend=f"leave --{name}-share out, or --keep-splits",
+                fix=f"leave --{name}-share out, or --keep-splits",
             )
         shares[f"{name}_share"] = 0.0
     given = {name: 0.1 if value is None else value for name, value in shares.items()}
     if sum(given.values()) >= 1:
-        raise UserError("--val-share and --test-share leave nothing for training", mend="lower one of them")
+        raise UserError("--val-share and --test-share leave nothing for training", fix="lower one of them")
     return Cut(keys=keys, limit=limit, **given)
 
 
@@ -42,7 +42,7 @@ def renamings(words: Sequence[str]) -> dict[str, str]:
                 f"'{word}' renames no field",
                 path="--rename",
                 why="it is OLD=NEW, and each of them is named once",
-                mend="e.g. --rename problem=question",
+                fix="e.g. --rename problem=question",
             )
         names[old] = new
     return names

@@ -1,4 +1,4 @@
-"""Errors: what went wrong, why, and how to mend it.
+"""Errors: what went wrong, why, and how to fix it.
 
 CoterieError
 ├── UserError            bad input: the command exits with code 2 and prints no traceback
@@ -23,10 +23,10 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """Something the user can mend. `what` happened, `why`, and how to `mend` it."""
+    """Something the user can fix. `what` happened, `why`, and how to `fix` it."""
 
-    def __init__(self, what: str, *, why: str = "", mend: str = "", path: str = "") -> None:
-        self.what, self.why, self.mend, self.path = what, why, mend, path
+    def __init__(self, what: str, *, why: str = "", fix: str = "", path: str = "") -> None:
+        self.what, self.why, self.fix, self.path = what, why, fix, path
         super().__init__(what)
 
     def __str__(self) -> str:
@@ -34,8 +34,8 @@ class UserError(CoterieError):
         lines = [head]
         if self.why:
             lines.append(f"  why: {self.why}")
-        if self.mend:
-            lines.append(f"  mend: {self.mend}")
+        if self.fix:
+            lines.append(f"  fix: {self.fix}")
         return "\n".join(lines)
 
 
@@ -55,16 +55,16 @@ class MissingExtra(UserError):
         by = f" (needed by {needed_by})" if needed_by else ""
         super().__init__(
             f"the package '{package}' is not installed{by}",
-            mend=f"pip install 'coterie[{extra}]'",
+            fix=f"pip install 'coterie[{extra}]'",
         )
 
 
 class DataError(UserError):
     """A record of the user's data is wrong: which file, line and field."""
 
-    def __init__(self, file: str, line: int, field: str, what: str, *, mend: str = "") -> None:
+    def __init__(self, file: str, line: int, field: str, what: str, *, fix: str = "") -> None:
         self.file, self.line, self.field = file, line, field
-        super().__init__(f"{file}, line {line}, field '{field}': {what}", mend=mend)
+        super().__init__(f"{file}, line {line}, field '{field}': {what}", fix=fix)
 
 
 class RunFolderError(UserError):

@@ -11,11 +11,12 @@ async def train(run: Run) -> None:
     """Train until the schedule ends, the time is up, or an interrupt asks for the end."""
     async for step, trees in run.rollouts():
         scores = await run.score(trees)  # completes what sampling didn't need; missing stays missing
-        notes = await run.annotate(trees)  # only what the estimator or the loss needs
+        annotations = await run.annotate(trees)  # only what the estimator or the loss needs
         credit, run.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, notes=notes, mix=run.mix), run.credit_state
+            Batch(trees=trees, scores=scores, annotations=annotations, reward_weights=run.reward_weights),
+            run.credit_state,
         )
-        updated = await run.update(run.samples(trees, credit, notes))  # then weights to the engine
+        updated = await run.update(run.samples(trees, credit, annotations))  # then weights to the engine
         run.record(step, trees, scores, credit, updated)  # the row of metrics, and the rollouts
         await evaluate_if_due(run, step)
         run.finish(step)  # trackers, observers, progress

@@ -15,7 +15,7 @@ from coterie.core.protocols import TaskSource
 from coterie.core.training.assemble import compose
 from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
-from coterie.core.types import Briefing, Key, Message, Task
+from coterie.core.types import Key, Message, RoleInput, Task
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data import task_files as datasets
 from coterie.data.task_files import MANIFEST
@@ -63,7 +63,7 @@ def split_files(folder: Path) -> dict[Split, Path]:
             raise UserError(
                 f"{folder} has two files of the split '{split}'",
                 why=" and ".join(path.name for path in there),
-                mend="remove one, or name the files",
+                fix="remove one, or name the files",
             )
         if there:
             found[split] = there[0]
@@ -120,7 +120,7 @@ def read_rows(path: Path) -> list[Row]:
     """
     ending = ending_of(path)
     if ending is None:
-        raise UserError(f"{path} is no record file", mend=f"name a file that ends in {', '.join(ENDINGS)}")
+        raise UserError(f"{path} is no record file", fix=f"name a file that ends in {', '.join(ENDINGS)}")
     if not path.is_file():
         raise UserError(f"no such file: {path}", why=f"looked for in {Path.cwd()}")
     try:
@@ -130,7 +130,7 @@ def read_rows(path: Path) -> list[Row]:
 
 
 def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[Row]:
-    target: Any = plugins().registry.load("data", kind)
+    target: Any = plugins().registry.load("data_source", kind)
     source = target(validate(target.Config, dict(settings), "SOURCE"), SimpleNamespace(path="SOURCE"))
     records = source.records(split)
     return [Row(records[index], *records.where(index)) for index in range(len(records))]
@@ -182,7 +182,7 @@ def _chosen(source: str, there: Sequence[Split], keep: bool) -> tuple[Split, lis
             f"{source} has no splits to keep",
             path="--keep-splits",
             why=f"a train and a test split are needed; it has: {', '.join(there) or 'none that is known'}",
-            mend="leave --keep-splits out: the test split is then drawn by content",
+            fix="leave --keep-splits out: the test split is then drawn by content",
         )
     if "train" in there:
         return "train", [split for split in there if keep and split != "train"]
@@ -246,7 +246,7 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> int:
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
     except pyarrow.ArrowException as error:
         raise UserError(
-            f"the records don't fit a Parquet table: {path}", why=str(error), mend="use --format jsonl"
+            f"the records don't fit a Parquet table: {path}", why=str(error), fix="use --format jsonl"
         ) from error
     return len(rows)
 
@@ -288,11 +288,11 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
     """
     if role not in run.team.roles:
         raise UserError(
-            f"'{role}' is no role of the team", path="--role", mend=did_you_mean(role, run.team.roles)
+            f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.roles)
         )
-    state = run.environment.reset(task, run.new_play().seed(Key(task.id), "reset"))
+    state = run.environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
     seen = run.environment.observe(state, role)
-    return tuple(run.team.roles[role].render(Briefing(role=role, turn=0, observation=seen)))
+    return tuple(run.team.roles[role].render(RoleInput(role=role, turn=0, observation=seen)))
 
 
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:

@@ -104,5 +104,5 @@ def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, 
         raise UserError(
             f"the tasks of the environment '{kind}' can't be compared",
             why=str(error),
-            mend="give the environment a fingerprints(task)",
+            fix="give the environment a fingerprints(task)",
         ) from error

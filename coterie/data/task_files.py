@@ -145,7 +145,7 @@ def _check_splits(found: Prepared, cut: Cut, own: Mapping[str, Any]) -> None:
                 f"no record is left for the split '{name}'",
                 why=f"{found.read:,} were read, {found.duplicates:,} of them duplicates; where one goes is "
                 "the hash of its content",
-                mend="use more records or another share; --val-share 0 or --test-share 0 leaves a split out",
+                fix="use more records or another share; --val-share 0 or --test-share 0 leaves a split out",
             )
 
 
@@ -194,7 +194,7 @@ def older(folder: Path, *, force: bool) -> list[Path]:
             f"there is a data set in {folder} already",
             path="--out",
             why="it holds " + ", ".join(path.name for path in there),
-            mend="choose another folder, or replace it with --force",
+            fix="choose another folder, or replace it with --force",
         )
     return there
 

@@ -35,7 +35,7 @@ def load_function(reference: str | Callable[..., Any], path: str) -> Callable[..
         return reference
     module_name, _, names = reference.partition(":")
     if not module_name or not names:
-        raise ConfigError(f"'{reference}' names no function", path=path, mend="write it as module:function")
+        raise ConfigError(f"'{reference}' names no function", path=path, fix="write it as module:function")
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)  # the console script doesn't look in the working folder by itself
@@ -46,12 +46,12 @@ def load_function(reference: str | Callable[..., Any], path: str) -> Callable[..
             f"the module of '{reference}' can't be imported",
             path=path,
             why=f"{type(error).__name__}: {error}",
-            mend=f"it is looked for in {here} and on the Python path",
+            fix=f"it is looked for in {here} and on the Python path",
         ) from error
     for name in names.split("."):
         if not hasattr(found, name):
             known = [known for known in dir(found) if not known.startswith("_")]
-            raise ConfigError(f"'{module_name}' has no '{name}'", path=path, mend=did_you_mean(name, known))
+            raise ConfigError(f"'{module_name}' has no '{name}'", path=path, fix=did_you_mean(name, known))
         found = getattr(found, name)
     if not callable(found):
         raise ConfigError(f"'{reference}' is a {type(found).__name__}, not a function", path=path)

@@ -9,7 +9,7 @@ from coterie.studies.columns import Column as Column
 from coterie.studies.study import (
     Analysis as Analysis,
     Claim as Claim,
-    Row as Row,
+    Method as Method,
     Study as Study,
     Verdict as Verdict,
     above as above,

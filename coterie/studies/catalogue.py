@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.core.config import locate, read_yaml, resource_path, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import plugins
-from coterie.studies.columns import ALONE, BASE, BESIDE, BY_ROLE, Column, ColumnConfig, Form
+from coterie.studies.columns import ALONE, BASE, BESIDE, BY_ROLE, Column, ColumnConfig, Variant
 from coterie.studies.study import Study
 
 log = logging.getLogger("coterie")
@@ -33,7 +33,7 @@ def load_column(source: str | Path) -> Column:
         raise ConfigError(
             f"unknown column '{text}'",
             path="--columns",
-            mend=did_you_mean(text, registry.names("column")) + "  (a file's name ends in .yaml)",
+            fix=did_you_mean(text, registry.names("column")) + "  (a file's name ends in .yaml)",
         )
     return read_column(path, name)
 
@@ -55,7 +55,7 @@ def read_column(path: Path, name: str) -> Column:
         _check(read)
     except ConfigError as error:
         where = f"forms.{error.path}" if error.path.partition(".")[0] in BY_ROLE else error.path
-        raise ConfigError(error.what, path=f"{path}: {where}", why=error.why, mend=error.mend) from None
+        raise ConfigError(error.what, path=f"{path}: {where}", why=error.why, fix=error.fix) from None
     everything = dict(read.forms)
     for kind, forms in ((ALONE, read.alone), (BESIDE, read.beside)):
         everything |= {f"{kind}.{role}": form for role, form in forms.items()}
@@ -72,7 +72,7 @@ def read_column(path: Path, name: str) -> Column:
     )
 
 
-def _beside(column: Path, name: str, form: Form) -> Form:
+def _beside(column: Path, name: str, form: Variant) -> Variant:
     """The form with its recipe found: a file's path is relative to the column's."""
     recipe = form.recipe
     if recipe.endswith((".yaml", ".yml")):
@@ -80,10 +80,8 @@ def _beside(column: Path, name: str, form: Form) -> Form:
     try:
         locate(recipe)
     except ConfigError as error:
-        raise ConfigError(
-            error.what, path=f"{column}: forms.{name}", why=error.why, mend=error.mend
-        ) from None
-    return Form(recipe=recipe, overrides=form.overrides)
+        raise ConfigError(error.what, path=f"{column}: forms.{name}", why=error.why, fix=error.fix) from None
+    return Variant(recipe=recipe, overrides=form.overrides)
 
 
 def _check(read: ColumnConfig) -> None:
@@ -97,24 +95,24 @@ def _check(read: ColumnConfig) -> None:
         for role in roles:
             if role not in read.roles:
                 raise ConfigError(
-                    f"unknown role '{role}'", path=f"{place}.{role}", mend=did_you_mean(role, read.roles)
+                    f"unknown role '{role}'", path=f"{place}.{role}", fix=did_you_mean(role, read.roles)
                 )
     used = {BASE, *(name for study in known.values() for name in _forms(study, read))}
     for name in read.forms:
         if name not in used:
             raise ConfigError(
-                f"no study uses a form '{name}'", path=f"forms.{name}", mend=did_you_mean(name, used)
+                f"no study uses a form '{name}'", path=f"forms.{name}", fix=did_you_mean(name, used)
             )
     for name in read.paper:
         if name not in known:
-            raise ConfigError(f"unknown study '{name}'", path=f"paper.{name}", mend=did_you_mean(name, known))
+            raise ConfigError(f"unknown study '{name}'", path=f"paper.{name}", fix=did_you_mean(name, known))
         ids = [row.id for row in known[name].rows(_sketch(read))]
         for row in read.paper[name]:
             if row not in ids:
                 raise ConfigError(
                     f"study '{name}' has no row '{row}'",
                     path=f"paper.{name}.{row}",
-                    mend=did_you_mean(row, ids),
+                    fix=did_you_mean(row, ids),
                 )
 
 
@@ -136,10 +134,10 @@ def load_study(name: str) -> Study:
     """
     registry = plugins().registry
     if name not in registry.names("study"):
-        raise ConfigError(f"unknown study '{name}'", mend=did_you_mean(name, registry.names("study")))
+        raise ConfigError(f"unknown study '{name}'", fix=did_you_mean(name, registry.names("study")))
     found = registry.load("study", name)
     if not isinstance(found, Study):
-        raise PluginError(f"study '{name}' is a {type(found).__name__}", mend="a coterie.studies.Study")
+        raise PluginError(f"study '{name}' is a {type(found).__name__}", fix="a coterie.studies.Study")
     return found
 
 
@@ -165,6 +163,6 @@ def columns_of(study: Study, names: Sequence[str] | None, scale: str) -> list[Co
             found.append(column)
     if not found:
         raise ConfigError(
-            "no column has what the study needs", path="--columns", mend="name one to see what it lacks"
+            "no column has what the study needs", path="--columns", fix="name one to see what it lacks"
         )
     return found

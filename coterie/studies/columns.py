@@ -32,7 +32,7 @@ BY_ROLE = (ALONE, BESIDE)
 """Forms with an entry for each role that is trained: by itself, or beside teammates that are not."""
 
 
-class Form(Strict):
+class Variant(Strict):
     """A recipe, and what is different from it."""
 
     recipe: str = Field(description="A recipe's name, or a YAML file beside the column's.")
@@ -64,9 +64,9 @@ class ColumnConfig(Strict):
     title: str
     roles: list[str] = Field(min_length=1)
     swap: tuple[str, str] | None = Field(None, description="Default: the first two roles.")
-    forms: dict[str, Form]
-    alone: dict[str, Form] = Field(default_factory=dict)
-    beside: dict[str, Form] = Field(default_factory=dict)
+    forms: dict[str, Variant]
+    alone: dict[str, Variant] = Field(default_factory=dict)
+    beside: dict[str, Variant] = Field(default_factory=dict)
     scales: dict[str, Scale] = Field(min_length=1)
     paper: dict[str, dict[str, float]] = Field(default_factory=dict)
 
@@ -80,12 +80,12 @@ class Column:
     title: str
     roles: tuple[str, ...]
     swap: tuple[str, str] | None
-    forms: Mapping[str, Form]
+    forms: Mapping[str, Variant]
     """Those by role are `alone.<role>` and `beside.<role>`; recipes' files are absolute."""
     scales: Mapping[str, Scale]
     paper: Mapping[str, Mapping[str, float]]
 
-    def form(self, name: str) -> Form:
+    def form(self, name: str) -> Variant:
         """
         Raises:
             ConfigError: the column has no such form.
@@ -95,7 +95,7 @@ class Column:
                 f"column '{self.name}' has no form '{name}'",
                 path=f"{self.path}: forms.{name}",
                 why="a row of the study is made from it",
-                mend="add it, or leave the column out with --columns",
+                fix="add it, or leave the column out with --columns",
             )
         return self.forms[name]
 
@@ -108,6 +108,6 @@ class Column:
             raise ConfigError(
                 f"column '{self.name}' has no scale '{name}'",
                 path=f"{self.path}: scales.{name}",
-                mend=did_you_mean(name, self.scales),
+                fix=did_you_mean(name, self.scales),
             )
         return self.scales[name]

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from coterie.core.config import Resolved, load
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.studies.columns import ALONE, BASE, BY_ROLE, Column
-from coterie.studies.study import Row, Study
+from coterie.studies.study import Method, Study
 
 CHECKPOINT_EVERY = 10
 """Steps, where a recipe keeps no checkpoints on the way: a killed run has to go on from somewhere."""
@@ -92,7 +92,7 @@ class Plan:
     columns: tuple[Column, ...]
     budgets: Mapping[str, tuple[int, int]]
     """column -> (tokens, tasks)."""
-    rows: Mapping[str, tuple[Row, ...]]
+    rows: Mapping[str, tuple[Method, ...]]
     jobs: Mapping[str, Job]
     cells: Mapping[tuple[str, str, int], Cell]
     """By (column, row, seed)."""
@@ -120,8 +120,8 @@ def plan(
             wrong.
     """
     if scale in study.refused:
-        why, mend = study.refused[scale]
-        raise ConfigError(f"{name} can't be run at scale '{scale}'", path="--scale", why=why, mend=mend)
+        why, fix = study.refused[scale]
+        raise ConfigError(f"{name} can't be run at scale '{scale}'", path="--scale", why=why, fix=fix)
     jobs: dict[str, Job] = {}
     cells: dict[tuple[str, str, int], Cell] = {}
     tables: dict[tuple[str, str], Mapping[str, Any]] = {}
@@ -161,7 +161,7 @@ class _Maker:
     tables: dict[tuple[str, str], Mapping[str, Any]]
     """(column, form) -> its configuration before anything of ours: read once, not for each seed."""
 
-    def cell(self, row: Row) -> Cell:
+    def cell(self, row: Method) -> Cell:
         if row.parts:
             parts = {role: self.train(form) for role, form in row.parts.items()}
             return self.evaluation(row, None, None, parts)
@@ -169,7 +169,7 @@ class _Maker:
         return self.evaluation(row, run, self._swap(row) if row.swapped else None, {})
 
     def evaluation(
-        self, row: Row, run: str | None, swap: tuple[str, str] | None, parts: Mapping[str, str]
+        self, row: Method, run: str | None, swap: tuple[str, str] | None, parts: Mapping[str, str]
     ) -> Cell:
         start: dict[str, Any] = {}
         told: Any = run
@@ -203,7 +203,7 @@ class _Maker:
                 f"the form '{form}' of column '{self.column.name}' ends by the clock",
                 path="schedule.stop_after",
                 why="rows are compared at equal tokens",
-                mend="add schedule.stop_after=null to the form's or the scale's overrides",
+                fix="add schedule.stop_after=null to the form's or the scale's overrides",
             )
         analysis = self.study.analysis
         if analysis is not None and form == self._form_of(analysis.row):
@@ -221,7 +221,7 @@ class _Maker:
                 f"the form 'base' of column '{self.column.name}' has no policy 'shared'",
                 path=f"{self.column.path}: forms.base",
                 why=f"it has {', '.join(policies)}",
-                mend="name the one that all rows start from `shared`",
+                fix="name the one that all rows start from `shared`",
             )
         return self._add(
             {"config": resolved.digest(), "policy": policy},
@@ -268,13 +268,13 @@ class _Maker:
     def _form_of(self, row: str) -> str:
         return next(one.form for one in self.study.rows(self.column) if one.id == row)
 
-    def _swap(self, row: Row) -> tuple[str, str]:
+    def _swap(self, row: Method) -> tuple[str, str]:
         if self.column.swap is None:
             raise ConfigError(
                 f"column '{self.column.name}' has one role, so that nothing can be swapped",
                 path=f"{self.column.path}: roles",
                 why=f"row '{row.id}' swaps two",
-                mend="leave the column out with --columns",
+                fix="leave the column out with --columns",
             )
         return self.column.swap
 
@@ -305,7 +305,7 @@ def resolve(
     except ConfigError as error:
         where = f"{column.path}: forms.{form}"
         inner = f"{error.path}: {error.what}" if error.path else error.what
-        raise ConfigError(inner, path=where, why=error.why, mend=error.mend) from None
+        raise ConfigError(inner, path=where, why=error.why, fix=error.fix) from None
 
 
 def check_forms(column: Column) -> None:
@@ -331,7 +331,7 @@ def _check_roles(column: Column, form: str, table: Mapping[str, Any], roles: Seq
                 f"nobody plays the role '{role}'",
                 path=f"{column.path}: forms.{form}",
                 why="the column, or a row of the study, names it",
-                mend=did_you_mean(role, known),
+                fix=did_you_mean(role, known),
             )
 
 

@@ -105,13 +105,13 @@ class Runner:
             (self.out / "jobs").mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise RunFolderError(
-                f"{self.out} can't be written", why=str(error), mend="choose another with --out"
+                f"{self.out} can't be written", why=str(error), fix="choose another with --out"
             ) from error
         with locked(self.out, wait=False) as mine:
             if not mine:
                 raise RunFolderError(
                     f"another process is working in {self.out}",
-                    mend="wait for it or stop it, or choose another folder with --out",
+                    fix="wait for it or stop it, or choose another folder with --out",
                 )
             self._find_done()
             self._follow_move()

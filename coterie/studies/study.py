@@ -12,7 +12,7 @@ from coterie.studies.columns import Column
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Row:
+class Method:
     """One way of making a team, evaluated on the test split."""
 
     id: str
@@ -75,7 +75,7 @@ class Study:
     """A comparison."""
 
     summary: str
-    rows: Callable[[Column], Sequence[Row]]
+    rows: Callable[[Column], Sequence[Method]]
     claims: Sequence[Claim] = ()
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """scale -> (why it can't be run there, what to do instead)."""

@@ -13,7 +13,7 @@ from coterie.stats import Interval, clustered_bootstrap, paired_difference
 from coterie.studies.columns import ALONE, Column
 from coterie.studies.graph import Cell, Plan
 from coterie.studies.runner import Outcome, near
-from coterie.studies.study import Row, Verdict
+from coterie.studies.study import Method, Verdict
 
 GAP = "–"
 
@@ -94,7 +94,7 @@ def _per_task(cell: Cell, outcome: Outcome) -> Mapping[str, Sequence[float]] | N
 def _row(
     plan: Plan,
     column: Column,
-    row: Row,
+    row: Method,
     values: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None],
     outcome: Outcome,
     paper: float | None,

@@ -176,7 +176,7 @@ def check_words(spec: Mapping[str, Any]) -> None:
             f"the common start doesn't know the word '{unknown[0]}'",
             path="forms.base",
             why=f"{len(unknown)} words of this form are not in its vocabulary",
-            mend="give the form `base` an environment and roles that speak all languages of the column",
+            fix="give the form `base` an environment and roles that speak all languages of the column",
         )
 
 

@@ -7,7 +7,7 @@
         check_environment(game, roles=["counter"], act=["2", "1", "0", "what?"])
 
 Every check is a plain function that returns None or raises `ConformanceError`: what is wrong, where, and how
-to mend it. Nothing here needs torch. Names load on first use: pytest imports this package wherever Coterie is
+to fix it. Nothing here needs torch. Names load on first use: pytest imports this package wherever Coterie is
 installed.
 """
 
@@ -17,7 +17,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coterie.testing.checks.chat_format import check_chat as check_chat
+    from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
     from coterie.testing.checks.column import check_column as check_column
     from coterie.testing.checks.engine import check_engine as check_engine
     from coterie.testing.checks.environment import check_environment as check_environment
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from coterie.testing.checks.sampler import check_sampler as check_sampler
     from coterie.testing.checks.sandbox import check_sandbox as check_sandbox
     from coterie.testing.checks.systems import (
-        check_data as check_data,
+        check_data_source as check_data_source,
         check_executor as check_executor,
         check_tracker as check_tracker,
     )

@@ -100,7 +100,7 @@ def test_swapped_the_ear_speaks_the_mouth_listens_and_nothing_is_understood():
 def test_what_a_null_hands_over():
     """An empty action without calls; what its parser makes of it; no prompt ids, and no training."""
     run = run_of(play="tests.games:constant")
-    ctx = run.new_play(evaluation=True, policies={"one": None})
+    ctx = run.new_pass(evaluation=True, policies={"one": None})
 
     async def go():
         asked = await ctx.ask("one", (), 0, (), Sampling())

@@ -210,7 +210,9 @@ def test_outside_calls_are_those_that_a_source_makes(expand):
     counts = count(run)
     ASKED.clear()
     played(run)
-    assert counts.outside_calls == {name: ASKED[run.sources[1 + i].scope] for i, name in enumerate(judges)}
+    assert counts.outside_calls == {
+        name: ASKED[run.reward_sources[1 + i].scope] for i, name in enumerate(judges)
+    }
     assert "environment" not in counts.outside_calls, "it asks nobody"
 
 
@@ -323,7 +325,7 @@ def test_a_tree_that_nobody_means_is_refused():
     with pytest.raises(ConfigError, match="34,952 generations, and 20,000 are the bound") as refused:
         check_size(counts)
     assert refused.value.path == "sampler"
-    assert "65,536 leaves" in refused.value.why and "sampler.branches" in refused.value.mend
+    assert "65,536 leaves" in refused.value.why and "sampler.branches" in refused.value.fix
 
 
 def test_the_bound_is_on_a_steps_generations():

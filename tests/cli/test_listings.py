@@ -119,7 +119,7 @@ def test_the_schema_covers_the_configuration_and_every_plugin():
 def test_the_schema_lists_what_an_absent_extra_hides():
     done = process("schema", code=WITHOUT_TORCH)
     trainer = json.loads(done.stdout)["components"]["trainer"]["torch"]
-    assert "torch" in trainer["unavailable"] and "coterie[torch]" in trainer["mend"]
+    assert "torch" in trainer["unavailable"] and "coterie[torch]" in trainer["fix"]
 
 
 WITHOUT_TORCH = """

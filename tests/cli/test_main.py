@@ -107,7 +107,7 @@ def test_strict_plugins_make_a_broken_one_an_error_even_of_help(tmp_path):
 def test_an_unknown_command_names_the_nearest():
     done = coterie("evl")
     assert done.exit_code == 2
-    assert done.stderr == "Error: unknown command 'evl'\n  mend: did you mean 'eval'?\n"
+    assert done.stderr == "Error: unknown command 'evl'\n  fix: did you mean 'eval'?\n"
 
 
 def test_version():
@@ -123,9 +123,9 @@ def fails_with(monkeypatch, error):
 
 
 def test_wrong_input_is_told_with_why_and_mend_and_exits_2(monkeypatch):
-    done = fails_with(monkeypatch, ConfigError("it is odd", path="a.b", why="because", mend="turn it"))
+    done = fails_with(monkeypatch, ConfigError("it is odd", path="a.b", why="because", fix="turn it"))
     assert done.exit_code == 2 and done.stdout == ""
-    assert done.stderr == "Error: a.b: it is odd\n  why: because\n  mend: turn it\n"
+    assert done.stderr == "Error: a.b: it is odd\n  why: because\n  fix: turn it\n"
 
 
 def test_other_failures_of_ours_exit_1(monkeypatch):

@@ -1,4 +1,4 @@
-"""Wrong input: a message that says what, why and how to mend it; exit code 2; no traceback."""
+"""Wrong input: a message that says what, why and how to fix it; exit code 2; no traceback."""
 
 from __future__ import annotations
 
@@ -159,7 +159,7 @@ def test_order_that_names_an_unknown_role(run):
     ],
 )
 def test_groups_that_would_have_one_member(run, overrides, key):
-    refused(run(*overrides), f"sampler.{key}", "mend:")
+    refused(run(*overrides), f"sampler.{key}", "fix:")
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_what_is_wrong_is_said_before_a_folder_is_made(run, tmp_path):
 def test_unwritable_folder(tmp_path):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file" / "run", "/proc/coterie-run"):
-        refused(coterie("run", TABULAR, "--out", out), "can't be written", str(out), "mend:")
+        refused(coterie("run", TABULAR, "--out", out), "can't be written", str(out), "fix:")
 
 
 def test_folder_that_holds_a_run_already(run, tmp_path):
@@ -225,7 +225,7 @@ def test_out_and_resume_exclude_each_other(tmp_path):
 
 def test_checkpoint_that_is_not_there(run, tmp_path):
     assert run("schedule.steps=1").exit_code == 0
-    refused(coterie("eval", tmp_path / "run", "--checkpoint", "7"), "step 7", "mend:")
+    refused(coterie("eval", tmp_path / "run", "--checkpoint", "7"), "step 7", "fix:")
 
 
 def test_swaps_that_make_no_sense(run, tmp_path):

@@ -43,7 +43,7 @@ def test_the_content_is_the_key_fields_and_a_missing_one_is_told_with_its_place(
     assert content(row, ("b",)) == '{"b": 1}'
     with pytest.raises(DataError, match=r"a\.jsonl, line 1, field 'c'") as caught:
         content(row, ("a", "c"))
-    assert caught.value.mend == "its fields: b, a, id"
+    assert caught.value.fix == "its fields: b, a, id"
 
 
 def test_the_split_of_a_content_is_its_hash_by_hand():

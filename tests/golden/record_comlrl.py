@@ -116,10 +116,10 @@ def keeping(trainer: type) -> type:
     class Keeping(trainer):  # type: ignore[misc, valid-type]
         def _compute_loss_with_gradients(self, agent: Agent, completions: Any, returns: list[float]) -> Any:
             loss = super()._compute_loss_with_gradients(agent, completions, returns)
-            (slope,) = torch.autograd.grad(loss, agent.logprobs, retain_graph=True)
+            (grad,) = torch.autograd.grad(loss, agent.logprobs, retain_graph=True)
             said = completions["completion_input_ids"][0]
             first = int(said[0][0]) - FIRST
-            advantages = -len(said) * slope[first : first + len(said), 0]
+            advantages = -len(said) * grad[first : first + len(said), 0]
             self.kept.setdefault(agent, {})[first // len(said)] = {
                 "returns": returns,
                 "advantages": advantages.tolist(),

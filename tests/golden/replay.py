@@ -133,7 +133,7 @@ def update(
         ),
     )
     ends = np.cumsum([int(sample.loss_mask.sum()) for sample in samples])[:-1]
-    slopes = np.split(shares * found.slope, ends)
+    grads = np.split(shares * found.grad, ends)
     return float(shares @ found.value), {
-        sample.key: slope.tolist() for sample, slope in zip(samples, slopes, strict=True)
+        sample.key: grad.tolist() for sample, grad in zip(samples, grads, strict=True)
     }

@@ -11,7 +11,7 @@ from typing import Any
 from coterie.core.config import validate
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import StepContext
-from coterie.core.types import Action, Briefing, Fault, Task
+from coterie.core.types import Action, Fault, RoleInput, Task
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Build:
     def make(self, kind: str, table: Any, path: str) -> Any:
         from coterie.backends.data.jsonl import JsonlData
 
-        assert (kind, table["type"]) == ("data", "jsonl")
+        assert (kind, table["type"]) == ("data_source", "jsonl")
         settings = {name: value for name, value in table.items() if name != "type"}
         return JsonlData(validate(JsonlData.Config, settings, path), Build(path=path))
 
@@ -62,5 +62,5 @@ def context(task: Task | None = None, turn: int = 0) -> StepContext:
     return StepContext(task=task or Task(id="t"), turn=turn, seed=0)
 
 
-def briefing(observation: Any, role: str = "planner", turn: int = 0, **more: Any) -> Briefing:
-    return Briefing(role=role, turn=turn, observation=observation, **more)
+def role_input(observation: Any, role: str = "planner", turn: int = 0, **more: Any) -> RoleInput:
+    return RoleInput(role=role, turn=turn, observation=observation, **more)

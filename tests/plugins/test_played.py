@@ -57,7 +57,7 @@ def test_the_planners_branches_are_paid_by_their_own_plans():
     for tree in trees:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, scores, run.mix)
+                rewards = branch_rewards(node, role, scores, run.reward_weights)
                 assert node.expanded == (rewards.index(max(rewards)),) and node.rule == "best"
                 spread[role] += len(set(rewards)) > 1
                 if role == "planner":
@@ -88,8 +88,8 @@ def test_a_team_of_templates_on_own_records(tmp_path):
     trees, scores = play(run, 3)
     for tree in trees:
         writer, checker, *_ = tree.nodes()
-        assert branch_rewards(writer, "writer", scores, run.mix) == [0.0] * 4
-        assert branch_rewards(checker, "checker", scores, run.mix) == [0.0, 0.0, 1.0, 0.0]
+        assert branch_rewards(writer, "writer", scores, run.reward_weights) == [0.0] * 4
+        assert branch_rewards(checker, "checker", scores, run.reward_weights) == [0.0, 0.0, 1.0, 0.0]
         assert (
             checker.decisions["checker"]
             .messages[0]["content"]

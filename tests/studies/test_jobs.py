@@ -20,7 +20,7 @@ from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
 from coterie.studies.graph import Plan
 from coterie.studies.runner import Outcome, Runner, near
-from coterie.studies.study import Row, Study
+from coterie.studies.study import Method, Study
 from coterie.studies.worker import check_words
 from tests.cli.support import coterie
 from tests.studies.support import COLUMN, TINY, Here, column_file, plan_of, runner
@@ -223,9 +223,9 @@ def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
     scales = {"smoke": {"tokens": 300, "tasks": 24, "base": True}}
     file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
     rows = (
-        Row(id="per_role", title="", form="per_role", swapped=True),
-        Row(id="shared", title="", form="shared"),
-        Row(id="trained", title="", form="shared", trained=True),
+        Method(id="per_role", title="", form="per_role", swapped=True),
+        Method(id="shared", title="", form="shared"),
+        Method(id="trained", title="", form="shared", trained=True),
     )
     plan = plan_of("bases", Study(summary="", rows=lambda column: rows), file, scale="smoke")
     found = runner(plan, tmp_path / "out").run()

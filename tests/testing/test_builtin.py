@@ -15,8 +15,8 @@ from coterie.backends.models.wordcodec import word_id
 from coterie.core.plugins import plugins
 from coterie.testing import (
     build,
-    check_chat,
-    check_data,
+    check_chat_format,
+    check_data_source,
     check_engine,
     check_environment,
     check_estimator,
@@ -73,13 +73,13 @@ CHECKED = {
     "trainer": {"tabular", "torch", "none"},
     "executor": {"local"},
     "sandbox": {"local", "sandbox_fusion"},
-    "chat": {"auto", "plain", "template"},
+    "chat_format": {"auto", "plain", "template"},
     "tool": {"python", "search", "mcp"},
-    "data": {"jsonl", "parquet"},
+    "data_source": {"jsonl", "parquet"},
     "tracker": {"jsonl"},
 }
 """Kinds whose plugins need a word on how to check them; those of the other kinds are found by themselves."""
-ELSEWHERE = {("data", "hub")}
+ELSEWHERE = {("data_source", "hub")}
 """Needs a network; its own tests fake one."""
 
 
@@ -369,7 +369,7 @@ def test_hf(decoder):
 
     trainer = build("trainer", {"type": "torch", "device": "cpu"})
     policies = {"policy": PolicyConfig(model=TINY)}
-    ctx = TrainerContext(policies=policies, loss=PolicyGradient(), chat=build("chat", "auto"), seed=0,
+    ctx = TrainerContext(policies=policies, loss=PolicyGradient(), chat=build("chat_format", "auto"), seed=0,
                          deterministic=True, vocabulary=WORDS)  # fmt: skip
     asyncio.run(trainer.open(ctx))
     engine = build("engine", {"type": "hf", "decoder": decoder})
@@ -382,9 +382,9 @@ def test_local():
 
 @pytest.mark.parametrize("name", ["auto", "plain", "template"])
 def test_chats(name):
-    check_chat(build("chat", name))
+    check_chat_format(build("chat_format", name))
     if name != "template":
-        check_chat(build("chat", name), tokenizer=LetterTokenizer(template=False))
+        check_chat_format(build("chat_format", name), tokenizer=LetterTokenizer(template=False))
 
 
 @pytest.mark.torch
@@ -395,7 +395,7 @@ def test_chats_with_real_tokenizers():
 
     words = words_tokenizer(["go", "left", "turn", "right", "stop"])
     for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), words):
-        check_chat(build("chat", "auto"), tokenizer=tokenizer)
+        check_chat_format(build("chat_format", "auto"), tokenizer=tokenizer)
 
 
 def test_sandboxes():
@@ -441,8 +441,8 @@ def test_data(kind, tmp_path):
         rows = [json.loads(line) for line in Path(path).read_text().splitlines()]
         path = str(tmp_path / "records.parquet")
         pytest.importorskip("pyarrow.parquet").write_table(pa.Table.from_pylist(rows), path)
-    check_data(build("data", {"type": kind, "path": path}))
-    check_data(build("data", {"type": kind, "train": path}))
+    check_data_source(build("data_source", {"type": kind, "path": path}))
+    check_data_source(build("data_source", {"type": kind, "train": path}))
 
 
 def test_jsonl_tracker():

@@ -177,8 +177,8 @@ def loss(call: Any, **members: Any) -> Any:
     return type("Loss", (), {**base, **members})()
 
 
-def surrogate(value: Any, slope: Any, **metrics: Any) -> Surrogate:
-    return Surrogate(value=value, slope=slope, metrics=metrics)
+def surrogate(value: Any, grad: Any, **metrics: Any) -> Surrogate:
+    return Surrogate(value=value, grad=grad, metrics=metrics)
 
 
 def plain(xp: Any, t: Any) -> Any:
@@ -189,8 +189,8 @@ def clipped(xp: Any, t: Any, *, wrong: bool = False) -> Any:
     ratio = xp.exp(xp.clip(t.logprobs - t.behaviour, -20, 20))
     free, cut = ratio * t.advantages, xp.clip(ratio, 0.8, 1.2) * t.advantages
     inside = xp.abs(t.logprobs - t.behaviour) < 20
-    slope = -free if wrong else xp.where(inside & (free <= cut), -free, 0.0)
-    return surrogate(-xp.minimum(free, cut), slope)
+    grad = -free if wrong else xp.where(inside & (free <= cut), -free, 0.0)
+    return surrogate(-xp.minimum(free, cut), grad)
 
 
 def held(xp: Any, t: Any) -> Any:

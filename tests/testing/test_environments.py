@@ -28,7 +28,7 @@ class Count(Plugin):
     def reset(self, task: Task, seed: int) -> Any:
         return {"left": task.payload["left"], "said": [], "seed": seed}
 
-    def stage(self, state: Any) -> Any:
+    def acting_roles(self, state: Any) -> Any:
         return () if state["left"] == 0 else None
 
     def observe(self, state: Any, role: str) -> Any:
@@ -156,7 +156,7 @@ class Opaque:
     ({"demonstrate": lambda self, state, role, noise, rng: 1}, "demonstrate: returned 1"),
     ({"vocabulary": lambda self: ["two words"]}, "is no word"),
     ({"components": {"right": "gain"}}, "is of kind 'gain'"),
-    ({"components": {"a.b": "level"}}, "is no name of a component"),
+    ({"components": {"a.b": "potential"}}, "is no name of a component"),
     ({"weights": {"style": 1.0}}, "a weight for 'style'"),
     ({"roles": ("three",)}, "doesn't know the role"),
 ])  # fmt: skip

@@ -217,7 +217,7 @@ def test_the_kit_needs_no_torch_and_no_pytest():
         kit.check_estimator(kit.build("estimator", "grpo"), seeds=1)
         kit.check_engine(kit.build("engine", "tabular"), model={"init": "tabular"})
         kit.check_loss(kit.build("loss", "ppo_clip"))
-        kit.check_chat(kit.build("chat", "template"))
+        kit.check_chat_format(kit.build("chat_format", "template"))
     """)
 
 

@@ -54,7 +54,7 @@ def first_decision(change: Any) -> Any:
 
 
 async def leaves_a_strand(self, task, epoch, chain, ctx):
-    ctx.strands.start()
+    ctx.active_rollouts.start()
     return await TreeSampler.play(self, task, epoch, chain, ctx)
 
 
@@ -110,8 +110,8 @@ async def stumbles(self, task, epoch, chain, ctx):
     ({"play": root(lambda node: {"key": node.key._replace(epoch=3)})}, "the root is"),
     ({"play": root(lambda node: {"decisions": {}})}, "nobody is asked"),
     ({"play": root(lambda node: {"turn": 2})}, "heed team.max_turns"),
-    ({"play": first_joint(pick={"planner": 5})}, "picks {'planner': 5}"),
-    ({"play": first_joint(pick={})}, "picks {}"),
+    ({"play": first_joint(branches={"planner": 5})}, "picks {'planner': 5}"),
+    ({"play": first_joint(branches={})}, "picks {}"),
     ({"play": first_joint(child=None)}, "ended without outcome"),
     ({"play": first_decision(lambda decision: {"prompt_sha256": "x"})}, "prompt_sha256"),
     ({"play": first_decision(lambda old: {"prompt_ids": (), "prompt_sha256": NOTHING})}, "had another"),

@@ -24,8 +24,8 @@ def user(text: str) -> list[dict[str, str]]:
 class Counter:
     """Sound: shows a number, reads a number."""
 
-    def render(self, briefing: Any) -> Any:
-        return user(f"{briefing.observation} {' '.join(briefing.notes)} {len(briefing.history)}")
+    def render(self, role_input: Any) -> Any:
+        return user(f"{role_input.observation} {' '.join(role_input.feedback)} {len(role_input.history)}")
 
     def parse(self, text: str, observation: Any) -> Any:
         if not (text.isascii() and text.isdigit() and len(text) < 10):
@@ -56,15 +56,18 @@ def digits(self, text, observation):
     ({"parse": lambda self, text, observation: lambda: text}, "can't be pickled"),
     ({"parse": lambda self, text, observation: next(TICK)}, "then as"),
     ({"parse": lambda self, text, observation: observation.update(said=text)}, "changed the observation"),
-    ({"render": lambda self, briefing: []}, "render: returned []"),
-    ({"render": lambda self, briefing: "text"}, "render: returned 'text'"),
-    ({"render": lambda self, briefing: [{"content": "x"}]}, "is no message"),
-    ({"render": lambda self, briefing: [{"role": "human", "content": "x"}]}, "a message of 'human'"),
-    ({"render": lambda self, briefing: [{"role": "user", "content": None}]}, "is no text"),
-    ({"render": lambda self, briefing: user(str(next(TICK)))}, "gave other messages"),
-    ({"render": lambda self, briefing: user(str(briefing.observation.pop("left")))}, "changed the briefing"),
-    ({"render": lambda self, briefing: user(briefing.nothing)}, "raised AttributeError"),
-    ({"render": lambda self, briefing: user("x")}, "is not in the prompt"),
+    ({"render": lambda self, role_input: []}, "render: returned []"),
+    ({"render": lambda self, role_input: "text"}, "render: returned 'text'"),
+    ({"render": lambda self, role_input: [{"content": "x"}]}, "is no message"),
+    ({"render": lambda self, role_input: [{"role": "human", "content": "x"}]}, "a message of 'human'"),
+    ({"render": lambda self, role_input: [{"role": "user", "content": None}]}, "is no text"),
+    ({"render": lambda self, role_input: user(str(next(TICK)))}, "gave other messages"),
+    (
+        {"render": lambda self, role_input: user(str(role_input.observation.pop("left")))},
+        "changed the role input",
+    ),
+    ({"render": lambda self, role_input: user(role_input.nothing)}, "raised AttributeError"),
+    ({"render": lambda self, role_input: user("x")}, "is not in the prompt"),
     ({"vocabulary": lambda self: ["a b"]}, "is no word"),
     ({"remembers": "yes"}, "remembers: is 'yes'"),
 ])  # fmt: skip
@@ -89,7 +92,7 @@ class Brevity:
     """Sound: pays for one word."""
 
     scope = "action"
-    components: Any = {"brief": "level"}
+    components: Any = {"brief": "potential"}
     weights: Any = {"brief": 0.1}
     policy_fault = 0.0
 

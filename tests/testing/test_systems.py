@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.testing import build, check_chat, check_data, check_executor, check_tracker
+from coterie.testing import build, check_chat_format, check_data_source, check_executor, check_tracker
 from coterie.testing.support.toys import LetterTokenizer
 from tests.testing.support import caught
 
@@ -74,9 +74,9 @@ def refused(split: str) -> Any:
 
 
 def test_a_sound_source_passes():
-    check_data(data(ROWS.get))
-    check_data(data(refused))
-    check_data(data(lambda split: ROWS["train"] if split == "train" else []))
+    check_data_source(data(ROWS.get))
+    check_data_source(data(refused))
+    check_data_source(data(lambda split: ROWS["train"] if split == "train" else []))
 
 
 @pytest.mark.parametrize(("records", "says"), [
@@ -90,7 +90,7 @@ def test_a_sound_source_passes():
     (lambda split: [{"f": lambda: split}], "can't be pickled"),
 ])  # fmt: skip
 def test_a_broken_source_is_caught(records, says):
-    caught(says, check_data, data(records))
+    caught(says, check_data_source, data(records))
 
 
 # ------------------------------------------------------------------------------------------------ trackers
@@ -155,7 +155,7 @@ def test_a_broken_tracker_is_caught(members, says, tmp_path):
 
 def chat(**members: Any) -> Any:
     """`auto` whose codec is changed."""
-    own = build("chat", "auto")
+    own = build("chat_format", "auto")
 
     class Changed:
         def codec(self, tokenizer: Any, context: int | None) -> Any:
@@ -168,7 +168,7 @@ def chat(**members: Any) -> Any:
 
 
 def base() -> Any:
-    return type(build("chat", "auto").codec(LetterTokenizer(), None))
+    return type(build("chat_format", "auto").codec(LetterTokenizer(), None))
 
 
 def fresh(self, messages, previous=None, previous_messages=()):
@@ -211,13 +211,13 @@ def drifts(self, messages, previous=None, previous_messages=()):
     ({"decode": lambda self, call: call.text}, "decode: raised AttributeError"),
 ])  # fmt: skip
 def test_a_broken_chat_is_caught(members, says):
-    caught(says, check_chat, chat(**members))
+    caught(says, check_chat_format, chat(**members))
 
 
 def test_a_chat_that_rewrites_turns_may_say_so():
-    check_chat(chat(encode=fresh), continues=False)
+    check_chat_format(chat(encode=fresh), continues=False)
 
 
 def test_a_codec_that_lacks_something_is_caught():
     bare = type("Chat", (), {"codec": lambda self, tokenizer, context: object()})()
-    caught("its codec lacks encode", check_chat, bare)
+    caught("its codec lacks encode", check_chat_format, bare)

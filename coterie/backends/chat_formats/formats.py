@@ -43,7 +43,7 @@ class TemplateChat(Plugin):
                 "`chat: template` needs a tokenizer with a chat template, and this one has none",
                 path="chat.type",
                 why=f"it is a {type(tokenizer).__name__} of {len(tokenizer)} tokens",
-                mend="use `chat: auto` or `chat: plain`, or an instruction-tuned model",
+                fix="use `chat: auto` or `chat: plain`, or an instruction-tuned model",
             )
         return template_codec(tokenizer, context, self.config.template_kwargs)
 
@@ -127,7 +127,7 @@ class TemplateRender:
                 f"the tokenizer's chat template refuses a conversation of [{roles}]",
                 path="chat",
                 why=str(error),
-                mend="change what the role renders, or use `chat: plain`",
+                fix="change what the role renders, or use `chat: plain`",
             ) from error
 
 

@@ -49,7 +49,7 @@ class HubData(Plugin):
             raise ConfigError(
                 f"the dataset's name of split '{split}' is not given",
                 path=f"{path}.splits",
-                mend=f"set {path}.splits.{split}",
+                fix=f"set {path}.splits.{split}",
             )
         wanted = settings.splits.get(split, "train")
         try:

@@ -47,13 +47,13 @@ def _object(line: bytes, file: str, number: int) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise DataError(file, number, "-", f"not UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(file, number, "-", f"not JSON: {error}", mend="one JSON object a line") from None
+        raise DataError(file, number, "-", f"not JSON: {error}", fix="one JSON object a line") from None
     if not isinstance(record, dict):
         raise DataError(
             file,
             number,
             "-",
             f"a JSON {type(record).__name__}, not an object",
-            mend='write each record as {"field": value, ...}',
+            fix='write each record as {"field": value, ...}',
         )
     return record

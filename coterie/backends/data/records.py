@@ -84,7 +84,7 @@ class FileShares(Shares):
         key = "path" if self.path else split
         if name is None:
             raise ConfigError(
-                f"there is no file for split '{split}'", path=f"{path}.{split}", mend=f"set {path}.{split}"
+                f"there is no file for split '{split}'", path=f"{path}.{split}", fix=f"set {path}.{split}"
             )
         if not Path(name).is_file():
             raise ConfigError(

@@ -17,14 +17,14 @@ from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared import MIXED_ROWS, SharedBase
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.core.concurrency.compute_threads import compute
-from coterie.core.concurrency.request_batching import Batcher
+from coterie.core.concurrency.request_batching import RequestBatcher
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
     from coterie.backends.engines.rows import Decoder
-    from coterie.backends.models.dense import Dense
+    from coterie.backends.models.dense import MergedWeights
     from coterie.core.protocols import Codec, EngineContext
 
 log = logging.getLogger("coterie")
@@ -83,14 +83,14 @@ class HFEngine(Plugin):
         self._computing = threading.Lock()  # no weights change under a batch
         self._device: Any = "cpu"
         """Where the trainer's modules are; what is read from a folder goes there too."""
-        self._batcher: Batcher | None = None
+        self._batcher: RequestBatcher | None = None
         self._context: EngineContext | None = None
 
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
         self._context = ctx
-        self._batcher = Batcher(
-            self._generate, ctx.strands, deterministic=ctx.deterministic, together=self.batch_of
+        self._batcher = RequestBatcher(
+            self._generate, ctx.active_rollouts, deterministic=ctx.deterministic, together=self.batch_of
         )
 
     async def close(self) -> None:
@@ -154,7 +154,7 @@ class HFEngine(Plugin):
     # ------------------------------------------------------------------------------------------- weights
 
     @property
-    def _opened(self) -> tuple[EngineContext, Batcher]:
+    def _opened(self) -> tuple[EngineContext, RequestBatcher]:
         if self._context is None or self._batcher is None:
             raise RuntimeError("the engine is not open")
         return self._context, self._batcher
@@ -165,15 +165,15 @@ class HFEngine(Plugin):
         return self._served[policy]
 
     def _load(self, weights: Weights) -> None:
-        from coterie.backends.models.dense import Dense
+        from coterie.backends.models.dense import MergedWeights
 
         policy = weights.policy
         module, tokenizer = self._module(weights)
         with self._computing:
-            dense = Dense(module, weights.adapter)
+            dense = MergedWeights(module, weights.adapter)
             if weights.module is not None:
                 self._device = dense.model.get_input_embeddings().weight.device
-            decoder = self._placed(policy, dense, Dense(module))
+            decoder = self._placed(policy, dense, MergedWeights(module))
             adapter = weights.adapter if isinstance(decoder, SharedBase) else None
             served = self._served.get(policy)
             if served is not None:
@@ -201,7 +201,7 @@ class HFEngine(Plugin):
         )
         return loaded.module, loaded.tokenizer
 
-    def _placed(self, policy: str, dense: Dense, base: Dense) -> Decoder | SharedBase:
+    def _placed(self, policy: str, dense: MergedWeights, base: MergedWeights) -> Decoder | SharedBase:
         """What answers the policy from now on; it has taken these weights, which stand on that base."""
         make, inseparable = self._decoders(policy, dense)
         old = self._served[policy].decoder if policy in self._served else None
@@ -219,7 +219,9 @@ class HFEngine(Plugin):
         self._bases[place].load(dense)
         return self._bases[place]
 
-    def _decoders(self, policy: str, dense: Dense) -> tuple[Callable[[Dense], Decoder], str | None]:
+    def _decoders(
+        self, policy: str, dense: MergedWeights
+    ) -> tuple[Callable[[MergedWeights], Decoder], str | None]:
         """What makes the policy's decoder, and why its adapter can't stand beside the base (None: it can)."""
         import torch
 
@@ -235,7 +237,7 @@ class HFEngine(Plugin):
                 f"the lean decoder can't compute the model of policy '{policy}'",
                 path="engine.decoder",
                 why=reason,
-                mend="set `engine.decoder: transformers` (or `auto`)",
+                fix="set `engine.decoder: transformers` (or `auto`)",
             )
         if self.config.decoder != "transformers" and reason is None:
             return partial(LeanDecoder, dtype=dtype), unmixable(dense)
@@ -255,7 +257,7 @@ class HFEngine(Plugin):
                 f"policy '{policy}' can't generate in one batch with other adapters",
                 path="engine.adapters",
                 why=reason,
-                mend="set `engine.adapters: auto`, which gives such a policy a merged copy of the weights",
+                fix="set `engine.adapters: auto`, which gives such a policy a merged copy of the weights",
             )
         self._tell(f"policy {policy}: its adapter is merged, and its batches are its own: {reason}")
         return True
@@ -276,14 +278,14 @@ class HFEngine(Plugin):
             raise ConfigError(
                 "the prompt is empty: there is nothing to continue",
                 path=where,
-                mend="make the role render some text",
+                fix="make the role render some text",
             )
         if length >= served.context:
             raise ConfigError(
                 f"prompt of {length} tokens does not fit the context of {served.context} tokens",
                 path=where,
                 why="a prompt and at least one new token must fit",
-                mend="shorten what the role renders (history, observation), or use a longer context",
+                fix="shorten what the role renders (history, observation), or use a longer context",
             )
         return Row(
             prompt_ids=request.prompt_ids,
@@ -309,7 +311,7 @@ class HFEngine(Plugin):
                     f"the stop string {string!r} is not one token of policy '{policy}'",
                     path="sampler.sampling.stop",
                     why=f"{where} stops on it; it becomes {tokenizer.convert_ids_to_tokens(found)}",
-                    mend="stop on a string that is one token, or cut the text in the role's parser",
+                    fix="stop on a string that is one token, or cut the text in the role's parser",
                 )
             ids.add(found[0])
         return self._stops.setdefault((policy, strings, where), tuple(sorted(ids)))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from coterie.backends.models.dense import Dense
+    from coterie.backends.models.dense import MergedWeights
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +59,10 @@ class Decoder(Protocol):
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
         """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
 
-    def refresh(self, weights: Dense) -> None:
+    def refresh(self, weights: MergedWeights) -> None:
         """Take the present values of the weights."""
 
-    def adapt(self, adapter: str, weights: Dense) -> None:
+    def adapt(self, adapter: str, weights: MergedWeights) -> None:
         """Take the present values of an adapter's low-rank parts, for rows that name it."""
 
 

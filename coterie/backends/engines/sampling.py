@@ -25,7 +25,7 @@ probability 0 is never drawn; large enough that only what is rarer than 2**-50 i
 """
 
 
-class Tape:
+class SamplingState:
     """What the rows of a batch have drawn so far; all of them stand at the same position.
 
     A decoder computes *slots*: rows in the order that suits it, some of them idle. `seat` says which row

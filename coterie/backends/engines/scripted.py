@@ -15,7 +15,7 @@ from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Weights
 
-Play = Callable[[Request, str], str | Awaitable[str]]
+RolloutPass = Callable[[Request, str], str | Awaitable[str]]
 """(request, text of the prompt) -> answer."""
 
 
@@ -36,7 +36,7 @@ class ScriptedEngine(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._play: Play = resolved(self.config.play)
+        self._play: RolloutPass = resolved(self.config.play)
         self._codec = WordCodec()
         self._versions: dict[str, int] = {}
 
@@ -71,7 +71,7 @@ class ScriptedEngine(Plugin):
         )
 
 
-def resolved(play: Any) -> Play:
+def resolved(play: Any) -> RolloutPass:
     """The function that `module:function` names.
 
     Raises:
@@ -82,7 +82,7 @@ def resolved(play: Any) -> Play:
     module, _, name = str(play).partition(":")
     if not module or not name:
         raise ConfigError(
-            f"{play!r} names no function", path="engine.play", mend="write it as module:function"
+            f"{play!r} names no function", path="engine.play", fix="write it as module:function"
         )
     try:
         found = getattr(importlib.import_module(module), name)
@@ -91,7 +91,7 @@ def resolved(play: Any) -> Play:
             f"there is no {play}",
             path="engine.play",
             why=f"{type(error).__name__}: {error}",
-            mend="check the spelling, and that the module can be imported from here",
+            fix="check the spelling, and that the module can be imported from here",
         ) from error
     if not callable(found):
         raise ConfigError(f"{play} is a {type(found).__name__}, not a function", path="engine.play")

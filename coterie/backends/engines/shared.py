@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from coterie.backends.engines.rows import Counts, Decoder, Drawn, Row
 
 if TYPE_CHECKING:
-    from coterie.backends.models.dense import Dense
+    from coterie.backends.models.dense import MergedWeights
 
 MIXED_ROWS = 64
 """Rows an adapter up to which a batch is mixed on a CPU, where every row takes its time.
@@ -39,12 +39,16 @@ class SharedBase:
     """
 
     def __init__(
-        self, name: str, base: Dense, make: Callable[[Dense], Decoder], mixed_rows: float | None
+        self,
+        name: str,
+        base: MergedWeights,
+        make: Callable[[MergedWeights], Decoder],
+        mixed_rows: float | None,
     ) -> None:
         self.name = name
         self.counts = Counts()
         self._base, self._make, self._mixed_rows = base, make, mixed_rows
-        self._loaded: dict[str, Dense] = {}
+        self._loaded: dict[str, MergedWeights] = {}
         self._mixed: Decoder | None = None
         self._outdated: set[str] = set()
         """Adapters that the mixed decoder has not taken yet."""
@@ -53,7 +57,7 @@ class SharedBase:
         self._inside: str | None = None
         """The adapter that is merged into the spare copy."""
 
-    def load(self, weights: Dense) -> None:
+    def load(self, weights: MergedWeights) -> None:
         """Copy the values of the weights' adapter. Nothing is computed with them before `generate`."""
         self._base_read = False
         self._inside = None

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
-from coterie.backends.engines.sampling import Tape
-from coterie.backends.models.dense import Dense
+from coterie.backends.engines.sampling import SamplingState
+from coterie.backends.models.dense import MergedWeights
 
 
 class StepwiseDecoder:
@@ -27,7 +27,7 @@ class StepwiseDecoder:
         dtype: of the copy.
     """
 
-    def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
+    def __init__(self, dense: MergedWeights, dtype: torch.dtype) -> None:
         self.model: Any = _stripped(copy.deepcopy(dense.model)).to(dtype).eval().requires_grad_(False)
         self.counts = Counts()
         self._parameters = dict(self.model.named_parameters())
@@ -40,12 +40,12 @@ class StepwiseDecoder:
         self.refresh(dense)
 
     @torch.no_grad()
-    def refresh(self, weights: Dense) -> None:
+    def refresh(self, weights: MergedWeights) -> None:
         for name, parameter in self._parameters.items():
             parameter.copy_(weights[name])
 
     @torch.no_grad()
-    def adapt(self, adapter: str, weights: Dense) -> None:
+    def adapt(self, adapter: str, weights: MergedWeights) -> None:
         ranks = {name.removesuffix(".weight"): len(part.down) for name, part in weights.low_rank.items()}
         if self._ranks.get(adapter) != ranks:
             self._attach(adapter, ranks)
@@ -79,7 +79,7 @@ class StepwiseDecoder:
         if not rows:
             return []
         device = self.model.get_input_embeddings().weight.device
-        tape = Tape(rows, device)
+        tape = SamplingState(rows, device)
         groups = siblings(rows)
         logits, cache, mask, positions = self._prefill([rows[members[0]] for members in groups], device)
         slots = np.concatenate(groups)

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
-from coterie.core.concurrency.request_batching import Batcher
+from coterie.core.concurrency.request_batching import RequestBatcher
 from coterie.core.config import ModelInit
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Plugin
@@ -30,7 +30,7 @@ class TabularEngine(Plugin):
         super().__init__(config, build)
         self._codec = WordCodec(exact=False, markers=False)
         self._tables: dict[str, tuple[Table, int]] = {}
-        self._batcher: Batcher | None = None
+        self._batcher: RequestBatcher | None = None
 
     async def open(self, ctx: EngineContext) -> None:
         for name, policy in ctx.policies.items():
@@ -38,17 +38,19 @@ class TabularEngine(Plugin):
                 raise ConfigError(
                     f"the engine `tabular` can't play the model of policy '{name}'",
                     path=f"policies.{name}.model",
-                    mend="set it to {init: tabular}",
+                    fix="set it to {init: tabular}",
                 )
         self._words = table_words(ctx.vocabulary)
         if not self._words:
             raise ConfigError(
                 "a tabular policy needs words to choose from, and there are none",
                 path="engine",
-                mend="give the environment or a role a `vocabulary()`",
+                fix="give the environment or a role a `vocabulary()`",
             )
         self._codec.ids(" ".join(self._words))  # so that whatever is drawn can be read
-        self._batcher = Batcher(self._generate, ctx.strands, deterministic=ctx.deterministic, threaded=False)
+        self._batcher = RequestBatcher(
+            self._generate, ctx.active_rollouts, deterministic=ctx.deterministic, threaded=False
+        )
 
     async def close(self) -> None:
         if self._batcher is not None:
@@ -66,7 +68,7 @@ class TabularEngine(Plugin):
                 f"the table of policy '{weights.policy}' is over other words than the engine's",
                 path=f"policies.{weights.policy}.model",
                 why=f"{len(apart)} words are in one of them only, such as {apart[0]!r}",
-                mend="play it in the environment that it was trained in",
+                fix="play it in the environment that it was trained in",
             )
         self._tables[weights.policy] = table, weights.version
 
@@ -136,7 +138,7 @@ def draw(logits: np.ndarray, sampling: Sampling, uniform: float) -> tuple[int, f
         column = int(logits.argmax())
         return column, float(logprobs[column])
     mass = np.exp(logprobs)
-    if sampling.truncated:
+    if sampling.filtered:
         mass = _truncated(mass, sampling)
     summed = mass.cumsum()
     column = int(np.searchsorted(summed, uniform * summed[-1], side="right"))

@@ -30,7 +30,7 @@ class LowRank(NamedTuple):
         return LowRank(self.down.detach().clone(), self.up.detach().clone(), self.scale)
 
 
-class Dense:
+class MergedWeights:
     """Reads a CausalLM, plain or wrapped by PEFT, as if it were plain. The module is never touched.
 
     Args:
@@ -97,7 +97,7 @@ class Dense:
         moving = next((name for name, tensor in self._plain.items() if tensor.requires_grad), None)
         return None if moving is None else f"{moving} of the base is trained"
 
-    def held(self) -> Dense:
+    def held(self) -> MergedWeights:
         """The same weights, of which the adapter's part no longer follows the module; the base does."""
         other = copy.copy(self)
         other._low_rank = {name: part.held() for name, part in self._low_rank.items()}
@@ -145,7 +145,7 @@ class Dense:
             raise UserError(
                 f"the adapter '{adapter}' can't be merged into {prefix[:-1]}",
                 why="it is not plain LoRA on a linear layer or an embedding",
-                mend="use plain LoRA on such layers: no DoRA or other variant, no `lora_bias` without a bias",
+                fix="use plain LoRA on such layers: no DoRA or other variant, no `lora_bias` without a bias",
             )
         scale = float(layer.scaling[adapter])
         if embedding:

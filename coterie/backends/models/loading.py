@@ -85,7 +85,7 @@ def load_tokenizer(config: PolicyConfig, *, policy: str, vocabulary: tuple[str, 
         raise ConfigError(
             "`tokenizer: words` needs the words of the environment, and there are none",
             path=f"policies.{policy}.model.tokenizer",
-            mend="give the environment a `vocabulary()`, or name a tokenizer's hub id or folder",
+            fix="give the environment a `vocabulary()`, or name a tokenizer's hub id or folder",
         )
     return words_tokenizer(vocabulary)
 
@@ -145,7 +145,7 @@ def context_of(config: Any, tokenizer: Any, *, policy: str) -> int:
         raise ConfigError(
             "neither the model nor its tokenizer says how long an input may be",
             path=f"policies.{policy}.model",
-            mend="set `model_max_length` in the folder's tokenizer_config.json",
+            fix="set `model_max_length` in the folder's tokenizer_config.json",
         )
     return min(bounds)
 
@@ -163,7 +163,7 @@ def _check_init(init: ModelInit, policy: str) -> None:
     raise ConfigError(
         f"`init: {init.init}` is for {user[init.init]}; there are no tensors in it",
         path=f"policies.{policy}.model.init",
-        mend="choose `init: qwen3`, or an engine and a trainer that take it",
+        fix="choose `init: qwen3`, or an engine and a trainer that take it",
     )
 
 
@@ -229,7 +229,7 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
             f"{folder} has no tokenizer",
             path=path,
             why=f"none of {', '.join(_TOKENIZER_FILES)} is there",
-            mend=f"save it there with the model: tokenizer.save_pretrained({str(folder)!r})",
+            fix=f"save it there with the model: tokenizer.save_pretrained({str(folder)!r})",
         )
     try:
         return AutoTokenizer.from_pretrained(
@@ -253,7 +253,7 @@ def local_folder(source: str, path: str) -> Path | None:
             f"there is no folder {source}",
             path=path,
             why="it is a file" if folder.exists() else f"looked for it from {Path.cwd()}",
-            mend="name an existing folder, or a hub id such as Qwen/Qwen3-0.6B",
+            fix="name an existing folder, or a hub id such as Qwen/Qwen3-0.6B",
         )
     return None
 
@@ -265,7 +265,7 @@ def _check_weights(folder: Path, path: str) -> None:
             f"{folder} holds {'an adapter' if adapter else 'no model'}",
             path=path,
             why="config.json is missing",
-            mend="merge the adapter into its model first (`coterie export --merge`)"
+            fix="merge the adapter into its model first (`coterie export --merge`)"
             if adapter
             else "name a folder that `save_pretrained` wrote",
         )
@@ -274,7 +274,7 @@ def _check_weights(folder: Path, path: str) -> None:
             f"{folder} has no weights",
             path=path,
             why="config.json is there, but no *.safetensors and no *.bin",
-            mend="copy the weight files there, or make a fresh model: `model: {init: qwen3}`",
+            fix="copy the weight files there, or make a fresh model: `model: {init: qwen3}`",
         )
 
 
@@ -286,11 +286,11 @@ def _unloadable(what: str, source: str, folder: Path | None, error: Exception, p
             f"the {what} in {folder} can't be loaded",
             path=path,
             why=why,
-            mend="check that the folder is complete and that transformers knows the model",
+            fix="check that the folder is complete and that transformers knows the model",
         )
     return ConfigError(
         f"the {what} '{source}' can't be fetched from the hub",
         path=path,
         why=why,
-        mend="check the id and the network, or fetch it elsewhere and name its folder",
+        fix="check the id and the network, or fetch it elsewhere and name its folder",
     )

@@ -161,5 +161,5 @@ def _described(source: str, revision: str | None, policy: str) -> Any:
             f"{source} can't be read here",
             path=path,
             why=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
-            mend="download the model, or name a folder that holds its config.json",
+            fix="download the model, or name a folder that holds its config.json",
         ) from error

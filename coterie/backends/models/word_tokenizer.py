@@ -25,7 +25,7 @@ def sorted_words(vocabulary: Iterable[str]) -> list[str]:
                 f"{word!r} can't be a word of the vocabulary",
                 path="env",
                 why="words are what stands between white space",
-                mend="split it in the environment's or the role's `vocabulary()`",
+                fix="split it in the environment's or the role's `vocabulary()`",
             )
     return sorted(words)
 

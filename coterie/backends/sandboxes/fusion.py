@@ -94,7 +94,7 @@ class SandboxFusion(Plugin):
                 f"no SandboxFusion server answers at {settings.url}",
                 path=f"{self._path}.url",
                 why=str(error),
-                mend=f"start one: {START}",
+                fix=f"start one: {START}",
             ) from error
 
     async def close(self) -> None:

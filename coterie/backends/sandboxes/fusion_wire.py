@@ -124,7 +124,7 @@ def check_paths(program: Program) -> None:
         pure = PurePosixPath(path)
         if not path or pure.is_absolute() or ".." in pure.parts or "\0" in path or str(pure) != path:
             raise ConfigError(
-                f"{path!r} is no path in a sandbox's working folder", mend="relative, without `.` and `..`"
+                f"{path!r} is no path in a sandbox's working folder", fix="relative, without `.` and `..`"
             )
 
 
@@ -136,7 +136,7 @@ def check_plain(program: Program) -> None:
             f"sandbox_fusion can't give a {program.language} program "
             + ("arguments" if program.argv else f"the glob {globs[0]!r}"),
             why="only python and bash run inside our wrapper; others go to the server as they are",
-            mend="read from stdin, and collect literal paths",
+            fix="read from stdin, and collect literal paths",
         )
 
 

@@ -221,7 +221,7 @@ def payload(program: Program) -> bytes:
             raise ConfigError(
                 f"'{path}' is no place in the working folder of a program",
                 why="files are given by path relative to it",
-                mend="name it without a leading / and without ..",
+                fix="name it without a leading / and without ..",
             )
         files["/".join(("work", *parts))] = bytes(data)
     header = {

@@ -65,7 +65,7 @@ class LocalSandbox(Plugin):
         shown = [str(path.resolve()) for path in self.config.packages]
         for path in shown:
             if not os.path.isdir(path):
-                raise ConfigError(f"there is no folder {path}", mend="name one that exists", path="packages")
+                raise ConfigError(f"there is no folder {path}", fix="name one that exists", path="packages")
         count = self.config.workers or len(os.sched_getaffinity(0))
         why = ""
         if self.config.namespaces != "off":
@@ -78,7 +78,7 @@ class LocalSandbox(Plugin):
                 raise ConfigError(
                     "this host does not let programs be isolated by namespaces",
                     why=why,
-                    mend="allow unprivileged user namespaces (docs/sandbox.md), or set namespaces: auto",
+                    fix="allow unprivileged user namespaces (docs/sandbox.md), or set namespaces: auto",
                     path="sandbox.namespaces",
                 )
         try:
@@ -180,5 +180,5 @@ def _check_language(program: Program) -> None:
         raise ConfigError(
             f"sandbox `local` does not run '{program.language}'",
             why="its workers are Python interpreters",
-            mend="set language: python, or use sandbox_fusion",
+            fix="set language: python, or use sandbox_fusion",
         )

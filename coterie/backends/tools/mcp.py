@@ -94,7 +94,7 @@ class McpTool(Plugin):
                 "the MCP server can't be reached",
                 path=self.build.path,
                 why=str(error),
-                mend="run its command by hand, or check the url",
+                fix="run its command by hand, or check the url",
             ) from error
         for name in self.config.only or ():
             if name not in self._schemas:
@@ -102,7 +102,7 @@ class McpTool(Plugin):
                 raise ConfigError(
                     f"the server has no tool '{name}'",
                     path=f"{self.build.path}.only",
-                    mend=f"it has: {known}",
+                    fix=f"it has: {known}",
                 )
         if self.config.only is not None:
             self._schemas = {name: self._schemas[name] for name in self.config.only}

@@ -23,6 +23,6 @@ def filled(settings: Mapping[str, str], path: str) -> dict[str, str]:
                 raise ConfigError(
                     f"the environment variable {name} is not set",
                     path=f"{path}.{key}",
-                    mend=f"export {name}=...",
+                    fix=f"export {name}=...",
                 )
     return {key: _VARIABLE.sub(lambda match: os.environ[match[1]], value) for key, value in settings.items()}

@@ -42,7 +42,7 @@ class Scores:
     """Of the value head, where one was given."""
 
 
-class Way(NamedTuple):
+class ForwardMode(NamedTuple):
     """How a forward is done."""
 
     packed: bool
@@ -98,7 +98,7 @@ class Scorer:
         return values_of(self._forward(packed, self.way, hidden=True)[0], value_head)
 
     def _score(
-        self, rows: Sequence[Row], way: Way, entropy_slope: bool, value_head: Tensor | None = None
+        self, rows: Sequence[Row], way: ForwardMode, entropy_slope: bool, value_head: Tensor | None = None
     ) -> Scores:
         packed = pack(rows) if way.packed else pad(rows)
         states, logits = self._forward(packed, way, hidden=value_head is not None)
@@ -108,7 +108,7 @@ class Scorer:
         scores = _in_chunks(head, features, targets, temperatures, entropy_slope, self.model.config)
         return scores if value_head is None else replace(scores, values=values_of(states, value_head))
 
-    def _forward(self, packed: Packed, way: Way, *, hidden: bool) -> tuple[Any, Any]:
+    def _forward(self, packed: Packed, way: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
         """Of the positions that predict trained tokens: hidden states (N, H) where the way or the caller
         needs them, and logits (N, V) where the way has them; else None."""
         device = next(self.model.parameters()).device
@@ -122,14 +122,16 @@ class Scorer:
         states = output.hidden_states[-1].flatten(0, 1).index_select(0, select) if hidden else None
         return states, output.logits.flatten(0, 1).index_select(0, select)
 
-    def _choose(self, packing: bool, name: str) -> Way:
+    def _choose(self, packing: bool, name: str) -> ForwardMode:
         """The first way that agrees with the padded forward on a few tokens."""
         rows = _probe_rows(int(self.model.config.get_text_config().vocab_size))
         tolerance = 1e-4 if self.model.dtype in (torch.float32, torch.float64) else 0.15
-        ways = (Way(True, True), Way(True, False), Way(False, True))[0 if packing else 2 :]
+        ways = (ForwardMode(True, True), ForwardMode(True, False), ForwardMode(False, True))[
+            0 if packing else 2 :
+        ]
         failures = []
         with torch.no_grad():
-            wanted = self._score(rows, Way(False, False), False).logprobs
+            wanted = self._score(rows, ForwardMode(False, False), False).logprobs
             for way in ways:
                 try:
                     with packed_rows(self.model) if way.packed else nullcontext():
@@ -140,7 +142,7 @@ class Scorer:
                 except Exception as error:  # whatever a model that doesn't know our arguments does
                     failures.append(f"{way}: {type(error).__name__}: {error}")
             else:
-                way = Way(False, False)
+                way = ForwardMode(False, False)
         if failures:
             log.warning(
                 "policy '%s': %s is trained with %s, which is slower, since nothing quicker agrees with its own forward (%s)",  # noqa: E501

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from coterie.backends.trainers.optim import Taken
+from coterie.backends.trainers.optim import StepInfo
 from coterie.backends.trainers.value_head import explained_variance
 from coterie.core.protocols import TokenBatch
 from coterie.core.types import Metrics, Sample
@@ -72,7 +72,7 @@ class Meter:
         worst = difference.abs().max()
         self._worst = worst if self._worst is None else torch.maximum(self._worst, worst)
 
-    def stepped(self, loss: float, taken: Taken) -> None:
+    def stepped(self, loss: float, taken: StepInfo) -> None:
         self._losses.append(loss)
         self._rate = taken.learning_rate
         if taken.skipped:

@@ -23,7 +23,7 @@ class NoTrainer(Plugin):
                 raise ConfigError(
                     f"trainer 'none' can't train policy '{name}'",
                     path=f"policies.{name}.train",
-                    mend=f"set policies.{name}.train=none, or choose another trainer",
+                    fix=f"set policies.{name}.train=none, or choose another trainer",
                 )
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:

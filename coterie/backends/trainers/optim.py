@@ -22,7 +22,7 @@ def check_schedule(settings: OptimizerSettings, path: str) -> None:
             f"the schedule '{settings.schedule}' needs a horizon",
             path=f"{path}.horizon",
             why="a decay over `schedule.steps` would change when a resumed run is made longer",
-            mend="set it to the number of optimiser steps after which the learning rate has decayed, or to "
+            fix="set it to the number of optimiser steps after which the learning rate has decayed, or to "
             "`budget` with schedule.tokens",
         )
 
@@ -53,7 +53,7 @@ def learning_rate(settings: OptimizerSettings, count: int, spent: float = 0.0) -
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class StepInfo:
     """What one optimiser step did."""
 
     norm: float
@@ -115,14 +115,14 @@ class PolicyOptimizer:
                 master.grad = gradient if master.grad is None else master.grad.add_(gradient)
                 weight.grad = None
 
-    def step(self) -> Taken:
+    def step(self) -> StepInfo:
         """Clip the summed gradients to the global norm and step; skip where they are not finite."""
         masters = [master for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm([master.grad for master in masters]))
         rate = learning_rate(self.settings, self.count, self.spent)
         if not math.isfinite(norm):
             self._forget()
-            return Taken(norm, rate, skipped=True)
+            return StepInfo(norm, rate, skipped=True)
         if norm > self.settings.clip:
             torch._foreach_mul_([master.grad for master in masters], self.settings.clip / norm)
         for group in self._adam.param_groups:
@@ -131,7 +131,7 @@ class PolicyOptimizer:
         self.count += 1
         self.write_weights()
         self._forget()
-        return Taken(norm, rate, skipped=False)
+        return StepInfo(norm, rate, skipped=False)
 
     def write_weights(self) -> None:
         """Round the masters to the weights."""

@@ -28,7 +28,7 @@ from coterie.core.types.seeding import seed64
 
 
 @dataclass(slots=True, eq=False)
-class Start:
+class InitialWeights:
     """The weights that some policies begin with."""
 
     name: str
@@ -68,7 +68,7 @@ class Policy:
 
     name: str
     config: PolicyConfig
-    start: Start
+    start: InitialWeights
     model: Any
     """The CausalLM that a forward goes through: its own, or the base that it shares."""
     scorer: Scorer
@@ -163,7 +163,7 @@ class Policy:
                 yield table[self.adapter]
 
 
-def starts_of(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
+def initial_weights_of(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
     """First policy of each start -> all policies of it, in the configuration's order."""
     found: dict[str, list[str]] = {}
     for name, config in policies.items():
@@ -188,12 +188,12 @@ class Plan:
     value_rate: float | None
 
 
-def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[Start], dict[str, Policy]]:
+def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[InitialWeights], dict[str, Policy]]:
     """Load every start once, copy it for the policies that own their weights, and attach adapters."""
     for name, config in configs.items():
         _check(name, config)
     starts, policies = [], {}
-    for names in starts_of(configs).values():
+    for names in initial_weights_of(configs).values():
         start, members = _set_up_start({name: configs[name] for name in names}, plan)
         starts.append(start)
         policies.update(members)
@@ -206,17 +206,19 @@ def _check(name: str, config: PolicyConfig) -> None:
         raise ConfigError(
             f"`lora` is set, and nothing reads it: the policy's `train` is {config.train}",
             path=f"policies.{name}.lora",
-            mend=f"set policies.{name}.train=lora, or drop the table",
+            fix=f"set policies.{name}.train=lora, or drop the table",
         )
 
 
-def _set_up_start(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[Start, dict[str, Policy]]:
+def _set_up_start(
+    configs: Mapping[str, PolicyConfig], plan: Plan
+) -> tuple[InitialWeights, dict[str, Policy]]:
     first, config = next(iter(configs.items()))
     loaded = load_model(config, policy=first, seed=plan.seed, vocabulary=plan.vocabulary)
     original = loaded.module.to(plan.device).eval()
     if plan.checkpointing:
         original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    start = Start(first, tuple(configs), config, loaded.tokenizer, loaded.context)
+    start = InitialWeights(first, tuple(configs), config, loaded.tokenizer, loaded.context)
     full = [name for name, config in configs.items() if config.train == "full"]
     if len(full) < len(configs) or plan.references:
         start.frozen = original.requires_grad_(False)
@@ -242,7 +244,7 @@ def _set_up_start(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[Star
     return start, members
 
 
-def _attach_adapters(start: Start, configs: Mapping[str, PolicyConfig], plan: Plan) -> None:
+def _attach_adapters(start: InitialWeights, configs: Mapping[str, PolicyConfig], plan: Plan) -> None:
     if not configs:
         return
     try:

@@ -43,11 +43,11 @@ class _Moments:
     steps: Rows = field(default_factory=dict)
     """How often each row has moved, shape (1,): a row's averages start when it is first seen."""
 
-    def direction(self, context: Context, slope: np.ndarray) -> np.ndarray:
+    def direction(self, context: Context, grad: np.ndarray) -> np.ndarray:
         """Where one row goes instead of down its slope."""
         steps = self.steps.get(context, np.zeros(1)) + 1
-        first = 0.9 * self.first.get(context, np.zeros_like(slope)) + 0.1 * slope
-        second = 0.999 * self.second.get(context, np.zeros_like(slope)) + 0.001 * slope**2
+        first = 0.9 * self.first.get(context, np.zeros_like(grad)) + 0.1 * grad
+        second = 0.999 * self.second.get(context, np.zeros_like(grad)) + 0.001 * grad**2
         self.steps[context], self.first[context], self.second[context] = steps, first, second
         return first / (1 - 0.9**steps) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
 
@@ -112,7 +112,7 @@ class TabularTrainer(Plugin):
                 "nothing reads this setting",
                 path="trainer.value_learning_rate",
                 why="neither the algorithm nor the loss needs values",
-                mend="leave it out, or choose an algorithm that needs values (gae)",
+                fix="leave it out, or choose an algorithm that needs values (gae)",
             )
         words = table_words(ctx.vocabulary)
         for name, policy in ctx.policies.items():
@@ -121,16 +121,16 @@ class TabularTrainer(Plugin):
                 raise ConfigError(
                     f"the trainer `tabular` can't train the model of policy '{name}'",
                     path=f"{path}.model",
-                    mend="set it to {init: tabular}",
+                    fix="set it to {init: tabular}",
                 )
             if policy.train == "lora":
-                raise ConfigError("a table has no adapters", path=f"{path}.train", mend="set it to `full`")
+                raise ConfigError("a table has no adapters", path=f"{path}.train", fix="set it to `full`")
             if policy.optimizer != OptimizerSettings():
                 raise ConfigError(
                     "nothing reads this table",
                     path=f"{path}.optimizer",
                     why="the trainer `tabular` has settings of its own",
-                    mend="set trainer.learning_rate and trainer.optimizer",
+                    fix="set trainer.learning_rate and trainer.optimizer",
                 )
             self._policies[name] = _Policy(Table(words), trained=policy.train != "none")
 
@@ -268,9 +268,9 @@ class TabularTrainer(Plugin):
         for index, one in enumerate(places):
             probabilities = np.exp(one.logprobs)
             entropies[index] = -float(probabilities @ one.logprobs)
-            slope = shares[index] * surrogate.slope[index]
-            change = -slope * probabilities
-            change[one.column] += slope
+            grad = shares[index] * surrogate.grad[index]
+            change = -grad * probabilities
+            change[one.column] += grad
             # d entropy / d logit_i = -p_i (log p_i + H)
             change += shares[index] * bonus * probabilities * (one.logprobs + entropies[index])
             gradient[one.context] = gradient.get(one.context, 0.0) + change / one.temperature
@@ -285,10 +285,10 @@ class TabularTrainer(Plugin):
         moments: _Moments,
     ) -> None:
         """Move the rows that have a gradient; the others rest, and so do their averages."""
-        for context, slope in gradient.items():
+        for context, grad in gradient.items():
             if self.config.optimizer == "adam":
-                slope = moments.direction(context, slope)
-            rows[context] = present(context) - rate * slope
+                grad = moments.direction(context, grad)
+            rows[context] = present(context) - rate * grad
 
 
 def _trained(samples: Sequence[Sample], arrays: Sequence[np.ndarray]) -> np.ndarray:

@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from coterie.backends.trainers.policies import Policy, Start, digest
+from coterie.backends.trainers.policies import InitialWeights, Policy, digest
 from coterie.core.errors import RunFolderError
 
 _FORMAT = 1
@@ -28,7 +28,7 @@ _HEAD = 1024
 """Values of each tensor that tell whether a base is the one that the run began with."""
 
 
-def save(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) -> None:
+def save(folder: Path, starts: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
     """Write everything that `load` needs; the folder is made."""
     for name, policy in policies.items():
         if policy.optimizer is not None:
@@ -61,7 +61,7 @@ def save(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) 
     (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
 
 
-def load(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) -> None:
+def load(folder: Path, starts: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
     """Restore what `save` wrote into policies of the same configuration.
 
     Raises:
@@ -85,7 +85,7 @@ def load(folder: Path, starts: Sequence[Start], policies: Mapping[str, Policy]) 
             policy.optimizer.restore(_read(where), saved["optimizer_steps"], str(where))
 
 
-def _load_start(folder: Path, start: Start, saved: dict[str, Any]) -> None:
+def _load_start(folder: Path, start: InitialWeights, saved: dict[str, Any]) -> None:
     start.warmed = saved["warmed"]
     if start.frozen is None:
         return
@@ -95,7 +95,7 @@ def _load_start(folder: Path, start: Start, saved: dict[str, Any]) -> None:
         raise RunFolderError(
             f"{start.config.model} is not the model that this run began with",
             why="its weights differ from those that the checkpoint was made over",
-            mend=f"pin it: policies.{start.name}.revision, or put the old folder back",
+            fix=f"pin it: policies.{start.name}.revision, or put the old folder back",
         )
 
 
@@ -126,7 +126,7 @@ def _same(what: str, saved: Any, now: Any, folder: Path) -> None:
         raise RunFolderError(
             f"{folder} is of other {what}",
             why=f"it has {saved}, the configuration has {now}",
-            mend="resume with the configuration that the run was started with",
+            fix="resume with the configuration that the run was started with",
         )
 
 
@@ -154,7 +154,7 @@ def _read(file: Path) -> dict[str, Tensor]:
         raise RunFolderError(
             f"{file} can't be read",
             why=f"{type(error).__name__}: {error}",
-            mend="resume from an earlier checkpoint",
+            fix="resume from an earlier checkpoint",
         ) from error
 
 

@@ -19,7 +19,7 @@ from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.meter import Meter
-from coterie.backends.trainers.policies import Plan, Policy, Start, set_up
+from coterie.backends.trainers.policies import InitialWeights, Plan, Policy, set_up
 from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
 from coterie.backends.trainers.value_head import ValueSettings, value_loss
 from coterie.backends.trainers.warm_start import warm_start
@@ -60,7 +60,7 @@ class TorchTrainer(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._starts: list[Start] = []
+        self._starts: list[InitialWeights] = []
         self._policies: dict[str, Policy] = {}
         # Adapters are switched in a shared module: two threads at once would train through each other's.
         self._turn = threading.Lock()
@@ -71,7 +71,7 @@ class TorchTrainer(Plugin):
             raise ConfigError(
                 "`value` is set, and nothing reads it: neither the estimator nor the loss needs values",
                 path="trainer.value",
-                mend="set algorithm=gae, or drop the table",
+                fix="set algorithm=gae, or drop the table",
             )
         self._ctx = ctx
         self._device = _device(self.config.device)
@@ -281,7 +281,7 @@ class TorchTrainer(Plugin):
     def _policy(self, name: str) -> Policy:
         if name not in self._policies:
             raise ConfigError(
-                f"there is no policy '{name}'", path="policies", mend=did_you_mean(name, self._policies)
+                f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self._policies)
             )
         return self._policies[name]
 

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 from coterie.backends.trainers.forward import Probe, Scorer
-from coterie.backends.trainers.optim import PolicyOptimizer, Taken
-from coterie.backends.trainers.policies import Policy, Start, plain_parameters
+from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo
+from coterie.backends.trainers.policies import InitialWeights, Policy, plain_parameters
 from coterie.core.config import OptimizerSettings, WarmStart
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
@@ -21,7 +21,7 @@ log = logging.getLogger("coterie")
 
 
 def warm_start(
-    start: Start,
+    start: InitialWeights,
     policies: Mapping[str, Policy],
     demonstrations: Callable[[int], Sequence[Demonstration]],
     config: WarmStart,
@@ -63,7 +63,7 @@ def warm_start(
 class _Encoder:
     """Demonstrations to rows; texts recur, so what was encoded is kept."""
 
-    def __init__(self, codec: Any, start: Start) -> None:
+    def __init__(self, codec: Any, start: InitialWeights) -> None:
         self._codec, self._start = codec, start
         self._completions: dict[str, tuple[int, ...]] = {}
 
@@ -77,7 +77,7 @@ class _Encoder:
             raise ConfigError(
                 f"a demonstration has {len(ids)} tokens, and the context is {self._start.context}",
                 path=f"policies.{demonstration.policy}.model.context",
-                mend="make the context longer, or the demonstrations shorter",
+                fix="make the context longer, or the demonstrations shorter",
             )
         return Probe(ids, np.arange(len(ids)) >= len(prompt))
 
@@ -110,7 +110,7 @@ def _steps(
             part.backward()
             optimizer.absorb()
             loss += float(part.detach())
-        taken: Taken = optimizer.step()
+        taken: StepInfo = optimizer.step()
         metrics["tokens"] += tokens
         metrics["skipped_steps"] += taken.skipped
         metrics["grad_norm"], metrics["loss"] = taken.norm, loss

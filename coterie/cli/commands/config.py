@@ -55,7 +55,7 @@ def _check(resolved: Resolved) -> None:
     try:
         compose(resolved)
     except MissingExtra as error:  # what is there can be shown all the same
-        log.warning("not checked in full: %s; %s", error.what, error.mend)
+        log.warning("not checked in full: %s; %s", error.what, error.fix)
 
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:

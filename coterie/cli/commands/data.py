@@ -249,9 +249,9 @@ def show(
     run, folder = _opened(source, words, scale)
     if run is None:
         if role is not None:
-            raise UserError(f"{source} holds records: it has no roles", path="--role", mend="name a recipe")
+            raise UserError(f"{source} holds records: it has no roles", path="--role", fix="name a recipe")
         if split is not None and files.is_file(source):
-            raise UserError(f"{source} is one file", path="--split", mend="name the file of that split")
+            raise UserError(f"{source} is one file", path="--split", fix="name the file of that split")
         name, records = _one_file(source, folder, split or "test")
         rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
     else:
@@ -294,7 +294,7 @@ def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list
         there = files.split_files(folder)
         if split not in there:
             raise UserError(
-                f"{folder} has no split '{split}'", path="--split", mend=f"it has: {', '.join(there)}"
+                f"{folder} has no split '{split}'", path="--split", fix=f"it has: {', '.join(there)}"
             )
         path = there[split]
     return path.name, files.read_rows(path)
@@ -336,7 +336,7 @@ def leaks(
     names = [word for word in words if "=" not in word or Path(word).exists()]
     settings = [word for word in words if word not in names]
     if not names:
-        raise UserError("nothing is named to look at", mend="name a recipe, a folder or record files")
+        raise UserError("nothing is named to look at", fix="name a recipe, a folder or record files")
     if len(names) > 1 and not all(map(files.is_file, names)):
         raise UserError("of several names each must be a record file", why=f"given: {', '.join(names)}")
     run, folder = _opened(names[0], settings, scale)

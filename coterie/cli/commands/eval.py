@@ -38,7 +38,7 @@ class Pair(click.ParamType):
         if not one or not other:
             option = param.opts[0] if param is not None else ""
             raise UserError(
-                f"'{value}' names no {self.wanted}", path=option, mend=f"e.g. {option} {self.example}"
+                f"'{value}' names no {self.wanted}", path=option, fix=f"e.g. {option} {self.example}"
             )
         return one, other
 
@@ -150,7 +150,7 @@ def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
             raise UserError(
                 f"'{role}' is given two policies: {found[role]} and {source}",
                 path="--policy",
-                mend="give each role one",
+                fix="give each role one",
             )
         found[role] = source
     return found
@@ -159,7 +159,7 @@ def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
 def _check_writable(out: Path | None) -> None:
     """Before the evaluation, which may take hours."""
     if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}", path="--out", mend="make it first")
+        raise UserError(f"there is no folder {out.parent}", path="--out", fix="make it first")
 
 
 def _write(found: Evaluation, out: Path) -> None:

@@ -181,7 +181,7 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
         "parameters": memory.parameters.get(name),
         "adapter_parameters": memory.adapters.get(name, 0),
         "memory": memory.policies.get(name),
-        "unknown": None if unknown is None else {"what": unknown.what, "mend": unknown.mend},
+        "unknown": None if unknown is None else {"what": unknown.what, "fix": unknown.fix},
     }
 
 
@@ -305,7 +305,7 @@ def _verdict(counts: Counts, memory: Footprint, capacity: Capacity, spread: bool
     for phase, held in memory.phases.items() if memory.policies and not memory.unknown else ():
         click.echo(f"{phase}: {size(held)}")
     for name, error in memory.unknown.items():
-        click.echo(f"policy {name}: unknown: {error.what}\n  why: {error.why}\n  mend: {error.mend}")
+        click.echo(f"policy {name}: unknown: {error.what}\n  why: {error.why}\n  fix: {error.fix}")
     if memory.peak and memory.policies:
         fits = "fits" if memory.peak <= capacity.each else "does not fit"
         click.echo(f"{fits} {gpu}: {percent(memory.peak / capacity.each)} of it")

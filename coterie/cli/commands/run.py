@@ -67,7 +67,7 @@ def no_recipe() -> UserError:
     return UserError(
         "nothing to run",
         why="neither a recipe nor a file is named, and no folder to --resume",
-        mend="coterie run RECIPE, with one of: " + ", ".join(info.name for info in recipes()),
+        fix="coterie run RECIPE, with one of: " + ", ".join(info.name for info in recipes()),
     )
 
 

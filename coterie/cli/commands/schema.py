@@ -42,7 +42,7 @@ def plugin_schema(entry: Entry) -> dict[str, Any]:
     try:
         target = entry.load()
     except MissingExtra as error:
-        return {"unavailable": error.what, "mend": error.mend}
+        return {"unavailable": error.what, "fix": error.fix}
     except PluginError as error:
         return {"unavailable": str(error)}
     model = getattr(target, "Config", None)

@@ -23,7 +23,7 @@ STALL_SECONDS = 120.0
 """After so long without progress a batch is formed although not every strand waits, and it is said."""
 
 
-class Strands:
+class ActiveRollouts:
     """Counts live strands and those that wait, and tells listeners when all of them wait."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class Strands:
             self.stop()
 
 
-class Batcher:
+class RequestBatcher:
     """Collects requests and hands them to `generate` in one list per batch, rows in key order.
 
     With `deterministic` a batch forms exactly when all live strands wait; otherwise as soon as the
@@ -103,20 +103,20 @@ class Batcher:
     def __init__(
         self,
         generate: Callable[[str, list[Request]], list[Call]],
-        strands: Strands,
+        active_rollouts: ActiveRollouts,
         *,
         deterministic: bool,
         threaded: bool = True,
         together: Callable[[str], str] | None = None,
     ) -> None:
-        self._generate, self._strands, self._together = generate, strands, together
+        self._generate, self._strands, self._together = generate, active_rollouts, together
         self._deterministic, self._threaded = deterministic, threaded
         self._queue: list[tuple[Request, asyncio.Future[Call]]] = []
         self._running = False
         self._scheduled = False
         self._stall: asyncio.TimerHandle | None = None
         self.batches = 0
-        strands.listen(self._all_wait)
+        active_rollouts.listen(self._all_wait)
 
     async def submit(self, request: Request) -> Call:
         loop = asyncio.get_running_loop()

@@ -20,14 +20,14 @@ def check(config: RunConfig) -> None:
     _check_policies(config)
     used_tools = {tool for table in config.team.roles.values() for tool in table.get("tools", ())}
     for tool in used_tools - set(config.tools):
-        raise ConfigError(f"unknown tool '{tool}'", path="team.roles", mend=did_you_mean(tool, config.tools))
+        raise ConfigError(f"unknown tool '{tool}'", path="team.roles", fix=did_you_mean(tool, config.tools))
     _unused("tools", set(config.tools) - used_tools, "no role uses it: name it in team.roles.<role>.tools")
     schedule = config.schedule
     if schedule.steps is not None and schedule.epochs is not None:
         raise ConfigError("set steps or epochs, not both", path="schedule.epochs")
     if not config.rewards:
         raise ConfigError(
-            "a run needs a reward", path="rewards", mend="leave the table out for the environment's own"
+            "a run needs a reward", path="rewards", fix="leave the table out for the environment's own"
         )
 
 
@@ -40,7 +40,7 @@ def _check_order(config: RunConfig) -> None:
             raise ConfigError("a stage without roles", path="team.order")
         for role in stage:
             if role not in roles:
-                raise ConfigError(f"unknown role '{role}'", path="team.order", mend=did_you_mean(role, roles))
+                raise ConfigError(f"unknown role '{role}'", path="team.order", fix=did_you_mean(role, roles))
         if len(set(stage)) != len(stage):
             raise ConfigError("a role stands twice in one stage", path="team.order")
         seen.update(stage)
@@ -49,13 +49,13 @@ def _check_order(config: RunConfig) -> None:
         raise ConfigError(
             f"'{TEAM}' is the name of what belongs to everybody",
             path=f"team.roles.{TEAM}",
-            mend="give the role another name",
+            fix="give the role another name",
         )
     own = config.sampler.get("roles")
     for role in own if isinstance(own, dict) else ():
         if role not in roles:
             raise ConfigError(
-                f"unknown role '{role}'", path=f"sampler.roles.{role}", mend=did_you_mean(role, roles)
+                f"unknown role '{role}'", path=f"sampler.roles.{role}", fix=did_you_mean(role, roles)
             )
 
 
@@ -68,11 +68,11 @@ def _check_policies(config: RunConfig) -> None:
             raise ConfigError(
                 f"role '{role}' has no policy",
                 path=path,
-                mend=f"set {path}=... to one of: {', '.join(sorted(config.policies)) or 'none defined'}",
+                fix=f"set {path}=... to one of: {', '.join(sorted(config.policies)) or 'none defined'}",
             )
         if policy not in config.policies:
             raise ConfigError(
-                f"unknown policy '{policy}'", path=path, mend=did_you_mean(str(policy), config.policies)
+                f"unknown policy '{policy}'", path=path, fix=did_you_mean(str(policy), config.policies)
             )
         played.add(policy)
     _unused(
@@ -84,14 +84,14 @@ def _check_policies(config: RunConfig) -> None:
                 "nothing reads these settings",
                 path=f"policies.{name}.lora",
                 why=f"policies.{name}.train is {policy_config.train}",
-                mend=f"set policies.{name}.train=lora",
+                fix=f"set policies.{name}.train=lora",
             )
         schedule = policy_config.optimizer
         if schedule.schedule != "constant" and schedule.horizon is None:
             raise ConfigError(
                 f"a {schedule.schedule} schedule needs its horizon",
                 path=f"policies.{name}.optimizer.horizon",
-                mend="set it to the number of optimiser steps over which the rate decays, or to `budget` "
+                fix="set it to the number of optimiser steps over which the rate decays, or to `budget` "
                 "with schedule.tokens",
             )
         if schedule.horizon == "budget" and config.schedule.tokens is None:
@@ -99,7 +99,7 @@ def _check_policies(config: RunConfig) -> None:
                 "there is no token budget to decay over",
                 path=f"policies.{name}.optimizer.horizon",
                 why="schedule.tokens is not set",
-                mend="set schedule.tokens, or the horizon to a number of optimiser steps",
+                fix="set schedule.tokens, or the horizon to a number of optimiser steps",
             )
         if schedule.schedule == "constant" and schedule.horizon is not None:
             raise ConfigError(
@@ -111,4 +111,4 @@ def _check_policies(config: RunConfig) -> None:
 
 def _unused(table: str, names: Iterable[str], why: str) -> None:
     for name in sorted(names):
-        raise ConfigError("nothing uses this", path=f"{table}.{name}", why=why, mend="use it or remove it")
+        raise ConfigError("nothing uses this", path=f"{table}.{name}", why=why, fix="use it or remove it")

@@ -20,14 +20,14 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
-from coterie.core.config.schema import DEFAULT_TYPES, MAPS, TABLES, RunConfig, SeatConfig
+from coterie.core.config.schema import DEFAULT_TYPES, MAPS, TABLES, RoleConfig, RunConfig
 from coterie.core.config.validation import validate
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import as_table, plugins
 
 Table = dict[str, Any]
 COMPONENTS = frozenset(TABLES)
-TEAM_KEYS = tuple(SeatConfig.model_fields)
+TEAM_KEYS = tuple(RoleConfig.model_fields)
 """Keys of a role's table that are the team's, not the plugin's."""
 EVERY_SCALE = "every_scale"
 """Key of a recipe's block that stands above its scales."""
@@ -97,7 +97,7 @@ def load(
     if scale is not None:
         if scale not in scales:
             raise ConfigError(
-                f"{name} has no scale '{scale}'", path="--scale", mend=did_you_mean(scale, scales)
+                f"{name} has no scale '{scale}'", path="--scale", fix=did_you_mean(scale, scales)
             )
         merged.add(scales[scale] or {}, f"scale {scale}")
     merged.add(above, EVERY_SCALE)
@@ -139,7 +139,7 @@ def locate(source: str | Path) -> tuple[Path, str, str]:
     if text not in registry.names("recipe"):
         raise ConfigError(
             f"unknown recipe '{text}'",
-            mend=did_you_mean(text, registry.names("recipe")) + "  (a file's name ends in .yaml)",
+            fix=did_you_mean(text, registry.names("recipe")) + "  (a file's name ends in .yaml)",
         )
     return resource_path(registry.find("recipe", text).target), f"recipe {text}", text
 
@@ -242,7 +242,7 @@ def parse_override(text: str) -> Table:
     """
     key, equals, value = text.partition("=")
     if not equals or not key or any(not part for part in key.split(".")):
-        raise ConfigError(f"'{text}' is not of the form key=value", mend="e.g. schedule.steps=20")
+        raise ConfigError(f"'{text}' is not of the form key=value", fix="e.g. schedule.steps=20")
     try:
         parsed = YAML(typ="safe", pure=True).load(value)
     except YAMLError as error:

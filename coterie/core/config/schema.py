@@ -107,7 +107,7 @@ class TeamConfig(Strict):
     )
 
 
-class SeatConfig(Strict):
+class RoleConfig(Strict):
     """What a role's table says besides its plugin's settings."""
 
     policy: str
@@ -193,8 +193,8 @@ TABLES: dict[str, str] = {
     "trainer": "trainer",
     "executor": "executor",
     "sandbox": "sandbox",
-    "chat": "chat",
-    "data": "data",
+    "chat": "chat_format",
+    "data": "data_source",
 }
 """Top-level tables that hold one component, and its kind."""
 

@@ -51,11 +51,11 @@ def explain(
     where = ".".join(filter(None, (path, *map(str, loc))))
     if first["type"] == "extra_forbidden":
         known = [*_fields(model, loc[:-1]), *(also if len(loc) == 1 else ())]
-        return ConfigError(f"unknown key '{loc[-1]}'", path=where, mend=did_you_mean(str(loc[-1]), known))
+        return ConfigError(f"unknown key '{loc[-1]}'", path=where, fix=did_you_mean(str(loc[-1]), known))
     if first["type"] == "missing":
         holder = ".".join(filter(None, (path, *map(str, loc[:-1])))) or "the configuration"
         return ConfigError(
-            f"'{loc[-1]}' is missing", path=where, why=f"{holder} needs it", mend=f"set {where}=..."
+            f"'{loc[-1]}' is missing", path=where, why=f"{holder} needs it", fix=f"set {where}=..."
         )
     given: Any = table
     if loc and isinstance(parent, (Mapping, list)) and _has(parent, loc[-1]):

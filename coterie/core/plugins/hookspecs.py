@@ -90,12 +90,12 @@ def register_tools(register: Register) -> None:
 
 
 @hookspec(historic=True)
-def register_chats(register: Register) -> None:
+def register_chat_formats(register: Register) -> None:
     """Register chat formats: messages to text (`protocols.Chat`)."""
 
 
 @hookspec(historic=True)
-def register_datas(register: Register) -> None:
+def register_data_sources(register: Register) -> None:
     """Register data sources (`protocols.DataSource`)."""
 
 

@@ -88,7 +88,7 @@ class Plugins:
             self.register(module, report)
 
     def load_file(self, path: Path) -> None:
-        """Load one file as a plugin (`coterie run -p my_plugin.py`); here an error is the user's to mend.
+        """Load one file as a plugin (`coterie run -p my_plugin.py`); here an error is the user's to fix.
 
         Raises:
             PluginError: the file doesn't import, or its hooks are wrong.
@@ -164,7 +164,7 @@ class Plugins:
         if os.environ.get("COTERIE_STRICT_PLUGINS") == "1":
             raise PluginError(
                 f"plugin '{report.name}' of {report.distribution}: {message}",
-                mend="unset COTERIE_STRICT_PLUGINS to go on without it",
+                fix="unset COTERIE_STRICT_PLUGINS to go on without it",
             ) from cause
 
     def notify(self, hook: str, **arguments: Any) -> None:
@@ -224,6 +224,6 @@ def plugins() -> Plugins:
         raise UserError(
             "Coterie's own plugins were not found",
             why="the package is not installed",
-            mend="pip install -e . in the source tree",
+            fix="pip install -e . in the source tree",
         )
     return manager

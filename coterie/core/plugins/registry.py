@@ -26,8 +26,8 @@ KINDS: tuple[str, ...] = (
     "executor",
     "sandbox",
     "tool",
-    "chat",
-    "data",
+    "chat_format",
+    "data_source",
     "tracker",
     "recipe",
     "column",
@@ -93,7 +93,7 @@ class Registry:
         """
         if not isinstance(name, str) or not name or ":" in name:
             raise PluginError(
-                f"{kind} name {name!r} is not a plain word", mend="use letters, digits, '-' and '_'"
+                f"{kind} name {name!r} is not a plain word", fix="use letters, digits, '-' and '_'"
             )
         entry = Entry(kind, name, target, distribution)
         self._qualified[kind][f"{distribution}:{name}"] = entry
@@ -101,7 +101,7 @@ class Registry:
         if taken is not None:
             raise PluginError(
                 f"{kind} '{name}' of {distribution} is already registered by {taken.distribution}",
-                mend=f"choose another name, or select it as '{distribution}:{name}'",
+                fix=f"choose another name, or select it as '{distribution}:{name}'",
             )
         self._entries[kind][name] = entry
 
@@ -122,7 +122,7 @@ class Registry:
             return entry
         if ":" in name:
             return Entry(kind, name, name, name.split(":")[0].split(".")[0])
-        raise PluginError(f"unknown {kind} '{name}'", path=path, mend=did_you_mean(name, self._entries[kind]))
+        raise PluginError(f"unknown {kind} '{name}'", path=path, fix=did_you_mean(name, self._entries[kind]))
 
     def load(self, kind: str, name: str, *, path: str = "") -> Any:
         """The plugin object itself.

@@ -9,7 +9,7 @@ connections are made in `open` and given back in `close`, where a kind has them.
 from __future__ import annotations
 
 from coterie.core.protocols.build import Build as Build
-from coterie.core.protocols.chat_format import Chat as Chat, Codec as Codec
+from coterie.core.protocols.chat_format import ChatFormat as ChatFormat, Codec as Codec
 from coterie.core.protocols.data_source import DataSource as DataSource
 from coterie.core.protocols.engine import Engine as Engine, EngineContext as EngineContext
 from coterie.core.protocols.environment import (
@@ -24,15 +24,15 @@ from coterie.core.protocols.reward import (
     ActionView as ActionView,
     EpisodeView as EpisodeView,
     JointView as JointView,
+    NamedRewardSource as NamedRewardSource,
     RewardSource as RewardSource,
     SiblingsView as SiblingsView,
-    Source as Source,
     View as View,
 )
 from coterie.core.protocols.role import Role as Role
 from coterie.core.protocols.sampler import (
-    Asked as Asked,
     Plan as Plan,
+    PromptRequest as PromptRequest,
     RolloutContext as RolloutContext,
     Sampler as Sampler,
 )

@@ -40,7 +40,7 @@ class Codec(Protocol):
 
 
 @runtime_checkable
-class Chat(Protocol):
+class ChatFormat(Protocol):
     """How messages become text for a tokenizer."""
 
     def codec(self, tokenizer: Any, context: int | None) -> Codec: ...

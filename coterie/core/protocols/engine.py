@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
-from coterie.core.protocols.chat_format import Chat, Codec
+from coterie.core.protocols.chat_format import ChatFormat, Codec
 from coterie.core.types import Call, Request, Weights
 
 
@@ -34,8 +34,8 @@ class EngineContext:
     """What an engine is opened with."""
 
     policies: Mapping[str, PolicyConfig]
-    chat: Chat
-    strands: Strands
+    chat: ChatFormat
+    active_rollouts: ActiveRollouts
     """Counts live strands of play: an in-process engine forms a batch when all of them wait."""
     deterministic: bool
     vocabulary: tuple[str, ...]

@@ -27,7 +27,7 @@ class Environment(Protocol):
     def reset(self, task: Task, seed: int) -> Any:
         """The state in which the task starts."""
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         """Who acts now: () = the game is over, None = as `team.order` says."""
 
     def observe(self, state: Any, role: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.protocols.sampler import Plan
 from coterie.core.protocols.team import Team
-from coterie.core.types import Credit, Mix, Notes, Scores, Tree
+from coterie.core.types import Annotations, Credit, RewardWeights, Scores, Tree
 
 
 @runtime_checkable
@@ -35,5 +35,5 @@ class Batch:
 
     trees: Sequence[Tree]
     scores: Scores
-    notes: Notes
-    mix: Mix
+    annotations: Annotations
+    reward_weights: RewardWeights

@@ -57,7 +57,7 @@ class Surrogate:
     """What a loss says of every token, shape (N,)."""
 
     value: Any
-    slope: Any
+    grad: Any
     """d sum(value) / d logprobs: of one token's own value where it depends on that token alone."""
     metrics: Mapping[str, Any]
     """Per-token quantities whose token mean is reported, e.g. `clip_fraction`."""

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from coterie.core.types import Action, ComponentKind, Joint, Message, Node, Task
+from coterie.core.types import Action, ComponentKind, JointAction, Message, Node, Task
 
 
 @runtime_checkable
@@ -61,7 +61,7 @@ class JointView:
     emitted: Mapping[tuple[str, str], float | None]
     """Scores that the environment's step gave."""
     info: Mapping[str, Any]
-    terminal: bool
+    terminated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +82,11 @@ class EpisodeView:
     task: Task
     path: tuple[tuple[Node, int], ...]
     """(node, joint taken)."""
-    leaf: Joint
+    leaf: JointAction
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class NamedRewardSource:
     """A reward source as the run uses it: named, with its roles and weights."""
 
     name: str

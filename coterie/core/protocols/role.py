@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
-from coterie.core.types import Briefing, Message
+from coterie.core.types import Message, RoleInput
 
 
 @runtime_checkable
 class Role(Protocol):
     """A seat: how a prompt is written and an answer is read."""
 
-    def render(self, briefing: Briefing) -> Sequence[Message]:
+    def render(self, role_input: RoleInput) -> Sequence[Message]:
         """The messages of the prompt."""
 
     def parse(self, text: str, observation: Any) -> Any:

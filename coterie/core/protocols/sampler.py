@@ -6,19 +6,19 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.protocols.environment import Environment
-from coterie.core.protocols.reward import Source
+from coterie.core.protocols.reward import NamedRewardSource
 from coterie.core.protocols.team import Team
 from coterie.core.types import (
     Action,
     Decision,
     Fault,
+    HistoryEntry,
     Key,
     Message,
-    Mix,
-    Past,
     Prompt,
+    RewardWeights,
     Sampling,
     Scores,
     Step,
@@ -51,11 +51,11 @@ class RolloutContext(Protocol):
 
     environment: Environment
     team: Team
-    sources: Sequence[Source]
-    mix: Mix
+    reward_sources: Sequence[NamedRewardSource]
+    reward_weights: RewardWeights
     scores: Scores
     """The table that sources of scope action, joint and siblings are written to during play."""
-    strands: Strands
+    active_rollouts: ActiveRollouts
     """Counts concurrent branches and children: run them through its `gather`."""
     evaluation: bool
     """Whether it is an evaluation: nothing of it is trained on."""
@@ -69,11 +69,11 @@ class RolloutContext(Protocol):
         """The digest of a state."""
 
     async def ask(
-        self, role: str, state: Any, turn: int, history: tuple[Past, ...], sampling: Sampling
-    ) -> Asked:
+        self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
+    ) -> PromptRequest:
         """Make a role's prompt."""
 
-    async def act(self, key: Key, asked: Asked) -> Action:
+    async def act(self, key: Key, asked: PromptRequest) -> Action:
         """Sample one branch, tool calls included."""
 
     async def step(
@@ -89,7 +89,7 @@ class RolloutContext(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class PromptRequest:
     """A role's prompt at a node, before anything is sampled."""
 
     role: str

@@ -10,7 +10,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from coterie.core.config import PolicyConfig
-from coterie.core.protocols.chat_format import Chat
+from coterie.core.protocols.chat_format import ChatFormat
 from coterie.core.protocols.loss import Loss
 from coterie.core.types import Key, Message, Metrics, Sample, Weights
 
@@ -55,7 +55,7 @@ class TrainerContext:
 
     policies: Mapping[str, PolicyConfig]
     loss: Loss
-    chat: Chat
+    chat: ChatFormat
     seed: int
     deterministic: bool
     vocabulary: tuple[str, ...]

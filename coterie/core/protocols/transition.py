@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.protocols.environment import Environment
-from coterie.core.types import Past
+from coterie.core.types import HistoryEntry
 
 
 @runtime_checkable
@@ -14,6 +14,6 @@ class TransitionMode(Protocol):
     """What roles are told between turns."""
 
     async def tell(
-        self, role: str, state: Any, history: Sequence[Past], environment: Environment
+        self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Environment
     ) -> Sequence[str]:
         """Sentences for the briefing; none on a role's first decision of an episode."""

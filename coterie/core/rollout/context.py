@@ -7,22 +7,31 @@ from collections.abc import Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.protocols import Asked, Codec, Engine, Environment, Source, StepContext, Team, Tool
+from coterie.core.protocols import (
+    Codec,
+    Engine,
+    Environment,
+    NamedRewardSource,
+    PromptRequest,
+    StepContext,
+    Team,
+    Tool,
+)
 from coterie.core.rollout.thoughts import split
 from coterie.core.types import (
     TEAM,
     Action,
-    Briefing,
     Call,
     Fault,
+    HistoryEntry,
     Key,
     Message,
-    Mix,
-    Past,
     Prompt,
     Request,
+    RewardWeights,
+    RoleInput,
     Sampling,
     Score,
     Scores,
@@ -37,7 +46,7 @@ SILENT = ""
 
 
 @dataclass(slots=True)
-class Draft:
+class ActionBuilder:
     """An action while it is made."""
 
     messages: tuple[Message, ...]
@@ -62,15 +71,15 @@ class Draft:
 
 
 @dataclass(slots=True)
-class Play:
+class RolloutPass:
     """One pass of play: a training step's, or an evaluation's. Samplers get it as `ctx`."""
 
     environment: Environment
     team: Team
     engine: Engine
-    sources: Sequence[Source]
-    mix: Mix
-    strands: Strands
+    reward_sources: Sequence[NamedRewardSource]
+    reward_weights: RewardWeights
+    active_rollouts: ActiveRollouts
     run_seed: int
     evaluation: bool = False
     policies: Mapping[str, str | None] = field(default_factory=dict)
@@ -111,7 +120,7 @@ class Play:
                     f"the chat format of policy '{policy}' can't tell role '{role}' of its tools",
                     path=f"team.roles.{role}.tools",
                     why="there is no chat template, or it writes no tools",
-                    mend="use a model whose chat template takes tools; or set `announce: false` on the tools "
+                    fix="use a model whose chat template takes tools; or set `announce: false` on the tools "
                     "and describe them in the role's prompt",
                 )
             self.told[policy, role] = codec
@@ -126,20 +135,22 @@ class Play:
         self.background.append(asyncio.ensure_future(work))
 
     async def ask(
-        self, role: str, state: Any, turn: int, history: tuple[Past, ...], sampling: Sampling
-    ) -> Asked:
+        self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
+    ) -> PromptRequest:
         """Make a role's prompt: render what the transition tells of what the environment shows."""
         observation = self.environment.observe(state, role)
         notes = await self.team.transition.tell(role, state, history, self.environment) if history else ()
         seat = self.team.roles[role]
         messages = tuple(
             seat.render(
-                Briefing(role=role, turn=turn, observation=observation, notes=tuple(notes), history=history)
+                RoleInput(
+                    role=role, turn=turn, observation=observation, feedback=tuple(notes), history=history
+                )
             )
         )
         policy = self.policy(role)
         if policy is None:  # nobody reads its prompt, so nobody encodes it
-            return Asked(role, SILENT, observation, messages, Prompt(ids=()), sampling)
+            return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
         if history and getattr(seat, "remembers", False):
             last = history[-1]
@@ -150,14 +161,14 @@ class Play:
             prompt = codec.encode(messages, call, before)
         else:
             prompt = codec.encode(messages)
-        return Asked(role, policy, observation, messages, prompt, sampling)
+        return PromptRequest(role, policy, observation, messages, prompt, sampling)
 
-    async def act(self, key: Key, asked: Asked) -> Action:
+    async def act(self, key: Key, asked: PromptRequest) -> Action:
         """Sample one branch: a call, and while it asks for tools, their results and another call.
 
         A silent role's action has no call: what its parser makes of "" is what it does.
         """
-        draft = Draft(asked.messages)
+        draft = ActionBuilder(asked.messages)
         try:
             if asked.policy != SILENT:
                 await self._speak(key, asked, draft)
@@ -174,7 +185,7 @@ class Play:
             return draft.handed_over(fault=Fault(kind="policy", reason=reason))
         return draft.handed_over(parsed=parsed)
 
-    async def _speak(self, key: Key, asked: Asked, draft: Draft) -> None:
+    async def _speak(self, key: Key, asked: PromptRequest, draft: ActionBuilder) -> None:
         codec, prompt = self.codec(asked.policy, asked.role), asked.prompt
         tools, turns = self.team.tools.get(asked.role, ()), self.team.tool_turns(asked.role)
         for index in range(turns + 1):
@@ -230,7 +241,7 @@ class Play:
 
     def mark_missing(self, key: Key, reason: str) -> None:
         """A joint that a system fault kept from being played: every source's score of it is missing."""
-        for source in self.sources:
+        for source in self.reward_sources:
             if source.scope == "joint":
                 for component in source.plugin.components:
                     self.scores.add(key, TEAM, component, Score(None, reason, source.name))

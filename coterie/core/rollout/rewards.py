@@ -12,24 +12,28 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault
-from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView, Source
-from coterie.core.types import TEAM, Key, Mix, Node, Score, Scores, Tree
+from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView
+from coterie.core.types import TEAM, Key, Node, RewardWeights, Score, Scores, Tree
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
 """Scopes that a choice during play may use; an episode's score comes too late for it (invariant 11)."""
 
 
-def joint_reward(node: Node, index: int, role: str, scores: Scores, mix: Mix) -> float | None:
+def joint_reward(
+    node: Node, index: int, role: str, scores: Scores, reward_weights: RewardWeights
+) -> float | None:
     """What one played combination pays a role: the joint's scores and those of the role's own action."""
     joint = node.joints[index]
-    place = mix.reward(scores.at(node.key.of_joint(index)), role)
-    own = mix.reward(scores.at(node.key.of_branch(role, joint.pick[role])), role)
+    place = reward_weights.reward(scores.at(node.key.of_joint(index)), role)
+    own = reward_weights.reward(scores.at(node.key.of_branch(role, joint.branches[role])), role)
     if joint.fault is not None or place is None or own is None:
         return None
     return place + own
 
 
-def branch_rewards(node: Node, role: str, scores: Scores, mix: Mix) -> list[float | None]:
+def branch_rewards(
+    node: Node, role: str, scores: Scores, reward_weights: RewardWeights
+) -> list[float | None]:
     """One immediate reward per branch of the role's decision: the mean over the played joints with it.
 
     Recombined joints are outside (`sampler.commit: per_role`). None: missing, or never played.
@@ -37,7 +41,7 @@ def branch_rewards(node: Node, role: str, scores: Scores, mix: Mix) -> list[floa
     found: list[list[float | None]] = [[] for _ in node.decisions[role].branches]
     for index, joint in enumerate(node.joints):
         if not joint.recombined:
-            found[joint.pick[role]].append(joint_reward(node, index, role, scores, mix))
+            found[joint.branches[role]].append(joint_reward(node, index, role, scores, reward_weights))
     return [_mean(values) for values in found]
 
 
@@ -46,7 +50,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(present) / len(present) if present and len(present) == len(values) else None
 
 
-async def ask(source: Source, view: Any) -> Any:
+async def ask(source: NamedRewardSource, view: Any) -> Any:
     """Call a source; returns its table, or a Score that stands for all of its components."""
     try:
         return await source.plugin.score(view)
@@ -58,7 +62,7 @@ async def ask(source: Source, view: Any) -> Any:
         return Score(None, f"{type(error).__name__}: {error}", source.name)
 
 
-def write(scores: Scores, source: Source, key: Key, table: Any, roles: Sequence[str]) -> None:
+def write(scores: Scores, source: NamedRewardSource, key: Key, table: Any, roles: Sequence[str]) -> None:
     """Put what a source said of one place into the table.
 
     A component that is not a finite number is missing. Where the source failed as a whole, each of its
@@ -83,7 +87,7 @@ def write(scores: Scores, source: Source, key: Key, table: Any, roles: Sequence[
 
 
 async def score_selection(
-    sources: Sequence[Source],
+    reward_sources: Sequence[NamedRewardSource],
     scores: Scores,
     key: Key,
     *,
@@ -93,7 +97,7 @@ async def score_selection(
     siblings: Mapping[str, SiblingsView],
 ) -> None:
     """All scores of scopes action, joint and siblings at one node."""
-    for source in sources:
+    for source in reward_sources:
         if source.scope == "joint":
             for index, view in joints:
                 write(scores, source, key.of_joint(index), await ask(source, view), roles)
@@ -115,10 +119,10 @@ async def score_selection(
 
 
 async def score_episodes(
-    sources: Sequence[Source], scores: Scores, trees: Sequence[Tree], roles: Sequence[str]
+    reward_sources: Sequence[NamedRewardSource], scores: Scores, trees: Sequence[Tree], roles: Sequence[str]
 ) -> None:
     """Scores of scope `episode`, one per leaf, after play."""
-    episode = [source for source in sources if source.scope == "episode"]
+    episode = [source for source in reward_sources if source.scope == "episode"]
     for tree in trees if episode else ():
         for path in tree.chains():
             node, index = path[-1]

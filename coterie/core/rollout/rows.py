@@ -11,15 +11,15 @@ import numpy as np
 from coterie.core.rollout.rewards import branch_rewards, joint_reward
 from coterie.core.types import (
     TEAM,
+    Annotations,
     Call,
     Credit,
     Decision,
     Fault,
     Key,
     Message,
-    Mix,
     Node,
-    Notes,
+    RewardWeights,
     Score,
     Scores,
     Tree,
@@ -33,9 +33,9 @@ def rollout_rows(
     trees: Sequence[Tree],
     scores: Scores,
     credit: Credit | None,
-    mix: Mix,
+    reward_weights: RewardWeights,
     decode: Decode | None = None,
-    notes: Notes | None = None,
+    annotations: Annotations | None = None,
 ) -> Iterator[dict[str, Any]]:
     """Everything that was played, as flat rows: enough to compute the advantages again from the file.
 
@@ -58,7 +58,7 @@ def rollout_rows(
             place = {"task_id": tree.task.id, "chain": tree.chain, "node": node.key.text()}
             for role, decision in node.decisions.items():
                 yield _node_row(place, node, role, decision)
-                rewards = branch_rewards(node, role, scores, mix)
+                rewards = branch_rewards(node, role, scores, reward_weights)
                 for branch, reward in enumerate(rewards):
                     key = node.key.of_branch(role, branch)
                     yield {
@@ -68,19 +68,21 @@ def rollout_rows(
                         **_cells("scores", branch_scores(node, role, branch, scores), role),
                         "reward": reward,
                         **_credit(key, credit),
-                        "notes": {
-                            name: table[key].tolist() for name, table in (notes or {}).items() if key in table
+                        "annotations": {
+                            name: table[key].tolist()
+                            for name, table in (annotations or {}).items()
+                            if key in table
                         },
                     }
             for index in range(len(node.joints)):
-                yield {"kind": "joint", **place, **_joint(node, index, scores, mix)}
+                yield {"kind": "joint", **place, **_joint(node, index, scores, reward_weights)}
 
 
 def branch_scores(node: Node, role: str, branch: int, scores: Scores) -> dict[tuple[str, str], Score]:
     """{(role or TEAM, component): score} of one branch: its own, and the mean over its played joints."""
     found: dict[tuple[str, str], list[Score]] = {}
     for index, joint in enumerate(node.joints):
-        if joint.pick.get(role) == branch and not joint.recombined:
+        if joint.branches.get(role) == branch and not joint.recombined:
             for owner, score in scores.at(node.key.of_joint(index)).items():
                 if owner[0] in (role, TEAM):
                     found.setdefault(owner, []).append(score)
@@ -159,19 +161,19 @@ def _credit(key: Key, credit: Credit | None) -> dict[str, Any]:
     }
 
 
-def _joint(node: Node, index: int, scores: Scores, mix: Mix) -> dict[str, Any]:
+def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights) -> dict[str, Any]:
     joint = node.joints[index]
     return {
         "joint": index,
-        "pick": dict(joint.pick),
+        "branches": dict(joint.branches),
         **_cells("scores", scores.at(node.key.of_joint(index))),
-        "reward": {role: joint_reward(node, index, role, scores, mix) for role in joint.pick},
+        "reward": {role: joint_reward(node, index, role, scores, reward_weights) for role in joint.branches},
         "child": joint.child.key.text() if joint.child is not None else None,
         "expanded": index in node.expanded,
         "rule": node.rule,
         "recombined": joint.recombined,
-        "terminal": joint.terminal,
-        "cut": joint.cut,
+        "terminated": joint.terminated,
+        "truncated": joint.truncated,
         "outcome": dict(joint.outcome) if joint.outcome is not None else None,
         "state_digest": joint.state_digest,
         "fault": _fault(joint.fault),

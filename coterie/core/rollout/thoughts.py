@@ -12,7 +12,7 @@ from typing import NamedTuple
 OPEN, CLOSE = "<think>", "</think>"
 
 
-class Said(NamedTuple):
+class SplitCompletion(NamedTuple):
     """One completion."""
 
     thought: str
@@ -25,7 +25,7 @@ def opens_thought(prompt: str) -> bool:
     return prompt.rstrip().endswith(OPEN)
 
 
-def split(text: str, thinking: bool = False) -> Said:
+def split(text: str, thinking: bool = False) -> SplitCompletion:
     """Cut a completion into its thought and what is said.
 
     All up to the last `</think>` is thought, as Qwen3's chat template reads an answer. A thought that never
@@ -36,12 +36,12 @@ def split(text: str, thinking: bool = False) -> Said:
     """
     before, closed, after = text.rpartition(CLOSE)
     if not closed and thinking:
-        return Said(_bare(text), "")
+        return SplitCompletion(_bare(text), "")
     said, opened, unfinished = after.partition(OPEN)
     thoughts = [_bare(before)] if closed else []
     if opened:
         thoughts.append(unfinished.strip("\n"))
-    return Said("\n".join(filter(None, thoughts)), said.lstrip("\n") if closed else said)
+    return SplitCompletion("\n".join(filter(None, thoughts)), said.lstrip("\n") if closed else said)
 
 
 def _bare(thought: str) -> str:

@@ -20,7 +20,7 @@ class Stage(NamedTuple):
 
 def acting_roles(environment: Environment, team: Team, state: Any, stage: int) -> tuple[str, ...]:
     """The roles that act in a state: those that the environment names, else those of `team.order`."""
-    named = environment.stage(state)
+    named = environment.acting_roles(state)
     return team.order[stage] if named is None else named
 
 
@@ -31,7 +31,7 @@ def next_stage(
 
     The stage is None where the episode ends: the environment ended it, or the team's turns are used up.
     """
-    named = environment.stage(step.state)
+    named = environment.acting_roles(step.state)
     if named == ():
         return None, True
     turn_over = step.turn_over or (named is None and stage + 1 >= len(team.order))

@@ -95,7 +95,7 @@ class CheckpointStore:
             raise RunFolderError(
                 f"the checkpoint of step {step} could not be saved in {self.folder}",
                 why=str(error),
-                mend="free space or mend the permissions, then resume; the checkpoints before it are intact",
+                fix="free space or fix the permissions, then resume; the checkpoints before it are intact",
             ) from error
         self._prune()
         return Checkpoint(target, step, meta)
@@ -133,14 +133,14 @@ class CheckpointStore:
             RunFolderError: there is none, or it is damaged.
         """
         if step not in self.steps():
-            raise RunFolderError(f"no checkpoint of step {step} in {self.folder}", mend=self._known())
+            raise RunFolderError(f"no checkpoint of step {step} in {self.folder}", fix=self._known())
         try:
             return self._verified(step)
         except _Damaged as error:
             raise RunFolderError(
                 f"the checkpoint of step {step} in {self.folder} is damaged",
                 why=str(error),
-                mend=self._known(),
+                fix=self._known(),
             ) from error
 
     def mark(self, name: str, step: int) -> None:
@@ -152,7 +152,7 @@ class CheckpointStore:
         if not name.isidentifier():
             raise ValueError(f"a mark is named like a variable, not {name!r}")
         if step not in self.steps():
-            raise RunFolderError(f"step {step} has no checkpoint to mark as '{name}'", mend=self._known())
+            raise RunFolderError(f"step {step} has no checkpoint to mark as '{name}'", fix=self._known())
         write_atomic(self.folder / f"{name}.json", json.dumps({"step": step}) + "\n")
 
     def marks(self) -> dict[str, int]:
@@ -174,7 +174,7 @@ class CheckpointStore:
         marks = self.marks()
         if name not in marks:
             raise RunFolderError(
-                f"no checkpoint in {self.folder} is marked '{name}'", mend=did_you_mean(name, marks)
+                f"no checkpoint in {self.folder} is marked '{name}'", fix=did_you_mean(name, marks)
             )
         return self.load(marks[name])
 
@@ -308,7 +308,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise RunFolderError(
             f"the checkpoint {folder} was written by a later version of Coterie",
             why=f"its format is {manifest['format']}, this version reads up to {FORMAT}",
-            mend="update coterie",
+            fix="update coterie",
         )
     return dict(manifest)
 

@@ -110,7 +110,7 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
             raise RunFolderError(
                 f"{path}, line {number} is damaged",
                 why="only the last line can be torn by a kill; this one was changed on the disk or by hand",
-                mend="restore the file from a copy, or delete that line",
+                fix="restore the file from a copy, or delete that line",
             )
 
 

@@ -45,7 +45,7 @@ class RunFolder:
                 raise RunFolderError(
                     f"{path} holds a run already",
                     why="a new run would mix its rows with the old one's",
-                    mend=f"go on with it (`coterie run --resume {path}`), or choose another folder",
+                    fix=f"go on with it (`coterie run --resume {path}`), or choose another folder",
                 )
             for sub in (folder.rollouts, folder.checkpoints, folder.eval):
                 sub.mkdir(parents=True, exist_ok=True)
@@ -54,7 +54,7 @@ class RunFolder:
             raise RunFolderError(
                 f"the run folder {path} can't be written",
                 why=str(error),
-                mend="choose another folder, or mend its permissions or the disk's space",
+                fix="choose another folder, or fix its permissions or the disk's space",
             ) from error
         return folder
 
@@ -68,7 +68,7 @@ class RunFolder:
         folder = cls(path)
         if not folder.config.is_file():
             why = f"it has no {folder.config.name}" if path.is_dir() else "there is no such folder"
-            raise RunFolderError(f"{path} is not a run folder", why=why, mend=_runs_nearby(path))
+            raise RunFolderError(f"{path} is not a run folder", why=why, fix=_runs_nearby(path))
         return folder
 
     @property
@@ -113,7 +113,7 @@ class RunFolder:
                 raise RunFolderError(
                     f"another process is training in {self.path}",
                     why="two would overwrite each other's checkpoints and mix their rows",
-                    mend="wait for it or stop it, or choose another folder",
+                    fix="wait for it or stop it, or choose another folder",
                 )
             yield
 
@@ -132,7 +132,7 @@ def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Che
         return store.marked("best")
     latest = store.latest()
     if latest is None:
-        raise RunFolderError(f"{folder} has no sound checkpoint", mend="train it with `coterie run --resume`")
+        raise RunFolderError(f"{folder} has no sound checkpoint", fix="train it with `coterie run --resume`")
     return latest
 
 

@@ -6,14 +6,14 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.concurrency.request_batching import Strands
-from coterie.core.config import TABLES, TEAM_KEYS, Resolved, RunConfig, SeatConfig, check, validate
+from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.config import TABLES, TEAM_KEYS, Resolved, RoleConfig, RunConfig, check, validate
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.protocols import Environment, Source, Team
-from coterie.core.training.builder import SHARED, Workshop
+from coterie.core.protocols import Environment, NamedRewardSource, Team
+from coterie.core.training.builder import SHARED, ComponentBuilder
 from coterie.core.training.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
 from coterie.core.training.run import Run
-from coterie.core.types import TEAM, Mix, as_tuple
+from coterie.core.types import TEAM, RewardWeights, as_tuple
 
 log = logging.getLogger("coterie")
 
@@ -26,94 +26,95 @@ def compose(resolved: Resolved) -> Run:
     """
     config = resolved.config
     check(config)
-    shop = Workshop(config)
-    environment, curriculum = _environment(shop, config)
+    builder = ComponentBuilder(config)
+    environment, curriculum = _environment(builder, config)
     environments = [environment, *(level.environment for level in (curriculum.levels if curriculum else ()))]
-    team = _team(shop, config, environment)
-    sampler = shop.make("sampler", config.sampler, "sampler")
-    estimator = shop.make("estimator", config.algorithm, "algorithm")
+    team = _team(builder, config, environment)
+    sampler = builder.make("sampler", config.sampler, "sampler")
+    estimator = builder.make("estimator", config.algorithm, "algorithm")
     estimator.check(sampler.plan, team)
-    sources, mix = _rewards(shop, config, estimator)
+    reward_sources, reward_weights = _rewards(builder, config, estimator)
     made = {
-        name: shop.make(kind, getattr(config, name), name)
+        name: builder.make(kind, getattr(config, name), name)
         for name, kind in TABLES.items()
         if name in ("loss", "engine", "trainer", "executor", "chat")
     }
     trackers = {
-        name: shop.make("tracker", table, f"trackers.{name}", name) for name, table in config.trackers.items()
+        name: builder.make("tracker", table, f"trackers.{name}", name)
+        for name, table in config.trackers.items()
     }
     for table in SHARED.values():
-        if getattr(config, table) is not None and table not in shop.consumed:
+        if getattr(config, table) is not None and table not in builder.consumed:
             raise ConfigError(
                 "nothing consumes this table",
                 path=table,
                 why=f"no chosen component has a field for a {table}",
-                mend="remove it",
+                fix="remove it",
             )
-    if mix.weights and all(weight == 0 for weight in mix.weights.values()):
+    if reward_weights.weights and all(weight == 0 for weight in reward_weights.weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
-    _check_selection(sampler, estimator, sources)
-    _warn_stopping(estimator, mix)
+    _check_selection(sampler, estimator, reward_sources)
+    _warn_stopping(estimator, reward_weights)
     for one in environments:
-        _check_farming(estimator, one, mix)
+        _check_farming(estimator, one, reward_weights)
     _warn_truncation(sampler, team)
     _check_budget(config, made["trainer"])
     return Run(
         resolved=resolved,
         environment=environment,
         team=team,
-        sources=sources,
-        mix=mix,
+        reward_sources=reward_sources,
+        reward_weights=reward_weights,
         sampler=sampler,
         estimator=estimator,
         trackers=trackers,
-        strands=Strands(),
-        resources=tuple(shop.resources),
+        active_rollouts=ActiveRollouts(),
+        resources=tuple(builder.resources),
         vocabulary=_vocabulary(environments, team),
         curriculum=curriculum,
         **made,
     )
 
 
-def _environment(shop: Workshop, config: RunConfig) -> tuple[Environment, Curriculum | None]:
+def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environment, Curriculum | None]:
     """The target, on which evaluation is, and the levels that training goes through."""
     table, own = taken(config.env)
-    shop.environment = shop.make("environment", own, "env", also=[CURRICULUM])
+    builder.environment = builder.make("environment", own, "env", also=[CURRICULUM])
     curriculum = make_curriculum(
-        table, own, shop.environment, lambda level: shop.make("environment", level, "env")
+        table, own, builder.environment, lambda level: builder.make("environment", level, "env")
     )
     if curriculum is not None and config.schedule.epochs is not None:
         raise ConfigError(
             "a curriculum has no passes",
             path="schedule.epochs",
             why="its levels have tasks of their own, and how long each is played is not known before",
-            mend="set schedule.steps or schedule.tokens instead",
+            fix="set schedule.steps or schedule.tokens instead",
         )
-    return shop.environment, curriculum
+    return builder.environment, curriculum
 
 
-def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
+def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment) -> Team:
     roles: dict[str, Any] = {}
-    seats = _seats(config)
+    seats = _role_configs(config)
     made_tools = {
-        name: shop.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()
+        name: builder.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()
     }
     for name, table in config.team.roles.items():
         if environment.roles and name not in environment.roles:
             raise ConfigError(
                 f"the environment '{config.env['type']}' has no role '{name}'",
                 path=f"team.roles.{name}",
-                mend=did_you_mean(name, environment.roles),
+                fix=did_you_mean(name, environment.roles),
             )
         settings = {key: value for key, value in table.items() if key not in TEAM_KEYS}
-        roles[name] = shop.make("role", settings, f"team.roles.{name}", name, also=TEAM_KEYS)
+        roles[name] = builder.make("role", settings, f"team.roles.{name}", name, also=TEAM_KEYS)
     return Team(
         roles=roles,
         order=as_tuple(config.team.order),
         max_turns=config.team.max_turns,
         policies={name: seat.policy for name, seat in seats.items()},
         trainable={name: policy.train != "none" for name, policy in config.policies.items()},
-        transition=shop.make("transition", config.transition, "transition"),
+        transition=builder.make("transition", config.transition, "transition"),
         tools={name: tuple(made_tools[tool] for tool in seat.tools) for name, seat in seats.items()},
         max_tool_turns=config.team.max_tool_turns,
         role_tool_turns={
@@ -123,7 +124,7 @@ def _team(shop: Workshop, config: RunConfig, environment: Environment) -> Team:
     )
 
 
-def _seats(config: RunConfig) -> dict[str, SeatConfig]:
+def _role_configs(config: RunConfig) -> dict[str, RoleConfig]:
     """What every role's table says of the team.
 
     Raises:
@@ -132,48 +133,52 @@ def _seats(config: RunConfig) -> dict[str, SeatConfig]:
     seats = {}
     for name, table in config.team.roles.items():
         own = {key: value for key, value in table.items() if key in TEAM_KEYS}
-        seats[name] = seat = validate(SeatConfig, own, f"team.roles.{name}")
+        seats[name] = seat = validate(RoleConfig, own, f"team.roles.{name}")
         if seat.max_tool_turns is not None and not seat.tools:
             raise ConfigError(
                 "nothing reads this",
                 path=f"team.roles.{name}.max_tool_turns",
                 why="the role has no tools",
-                mend=f"name some in team.roles.{name}.tools, or remove it",
+                fix=f"name some in team.roles.{name}.tools, or remove it",
             )
     return seats
 
 
-def _rewards(shop: Workshop, config: RunConfig, estimator: Any) -> tuple[list[Source], Mix]:
-    sources: list[Source] = []
+def _rewards(
+    builder: ComponentBuilder, config: RunConfig, estimator: Any
+) -> tuple[list[NamedRewardSource], RewardWeights]:
+    reward_sources: list[NamedRewardSource] = []
     weights: dict[str, float] = {}
     kinds: dict[str, Any] = {}
     owner: dict[str, str] = {}
     for name, table in config.rewards.items():
         settings = {key: value for key, value in table.items() if key != "weights"}
-        plugin = shop.make("reward", settings, f"rewards.{name}", name, also=["weights"])
+        plugin = builder.make("reward", settings, f"rewards.{name}", name, also=["weights"])
         own = table.get("weights") or {}
         if not isinstance(own, Mapping):
-            raise ConfigError("weights is no table", path=f"rewards.{name}.weights", mend="component: weight")
+            raise ConfigError("weights is no table", path=f"rewards.{name}.weights", fix="component: weight")
         for component in own:
             if component not in plugin.components:
                 raise ConfigError(
                     f"unknown component '{component}'",
                     path=f"rewards.{name}.weights.{component}",
-                    mend=did_you_mean(component, plugin.components),
+                    fix=did_you_mean(component, plugin.components),
                 )
         for component, kind in plugin.components.items():
             if component in owner:
                 raise ConfigError(
                     f"component '{component}' also comes from rewards.{owner[component]}",
                     path=f"rewards.{name}",
-                    mend="give one of them another name",
+                    fix="give one of them another name",
                 )
             owner[component], kinds[component] = name, kind
             weights[component] = _number(
                 own.get(component, plugin.weights.get(component, 1.0)), f"rewards.{name}.weights.{component}"
             )
-        sources.append(Source(name, plugin, {c: weights[c] for c in plugin.components}))
-    return sources, Mix(weights=weights, alpha=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds)
+        reward_sources.append(NamedRewardSource(name, plugin, {c: weights[c] for c in plugin.components}))
+    return reward_sources, RewardWeights(
+        weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
+    )
 
 
 def _number(value: Any, path: str) -> float:
@@ -192,29 +197,33 @@ def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, .
     return tuple(sorted(words))
 
 
-def _check_selection(sampler: Any, estimator: Any, sources: Sequence[Source]) -> None:
+def _check_selection(sampler: Any, estimator: Any, reward_sources: Sequence[NamedRewardSource]) -> None:
     """A choice during play can't wait for the episode's end (invariant 11)."""
-    late = [source.name for source in sources if source.scope == "episode" and any(source.weights.values())]
+    late = [
+        source.name for source in reward_sources if source.scope == "episode" and any(source.weights.values())
+    ]
     if late and sampler.plan.expand == "best" and sampler.plan.branches > 1:
         raise ConfigError(
             "the best branch can't be chosen by a score of the whole episode",
             path=f"rewards.{late[0]}",
             why="the choice is made before the episode has ended",
-            mend="set sampler.expand to sampled or all, or give its components weight 0",
+            fix="set sampler.expand to sampled or all, or give its components weight 0",
         )
     if late and getattr(estimator, "stop_above", None) is not None:
         raise ConfigError(
             "an episode can't be stopped by a score of the whole episode",
             path="algorithm.termination_threshold",
             why=f"rewards.{late[0]} is known only after it has ended",
-            mend="leave the threshold out, or give the source's components weight 0",
+            fix="leave the threshold out, or give the source's components weight 0",
         )
 
 
-def _warn_stopping(estimator: Any, mix: Mix) -> None:
+def _warn_stopping(estimator: Any, reward_weights: RewardWeights) -> None:
     """Levels make stopping early as good as going on; what is paid turn by turn does not."""
     gains = sorted(
-        name for name, weight in mix.weights.items() if weight and mix.kinds.get(name) == "increment"
+        name
+        for name, weight in reward_weights.weights.items()
+        if weight and reward_weights.kinds.get(name) == "increment"
     )
     if gains and getattr(estimator, "stop_above", None) is not None:
         log.warning(
@@ -224,15 +233,17 @@ def _warn_stopping(estimator: Any, mix: Mix) -> None:
         )
 
 
-def _check_farming(estimator: Any, environment: Environment, mix: Mix) -> None:
+def _check_farming(estimator: Any, environment: Environment, reward_weights: RewardWeights) -> None:
     """Refuse to sum what can be earned again and again (invariant 10)."""
-    farmable = [name for name in getattr(environment, "immediate_only", ()) if mix.weights.get(name)]
+    farmable = [
+        name for name in getattr(environment, "immediate_only", ()) if reward_weights.weights.get(name)
+    ]
     if farmable and getattr(estimator, "sums_over_turns", False):
         raise ConfigError(
             f"component '{farmable[0]}' can be farmed when it is summed over turns",
             path="algorithm.type",
             why="it pays again for coming back after going away; it is made for immediate credit",
-            mend="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
+            fix="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
         )
 
 
@@ -244,13 +255,13 @@ def _check_budget(config: RunConfig, trainer: Any) -> None:
                 f"the trainer '{config.trainer['type']}' can't decay over the token budget",
                 path=f"policies.{name}.optimizer.horizon",
                 why="it has no set_progress(share)",
-                mend="set a number of optimiser steps",
+                fix="set a number of optimiser steps",
             )
 
 
 def _warn_truncation(sampler: Any, team: Team) -> None:
     for role in team.roles:
-        if sampler.sampling(role).truncated:
+        if sampler.sampling(role).filtered:
             log.warning(
                 "role '%s' samples with top_p/top_k: what is trained is not what is sampled (log-probs are "
                 "of the untruncated distribution)",

@@ -26,8 +26,8 @@ PROTOCOL: dict[str, type] = {
     "executor": protocols.Executor,
     "sandbox": protocols.Sandbox,
     "tool": protocols.Tool,
-    "chat": protocols.Chat,
-    "data": protocols.DataSource,
+    "chat_format": protocols.ChatFormat,
+    "data_source": protocols.DataSource,
     "tracker": protocols.Tracker,
 }
 SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
@@ -35,7 +35,7 @@ SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", 
 
 
 @dataclass(slots=True)
-class Workshop:
+class ComponentBuilder:
     """Builds components and remembers which tables were consumed."""
 
     run: RunConfig
@@ -61,7 +61,7 @@ class Workshop:
             raise ConfigError(
                 "'type' is missing",
                 path=f"{path}.type",
-                mend=f"one of: {', '.join(plugins().registry.names(kind))}",
+                fix=f"one of: {', '.join(plugins().registry.names(kind))}",
             )
         target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
         if not inspect.isclass(target):
@@ -70,20 +70,20 @@ class Workshop:
         maker: Any = target
         config = self._config(target, settings, path, also)
         try:
-            made = maker(config, Bench(self, name or path.rpartition(".")[2], path))
+            made = maker(config, BuildContext(self, name or path.rpartition(".")[2], path))
         except TypeError as error:
             raise PluginError(
                 f"{kind} '{plugin}' can't be made",
                 path=path,
                 why=str(error),
-                mend="its constructor is called as cls(config, build)",
+                fix="its constructor is called as cls(config, build)",
             ) from error
         lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
         if lacking:
             raise PluginError(
                 f"{kind} '{plugin}' lacks {', '.join(lacking)}",
                 path=f"{path}.type",
-                mend=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}",
+                fix=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}",
             )
         if kind in ("sandbox", "tool"):
             self.resources.append(made)
@@ -113,25 +113,25 @@ class Workshop:
 
 
 @dataclass(frozen=True, slots=True)
-class Bench:
+class BuildContext:
     """What a plugin's constructor is given as `build`."""
 
-    workshop: Workshop
+    builder: ComponentBuilder
     name: str
     path: str
 
     @property
     def run(self) -> RunConfig:
-        return self.workshop.run
+        return self.builder.run
 
     @property
     def environment(self) -> Environment:
         """The run's environment (not for the environment's own constructor)."""
-        assert self.workshop.environment is not None, "the environment is made first"
-        return self.workshop.environment
+        assert self.builder.environment is not None, "the environment is made first"
+        return self.builder.environment
 
     def make(self, kind: str, table: Any, path: str) -> Any:
-        return self.workshop.make(kind, table, path)
+        return self.builder.make(kind, table, path)
 
 
 def _required(protocol: type) -> list[str]:

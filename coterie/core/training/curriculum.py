@@ -197,7 +197,7 @@ def make_curriculum(
         raise ConfigError(
             f"the environment '{env['type']}' has no field '{config.field}'",
             path=f"{PATH}.field",
-            mend=did_you_mean(config.field, model.model_fields if model is not None else ()),
+            fix=did_you_mean(config.field, model.model_fields if model is not None else ()),
         )
     # What the target is composed of (a sandbox, records) serves its levels too.
     own = getattr(target, "config", None)
@@ -209,7 +209,7 @@ def make_curriculum(
         try:
             made = make({**base, config.field: value})
         except ConfigError as error:
-            raise ConfigError(error.what, path=path, why=error.why, mend=error.mend) from None
+            raise ConfigError(error.what, path=path, why=error.why, fix=error.fix) from None
         level = Level(value, made, f"@{config.field}={value}")
         if level.suffix in [other.suffix for other in levels]:
             raise ConfigError("the value stands twice", path=path, why=f"got {value!r} again")
@@ -227,5 +227,5 @@ def _check_same(level: Level, target: Environment, path: str) -> None:
                 f"the environment has other {what} with this value",
                 path=path,
                 why=f"{mine} instead of {wanted}",
-                mend=f"choose a field that leaves the {what} as they are",
+                fix=f"choose a field that leaves the {what} as they are",
             )

@@ -115,7 +115,7 @@ async def evaluate(
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
     sampler = run.sampler.for_evaluation(greedy)
-    play = run.new_play(evaluation=True, policies=policies)
+    play = run.new_pass(evaluation=True, policies=policies)
     items = [
         (source[index], 0, sample) for index in range(min(tasks, len(source))) for sample in range(samples)
     ]
@@ -126,7 +126,7 @@ async def evaluate(
         for _, leaf in tree.leaves():
             if leaf.outcome is not None and leaf.fault is None:
                 per_task.setdefault(tree.task.id, []).append(float(leaf.outcome["success"]))
-    metrics = step_metrics(trees, scores, None, run.mix)
+    metrics = step_metrics(trees, scores, None, run.reward_weights)
     return Evaluation(
         success=clustered_bootstrap(per_task, seed=run.config.seed),
         metrics=_team_metrics(metrics),
@@ -183,7 +183,7 @@ def render(tree: Tree, scores: Any, run: Run) -> str:
     for path in tree.chains():
         for node, index in path:
             joint = node.joints[index]
-            for role, branch in joint.pick.items():
+            for role, branch in joint.branches.items():
                 decision = node.decisions[role]
                 prompt = "\n".join(message["content"] for message in decision.messages)
                 lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy or 'silent'})")

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.core.protocols import Team
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.core.types import Action, Credit, Joint, Metrics, Mix, Node, Scores, Tree
+from coterie.core.types import Action, Credit, JointAction, Metrics, Node, RewardWeights, Scores, Tree
 
 UNSELECTED = frozenset({"sampled", "all", "only"})
 """Rules under which what goes on is what the policy does; under any other, the better was picked."""
@@ -22,7 +22,7 @@ UNIFORM = "uniform (all missing)"
 class Episode:
     """One path that was played out, or that a fault ended."""
 
-    leaf: Joint | None
+    leaf: JointAction | None
     """None where no joint of the last node could go on."""
     turns: int
     """Turns begun, the last one included."""
@@ -57,7 +57,11 @@ def episodes(tree: Tree) -> Iterator[Episode]:
 
 
 def step_metrics(
-    trees: Sequence[Tree], scores: Scores, credit: Credit | None, mix: Mix, team: Team | None = None
+    trees: Sequence[Tree],
+    scores: Scores,
+    credit: Credit | None,
+    reward_weights: RewardWeights,
+    team: Team | None = None,
 ) -> Metrics:
     """The metrics of a step, or of an evaluation.
 
@@ -78,7 +82,7 @@ def step_metrics(
         team: names the roles that get a row though they did not act in this step.
     """
     metrics: Metrics = {**_outcomes(trees)}
-    metrics.update(_rewards(trees, scores, mix, tuple(team.roles) if team is not None else ()))
+    metrics.update(_rewards(trees, scores, reward_weights, tuple(team.roles) if team is not None else ()))
     metrics.update(_components(scores))
     if credit is not None:
         metrics.update(_advantages(credit))
@@ -116,12 +120,14 @@ def _tree_mean(played: Sequence[Sequence[Episode]], name: str) -> float:
     return _mean(means)
 
 
-def _rewards(trees: Sequence[Tree], scores: Scores, mix: Mix, roles: Sequence[str]) -> Metrics:
+def _rewards(
+    trees: Sequence[Tree], scores: Scores, reward_weights: RewardWeights, roles: Sequence[str]
+) -> Metrics:
     found: dict[str, list[float]] = {role: [] for role in roles}
     for tree in trees:
         for node in tree.nodes():
             for role in node.decisions:
-                rewards = branch_rewards(node, role, scores, mix)
+                rewards = branch_rewards(node, role, scores, reward_weights)
                 found.setdefault(role, []).extend(reward for reward in rewards if reward is not None)
     return {f"reward/{role}": _mean(values) for role, values in found.items()}
 
@@ -186,7 +192,9 @@ def _actions(trees: Sequence[Tree]) -> Metrics:
                     if action.trainable:  # what the system aborted has no length of its own
                         tallies.setdefault(role, _Tally()).add(action)
             for joint in node.joints:
-                picked = [node.decisions[role].branches[branch].fault for role, branch in joint.pick.items()]
+                picked = [
+                    node.decisions[role].branches[branch].fault for role, branch in joint.branches.items()
+                ]
                 if (
                     joint.fault is not None and joint.fault not in picked
                 ):  # else it was counted with its action

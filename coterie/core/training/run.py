@@ -13,12 +13,12 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import TooManyMissing
 from coterie.core.plugins import plugins
-from coterie.core.protocols import EngineContext, Environment, Source, Team, TrainerContext
-from coterie.core.rollout.context import Play
+from coterie.core.protocols import EngineContext, Environment, NamedRewardSource, Team, TrainerContext
+from coterie.core.rollout.context import RolloutPass
 from coterie.core.rollout.rewards import missing_share, score_episodes
 from coterie.core.rollout.rows import rollout_rows
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
@@ -26,10 +26,10 @@ from coterie.core.storage.jsonl import write_rollouts
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.training.metrics import step_metrics
-from coterie.core.training.samples import merge_notes, samples_of
+from coterie.core.training.samples import merge_annotations, samples_of
 from coterie.core.training.schedule import End, end_of, tokens_until
 from coterie.core.training.tasks import TaskOrder
-from coterie.core.types import Credit, Key, Mix, Notes, Sample, Scores, Task, Tree
+from coterie.core.types import Annotations, Credit, Key, RewardWeights, Sample, Scores, Task, Tree
 
 log = logging.getLogger("coterie")
 RARELY = (100_000, 50, 1000)
@@ -45,8 +45,8 @@ class Run:
     resolved: Resolved
     environment: Environment
     team: Team
-    sources: Sequence[Source]
-    mix: Mix
+    reward_sources: Sequence[NamedRewardSource]
+    reward_weights: RewardWeights
     sampler: Any
     estimator: Any
     loss: Any
@@ -55,7 +55,7 @@ class Run:
     executor: Any
     chat: Any
     trackers: Mapping[str, Any]
-    strands: Strands
+    active_rollouts: ActiveRollouts
     vocabulary: tuple[str, ...]
     resources: Sequence[Any] = ()
     """Sandboxes and tools, inner ones before those that use them."""
@@ -81,7 +81,7 @@ class Run:
     seconds: float = 0.0
     """Of training, over all processes that worked on the run."""
     _order: TaskOrder | None = None
-    _play: Play | None = None
+    _play: RolloutPass | None = None
     _clock: dict[str, float] = field(default_factory=dict)
     _started: float = 0.0
     _collector: tuple[int, int, int] = field(default_factory=gc.get_threshold)
@@ -136,7 +136,7 @@ class Run:
             EngineContext(
                 policies={**config.policies, **(extra_policies or {})},
                 chat=self.chat,
-                strands=self.strands,
+                active_rollouts=self.active_rollouts,
                 deterministic=config.deterministic,
                 vocabulary=self.vocabulary,
             )
@@ -213,15 +213,17 @@ class Run:
             return True
         return limit is not None and time.perf_counter() - begin >= limit
 
-    def new_play(self, *, evaluation: bool = False, policies: Mapping[str, str | None] | None = None) -> Play:
+    def new_pass(
+        self, *, evaluation: bool = False, policies: Mapping[str, str | None] | None = None
+    ) -> RolloutPass:
         level = None if evaluation or self.curriculum is None else self.curriculum.level
-        return Play(
+        return RolloutPass(
             environment=self.environment if level is None else level.environment,
             team=self.team,
             engine=self.engine,
-            sources=self.sources,
-            mix=self.mix,
-            strands=self.strands,
+            reward_sources=self.reward_sources,
+            reward_weights=self.reward_weights,
+            active_rollouts=self.active_rollouts,
             run_seed=self.config.seed,
             evaluation=evaluation,
             policies=dict(policies or {}),
@@ -230,26 +232,28 @@ class Run:
 
     async def play(self, tasks: Sequence[tuple[Task, int]]) -> list[Tree]:
         """All chains of the tasks, played together."""
-        self._play = play = self.new_play()
+        self._play = play = self.new_pass()
         items = [(task, epoch, chain) for task, epoch in tasks for chain in range(self.sampler.plan.chains)]
         return await self.play_with(self.sampler, play, items)
 
-    async def play_with(self, sampler: Any, play: Play, items: Sequence[tuple[Task, int, int]]) -> list[Tree]:
+    async def play_with(
+        self, sampler: Any, play: RolloutPass, items: Sequence[tuple[Task, int, int]]
+    ) -> list[Tree]:
         """Play (task, epoch, chain) items as strands through the executor."""
 
         async def one(item: tuple[Task, int, int]) -> Tree:
-            self.strands.start()
+            self.active_rollouts.start()
             try:
                 tree: Tree = await sampler.play(*item, play)
             finally:
-                self.strands.stop()
+                self.active_rollouts.stop()
             plugins().notify("episode_ended", tree=tree, scores=play.scores, evaluation=play.evaluation)
             return tree
 
         trees: list[Tree] = await self.executor.map(one, items)
         return trees
 
-    async def score(self, trees: Sequence[Tree], play: Play | None = None) -> Scores:
+    async def score(self, trees: Sequence[Tree], play: RolloutPass | None = None) -> Scores:
         """Complete what play left open. Missing stays missing, and too much of it stops the run.
 
         Raises:
@@ -259,7 +263,7 @@ class Run:
         assert play is not None, "score comes after play"
         if play.background:
             await asyncio.gather(*play.background)
-        await score_episodes(self.sources, play.scores, trees, list(self.team.roles))
+        await score_episodes(self.reward_sources, play.scores, trees, list(self.team.roles))
         missing, count, reasons = missing_share(play.scores)
         bound = self.config.schedule.max_missing
         if count and missing / count > bound:
@@ -270,9 +274,9 @@ class Run:
             )
         return play.scores
 
-    async def annotate(self, trees: Sequence[Tree]) -> Notes:
+    async def annotate(self, trees: Sequence[Tree]) -> Annotations:
         """Only what the estimator or the loss needs: reference log-probs, values."""
-        notes: Notes = {}
+        annotations: Annotations = {}
         for what in sorted({*self.estimator.needs, *self.loss.needs}):
             every = {
                 key: 0.0
@@ -285,12 +289,14 @@ class Run:
             values: dict[Key, Any] = {}
             for rows in samples.values():
                 values.update(await self.trainer.annotate(rows, what))
-            notes.update(merge_notes(samples, what, values))
-        return notes
+            annotations.update(merge_annotations(samples, what, values))
+        return annotations
 
-    def samples(self, trees: Sequence[Tree], credit: Credit, notes: Notes) -> dict[str, list[Sample]]:
+    def samples(
+        self, trees: Sequence[Tree], credit: Credit, annotations: Annotations
+    ) -> dict[str, list[Sample]]:
         """By policy: what its roles did, with what it was worth."""
-        return samples_of(trees, credit, notes)
+        return samples_of(trees, credit, annotations)
 
     async def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
         """Every policy on the samples of the roles it plays; then the weights go to the engine."""
@@ -311,7 +317,7 @@ class Run:
         self, step: int, trees: Sequence[Tree], scores: Scores, credit: Credit, updated: Mapping[str, Any]
     ) -> None:
         """Write down the step: a row of metrics, and its rollouts."""
-        row = {**step_metrics(trees, scores, credit, self.mix), **updated}
+        row = {**step_metrics(trees, scores, credit, self.reward_weights), **updated}
         generated = int(row["tokens/generated"])
         self.end.check(generated)
         self.tokens += generated
@@ -320,7 +326,9 @@ class Run:
             row |= self.curriculum.record(trees)
         schedule = self.config.schedule
         if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
-            write_rollouts(self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.mix))
+            write_rollouts(
+                self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.reward_weights)
+            )
         self._lap("record")
         spent = time.perf_counter() - self._started
         row |= {f"time/{name}": value for name, value in self._clock.items()}

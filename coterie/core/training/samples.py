@@ -12,16 +12,18 @@ from typing import Literal
 
 import numpy as np
 
-from coterie.core.types import Action, Call, Credit, Decision, Key, Notes, Sample, Span, Tree
+from coterie.core.types import Action, Annotations, Call, Credit, Decision, Key, Sample, Span, Tree
 from coterie.core.types.seeding import generator
 
 Length = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 
-def samples_of(trees: Sequence[Tree], credit: Credit, notes: Notes | None = None) -> dict[str, list[Sample]]:
+def samples_of(
+    trees: Sequence[Tree], credit: Credit, annotations: Annotations | None = None
+) -> dict[str, list[Sample]]:
     """Samples by policy, in the order of the trees' keys. A branch without credit gives none."""
     found: dict[str, list[Sample]] = {}
-    notes = {**(notes or {}), "targets": credit.target}
+    annotations = {**(annotations or {}), "targets": credit.target}
     for tree in trees:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
@@ -37,7 +39,7 @@ def samples_of(trees: Sequence[Tree], credit: Credit, notes: Notes | None = None
                                 action,
                                 credit.advantage[key],
                                 credit.weight.get(key, 1.0),
-                                notes,
+                                annotations,
                             )
                         )
     return found
@@ -62,7 +64,12 @@ def _extends(before: Call, call: Call) -> bool:
 
 
 def action_samples(
-    key: Key, decision: Decision, action: Action, advantage: float | np.ndarray, weight: float, notes: Notes
+    key: Key,
+    decision: Decision,
+    action: Action,
+    advantage: float | np.ndarray,
+    weight: float,
+    annotations: Annotations,
 ) -> list[Sample]:
     """The samples of one branch. A per-token advantage runs over all sampled tokens of the action."""
     samples, offset = [], 0
@@ -80,7 +87,7 @@ def action_samples(
             advantage if np.ndim(advantage) == 0 else np.asarray(advantage)[offset : offset + count]
         )
         extras = {}
-        for name, table in notes.items():
+        for name, table in annotations.items():
             if key in table:
                 extras[name] = np.zeros(len(ids), dtype=np.float32)
                 extras[name][mask] = table[key][offset : offset + count]
@@ -201,9 +208,9 @@ def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[
     return batches
 
 
-def merge_notes(
+def merge_annotations(
     samples: Mapping[str, Sequence[Sample]], name: str, values: Mapping[Key, np.ndarray]
-) -> Notes:
+) -> Annotations:
     """Per-sample arrays (by sample key) joined to per-branch arrays, in the order of the calls."""
     table: dict[Key, list[np.ndarray]] = {}
     for rows in samples.values():

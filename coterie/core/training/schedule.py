@@ -51,7 +51,7 @@ class End:
             raise ConfigError(
                 "a step generated no tokens, so the token budget would never be spent",
                 path="schedule.tokens",
-                mend="set schedule.steps as well",
+                fix="set schedule.steps as well",
             )
 
 
@@ -70,7 +70,7 @@ def end_of(schedule: ScheduleConfig, tasks: Callable[[], int]) -> End:
         raise ConfigError(
             "the schedule has no end",
             path="schedule.steps",
-            mend="set schedule.steps, schedule.epochs or schedule.tokens",
+            fix="set schedule.steps, schedule.epochs or schedule.tokens",
         )
     return End(schedule.steps, schedule.tokens)
 

@@ -10,28 +10,28 @@ from coterie.core.types.messages import (
     Sampling as Sampling,
 )
 from coterie.core.types.samples import (
+    Annotations as Annotations,
     Credit as Credit,
     Metrics as Metrics,
-    Notes as Notes,
     Sample as Sample,
     Span as Span,
     Weights as Weights,
 )
 from coterie.core.types.scores import (
     ComponentKind as ComponentKind,
-    Mix as Mix,
+    RewardWeights as RewardWeights,
     Score as Score,
     Scores as Scores,
 )
 from coterie.core.types.tree import (
     Action as Action,
-    Briefing as Briefing,
     Call as Call,
     Decision as Decision,
     Fault as Fault,
-    Joint as Joint,
+    HistoryEntry as HistoryEntry,
+    JointAction as JointAction,
     Node as Node,
-    Past as Past,
+    RoleInput as RoleInput,
     Step as Step,
     Task as Task,
     Tree as Tree,

@@ -24,7 +24,7 @@ class Sampling:
     """Strings that end a call besides the tokenizer's end-of-turn tokens; each must be one token."""
 
     @property
-    def truncated(self) -> bool:
+    def filtered(self) -> bool:
         return self.top_p < 1.0 or self.top_k > 0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from coterie.core.types.keys import Key
 
-Notes = dict[str, dict[Key, np.ndarray]]
+Annotations = dict[str, dict[Key, np.ndarray]]
 """{"ref_logprobs" | "old_logprobs" | "values" | "teacher_logprobs": {branch key: per-token, shape
 (tokens,)}}."""
 

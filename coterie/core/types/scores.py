@@ -55,28 +55,28 @@ class Scores:
         return sum(len(cell) for cell in self._by_place.values())
 
 
-ComponentKind = Literal["increment", "level", "counterfactual"]
+ComponentKind = Literal["increment", "potential", "counterfactual"]
 """A gain; the value of a state; or what a proposal would have earned on a fork. Returns that sum over turns
-add increments, use differences of levels, and leave counterfactuals out (invariant 10)."""
+add increments, use differences of potentials, and leave counterfactuals out (invariant 10)."""
 
 
 @dataclass(frozen=True, slots=True)
-class Mix:
+class RewardWeights:
     """The weighted sum of components that is *the* reward, for selection and for credit alike.
 
-    reward(role) = alpha * sum of weight * team component + sum of weight * the role's own component.
+    reward(role) = team_weight * sum of weight * team component + sum of weight * the role's own component.
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
     """Per component; 1 where absent."""
-    alpha: float = 1.0
+    team_weight: float = 1.0
     """Weight of everything that belongs to the team (arXiv 2510.11062, Algorithm 1)."""
     kinds: Mapping[str, ComponentKind] = field(default_factory=dict)
     """Per component; increment where absent."""
 
     def weight(self, role: str, component: str) -> float:
         own = self.weights.get(component, 1.0)
-        return own * self.alpha if role == TEAM else own
+        return own * self.team_weight if role == TEAM else own
 
     def reward(self, cell: Mapping[tuple[str, str], Score], role: str) -> float | None:
         """The role's reward for a place with these scores; None where a part with weight is missing."""

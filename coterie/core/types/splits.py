@@ -41,7 +41,7 @@ def content(row: Row, keys: Sequence[str] = (), ignore: Sequence[str] = ()) -> s
 def _require(row: Row, key: str) -> None:
     if key not in row.record:
         fields = ", ".join(map(str, row.record)) or "none"
-        raise DataError(row.file, row.line, key, "there is no such field", mend=f"its fields: {fields}")
+        raise DataError(row.file, row.line, key, "there is no such field", fix=f"its fields: {fields}")
 
 
 def split_of(text: str, val_share: float, test_share: float) -> Split:

@@ -98,15 +98,15 @@ class Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Joint:
+class JointAction:
     """One combination of branches that was really played."""
 
-    pick: Mapping[str, int]
+    branches: Mapping[str, int]
     """role -> branch."""
     state_digest: str
-    terminal: bool = False
+    terminated: bool = False
     """The environment says it is over."""
-    cut: bool = False
+    truncated: bool = False
     """The turn limit, a reward that was enough (`Play.stop_above`) or a system fault ended it."""
     child: Node | None = None
     info: Mapping[str, Any] = field(default_factory=dict)
@@ -126,7 +126,7 @@ class Node:
     turn: int
     stage: int
     decisions: Mapping[str, Decision]
-    joints: tuple[Joint, ...]
+    joints: tuple[JointAction, ...]
     state_digest: str = ""
     expanded: tuple[int, ...] = ()
     """Indices of the joints that went on, or that ended the episode as the committed ones."""
@@ -152,7 +152,7 @@ class Tree:
             yield node
             stack.extend(j.child for j in reversed(node.joints) if j.child is not None)
 
-    def leaves(self) -> Iterator[tuple[Key, Joint]]:
+    def leaves(self) -> Iterator[tuple[Key, JointAction]]:
         """The expanded joints at which an episode ended, with the joint's key."""
         for node in self.nodes():
             for index in node.expanded:
@@ -187,7 +187,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Past:
+class HistoryEntry:
     """One earlier decision of the same role on the path, as the model really saw it."""
 
     turn: int
@@ -199,20 +199,20 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Briefing:
+class RoleInput:
     """What a role is told: the observation, and what the transition mode adds to it."""
 
     role: str
     turn: int
     observation: Any
-    notes: tuple[str, ...] = ()
+    feedback: tuple[str, ...] = ()
     """Sentences of the transition mode, oldest first."""
-    history: tuple[Past, ...] = ()
+    history: tuple[HistoryEntry, ...] = ()
 
 
-def committed(decisions: Mapping[str, Decision], pick: Mapping[str, int]) -> dict[str, Action]:
+def committed(decisions: Mapping[str, Decision], combination: Mapping[str, int]) -> dict[str, Action]:
     """The actions that a pick names."""
-    return {role: decisions[role].branches[branch] for role, branch in pick.items()}
+    return {role: decisions[role].branches[branch] for role, branch in combination.items()}
 
 
 def as_tuple(order: Sequence[str | Sequence[str]]) -> tuple[tuple[str, ...], ...]:

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.types import Briefing, Message
+from coterie.core.types import Message, RoleInput
 from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.common.roles import PROSE_ROLES
@@ -38,33 +38,33 @@ class GameRole(Plugin):
                 f"role '{build.name}' can't sit in the {self.seat}'s seat",
                 path=f"{build.path}.type",
                 why=f"the environment {self.game} tells roles apart by name",
-                mend=f"name the role '{self.seat}', or give it type {self.game}_{build.name}",
+                fix=f"name the role '{self.seat}', or give it type {self.game}_{build.name}",
             )
         if config.rendering == "compact" and self.seat in PROSE_ROLES:
             raise ConfigError(
                 f"the seat '{self.seat}' is for the prose rendering",
                 path=f"{build.path}.rendering",
                 why="the compact one has no words for a program",
-                mend="remove it",
+                fix="remove it",
             )
 
-    def render(self, briefing: Briefing) -> Sequence[Message]:
+    def render(self, role_input: RoleInput) -> Sequence[Message]:
         """One user message of words, or a system and a user message of prose.
 
         Raises:
             ConfigError: notes for the compact rendering, which has no words for them.
         """
-        seen = briefing.observation
+        seen = role_input.observation
         if self._rendering(seen) == "prose":
             system = self.task if self.config.system is None else self.config.system
-            user = {"role": "user", "content": self.prose(seen, briefing.notes)}
+            user = {"role": "user", "content": self.prose(seen, role_input.feedback)}
             return [{"role": "system", "content": system}, user] if system else [user]
-        if briefing.notes:
+        if role_input.feedback:
             raise ConfigError(
                 "the compact rendering has no words for what the transition mode tells",
                 path=self.build.path,
-                why=f"it told: {briefing.notes[-1]!r}",
-                mend="set transition: plain, or env.rendering: prose",
+                why=f"it told: {role_input.feedback[-1]!r}",
+                fix="set transition: plain, or env.rendering: prose",
             )
         return [{"role": "user", "content": self.compact(seen)}]
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.types import Briefing, Message
+from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents import parsers
 
 VARIABLES = ("role", "turn", "notes", "history", "actions", "observation")
@@ -78,20 +78,20 @@ class TemplateRole(Plugin):
         self._tells = any("notes" in meta.find_undeclared_variables(tree) for tree in trees.values())
         self._templates = {name: jinja.from_string(text) for name, text in texts.items()}
 
-    def render(self, briefing: Briefing) -> Sequence[Message]:
+    def render(self, role_input: RoleInput) -> Sequence[Message]:
         """A system message, where there is a template for it, and a user message.
 
         Raises:
             ConfigError: an undefined variable; notes that the templates have no place for.
         """
-        if briefing.notes and not self._tells:
+        if role_input.feedback and not self._tells:
             raise ConfigError(
                 "the prompt has no place for what the transition mode tells",
                 path=self.build.path,
-                why=f"it told: {briefing.notes[-1]!r}",
-                mend="add {% for note in notes %}{{ note }}{% endfor %}, or set transition: plain",
+                why=f"it told: {role_input.feedback[-1]!r}",
+                fix="add {% for note in notes %}{{ note }}{% endfor %}, or set transition: plain",
             )
-        variables = self._variables(briefing)
+        variables = self._variables(role_input)
         return [
             {"role": "system" if name == "system" else "user", "content": self._fill(name, variables)}
             for name in self._templates
@@ -105,19 +105,19 @@ class TemplateRole(Plugin):
         """
         return self._parser(text)
 
-    def _variables(self, briefing: Briefing) -> dict[str, Any]:
-        seen = _fields(briefing.observation)
+    def _variables(self, role_input: RoleInput) -> dict[str, Any]:
+        seen = _fields(role_input.observation)
         said = seen.pop("actions", {})
         history = [
             {"turn": past.turn, "text": past.action.text, "parsed": past.action.parsed}
-            for past in briefing.history
+            for past in role_input.history
         ]
         return {
             **seen,
-            "observation": briefing.observation,
-            "role": briefing.role,
-            "turn": briefing.turn,
-            "notes": list(briefing.notes),
+            "observation": role_input.observation,
+            "role": role_input.role,
+            "turn": role_input.turn,
+            "notes": list(role_input.feedback),
             "history": history,
             "actions": {**dict.fromkeys(self._team, ""), **said},
         }
@@ -129,7 +129,7 @@ class TemplateRole(Plugin):
             raise ConfigError(
                 f"the template uses what isn't there: {error}",
                 path=f"{self.build.path}.{name}",
-                mend="known: " + ", ".join(sorted(variables)),
+                fix="known: " + ", ".join(sorted(variables)),
             ) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise ConfigError(
@@ -159,7 +159,7 @@ class TemplateRole(Plugin):
                 raise ConfigError(
                     f"the template uses an unknown variable '{variable}'",
                     path=path,
-                    mend=did_you_mean(variable, known),
+                    fix=did_you_mean(variable, known),
                 )
         asked = [(one.node, one.attr) for one in tree.find_all(nodes.Getattr)]
         asked += [
@@ -177,7 +177,7 @@ class TemplateRole(Plugin):
                 raise ConfigError(
                     f"the template asks for the actions of '{other}', who is not in the team",
                     path=path,
-                    mend=did_you_mean(other, self._team),
+                    fix=did_you_mean(other, self._team),
                 )
 
 

@@ -13,7 +13,7 @@ from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import TEAM, Credit, Key, Node
 from coterie.plugins.algos.blocks.groups import Counts, Normalised, Normaliser, normalise_batch
-from coterie.plugins.algos.blocks.returns import Levels, gain, lost_chains, token_counts
+from coterie.plugins.algos.blocks.returns import Potentials, gain, lost_chains, token_counts
 
 
 class GAE(Plugin):
@@ -51,17 +51,17 @@ class GAE(Plugin):
                 f"gae follows whole chains, and branches is {plan.branches}",
                 path="sampler.branches",
                 why="what comes after a branch that was not played out is not known",
-                mend="set sampler.branches=1 (and sampler.chains to as many as you like)",
+                fix="set sampler.branches=1 (and sampler.chains to as many as you like)",
             )
         if self.config.normalise.type != "none" and self.config.normalise.scope == "group":
             raise ConfigError(
                 "gae has no groups",
                 path="algorithm.normalise.scope",
-                mend="set it to global or role, or algorithm.normalise.type=none",
+                fix="set it to global or role, or algorithm.normalise.type=none",
             )
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
-        values = batch.notes["values"]
+        values = batch.annotations["values"]
         advantage: dict[Key, np.ndarray] = {}
         target: dict[Key, np.ndarray] = {}
         returns: dict[Key, float] = {}
@@ -105,17 +105,17 @@ def _paid(path: Sequence[tuple[Node, int]], role: str, batch: Batch) -> dict[Key
     What came before its first is nobody's. An action without values (an untrained policy's, an empty one) is
     no place of the trajectory, and what it led to is paid on the one before.
     """
-    values = batch.notes["values"]
-    levels: Levels = {}
+    values = batch.annotations["values"]
+    levels: Potentials = {}
     found: dict[Key, float | None] = {}
     key: Key | None = None
     for node, index in path:
         if role in node.decisions:
-            branch = node.joints[index].pick[role]
+            branch = node.joints[index].branches[role]
             own = node.key.of_branch(role, branch)
             if len(values.get(own, ())) or not node.decisions[role].branches[branch].trainable:
                 key, found[own] = own, 0.0
-        paid, levels = gain(node, index, role, batch.scores, batch.mix, levels)
+        paid, levels = gain(node, index, role, batch.scores, batch.reward_weights, levels)
         if key is not None:
             total = found[key]
             found[key] = None if total is None or paid is None else total + paid

@@ -56,14 +56,14 @@ class MAGRPO(GroupEstimator):
             raise ConfigError(
                 f"{len(weights)} turn weights for {team.max_turns} turns",
                 path="algorithm.turn_weights",
-                mend="give one for each of team.max_turns, or leave the key out",
+                fix="give one for each of team.max_turns, or leave the key out",
             )
         if weights and (min(weights) < 0 or not 0 < sum(weights) < math.inf):
             raise ConfigError(
                 "turn weights are 0 or more, and not all 0",
                 path="algorithm.turn_weights",
                 why=f"got {list(weights)}",
-                mend="give every turn its share of the gradient, e.g. 1 each",
+                fix="give every turn its share of the gradient, e.g. 1 each",
             )
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:

@@ -77,7 +77,7 @@ class ReinforcePP(Plugin):
         check_pieces(pieces, plan, team)
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
-        reference = batch.notes.get("ref_logprobs", {})
+        reference = batch.annotations.get("ref_logprobs", {})
         decisions = {
             node.key.of_role(role): decision
             for tree in batch.trees
@@ -95,7 +95,7 @@ class ReinforcePP(Plugin):
             count.add(False, False, row.value is None)
             truncated = bool(action.calls) and action.calls[-1].finish == "length"
             cut[row.role] = cut.get(row.role, 0) + truncated
-            if row.value is None or (truncated and self.config.truncated == "drop"):
+            if row.value is None or (truncated and self.config.filtered == "drop"):
                 continue
             logprobs = np.array([value for call in action.calls for value in call.logprobs])
             if len(logprobs):

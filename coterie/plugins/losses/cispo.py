@@ -35,6 +35,6 @@ class CISPO(TokenLoss):
         ratio = detached(xp, xp.exp(log_ratio(xp, tokens.logprobs, tokens.proximal)[0]))
         low = None if self.config.clip_low is None else 1.0 - self.config.clip_low
         bounded = xp.clip(ratio, low, 1.0 + self.config.clip_high)
-        slope = -bounded * tokens.advantages
+        grad = -bounded * tokens.advantages
         clipped = xp.where(bounded != ratio, 1.0, 0.0)
-        return self.surrogate(xp, tokens, slope * tokens.logprobs, slope, clip_fraction=clipped)
+        return self.surrogate(xp, tokens, grad * tokens.logprobs, grad, clip_fraction=clipped)

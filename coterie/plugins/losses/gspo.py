@@ -38,9 +38,9 @@ class GSPO(TokenLoss):
         advantages = sequence_means(xp, tokens.advantages, tokens)
         term, clipped = clipped_term(xp, ratio, advantages, self.config.clip_low, self.config.clip_high)
         # n tokens have this value and each moves log s by 1/n, so the sum's slope is that of one value.
-        slope = xp.where(inside & ~clipped, -ratio * advantages, 0.0 * ratio)
+        grad = xp.where(inside & ~clipped, -ratio * advantages, 0.0 * ratio)
         metrics = {"sequence_ratio": ratio, "clip_fraction": xp.where(clipped, 1.0, 0.0)}
-        return self.surrogate(xp, tokens, -term, slope, **metrics)
+        return self.surrogate(xp, tokens, -term, grad, **metrics)
 
     def weights(self, xp: Any, tokens: TokenBatch) -> Any | None:
         """As the term, one number a sequence: a correction by tokens counts with its mean."""

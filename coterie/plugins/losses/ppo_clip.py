@@ -40,5 +40,5 @@ class PPOClip(TokenLoss):
             negative = advantages < 0
             clipped = clipped | (negative & (free < floor))
             term = xp.where(negative, xp.maximum(term, floor), term)
-        slope = xp.where(inside & ~clipped, -free, 0.0 * free)
-        return self.surrogate(xp, tokens, -term, slope, clip_fraction=xp.where(clipped, 1.0, 0.0))
+        grad = xp.where(inside & ~clipped, -free, 0.0 * free)
+        return self.surrogate(xp, tokens, -term, grad, clip_fraction=xp.where(clipped, 1.0, 0.0))

@@ -39,6 +39,6 @@ class EnvironmentReward(Plugin):
                 raise PluginError(
                     f"the environment emits a score '{component}' that it doesn't declare",
                     path=self.build.path,
-                    mend="add it to the environment's `components`",
+                    fix="add it to the environment's `components`",
                 )
         return view.emitted

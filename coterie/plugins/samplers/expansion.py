@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.core.protocols import ActionView, Asked, JointView, RolloutContext, SiblingsView
+from coterie.core.protocols import ActionView, JointView, PromptRequest, RolloutContext, SiblingsView
 from coterie.core.rollout.rewards import joint_reward
 from coterie.core.rollout.turns import Stage
-from coterie.core.types import Fault, Joint, Key, Node, Past, Step, Task, committed
+from coterie.core.types import Fault, HistoryEntry, JointAction, Key, Node, Step, Task, committed
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class NodePosition:
     """Where play stands: the state, and who is to act."""
 
     key: Key
@@ -21,29 +21,29 @@ class Place:
     turn: int
     stage: int
     roles: tuple[str, ...]
-    history: Mapping[str, tuple[Past, ...]]
+    history: Mapping[str, tuple[HistoryEntry, ...]]
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class SteppedJoint:
     """One joint that was stepped, before it is known which go on."""
 
-    pick: Mapping[str, int]
+    branches: Mapping[str, int]
     step: Step | Fault
     following: Stage | None
     """What comes next; None where the episode ends here."""
-    terminal: bool
+    terminated: bool
     recombined: bool = False
 
 
-def child_position(place: Place, node: Node, index: int, played: Played) -> Place | None:
+def child_position(place: NodePosition, node: Node, index: int, played: SteppedJoint) -> NodePosition | None:
     """Where play goes on after a joint; None where the episode ends with it."""
     if played.following is None or isinstance(played.step, Fault):
         return None
     history = dict(place.history)
-    for role, action in committed(node.decisions, played.pick).items():
+    for role, action in committed(node.decisions, played.branches).items():
         decision = node.decisions[role]
-        entry = Past(
+        entry = HistoryEntry(
             turn=place.turn,
             observation=decision.observation,
             messages=decision.messages,
@@ -52,18 +52,20 @@ def child_position(place: Place, node: Node, index: int, played: Played) -> Plac
         )
         history[role] = (*history.get(role, ()), entry)
     turn, stage, roles = played.following
-    return Place(place.key.child(index), played.step.state, turn, stage, roles, history)
+    return NodePosition(place.key.child(index), played.step.state, turn, stage, roles, history)
 
 
-def made_joint(one: Played, child: Node | None, expanded: bool, ctx: RolloutContext) -> Joint:
+def made_joint(one: SteppedJoint, child: Node | None, expanded: bool, ctx: RolloutContext) -> JointAction:
     if isinstance(one.step, Fault):
-        return Joint(pick=one.pick, state_digest="", cut=True, recombined=one.recombined, fault=one.step)
+        return JointAction(
+            branches=one.branches, state_digest="", truncated=True, recombined=one.recombined, fault=one.step
+        )
     ended = one.following is None
-    return Joint(
-        pick=one.pick,
+    return JointAction(
+        branches=one.branches,
         state_digest=ctx.digest(one.step.state),
-        terminal=one.terminal,
-        cut=ended and not one.terminal,
+        terminated=one.terminated,
+        truncated=ended and not one.terminated,
         child=child,
         info=one.step.info,
         outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
@@ -71,10 +73,10 @@ def made_joint(one: Played, child: Node | None, expanded: bool, ctx: RolloutCont
     )
 
 
-def with_joints(node: Node, played: Sequence[Played]) -> Node:
+def with_joints(node: Node, played: Sequence[SteppedJoint]) -> Node:
     joints = tuple(
-        Joint(
-            pick=one.pick,
+        JointAction(
+            branches=one.branches,
             state_digest="",
             recombined=one.recombined,
             fault=one.step if isinstance(one.step, Fault) else None,
@@ -84,19 +86,19 @@ def with_joints(node: Node, played: Sequence[Played]) -> Node:
     return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
 
 
-def joint_values(node: Node, played: Sequence[Played], ctx: RolloutContext) -> list[float | None]:
+def joint_values(node: Node, played: Sequence[SteppedJoint], ctx: RolloutContext) -> list[float | None]:
     """What a joint is worth to the choice: the sum of what it pays the roles that acted."""
     view = with_joints(node, played)
     values: list[float | None] = []
     for index in range(len(played)):
-        rewards = [joint_reward(view, index, role, ctx.scores, ctx.mix) for role in node.decisions]
+        rewards = [joint_reward(view, index, role, ctx.scores, ctx.reward_weights) for role in node.decisions]
         values.append(
             None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
         )
     return values
 
 
-def stopped(node: Node, played: Sequence[Played], ctx: RolloutContext) -> list[Played]:
+def stopped(node: Node, played: Sequence[SteppedJoint], ctx: RolloutContext) -> list[SteppedJoint]:
     """The same, but joints that earned enough (`Play.stop_above`) have nothing that follows."""
     if ctx.stop_above is None:
         return list(played)
@@ -120,7 +122,7 @@ def argmax(values: Sequence[float | None]) -> int | None:
 
 
 def joint_views(
-    task: Task, place: Place, node: Node, played: Sequence[Played], first: int
+    task: Task, place: NodePosition, node: Node, played: Sequence[SteppedJoint], first: int
 ) -> list[tuple[int, JointView]]:
     """(index, view) of the joints from `first` on that could be played."""
     return [
@@ -129,12 +131,12 @@ def joint_views(
             JointView(
                 task=task,
                 turn=place.turn,
-                actions=committed(node.decisions, one.pick),
+                actions=committed(node.decisions, one.branches),
                 state=place.state,
                 after=one.step.state,
                 emitted=one.step.scores,
                 info=one.step.info,
-                terminal=one.terminal,
+                terminated=one.terminated,
             ),
         )
         for index, one in enumerate(played)
@@ -143,7 +145,7 @@ def joint_views(
 
 
 def action_views(
-    task: Task, place: Place, node: Node, asked: Sequence[Asked]
+    task: Task, place: NodePosition, node: Node, asked: Sequence[PromptRequest]
 ) -> dict[tuple[str, int], ActionView]:
     """By (role, branch)."""
     return {
@@ -161,7 +163,9 @@ def action_views(
     }
 
 
-def sibling_views(task: Task, place: Place, node: Node, asked: Sequence[Asked]) -> dict[str, SiblingsView]:
+def sibling_views(
+    task: Task, place: NodePosition, node: Node, asked: Sequence[PromptRequest]
+) -> dict[str, SiblingsView]:
     """By role."""
     return {
         one.role: SiblingsView(

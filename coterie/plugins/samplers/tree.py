@@ -18,13 +18,13 @@ from pydantic import Field
 
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import Asked, Plan, RolloutContext
+from coterie.core.protocols import Plan, PromptRequest, RolloutContext
 from coterie.core.rollout.rewards import SELECTION_SCOPES, joint_reward, score_selection
 from coterie.core.rollout.turns import acting_roles, next_stage
 from coterie.core.types import Fault, Key, Node, Sampling, Step, Task, Tree, committed
 from coterie.plugins.samplers.expansion import (
-    Place,
-    Played,
+    NodePosition,
+    SteppedJoint,
     action_views,
     argmax,
     child_position,
@@ -115,17 +115,17 @@ class TreeSampler(Plugin):
         roles = acting_roles(ctx.environment, ctx.team, state, 0)
         if not roles:
             raise CoterieError(f"task {task.id} is over before anybody acts")
-        node = await self._grow(task, Place(root, state, 0, 0, roles, {}), ctx)
+        node = await self._grow(task, NodePosition(root, state, 0, 0, roles, {}), ctx)
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 
-    async def _grow(self, task: Task, place: Place, ctx: RolloutContext) -> Node:
+    async def _grow(self, task: Task, place: NodePosition, ctx: RolloutContext) -> Node:
         asked = [
             await ctx.ask(role, place.state, place.turn, place.history.get(role, ()), self.sampling(role))
             for role in place.roles
         ]
         count = self.config.branches
         seats = [(one, place.key.of_branch(one.role, branch)) for one in asked for branch in range(count)]
-        actions = await ctx.strands.gather([ctx.act(key, one) for one, key in seats])
+        actions = await ctx.active_rollouts.gather([ctx.act(key, one) for one, key in seats])
         decisions = {
             one.role: one.decided(
                 tuple(actions[i * count : (i + 1) * count]),
@@ -142,8 +142,8 @@ class TreeSampler(Plugin):
             state_digest=ctx.digest(place.state),
         )
         steps = [
-            self._play(task, place, node, index, pick, ctx)
-            for index, pick in enumerate(self._picks(place.roles, count))
+            self._play(task, place, node, index, combination, ctx)
+            for index, combination in enumerate(self._combinations(place.roles, count))
         ]
         # Tasks cost more than a quick step does; an environment that waits (a sandbox) says so.
         waits = getattr(ctx.environment, "concurrent", False)
@@ -155,38 +155,38 @@ class TreeSampler(Plugin):
             chosen = [await self._recombine(task, place, node, asked, played, ctx)]
         return await self._extend(task, place, node, played, chosen, rule, ctx)
 
-    def _picks(self, roles: tuple[str, ...], count: int) -> list[dict[str, int]]:
+    def _combinations(self, roles: tuple[str, ...], count: int) -> list[dict[str, int]]:
         if self.config.pairing == "cross" and len(roles) > 1:
             return [
-                dict(zip(roles, pick, strict=True))
-                for pick in itertools.product(range(count), repeat=len(roles))
+                dict(zip(roles, combination, strict=True))
+                for combination in itertools.product(range(count), repeat=len(roles))
             ]
         return [dict.fromkeys(roles, branch) for branch in range(count)]
 
     async def _play(
         self,
         task: Task,
-        place: Place,
+        place: NodePosition,
         node: Node,
         index: int,
-        pick: Mapping[str, int],
+        combination: Mapping[str, int],
         ctx: RolloutContext,
         recombined: bool = False,
-    ) -> Played:
-        actions = committed(node.decisions, pick)
+    ) -> SteppedJoint:
+        actions = committed(node.decisions, combination)
         step = await ctx.step(task, place.key.of_joint(index), place.turn, place.state, actions)
         if isinstance(step, Fault):
-            return Played(pick, step, None, False, recombined)
+            return SteppedJoint(combination, step, None, False, recombined)
         then, terminal = next_stage(ctx.environment, ctx.team, place.turn, place.stage, step)
-        return Played(pick, step, then, terminal, recombined)
+        return SteppedJoint(combination, step, then, terminal, recombined)
 
     async def _score(
         self,
         task: Task,
-        place: Place,
+        place: NodePosition,
         node: Node,
-        asked: Sequence[Asked],
-        played: Sequence[Played],
+        asked: Sequence[PromptRequest],
+        played: Sequence[SteppedJoint],
         first: int,
         ctx: RolloutContext,
     ) -> None:
@@ -194,7 +194,7 @@ class TreeSampler(Plugin):
         for index, one in enumerate(played):
             if index >= first and isinstance(one.step, Fault):
                 ctx.mark_missing(place.key.of_joint(index), one.step.reason)
-        wanted = [source for source in ctx.sources if source.scope in SELECTION_SCOPES]
+        wanted = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
         scopes = {source.scope for source in wanted} if first == 0 else set()
         joints = joint_views(task, place, node, played, first)
         views = action_views(task, place, node, asked) if "action" in scopes else {}
@@ -214,7 +214,7 @@ class TreeSampler(Plugin):
             ctx.later(score_selection(slow, ctx.scores, place.key, **arguments))
 
     def _choose(
-        self, key: Key, node: Node, played: Sequence[Played], ctx: RolloutContext
+        self, key: Key, node: Node, played: Sequence[SteppedJoint], ctx: RolloutContext
     ) -> tuple[list[int], str]:
         """Which joints go on, and the rule that chose them (invariant 11)."""
         sound = [index for index, one in enumerate(played) if isinstance(one.step, Step)]
@@ -234,35 +234,36 @@ class TreeSampler(Plugin):
     async def _recombine(
         self,
         task: Task,
-        place: Place,
+        place: NodePosition,
         node: Node,
-        asked: Sequence[Asked],
-        played: list[Played],
+        asked: Sequence[PromptRequest],
+        played: list[SteppedJoint],
         ctx: RolloutContext,
     ) -> int:
         """Play the combination of each role's best branch; returns its index among the played."""
         view = with_joints(node, played)
-        pick = {}
+        combination = {}
         for role in place.roles:
             values: list[float | None] = [None] * self.config.branches
             for index, one in enumerate(played):
-                reward = joint_reward(view, index, role, ctx.scores, ctx.mix)
-                if reward is not None and (values[one.pick[role]] is None or reward > values[one.pick[role]]):  # type: ignore[operator]
-                    values[one.pick[role]] = reward
-            pick[role] = argmax(values) or 0
+                reward = joint_reward(view, index, role, ctx.scores, ctx.reward_weights)
+                best = values[one.branches[role]]
+                if reward is not None and (best is None or reward > best):
+                    values[one.branches[role]] = reward
+            combination[role] = argmax(values) or 0
         for index, one in enumerate(played):
-            if one.pick == pick:
+            if one.branches == combination:
                 return index
-        played.append(await self._play(task, place, node, len(played), pick, ctx, recombined=True))
+        played.append(await self._play(task, place, node, len(played), combination, ctx, recombined=True))
         await self._score(task, place, node, asked, played, len(played) - 1, ctx)
         return len(played) - 1
 
     async def _extend(
         self,
         task: Task,
-        place: Place,
+        place: NodePosition,
         node: Node,
-        played: Sequence[Played],
+        played: Sequence[SteppedJoint],
         chosen: Sequence[int],
         rule: str,
         ctx: RolloutContext,
@@ -273,7 +274,7 @@ class TreeSampler(Plugin):
             for index in chosen
             if (child := child_position(place, node, index, played[index])) is not None
         }
-        grown = await ctx.strands.gather(list(growing.values())) if growing else []
+        grown = await ctx.active_rollouts.gather(list(growing.values())) if growing else []
         children = dict(zip(growing, grown, strict=True))
         joints = tuple(
             made_joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)

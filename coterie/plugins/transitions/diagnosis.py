@@ -8,7 +8,7 @@ from typing import Any
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
-from coterie.core.types import Past
+from coterie.core.types import HistoryEntry
 
 
 class Diagnosis(Plugin):
@@ -21,10 +21,12 @@ class Diagnosis(Plugin):
                 "the environment gives no diagnosis",
                 path=build.path,
                 why=f"{type(build.environment).__name__} has no `diagnose(state, role)`",
-                mend="set transition: plain, or use an environment that has one",
+                fix="set transition: plain, or use an environment that has one",
             )
 
-    async def tell(self, role: str, state: Any, history: Sequence[Past], environment: Any) -> Sequence[str]:
+    async def tell(
+        self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Any
+    ) -> Sequence[str]:
         """One note; none where nothing happened yet."""
         if not history:
             return ()

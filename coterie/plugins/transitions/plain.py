@@ -7,13 +7,13 @@ from typing import Any
 
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import Environment
-from coterie.core.types import Past
+from coterie.core.types import HistoryEntry
 
 
 class Plain(Plugin):
     """Tells nothing beyond the observation."""
 
     async def tell(
-        self, role: str, state: Any, history: Sequence[Past], environment: Environment
+        self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Environment
     ) -> Sequence[str]:
         return ()

@@ -5,37 +5,37 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.studies.columns import Column
-from coterie.studies.study import Row, Study, above, at_most_half, order
+from coterie.studies.study import Method, Study, above, at_most_half, order
 
 
-def main_rows(column: Column) -> Sequence[Row]:
+def main_rows(column: Column) -> Sequence[Method]:
     """Single agent and team, untrained and trained."""
     return (
-        Row(id="single", title="Single agent", form="single"),
-        Row(id="single_grpo", title="Single agent + GRPO", form="single", trained=True),
-        Row(id="team", title="Team", form="shared"),
-        Row(id="shared", title="Team + AT-GRPO, shared policy", form="shared", trained=True),
-        Row(id="per_role", title="Team + AT-GRPO, a policy per role", form="per_role", trained=True),
+        Method(id="single", title="Single agent", form="single"),
+        Method(id="single_grpo", title="Single agent + GRPO", form="single", trained=True),
+        Method(id="team", title="Team", form="shared"),
+        Method(id="shared", title="Team + AT-GRPO, shared policy", form="shared", trained=True),
+        Method(id="per_role", title="Team + AT-GRPO, a policy per role", form="per_role", trained=True),
     )
 
 
-def ablation_rows(column: Column) -> Sequence[Row]:
+def ablation_rows(column: Column) -> Sequence[Method]:
     """Each role trained alone, both put together, trained together, and those swapped."""
     alone = [
-        Row(id=f"alone_{role}", title=f"{role} trained alone", form=f"alone.{role}", trained=True)
+        Method(id=f"alone_{role}", title=f"{role} trained alone", form=f"alone.{role}", trained=True)
         for role in column.roles
     ]
     return (
-        Row(id="single", title="Single agent", form="single"),
+        Method(id="single", title="Single agent", form="single"),
         *alone,
-        Row(
+        Method(
             id="put_together",
             title="Trained alone, put together",
             form="per_role",
             parts={role: f"alone.{role}" for role in column.roles},
         ),
-        Row(id="together", title="Trained together", form="per_role", trained=True),
-        Row(id="swapped", title="Trained together, swapped", form="per_role", trained=True, swapped=True),
+        Method(id="together", title="Trained together", form="per_role", trained=True),
+        Method(id="swapped", title="Trained together, swapped", form="per_role", trained=True, swapped=True),
     )
 
 
@@ -83,19 +83,19 @@ TABLE3 = Study(
 )  # fmt: skip
 
 
-def teammate_rows(column: Column) -> Sequence[Row]:
+def teammate_rows(column: Column) -> Sequence[Method]:
     """Roles that never met, roles that met untrained ones, and roles that learnt from each other."""
     alone, beside = ({role: f"{kind}.{role}" for role in column.roles} for kind in ("alone", "beside"))
     return (
-        Row(id="team", title="Team, untrained", form="per_role"),
-        Row(id="put_together", title="Trained alone, put together", form="per_role", parts=alone),
-        Row(
+        Method(id="team", title="Team, untrained", form="per_role"),
+        Method(id="put_together", title="Trained alone, put together", form="per_role", parts=alone),
+        Method(
             id="beside",
             title="Each trained beside the untrained other, put together",
             form="per_role",
             parts=beside,
         ),
-        Row(id="together", title="Trained together", form="per_role", trained=True),
+        Method(id="together", title="Trained together", form="per_role", trained=True),
     )
 
 

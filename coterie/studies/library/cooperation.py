@@ -16,16 +16,16 @@ import numpy as np
 from coterie.core.errors import ConfigError
 from coterie.core.storage.jsonl import read_metrics
 from coterie.studies.columns import Column
-from coterie.studies.study import Analysis, Row, Study
+from coterie.studies.study import Analysis, Method, Study
 
 WINDOW = 9
 """Steps over which curves are smoothed (centred; shorter at the ends)."""
 
 
-def rows(column: Column) -> Sequence[Row]:
+def rows(column: Column) -> Sequence[Method]:
     return (
-        Row(id="team", title="Team, untrained", form="per_role"),
-        Row(id="per_role", title="Trained together", form="per_role", trained=True),
+        Method(id="team", title="Team, untrained", form="per_role"),
+        Method(id="per_role", title="Trained together", form="per_role", trained=True),
     )
 
 
@@ -39,7 +39,7 @@ def needs(config: Mapping[str, Any], form: str) -> None:
             f"the form '{form}' never evaluates on val",
             path="schedule.evaluate_every",
             why="turns to success are read from these evaluations",
-            mend="add schedule.evaluate_every=N to the form's or the scale's overrides",
+            fix="add schedule.evaluate_every=N to the form's or the scale's overrides",
         )
 
 

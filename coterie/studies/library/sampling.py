@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from coterie.studies.columns import Column
-from coterie.studies.study import Row, Study, above, order
+from coterie.studies.study import Method, Study, above, order
 
 
-def rows(column: Column) -> Sequence[Row]:
+def rows(column: Column) -> Sequence[Method]:
     """The tree of which the best branch goes on, the same with a sampled one, and independent chains."""
     return (
-        Row(id="team", title="Team, untrained", form="shared"),
-        Row(id="tree", title="Tree, the best branch goes on", form="shared", trained=True),
-        Row(id="sampled", title="Tree, a sampled branch goes on", form="sampled", trained=True),
-        Row(id="chains", title="Independent chains", form="chains", trained=True),
+        Method(id="team", title="Team, untrained", form="shared"),
+        Method(id="tree", title="Tree, the best branch goes on", form="shared", trained=True),
+        Method(id="sampled", title="Tree, a sampled branch goes on", form="sampled", trained=True),
+        Method(id="chains", title="Independent chains", form="chains", trained=True),
     )
 
 

@@ -13,7 +13,7 @@ from coterie.testing.support.toys import LetterTokenizer
 _CONTEXT = 512
 
 
-def check_chat(
+def check_chat_format(
     chat: Any,
     *,
     tokenizer: Any = None,
@@ -36,15 +36,15 @@ def check_chat(
             rewrite earlier turns.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
-    name = require_kind(chat, "chat")
+    name = require_kind(chat, "chat_format")
     tokenizer = tokenizer if tokenizer is not None else LetterTokenizer()
     with guarded(f"{name}.codec"):
         codec, fresh = chat.codec(tokenizer, _CONTEXT), chat.codec(tokenizer, _CONTEXT)
     missing = lacking(Codec, codec)
-    mend = "see coterie.core.protocols.chat_format.Codec"
-    require(not missing, f"its codec lacks {', '.join(missing)}", where=f"{name}.codec", mend=mend)
+    fix = "see coterie.core.protocols.chat_format.Codec"
+    require(not missing, f"its codec lacks {', '.join(missing)}", where=f"{name}.codec", fix=fix)
     asks = [_user(text) for text in texts]
     _check_encoding(codec, fresh, asks, name)
     for text in texts:
@@ -67,7 +67,7 @@ def _encode(codec: Any, messages: Sequence[Message], name: str, *previous: Any) 
     with guarded(where):
         prompt = codec.encode(messages, *previous)
     sound = isinstance(prompt, Prompt) and isinstance(prompt.ids, tuple) and bool(prompt.ids)
-    require(sound, f"returned {prompt!r}", where=where, mend="a Prompt with a tuple of ids")
+    require(sound, f"returned {prompt!r}", where=where, fix="a Prompt with a tuple of ids")
     require(all(type(index) is int for index in prompt.ids), "ids are no ints", where=where)
     return prompt
 
@@ -76,7 +76,7 @@ def _check_encoding(codec: Any, fresh: Any, asks: Sequence[Message], name: str) 
     where = f"{name}: encode"
     context = codec.context
     require(
-        context is None or context > 0, f"is {context!r}", where=f"{name}: context", mend="tokens, or None"
+        context is None or context > 0, f"is {context!r}", where=f"{name}: context", fix="tokens, or None"
     )
     prompts = [_encode(codec, [ask], name) for ask in asks]
     for ask, prompt in zip(asks, prompts, strict=True):
@@ -84,7 +84,7 @@ def _check_encoding(codec: Any, fresh: Any, asks: Sequence[Message], name: str) 
         require(again == {prompt}, f"gave other ids for the same message {ask['content']!r}", where=where)
         require(not prompt.continues, "says that a first prompt continues something", where=where)
     distinct = len({prompt.ids for prompt in prompts}) == len(prompts)
-    require(distinct, "gave different messages the same ids", where=where, mend="texts the tokenizer knows?")
+    require(distinct, "gave different messages the same ids", where=where, fix="texts the tokenizer knows?")
 
 
 def _sampled(codec: Any, prompt: Prompt, text: str, finish: Any) -> Call:
@@ -96,10 +96,8 @@ def _sampled(codec: Any, prompt: Prompt, text: str, finish: Any) -> Call:
 
 
 def _check_round_trip(codec: Any, text: str, name: str) -> None:
-    mend = "warm starts need `encode_completion(text)`: the ids of an answer, with the stop token"
-    require(
-        hasattr(codec, "encode_completion"), "has no encode_completion", where=f"{name}: codec", mend=mend
-    )
+    fix = "warm starts need `encode_completion(text)`: the ids of an answer, with the stop token"
+    require(hasattr(codec, "encode_completion"), "has no encode_completion", where=f"{name}: codec", fix=fix)
     prompt = _encode(codec, [_user(text)], name)
     for finish in ("stop", "length"):
         with guarded(f"{name}: decode"):
@@ -132,7 +130,7 @@ def _check_one_continued(
             prompt.ids[: len(ids)] == ids,
             "says that it continues, and doesn't begin with the prompt and the sampled ids",
             where=where,
-            mend="reuse the ids verbatim, encode only what is new",
+            fix="reuse the ids verbatim, encode only what is new",
         )
         require(len(prompt.ids) > len(ids), "continues without what is new", where=where)
     else:
@@ -140,7 +138,7 @@ def _check_one_continued(
             not must,
             "encodes a conversation afresh that only went on",
             where=where,
-            mend="compare texts and reuse the previous ids; or say continues=False if turns are rewritten",
+            fix="compare texts and reuse the previous ids; or say continues=False if turns are rewritten",
         )
         alone = _encode(fresh, messages, name)
         require(prompt.ids == alone.ids, "continues nothing, and is no fresh prompt either", where=where)
@@ -159,5 +157,5 @@ def _check_other_history(codec: Any, texts: Sequence[str], name: str) -> None:
             not prompt.continues,
             f"continues a call although the history holds {what}",
             where=f"{name}: encode",
-            mend="prove that the previous ids stand for the previous messages and their answer",
+            fix="prove that the previous ids stand for the previous messages and their answer",
         )

@@ -20,7 +20,7 @@ def check_column(target: Any, where: str = "") -> None:
         target: a path, or `"package:file.yaml"`.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     from coterie.core.config import resource_path
     from coterie.studies.catalogue import read_column
@@ -29,8 +29,8 @@ def check_column(target: Any, where: str = "") -> None:
     where = where or str(target)
     with guarded(where, "a path, or `package:file.yaml`"):
         path = Path(resource_path(target))
-    require(path.is_file(), f"there is no file {path}", where=where, mend="a path, or `package:file.yaml`")
+    require(path.is_file(), f"there is no file {path}", where=where, fix="a path, or `package:file.yaml`")
     try:
         check_forms(read_column(path, path.stem))
     except CoterieError as error:
-        raise ConformanceError(str(error), where=where, mend="see coterie.studies.columns") from error
+        raise ConformanceError(str(error), where=where, fix="see coterie.studies.columns") from error

@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling, Weights
@@ -50,15 +50,15 @@ def check_engine(
         limits: values of `max_new_tokens`.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(engine, "engine")
     config = PolicyConfig(model=model or {"init": "none"}, train="none")
-    strands = Strands()
+    active_rollouts = ActiveRollouts()
     ctx = EngineContext(
         policies={_POLICY: config},
-        chat=build("chat", chat),
-        strands=strands,
+        chat=build("chat_format", chat),
+        active_rollouts=active_rollouts,
         deterministic=True,
         vocabulary=tuple(vocabulary),
     )
@@ -71,7 +71,9 @@ def check_engine(
             with guarded(f"{name}.load_weights"):
                 for one in loaded:
                     await engine.load_weights(one)
-            await _check_open(engine, strands, vocabulary, limits, loaded[-1].version, alone, seed, name)
+            await _check_open(
+                engine, active_rollouts, vocabulary, limits, loaded[-1].version, alone, seed, name
+            )
         finally:
             with guarded(f"{name}.close"):
                 await engine.close()
@@ -81,7 +83,7 @@ def check_engine(
 
 async def _check_open(
     engine: Any,
-    strands: Strands,
+    active_rollouts: ActiveRollouts,
     vocabulary: Sequence[str],
     limits: Sequence[int],
     version: int,
@@ -90,24 +92,24 @@ async def _check_open(
     name: str,
 ) -> None:
     requests = _requests(engine, vocabulary, limits, seed, name)
-    first = await _wave(engine, strands, requests, name)
+    first = await _wave(engine, active_rollouts, requests, name)
     for request in requests:
         _sound(engine, request, first[request.key], version, name)
-    _same(first, await _wave(engine, strands, requests, name), name, "asked again")
-    _same(first, await _wave(engine, strands, requests[::-1], name), name, "asked in another order")
+    _same(first, await _wave(engine, active_rollouts, requests, name), name, "asked again")
+    _same(first, await _wave(engine, active_rollouts, requests[::-1], name), name, "asked in another order")
     some = requests[::3]
-    _same(first, await _wave(engine, strands, some, name), name, "in a smaller batch")
+    _same(first, await _wave(engine, active_rollouts, some, name), name, "in a smaller batch")
     if alone:
         for request in some:
-            _same(first, await _wave(engine, strands, [request], name), name, "asked alone")
+            _same(first, await _wave(engine, active_rollouts, [request], name), name, "asked alone")
     greedy = [_greedy(request, number) for number, request in enumerate(requests[:2] * 2)]
-    calls = await _wave(engine, strands, greedy, name)
+    calls = await _wave(engine, active_rollouts, greedy, name)
     tokens = [calls[request.key].token_ids for request in greedy]
     require(
         tokens[:2] == tokens[2:],
         "the seed changes the tokens at temperature 0",
         where=f"{name}.generate",
-        mend="take the likeliest token",
+        fix="take the likeliest token",
     )
 
 
@@ -148,7 +150,9 @@ def _requests(
     return found
 
 
-async def _wave(engine: Any, strands: Strands, requests: Sequence[Request], name: str) -> dict[Key, Call]:
+async def _wave(
+    engine: Any, active_rollouts: ActiveRollouts, requests: Sequence[Request], name: str
+) -> dict[Key, Call]:
     """All requests at once, each a strand of play."""
 
     async def one(request: Request) -> Call:
@@ -157,32 +161,32 @@ async def _wave(engine: Any, strands: Strands, requests: Sequence[Request], name
                 answer: Call = await engine.generate(request)
                 return answer
         finally:
-            strands.stop()
+            active_rollouts.stop()
 
-    strands.start(len(requests))
+    active_rollouts.start(len(requests))
     calls = await asyncio.gather(*[one(request) for request in requests])
     return {request.key: call for request, call in zip(requests, calls, strict=True)}
 
 
 def _sound(engine: Any, request: Request, call: Call, version: int, name: str) -> None:
     where = f"{name}.generate"
-    require(isinstance(call, Call), f"returned a {type(call).__name__}", where=where, mend="a Call")
+    require(isinstance(call, Call), f"returned a {type(call).__name__}", where=where, fix="a Call")
     require(call.prompt_ids == request.prompt_ids, "has other prompt_ids than were asked", where=where)
     require(call.continues == request.continues, "doesn't hand on `continues`", where=where)
     require(call.version == version, f"says version {call.version}, loaded was {version}", where=where)
-    require(call.finish in FINISHES, f"finish is {call.finish!r}", where=where, mend=f"one of {FINISHES}")
+    require(call.finish in FINISHES, f"finish is {call.finish!r}", where=where, fix=f"one of {FINISHES}")
     count, limit = len(call.token_ids), request.sampling.max_new_tokens
     require(len(call.logprobs) == count, f"{len(call.logprobs)} log-probs for {count} tokens", where=where)
     bad = [value for value in call.logprobs if not (math.isfinite(value) and value <= 1e-6)]
     require(
-        not bad, f"a log-prob of {bad[:1]}", where=where, mend="of the sampled token, untruncated, at most 0"
+        not bad, f"a log-prob of {bad[:1]}", where=where, fix="of the sampled token, untruncated, at most 0"
     )
     require(1 <= count <= limit, f"{count} tokens where max_new_tokens is {limit}", where=where)
     cut = call.finish != "length" or count == limit
     require(cut, f"says `length` after {count} of {limit} tokens", where=where)
     with guarded(f"{name}: decode"):
         text = engine.codec(_POLICY).decode(call)
-    require(isinstance(text, str), f"returned {text!r}", where=f"{name}: decode", mend="a text")
+    require(isinstance(text, str), f"returned {text!r}", where=f"{name}: decode", fix="a text")
 
 
 def _same(first: dict[Key, Call], second: dict[Key, Call], name: str, how: str) -> None:
@@ -192,7 +196,7 @@ def _same(first: dict[Key, Call], second: dict[Key, Call], name: str, how: str) 
             call.token_ids == before.token_ids and call.finish == before.finish,
             f"{how}, the same request gave {call.token_ids} instead of {before.token_ids}",
             where=f"{name}.generate",
-            mend="key every draw by request.seed and the token's position, never by the row or by time",
+            fix="key every draw by request.seed and the token's position, never by the row or by time",
         )
         apart = max(abs(a - b) for a, b in zip(call.logprobs, before.logprobs, strict=True))
         require(apart <= _TOLERANCE, f"{how}, log-probs differ by {apart:.2g}", where=f"{name}.generate")

@@ -84,7 +84,7 @@ def check_environment(
         turns: `team.max_turns`.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(env, "environment")
     with guarded(name):
@@ -126,17 +126,17 @@ def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str)
         for task, same in zip(first, again, strict=True):
             _sound_task(task, same, where)
             other = ids.setdefault(task.id, split)
-            mend = "write the split's name into the id: draws are keyed by it"
+            fix = "write the split's name into the id: draws are keyed by it"
             require(
-                other == split, f"the id '{task.id}' is in '{other}' and in '{split}'", where=where, mend=mend
+                other == split, f"the id '{task.id}' is in '{other}' and in '{split}'", where=where, fix=fix
             )
             if disjoint == "content":
                 other = contents.setdefault(fingerprint(task.payload), split)
-                what, mend = (
+                what, fix = (
                     f"'{task.id}' is the same problem as a task of '{other}'",
                     "split by a hash of the content",
                 )
-                require(other == split, what, where=where, mend=mend)
+                require(other == split, what, where=where, fix=fix)
         twice = [one for one, times in Counter(task.id for task in first).items() if times > 1]
         require(not twice, f"the id {twice[:1]} is twice in '{split}'", where=where)
         found[split] = first
@@ -144,9 +144,9 @@ def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str)
 
 
 def _sound_task(task: Any, same: Any, where: str) -> None:
-    require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, mend="coterie.Task")
+    require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, fix="coterie.Task")
     text = isinstance(task.id, str) and bool(task.id)
-    require(text, f"the id {task.id!r} is no text", where=where, mend='e.g. "train-7"')
+    require(text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
     there = fingerprint(copied(task, where))
     mark = fingerprint(task)
     require(mark == fingerprint(same), f"'{task.id}' is another task when asked for twice", where=where)
@@ -188,7 +188,7 @@ class _Referee:
         where = f"{self.name}.digest" if own is not None else f"a state of {self.name}"
         with guarded(where, "" if own is not None else "give the environment a `digest(state) -> str`"):
             found = own(state) if own is not None else digest(state)
-        require(isinstance(found, str), f"returned {found!r}", where=where, mend="a text")
+        require(isinstance(found, str), f"returned {found!r}", where=where, fix="a text")
         return found
 
     @contextmanager
@@ -198,7 +198,7 @@ class _Referee:
         yield
         after = self.digest(state), fingerprint(state)
         require(
-            before == after, "changed the state that it was given", where=f"{self.name}.{what}", mend=_A_VALUE
+            before == after, "changed the state that it was given", where=f"{self.name}.{what}", fix=_A_VALUE
         )
 
     def _reset(self, task: Task, seed: int) -> Any:
@@ -207,8 +207,8 @@ class _Referee:
         with guarded(where):
             first, second = self.env.reset(task, seed), self.env.reset(task, seed)
         same = self.digest(first) == self.digest(second) and fingerprint(first) == fingerprint(second)
-        require(same, "gives another state when called twice", where=where, mend="draw from `seed` alone")
-        require(fingerprint(task) == mark, "changed the task", where=where, mend="copy what is mutable in it")
+        require(same, "gives another state when called twice", where=where, fix="draw from `seed` alone")
+        require(fingerprint(task) == mark, "changed the task", where=where, fix="copy what is mutable in it")
         self._survives_pickling(first, where)
         return first
 
@@ -218,7 +218,7 @@ class _Referee:
             self.digest(there) == self.digest(state),
             "a state that was pickled and read back has another digest",
             where=where,
-            mend="digest the values inside, never ids, addresses or the order of a set",
+            fix="digest the values inside, never ids, addresses or the order of a set",
         )
 
     # ---- seeing --------------------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ class _Referee:
         mark = fingerprint(seen)
         same = mark == fingerprint(lent)
         require(
-            same, "shows something else when asked twice", where=where, mend="no draws here: use the state's"
+            same, "shows something else when asked twice", where=where, fix="no draws here: use the state's"
         )
         before = fingerprint(state)
         spoil(lent)
@@ -242,7 +242,7 @@ class _Referee:
             unharmed,
             "hands out parts of the state (or of itself) that whoever gets them can change",
             where=where,
-            mend="copy lists, dicts and arrays, or hold them as tuples",
+            fix="copy lists, dicts and arrays, or hold them as tuples",
         )
         return again
 
@@ -253,9 +253,7 @@ class _Referee:
             with self._untouched(state, "diagnose"), guarded(where):
                 said = own(state, role)
                 said = await said if inspect.isawaitable(said) else said
-            require(
-                isinstance(said, str), f"returned {said!r}", where=where, mend="a text, empty for nothing"
-            )
+            require(isinstance(said, str), f"returned {said!r}", where=where, fix="a text, empty for nothing")
 
     async def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:
         own = getattr(self.env, "demonstrate", None)
@@ -263,8 +261,8 @@ class _Referee:
             where = f"{self.name}.demonstrate"
             with self._untouched(state, "demonstrate"), guarded(where):
                 texts = [own(state, role, 0.5, np.random.default_rng(seed)) for _ in range(2)]  # type: ignore[misc]
-            require(isinstance(texts[0], str), f"returned {texts[0]!r}", where=where, mend="a message's text")
-            require(texts[0] == texts[1], "doesn't repeat", where=where, mend="draw from `rng` alone")
+            require(isinstance(texts[0], str), f"returned {texts[0]!r}", where=where, fix="a message's text")
+            require(texts[0] == texts[1], "doesn't repeat", where=where, fix="draw from `rng` alone")
 
     # ---- stepping ------------------------------------------------------------------------------------------
 
@@ -285,16 +283,16 @@ class _Referee:
                 self._mark(step) == mark,
                 "a state that one branch reached changed when a sibling was stepped",
                 where=where,
-                mend=_A_VALUE,
+                fix=_A_VALUE,
             )
-        require(fingerprint(actions) == given, "changed the actions", where=where, mend="copy them")
+        require(fingerprint(actions) == given, "changed the actions", where=where, fix="copy them")
         again = self._mark(await stepped(self.env, there, actions, ctx))
         for part, one, other in zip(("state", "scores", "info", "turn_over"), mark, again, strict=True):
             require(
                 one == other,
                 f"the same state, actions and seed gave another {part}",
                 where=where,
-                mend="draw from `ctx.seed` alone, and keep no memory outside the state",
+                fix="draw from `ctx.seed` alone, and keep no memory outside the state",
             )
         return step
 
@@ -314,7 +312,7 @@ class _Referee:
             isinstance(step.info, Mapping),
             f"info is a {type(step.info).__name__}",
             where=where,
-            mend="a table",
+            fix="a table",
         )
         with guarded(f"{where}: info", "plain data: texts, numbers, lists and tables"):
             to_json({"info": step.info})
@@ -324,10 +322,10 @@ class _Referee:
         where = f"{self.name}.outcome"
         with self._untouched(state, "outcome"), guarded(where):
             found, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))
-        require("success" in found, "has no `success`", where=where, mend="0 or 1, or a share")
+        require("success" in found, "has no `success`", where=where, fix="0 or 1, or a share")
         for metric, value in found.items():
-            require(finite(value), f"{metric} is {value!r}", where=where, mend="a finite number")
-        require(0 <= found["success"] <= 1, f"success is {found['success']}", where=where, mend="from 0 to 1")
+            require(finite(value), f"{metric} is {value!r}", where=where, fix="a finite number")
+        require(0 <= found["success"] <= 1, f"success is {found['success']}", where=where, fix="from 0 to 1")
         require(found == again, "gives other numbers when asked twice", where=where)
 
 
@@ -338,4 +336,4 @@ def _vocabulary(env: Any, name: str) -> None:
         with guarded(where):
             words = list(own())
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
-        require(not wrong, f"{wrong[:1]!r} is no word", where=where, mend="what stands between white space")
+        require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="what stands between white space")

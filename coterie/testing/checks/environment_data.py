@@ -21,14 +21,14 @@ def check_data_methods(env: Any, name: str, tasks: Mapping[str, Sequence[Task]])
         tasks: of each split.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     both = [hasattr(env, method) for method in ("record", "task_of")]
     require(
         both[0] == both[1],
         f"has {'`record`' if both[0] else '`task_of`'} alone",
         where=name,
-        mend="`record` writes a task and `task_of` reads it: have both, or neither",
+        fix="`record` writes a task and `task_of` reads it: have both, or neither",
     )
     every = [task for of_split in tasks.values() for task in of_split]
     if all(both):
@@ -41,14 +41,14 @@ def check_data_methods(env: Any, name: str, tasks: Mapping[str, Sequence[Task]])
         for task in every:
             with guarded(f"{name}.picture"):
                 drawn = env.picture(task)
-            require(isinstance(drawn, str), f"returned {drawn!r}", where=f"{name}.picture", mend="a text")
+            require(isinstance(drawn, str), f"returned {drawn!r}", where=f"{name}.picture", fix="a text")
 
 
 def _there_and_back(env: Any, name: str, task: Task) -> None:
     where, mark = f"{name}.record", fingerprint(task)
     with guarded(where):
         record, again = env.record(task), env.record(task)
-    require(isinstance(record, Mapping), f"returned {record!r}", where=where, mend="a table")
+    require(isinstance(record, Mapping), f"returned {record!r}", where=where, fix="a table")
     with guarded(where, _PLAIN):
         line = json.dumps(record, allow_nan=False)
     read = json.loads(line)
@@ -56,12 +56,10 @@ def _there_and_back(env: Any, name: str, task: Task) -> None:
         read == record,
         f"of '{task.id}' reads otherwise after a way through JSON",
         where=where,
-        mend=f"{_PLAIN}; no tuples",
+        fix=f"{_PLAIN}; no tuples",
     )
     require(read == json.loads(json.dumps(again)), "gives another record when asked twice", where=where)
-    require(
-        fingerprint(task) == mark, f"changed the task '{task.id}'", where=where, mend="copy what it holds"
-    )
+    require(fingerprint(task) == mark, f"changed the task '{task.id}'", where=where, fix="copy what it holds")
     where = f"{name}.task_of"
     for given, what in ((read, ""), ({**read, "a note": "of a person"}, ", given one more field,")):
         with guarded(where, "what `record` wrote is a task; more fields than that do no harm"):
@@ -70,7 +68,7 @@ def _there_and_back(env: Any, name: str, task: Task) -> None:
             isinstance(back, Task) and fingerprint(back) == mark,
             f"of the record of '{task.id}'{what} is another task",
             where=where,
-            mend="write into the record whatever the task is made of, its answer and stratum too",
+            fix="write into the record whatever the task is made of, its answer and stratum too",
         )
 
 
@@ -85,9 +83,9 @@ def _no_task(env: Any, name: str) -> None:
         raise ConformanceError(
             f"raised {type(error).__name__} on a record that is no task: {error}",
             where=where,
-            mend="raise a ValueError that says what is missing or wrong",
+            fix="raise a ValueError that says what is missing or wrong",
         ) from error
-    require(isinstance(found, Task), f"returned {found!r}", where=where, mend="a task, or raise ValueError")
+    require(isinstance(found, Task), f"returned {found!r}", where=where, fix="a task, or raise ValueError")
 
 
 def _apart(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]) -> None:
@@ -98,11 +96,11 @@ def _apart(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]) -> None:
             with guarded(where):
                 marks, again = dict(env.fingerprints(task)), dict(env.fingerprints(task))
             texts = all(isinstance(one, str) for pair in marks.items() for one in pair)
-            require(texts, f"returned {marks!r}", where=where, mend="texts by name")
+            require(texts, f"returned {marks!r}", where=where, fix="texts by name")
             require(
-                "content" in marks, f"of '{task.id}' lack `content`", where=where, mend="what makes it itself"
+                "content" in marks, f"of '{task.id}' lack `content`", where=where, fix="what makes it itself"
             )
-            require(marks == again, "are others when asked for twice", where=where, mend="no ids, no draws")
+            require(marks == again, "are others when asked for twice", where=where, fix="no ids, no draws")
             marked.setdefault(split, []).append((task.id, marks))
     for shared in leaks(marked).shared:
         one, other = shared.examples[0]
@@ -110,5 +108,5 @@ def _apart(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]) -> None:
             False,
             f"'{one}' and '{other}', of two splits, have the same {shared.kind}",
             where=where,
-            mend=f"split by a hash of the {shared.kind}",
+            fix=f"split by a hash of the {shared.kind}",
         )

@@ -13,7 +13,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
-from coterie.testing.support.forest import PLANS, Forest, grow, mix, order
+from coterie.testing.support.forest import PLANS, Forest, grow, order, reward_weights
 from coterie.testing.support.toys import Echo, Quiet
 from coterie.testing.support.values import fingerprint
 
@@ -38,21 +38,21 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
         plans: ways of sampling that are tried.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(estimator, "estimator")
     unknown = [need for need in estimator.needs if need not in NOTES]
     require(
-        not unknown, f"unknown notes {unknown}", where=f"{name}.needs", mend=f"some of: {', '.join(NOTES)}"
+        not unknown, f"unknown notes {unknown}", where=f"{name}.needs", fix=f"some of: {', '.join(NOTES)}"
     )
     for component, weight in dict(estimator.weights).items():
-        require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{name}.weights", mend="a number")
+        require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{name}.weights", fix="a number")
     accepted = [plan for plan in plans if _accepts(estimator, plan, name)]
     require(
         accepted,
         "refuses every plan that was tried",
         where=f"{name}.check",
-        mend="call check_estimator with plans=[...] that it is made for",
+        fix="call check_estimator with plans=[...] that it is made for",
     )
     credited = 0
     for plan in accepted:
@@ -60,7 +60,7 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
             for flat in (False, True):
                 credited += _check_on(estimator, grow(plan, seed, flat=flat), name, seed)
         credited += _check_on(estimator, grow(plan, seeds, gaps=False), name, seeds)
-    require(credited, "gave no branch any credit", where=name, mend="an absent key is not trained")
+    require(credited, "gave no branch any credit", where=name, fix="an absent key is not trained")
 
 
 def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
@@ -86,7 +86,7 @@ def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
     mark = fingerprint((forest.trees, list(forest.scores)))
     credit, state = _ask(estimator, forest, name, None)
     unchanged = fingerprint((forest.trees, list(forest.scores))) == mark
-    require(unchanged, "changed the trees or the scores", where=name, mend="they are values")
+    require(unchanged, "changed the trees or the scores", where=name, fix="they are values")
     _sound(credit, forest, name)
 
     shuffled = Forest(list(forest.trees), forest.scores, forest.tokens, forest.missing)
@@ -101,7 +101,7 @@ def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
         fingerprint(before) == fingerprint(state),
         "changed the state that it was given",
         where=name,
-        mend="copy it",
+        fix="copy it",
     )
     _sound(onward, forest, name)
     _same(
@@ -116,13 +116,19 @@ def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
 def _ask(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Credit, Any]:
     alpha = float(estimator.weights.get(TEAM, 1.0))
     own = {component: weight for component, weight in estimator.weights.items() if component != TEAM}
-    notes = forest.notes(tuple(estimator.needs))
+    annotations = forest.annotations(tuple(estimator.needs))
     with guarded(name):
         answer = estimator(
-            Batch(trees=forest.trees, scores=forest.scores, notes=notes, mix=mix(alpha, own)), state
+            Batch(
+                trees=forest.trees,
+                scores=forest.scores,
+                annotations=annotations,
+                reward_weights=reward_weights(alpha, own),
+            ),
+            state,
         )
     pair = isinstance(answer, tuple) and len(answer) == 2 and isinstance(answer[0], Credit)
-    require(pair, f"returned a {type(answer).__name__}", where=name, mend="(Credit, state)")
+    require(pair, f"returned a {type(answer).__name__}", where=name, fix="(Credit, state)")
     return answer
 
 
@@ -134,28 +140,28 @@ def _sound(credit: Credit, forest: Forest, name: str) -> None:
                 key in forest.tokens,
                 "there is no such branch",
                 where=where,
-                mend="node.key.of_branch(role, b)",
+                fix="node.key.of_branch(role, b)",
             )
-            require(np.isfinite(value).all(), f"is {value}", where=where, mend="leave the key out instead")
+            require(np.isfinite(value).all(), f"is {value}", where=where, fix="leave the key out instead")
             count = forest.tokens[key]
             require(
                 np.ndim(value) == 0 or np.shape(value) == (count,),
                 f"has shape {np.shape(value)} for {count} sampled tokens",
                 where=where,
-                mend="one number, or one a token",
+                fix="one number, or one a token",
             )
             require(
-                table != "weight" or value >= 0, f"is {value}", where=where, mend="a weight is not negative"
+                table != "weight" or value >= 0, f"is {value}", where=where, fix="a weight is not negative"
             )
     for key in credit.advantage:
         require(
             key not in forest.missing,
             f"{key.text()} has credit, and its scores are missing",
             where=name,
-            mend="leave it out of the credit, of the baseline and of every denominator; 0 is a number too",
+            fix="leave it out of the credit, of the baseline and of every denominator; 0 is a number too",
         )
     for metric, number in credit.metrics.items():
-        require(finite(number), f"{number!r}", where=f"{name}: metric {metric}", mend="a finite number")
+        require(finite(number), f"{number!r}", where=f"{name}: metric {metric}", fix="a finite number")
 
 
 def _same(one: Credit, other: Credit, name: str, what: str) -> None:
@@ -165,5 +171,5 @@ def _same(one: Credit, other: Credit, name: str, what: str) -> None:
             np.allclose(first[key], second[key], rtol=1e-7, atol=1e-9) for key in first
         )
         require(
-            equal, what, where=f"{name}: {table}", mend="no memory between calls but the state; sort by key"
+            equal, what, where=f"{name}: {table}", fix="no memory between calls but the state; sort by key"
         )

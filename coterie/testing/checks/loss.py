@@ -34,7 +34,7 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
             numerical derivative is another than its slope; only the signs are then held against it.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(loss, "loss")
     _check_declared(loss, name)
@@ -53,19 +53,19 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
 def _check_declared(loss: Any, name: str) -> None:
     unknown = [need for need in loss.needs if need not in NEEDS]
     have = " and ".join(NEEDS)
-    require(not unknown, f"asks for {unknown}", where=f"{name}.needs", mend=f"TokenBatch has {have}")
+    require(not unknown, f"asks for {unknown}", where=f"{name}.needs", fix=f"TokenBatch has {have}")
     known = loss.length in LENGTHS
-    require(known, f"is {loss.length!r}", where=f"{name}.length", mend=f"one of {', '.join(LENGTHS)}")
+    require(known, f"is {loss.length!r}", where=f"{name}.length", fix=f"one of {', '.join(LENGTHS)}")
     if loss.length == "constant":
         constant = getattr(loss, "length_constant", None)
         require(
             constant is not None and finite(constant) and constant > 0,
             f"is {constant!r}",
             where=f"{name}.length_constant",
-            mend="what the length `constant` divides by",
+            fix="what the length `constant` divides by",
         )
     fits = finite(loss.entropy) and loss.entropy >= 0
-    require(fits, f"is {loss.entropy!r}", where=f"{name}.entropy", mend="a coefficient, 0 for none")
+    require(fits, f"is {loss.entropy!r}", where=f"{name}.entropy", fix="a coefficient, 0 for none")
 
 
 def _tokens(rng: np.random.Generator, loss: Any) -> TokenBatch:
@@ -121,15 +121,13 @@ def _ask(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
     with guarded(name), np.errstate(over="ignore", invalid="ignore"):
         found = loss(np, tokens)
     changed = [key for key, before in arrays.items() if not np.array_equal(before, getattr(tokens, key))]
-    require(not changed, f"changed {', '.join(changed)}", where=name, mend="make new arrays")
-    require(
-        isinstance(found, Surrogate), f"returned a {type(found).__name__}", where=name, mend="a Surrogate"
-    )
+    require(not changed, f"changed {', '.join(changed)}", where=name, fix="make new arrays")
+    require(isinstance(found, Surrogate), f"returned a {type(found).__name__}", where=name, fix="a Surrogate")
     shape = np.shape(tokens.logprobs)
-    for part, values in (("value", found.value), ("slope", found.slope), *found.metrics.items()):
+    for part, values in (("value", found.value), ("slope", found.grad), *found.metrics.items()):
         where = f"{name}: {part}"
         require(
-            np.shape(values) == shape, f"has shape {np.shape(values)}", where=where, mend="one number a token"
+            np.shape(values) == shape, f"has shape {np.shape(values)}", where=where, fix="one number a token"
         )
         bad = np.flatnonzero(~np.isfinite(values))
         if len(bad):
@@ -138,7 +136,7 @@ def _ask(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
                 False,
                 f"is {values[at]} where the log-prob is {tokens.logprobs[at]} and was {tokens.behaviour[at]}",
                 where=where,
-                mend="cut log-ratios before exponentiating (see coterie.plugins.losses.blocks.terms)",
+                fix="cut log-ratios before exponentiating (see coterie.plugins.losses.blocks.terms)",
             )
     return found
 
@@ -158,16 +156,16 @@ def _check_slope(loss: Any, tokens: TokenBatch, found: Surrogate, name: str) -> 
     near = 1e-3 * (1.0 + np.abs(right) + np.abs(left)) + rounding
     smooth = np.abs(right - left) < near  # elsewhere a clip begins within the step
     require(smooth.mean() > 0.9, "has no derivative at many points", where=f"{name}: value")
-    wrong = smooth & (np.abs(found.slope - (right + left) / 2) > near)
+    wrong = smooth & (np.abs(found.grad - (right + left) / 2) > near)
     if wrong.any():
         at = int(np.flatnonzero(wrong)[0])
         require(
             False,
-            f"is {found.slope[at]:.6g}, and the value's derivative is {(right + left)[at] / 2:.6g}, "
+            f"is {found.grad[at]:.6g}, and the value's derivative is {(right + left)[at] / 2:.6g}, "
             f"where log pi is {tokens.logprobs[at]:.4g}, the behaviour's {tokens.behaviour[at]:.4g} and "
             f"A {tokens.advantages[at]:.4g} ({wrong.sum()} of {_TOKENS} tokens)",
             where=f"{name}: slope",
-            mend="return d sum(value) / d logprobs; a trainer without autograd descends it",
+            fix="return d sum(value) / d logprobs; a trainer without autograd descends it",
         )
 
 
@@ -182,7 +180,7 @@ def _check_alone(loss: Any, tokens: TokenBatch, found: Surrogate, name: str) -> 
             same,
             "depends on the other sequences of the batch",
             where=f"{name}: {what}",
-            mend="micro-batches would change the gradient: what spans sequences belongs into the advantages",
+            fix="micro-batches would change the gradient: what spans sequences belongs into the advantages",
         )
 
 
@@ -196,17 +194,15 @@ def _check_signs(loss: Any, rng: np.random.Generator, name: str) -> None:
         ref_logprobs=same.copy(),
         old=None if tokens.old is None else same.copy(),
     )
-    slope = _ask(loss, tokens, name).slope
-    wrong = (slope * tokens.advantages > 1e-12) | ((tokens.advantages != 0) & (slope == 0))
+    grad = _ask(loss, tokens, name).grad
+    wrong = (grad * tokens.advantages > 1e-12) | ((tokens.advantages != 0) & (grad == 0))
     require(
         not wrong.any(),
         "doesn't push a good token up and a bad one down on the weights that sampled",
         where=f"{name}: slope",
-        mend="a loss is minimised: its slope has the sign of -A",
+        fix="a loss is minimised: its slope has the sign of -A",
     )
     if "ref_logprobs" not in loss.needs:
         off = _tokens(rng, loss)
-        still = _ask(loss, dataclasses.replace(off, advantages=np.zeros(_TOKENS)), name).slope
-        require(
-            not np.any(still), "moves tokens of advantage 0", where=f"{name}: slope", mend="scale it by A"
-        )
+        still = _ask(loss, dataclasses.replace(off, advantages=np.zeros(_TOKENS)), name).grad
+        require(not np.any(still), "moves tokens of advantage 0", where=f"{name}: slope", fix="scale it by A")

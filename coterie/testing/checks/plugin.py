@@ -34,7 +34,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
         extras: whether a target that needs an optional package of Coterie's must be importable here.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = getattr(module, "__name__", type(module).__name__)
     manager, report = Plugins(), Report(name, name, "")
@@ -44,7 +44,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
         report.ok,
         "; ".join(report.errors),
         where=name,
-        mend="see coterie.core.plugins.hookspecs for the hooks",
+        fix="see coterie.core.plugins.hookspecs for the hooks",
     )
     for kind, names in report.provides.items():
         for one in names:
@@ -76,7 +76,7 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
         return
     except UserError as error:
         raise ConformanceError(
-            str(error), where=where, mend="`package.module:Object` that can be imported"
+            str(error), where=where, fix="`package.module:Object` that can be imported"
         ) from error
     if entry.kind == "command":
         import click
@@ -85,7 +85,7 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
             isinstance(target, click.Command),
             f"is a {type(target).__name__}",
             where=where,
-            mend="@click.command()",
+            fix="@click.command()",
         )
         return
     if entry.kind == "study":
@@ -95,31 +95,31 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
             isinstance(target, Study),
             f"is a {type(target).__name__}",
             where=where,
-            mend="a coterie.studies.Study",
+            fix="a coterie.studies.Study",
         )
         return
-    require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, mend="a class")
+    require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, fix="a class")
     _check_class(target, entry.kind, where)
 
 
 def _check_class(target: type, kind: str, where: str) -> None:
     protocol = PROTOCOL[kind]
     missing = lacking(protocol, target)
-    mend = f"see coterie.core.protocols.{protocol.__name__}"
-    require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where=where, mend=mend)
+    fix = f"see coterie.core.protocols.{protocol.__name__}"
+    require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where=where, fix=fix)
     with guarded(f"{where}: constructor", "it is called as cls(config, build)"):
         inspect.signature(target).bind(None, None)
     config = getattr(target, "Config", None)
     if config is not None:
         model = inspect.isclass(config) and issubclass(config, BaseModel)
-        require(model, "Config is no pydantic model", where=where, mend="class Config(coterie.PluginConfig)")
+        require(model, "Config is no pydantic model", where=where, fix="class Config(coterie.PluginConfig)")
         strict = config.model_config.get("extra") == "forbid"
-        require(strict, "Config takes unknown keys", where=where, mend="derive it from coterie.PluginConfig")
+        require(strict, "Config takes unknown keys", where=where, fix="derive it from coterie.PluginConfig")
     for name, wanted in vars(protocol).items():
         if (name.startswith("_") and name != "__call__") or not inspect.isfunction(wanted):
             continue
         own = getattr(target, name, None)
-        require(callable(own), f"{target.__name__}.{name} can't be called", where=where, mend=mend)
+        require(callable(own), f"{target.__name__}.{name} can't be called", where=where, fix=fix)
         _check_arguments(own, wanted, f"{where}: {target.__name__}.{name}")
 
 
@@ -135,7 +135,7 @@ def _check_arguments(own: Any, wanted: Any, where: str) -> None:
     except TypeError as error:
         text = str(inspect.signature(wanted)).replace("'", "")
         raise ConformanceError(
-            f"can't be called as {text}: {error}", where=where, mend="take these arguments"
+            f"can't be called as {text}: {error}", where=where, fix="take these arguments"
         ) from error
     except ValueError:  # a builtin that has no signature
         return
@@ -149,6 +149,6 @@ def _check_recipe(target: str, where: str) -> None:
 
         with guarded(where, "a path, or `package:file.yaml`"):
             path = Path(str(files(package).joinpath(file)))
-    require(path.is_file(), f"there is no file {path}", where=where, mend="a path, or `package:file.yaml`")
+    require(path.is_file(), f"there is no file {path}", where=where, fix="a path, or `package:file.yaml`")
     with guarded(where):
         read_yaml(path)

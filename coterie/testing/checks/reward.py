@@ -55,10 +55,10 @@ def check_reward(
         views: views of the source's scope, besides or instead.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(source, "reward")
-    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", mend=", ".join(SCOPES))
+    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", fix=", ".join(SCOPES))
     with guarded(name):
         require_components(source, name)
     require(source.components, "are none", where=f"{name}.components")
@@ -66,7 +66,7 @@ def check_reward(
         finite(source.policy_fault),
         f"is {source.policy_fault!r}",
         where=f"{name}.policy_fault",
-        mend="a number",
+        fix="a number",
     )
 
     async def go() -> None:
@@ -78,7 +78,7 @@ def check_reward(
                 rng = generator(seed, f"episode {number}", "check_reward")
                 played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
                 asked += _views(source.scope, played, environment)
-        require(asked, "nothing to score", where=name, mend="give check_reward an environment, or views")
+        require(asked, "nothing to score", where=name, fix="give check_reward an environment, or views")
         for view in asked:
             await _scores(source, view, name, repeats)
 
@@ -121,7 +121,7 @@ async def _scores(source: Any, view: Any, name: str, repeats: bool) -> None:
     where = f"{name}.score"
     mark = fingerprint(view)
     answers = [await _ask(source, view, where) for _ in range(2 if repeats else 1)]
-    require(fingerprint(view) == mark, "changed the view", where=where, mend="copy what it changes")
+    require(fingerprint(view) == mark, "changed the view", where=where, fix="copy what it changes")
     for answer in answers:
         if answer is None:
             continue
@@ -132,7 +132,7 @@ async def _scores(source: Any, view: Any, name: str, repeats: bool) -> None:
                 rows,
                 f"returned {answer!r} for {count} branches",
                 where=where,
-                mend="a list, one table a branch",
+                fix="a list, one table a branch",
             )
         for table in answer if isinstance(view, SiblingsView) else [answer]:
             require_scores(table, source, _roles(view), where)
@@ -141,7 +141,7 @@ async def _scores(source: Any, view: Any, name: str, repeats: bool) -> None:
         same,
         f"scored the same view as {answers[0]!r}, then as {answers[-1]!r}",
         where=where,
-        mend="say repeats=False if it draws",
+        fix="say repeats=False if it draws",
     )
 
 
@@ -152,7 +152,7 @@ async def _ask(source: Any, view: Any, where: str) -> Any:
             answer = source.score(view)
             if not inspect.isawaitable(answer):
                 raise ConformanceError(
-                    "is not asynchronous", where=where, mend="write it as `async def score`"
+                    "is not asynchronous", where=where, fix="write it as `async def score`"
                 )
             return await answer
     except ConformanceError as error:

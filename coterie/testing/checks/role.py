@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.errors import PolicyFault
-from coterie.core.types import Action, Briefing, Past
+from coterie.core.types import Action, HistoryEntry, RoleInput
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.values import copied, fingerprint, pickled
 
@@ -51,19 +51,19 @@ def check_role(
         texts: more texts for the parser.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     kind = require_kind(role, "role")
     for observation in observations:
-        _renders(role, kind, Briefing(role=name, turn=0, observation=observation), ())
-        past = Past(
+        _renders(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
+        past = HistoryEntry(
             turn=0,
             observation=observation,
             messages=({"role": "user", "content": "?"},),
             action=Action(calls=(), text="?", parsed=None),
             info={},
         )
-        told = Briefing(role=name, turn=1, observation=observation, notes=tuple(notes), history=(past,))
+        told = RoleInput(role=name, turn=1, observation=observation, feedback=tuple(notes), history=(past,))
         _renders(role, kind, told, notes)
         for text in (*NASTY, *texts):
             _parses(role, kind, text, observation)
@@ -76,14 +76,16 @@ def check_role(
     _optional(role, kind)
 
 
-def _renders(role: Any, kind: str, briefing: Briefing, notes: Sequence[str]) -> None:
+def _renders(role: Any, kind: str, role_input: RoleInput, notes: Sequence[str]) -> None:
     where = f"{kind}.render"
-    mark, there = fingerprint(briefing), copied(briefing, where)
+    mark, there = fingerprint(role_input), copied(role_input, where)
     with guarded(where):
-        messages, again = role.render(briefing), role.render(there)
-    require(fingerprint(briefing) == mark, "changed the briefing", where=where, mend="copy what it changes")
+        messages, again = role.render(role_input), role.render(there)
     require(
-        isinstance(messages, (list, tuple)) and messages, f"returned {messages!r}", where=where, mend="a list"
+        fingerprint(role_input) == mark, "changed the role input", where=where, fix="copy what it changes"
+    )
+    require(
+        isinstance(messages, (list, tuple)) and messages, f"returned {messages!r}", where=where, fix="a list"
     )
     for message in messages:
         keys = sorted(message) if isinstance(message, dict) else []
@@ -91,19 +93,19 @@ def _renders(role: Any, kind: str, briefing: Briefing, notes: Sequence[str]) -> 
             keys == ["content", "role"],
             f"{message!r} is no message",
             where=where,
-            mend='{"role": "user", "content": text}',
+            fix='{"role": "user", "content": text}',
         )
         require(
             message["role"] in SPEAKERS,
             f"a message of '{message['role']}'",
             where=where,
-            mend=f"one of: {', '.join(SPEAKERS)}",
+            fix=f"one of: {', '.join(SPEAKERS)}",
         )
         text = isinstance(message["content"], str)
         require(text, f"the content {message['content']!r} is no text", where=where)
     same = list(messages) == list(again)
     require(
-        same, "an equal briefing gave other messages", where=where, mend="no draws, no memory between calls"
+        same, "an equal briefing gave other messages", where=where, fix="no draws, no memory between calls"
     )
     prompt = " ".join(message["content"] for message in messages)
     for note in notes:
@@ -111,7 +113,7 @@ def _renders(role: Any, kind: str, briefing: Briefing, notes: Sequence[str]) -> 
             note in prompt,
             f"the note {note!r} is not in the prompt",
             where=where,
-            mend="write briefing.notes",
+            fix="write briefing.notes",
         )
 
 
@@ -130,10 +132,10 @@ def _parses(role: Any, kind: str, text: str, observation: Any) -> bool:
             raise ConformanceError(
                 f"{shown!r} raised {type(error).__name__}: {error}",
                 where=where,
-                mend="raise coterie.PolicyFault: the output is to blame, and is scored",
+                fix="raise coterie.PolicyFault: the output is to blame, and is scored",
             ) from error
     spent = (time.perf_counter() - begin) / 2
-    require(spent < _SECONDS, f"took {spent:.0f} s for {shown!r}", where=where, mend="bound what is read")
+    require(spent < _SECONDS, f"took {spent:.0f} s for {shown!r}", where=where, fix="bound what is read")
     require(fingerprint(observation) == mark, "changed the observation", where=where)
     readable = [not isinstance(one, PolicyFault) for one in found]
     if all(readable):
@@ -151,4 +153,4 @@ def _optional(role: Any, kind: str) -> None:
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
         require(not wrong, f"{wrong[:1]!r} is no word", where=f"{kind}.vocabulary")
     remembers = getattr(role, "remembers", False)
-    require(isinstance(remembers, bool), f"is {remembers!r}", where=f"{kind}.remembers", mend="True or False")
+    require(isinstance(remembers, bool), f"is {remembers!r}", where=f"{kind}.remembers", fix="True or False")

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from coterie.core.concurrency.request_batching import Strands
-from coterie.core.protocols import Plan, Source, Team
-from coterie.core.rollout.context import Play
-from coterie.core.types import Key, Mix, Node, Request, Sampling, Task, Tree, as_tuple
+from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.protocols import NamedRewardSource, Plan, Team
+from coterie.core.rollout.context import RolloutPass
+from coterie.core.types import Key, Node, Request, RewardWeights, Sampling, Task, Tree, as_tuple
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.toys import Echo, Emitted, Ledger, LetterEngine, Quiet
@@ -30,7 +30,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
     - A call that the system lost costs its joints and nothing else.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(sampler, "sampler")
     _check_plan(sampler, name)
@@ -46,7 +46,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
                 same,
                 "gave two trees for one task and chain",
                 where=f"{name}.play",
-                mend="draw by ctx.seed(key)",
+                fix="draw by ctx.seed(key)",
             )
             sibling, other, _ = _grow(sampler, task, 1, order, name)
             _sound(sibling, name, task)
@@ -56,7 +56,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
                 not repeated,
                 "two chains share draws",
                 where=f"{name}.play",
-                mend="start from Key(task, epoch, chain)",
+                fix="start from Key(task, epoch, chain)",
             )
     _check_lost_call(sampler, name)
     _check_evaluation(sampler, name)
@@ -65,17 +65,17 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
 def _check_plan(sampler: Any, name: str) -> None:
     plan = sampler.plan
     sound = isinstance(plan, Plan) and plan.chains >= 1 and plan.branches >= 1
-    require(sound, f"is {plan!r}", where=f"{name}.plan", mend="a coterie.core.protocols.Plan")
+    require(sound, f"is {plan!r}", where=f"{name}.plan", fix="a coterie.core.protocols.Plan")
     for role in ROLES:
         found = sampler.sampling(role)
         require(
-            isinstance(found, Sampling), f"returned {found!r}", where=f"{name}.sampling", mend="a Sampling"
+            isinstance(found, Sampling), f"returned {found!r}", where=f"{name}.sampling", fix="a Sampling"
         )
 
 
 def _grow(
     sampler: Any, task: Task, chain: int, order: Any, name: str, engine: LetterEngine | None = None
-) -> tuple[Tree, LetterEngine, Play]:
+) -> tuple[Tree, LetterEngine, RolloutPass]:
     """One tree of the kit's game, as a run's executor would have it played."""
     engine = engine or LetterEngine()
     team = Team(
@@ -87,36 +87,36 @@ def _grow(
         transition=Quiet(),
         tools={},
     )
-    strands = Strands()
+    active_rollouts = ActiveRollouts()
     emitted: Any = Emitted()
-    play = Play(
+    play = RolloutPass(
         environment=Ledger(),
         team=team,
         engine=engine,
-        sources=[Source("environment", emitted, {})],
-        mix=Mix(),
-        strands=strands,
+        reward_sources=[NamedRewardSource("environment", emitted, {})],
+        reward_weights=RewardWeights(),
+        active_rollouts=active_rollouts,
         run_seed=7,
     )
 
     async def go() -> Tree:
-        strands.start()
+        active_rollouts.start()
         try:
             found: Tree = await sampler.play(task, 0, chain, play)
             if play.background:
                 await asyncio.gather(*play.background)
             return found
         finally:
-            strands.stop()
+            active_rollouts.stop()
 
     with guarded(f"{name}.play"):
         tree = asyncio.run(go())
-    require(isinstance(tree, Tree), f"returned a {type(tree).__name__}", where=f"{name}.play", mend="a Tree")
+    require(isinstance(tree, Tree), f"returned a {type(tree).__name__}", where=f"{name}.play", fix="a Tree")
     require(
-        strands.live == 0 and strands.waiting == 0,
-        f"left {strands.live} strands live: no batch would ever form again",
+        active_rollouts.live == 0 and active_rollouts.waiting == 0,
+        f"left {active_rollouts.live} strands live: no batch would ever form again",
         where=f"{name}.play",
-        mend="run branches and children through ctx.strands.gather",
+        fix="run branches and children through ctx.strands.gather",
     )
     same = tree.task == task and (tree.epoch, tree.chain) == (0, chain)
     require(same, "is of another task, epoch or chain than was asked for", where=f"{name}.play")
@@ -137,7 +137,7 @@ def _sound_decisions(node: Node, where: str) -> None:
     place = node.key.text()
     require(node.decisions, f"{place}: nobody is asked", where=where)
     require(
-        node.turn < _TURNS, f"{place}: turn {node.turn} of {_TURNS}", where=where, mend="heed team.max_turns"
+        node.turn < _TURNS, f"{place}: turn {node.turn} of {_TURNS}", where=where, fix="heed team.max_turns"
     )
     for role, decision in node.decisions.items():
         named = decision.role == role and bool(decision.branches)
@@ -150,7 +150,7 @@ def _sound_decisions(node: Node, where: str) -> None:
                 shared,
                 f"{place}: a branch of '{role}' had another prompt",
                 where=where,
-                mend="ask once, act K times",
+                fix="ask once, act K times",
             )
 
 
@@ -166,15 +166,18 @@ def _sound_joints(node: Node, where: str) -> None:
         node.rule or not node.joints,
         f"{place}: no rule says why these joints went on",
         where=where,
-        mend="Node.rule",
+        fix="Node.rule",
     )
     for index, joint in enumerate(node.joints):
         at = f"{place}, joint {index}"
-        exists = joint.pick.keys() == node.decisions.keys() and all(
-            0 <= branch < len(node.decisions[role].branches) for role, branch in joint.pick.items()
+        exists = joint.branches.keys() == node.decisions.keys() and all(
+            0 <= branch < len(node.decisions[role].branches) for role, branch in joint.branches.items()
         )
         require(
-            exists, f"{at}: picks {dict(joint.pick)}", where=where, mend="one branch of every role that acted"
+            exists,
+            f"{at}: picks {dict(joint.branches)}",
+            where=where,
+            fix="one branch of every role that acted",
         )
         if joint.child is not None:
             require(index in node.expanded, f"{at}: went on and is not among the expanded", where=where)
@@ -183,7 +186,7 @@ def _sound_joints(node: Node, where: str) -> None:
                 key,
                 f"{at}: its child's key is {joint.child.key.text()}",
                 where=where,
-                mend="key.child(joint)",
+                fix="key.child(joint)",
             )
             state = joint.child.state_digest == joint.state_digest
             require(state, f"{at}: its child stands in another state", where=where)
@@ -193,13 +196,13 @@ def _sound_joints(node: Node, where: str) -> None:
                 outcome,
                 f"{at}: an episode ended without outcome",
                 where=where,
-                mend="environment.outcome(state)",
+                fix="environment.outcome(state)",
             )
     sound = any(joint.fault is None for joint in node.joints)
     require(node.expanded or not sound, f"{place}: joints were played and none went on", where=where)
 
 
-def _accounted(tree: Tree, engine: LetterEngine, play: Play, name: str) -> None:
+def _accounted(tree: Tree, engine: LetterEngine, play: RolloutPass, name: str) -> None:
     """What was asked is in the tree, once; what is scored was played."""
     where = f"{name}.play"
     branches = {
@@ -214,14 +217,14 @@ def _accounted(tree: Tree, engine: LetterEngine, play: Play, name: str) -> None:
         len(set(asked)) == len(asked),
         "asked for a call twice",
         where=where,
-        mend="K is drawn once per decision",
+        fix="K is drawn once per decision",
     )
     strange = [key for key in asked if key._replace(call=-1) not in branches]
     require(not strange, f"asked for {strange[:1]!r}, which is in no decision", where=where)
     scored = {key for key, _, _, _ in play.scores}
     require(scored <= branches | joints, "scored a place that is not in the tree", where=where)
     require(
-        joints <= scored, "left a joint that was played unscored", where=where, mend="scoring.score_selection"
+        joints <= scored, "left a joint that was played unscored", where=where, fix="scoring.score_selection"
     )
 
 
@@ -233,16 +236,12 @@ def _check_lost_call(sampler: Any, name: str) -> None:
     _sound(tree, name, tree.task)
     for node in tree.nodes():
         for index, joint in enumerate(node.joints):
-            touched = joint.pick.get("executor") == 0
-            mend = "an action with a system fault is not stepped: the joint carries its fault"
-            require(
-                (joint.fault is not None) == touched, "steps lost actions", where=f"{name}.play", mend=mend
-            )
+            touched = joint.branches.get("executor") == 0
+            fix = "an action with a system fault is not stepped: the joint carries its fault"
+            require((joint.fault is not None) == touched, "steps lost actions", where=f"{name}.play", fix=fix)
             cell = play.scores.at(node.key.of_joint(index))
             made_up = touched and any(score.value is not None for score in cell.values())
-            require(
-                not made_up, "scored what was never played", where=f"{name}.play", mend="ctx.mark_missing"
-            )
+            require(not made_up, "scored what was never played", where=f"{name}.play", fix="ctx.mark_missing")
 
 
 def _check_evaluation(sampler: Any, name: str) -> None:
@@ -252,7 +251,7 @@ def _check_evaluation(sampler: Any, name: str) -> None:
             alone = sampler.for_evaluation(greedy)
         require_kind(alone, "sampler")
         single = (alone.plan.chains, alone.plan.branches) == (1, 1)
-        require(single, f"plays {alone.plan}", where=where, mend="one chain, one branch: no best of K")
+        require(single, f"plays {alone.plan}", where=where, fix="one chain, one branch: no best of K")
         for role in ROLES:
             own, wanted = (
                 alone.sampling(role).temperature,

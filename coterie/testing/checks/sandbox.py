@@ -39,7 +39,7 @@ def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], N
         lose: breaks what the sandbox runs on, for good (stops its server, kills its workers).
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(sandbox, "sandbox")
     asyncio.run(_check(_Tried(sandbox, name, limits), lose))
@@ -62,7 +62,7 @@ class _Tried:
             isinstance(found, Ran),
             f"returned {found!r}",
             where=where,
-            mend="a coterie.core.protocols.sandbox.Ran",
+            fix="a coterie.core.protocols.sandbox.Ran",
         )
         return found
 
@@ -94,21 +94,21 @@ class _Tried:
             if isinstance(error.__cause__, PolicyFault):
                 return None
             raise
-        require(isinstance(verdict, Verdict), f"returned {verdict!r}", where=where, mend="a Verdict")
+        require(isinstance(verdict, Verdict), f"returned {verdict!r}", where=where, fix="a Verdict")
         return verdict
 
-    def same(self, found: Any, wanted: Any, what: str, mend: str = "") -> None:
+    def same(self, found: Any, wanted: Any, what: str, fix: str = "") -> None:
         """Raise unless they are equal."""
-        require(found == wanted, f"{what} {found!r}, not {wanted!r}", where=f"{self.name}.run", mend=mend)
+        require(found == wanted, f"{what} {found!r}, not {wanted!r}", where=f"{self.name}.run", fix=fix)
 
     def ended(self, found: Ran, status: str, code: int | None, what: str) -> None:
         """Raise unless the run ended like this."""
         said = (found.status, found.exit_code)
-        mend = f"Ran(status={status!r}, exit_code={code!r}), and a `reason` where it did not end by itself"
+        fix = f"Ran(status={status!r}, exit_code={code!r}), and a `reason` where it did not end by itself"
         shown = f"{what} ended as {said!r}, not {(status, code)!r}: {found.reason} {found.stderr[-200:]}"
-        require(said == (status, code), shown, where=f"{self.name}.run", mend=mend)
+        require(said == (status, code), shown, where=f"{self.name}.run", fix=fix)
         told = found.reason or status in ("finished", "failed")
-        require(told, f"gives no reason why {what} was ended", where=f"{self.name}.run", mend=mend)
+        require(told, f"gives no reason why {what} was ended", where=f"{self.name}.run", fix=fix)
 
 
 async def _check(tried: _Tried, lose: Callable[[], None] | None) -> None:
@@ -144,7 +144,7 @@ async def _elsewhere(tried: _Tried, secret: str) -> None:
         not hasattr(builtins, mark),
         "runs programs in our process",
         where=f"{tried.name}.run",
-        mend="a process",
+        fix="a process",
     )
     look = (
         "import os\nprint(dict(os.environ))\n"
@@ -155,7 +155,7 @@ async def _elsewhere(tried: _Tried, secret: str) -> None:
         secret not in seen,
         "shows our environment to programs, API keys and all",
         where=f"{tried.name}.run",
-        mend="start them with an environment of their own",
+        fix="start them with an environment of their own",
     )
 
 
@@ -184,8 +184,8 @@ async def _texts(tried: _Tried) -> None:
     found = await tried.ran(f"import sys\nsys.stdout.write('x' * {6 * kept})\nprint('the end')")
     tried.ended(found, "finished", 0, "a program that prints much")
     short = len(found.stdout.encode()) <= kept and found.stdout.endswith("xthe end\n")
-    mend = "keep the end: tracebacks and results are there"
-    require(short, f"keeps {found.stdout[-20:]!r} of long output", where=f"{tried.name}.run", mend=mend)
+    fix = "keep the end: tracebacks and results are there"
+    require(short, f"keeps {found.stdout[-20:]!r} of long output", where=f"{tried.name}.run", fix=fix)
     total = found.dropped + len(found.stdout.encode())
     tried.same(total, 6 * kept + 8, "the bytes kept and `dropped` add up to")
 
@@ -204,8 +204,8 @@ async def _files(tried: _Tried) -> None:
     found = await tried.ran(code, files={"in/data.bin": data}, collect=globs)
     tried.ended(found, "finished", 0, "a program that reads and writes files")
     wanted = {"copy.bin": data, "out/a.txt": b"out/a.txt", "out/deep/b.txt": b"out/deep/b.txt"}
-    mend = "globs are relative to the working folder; links are neither followed nor taken"
-    tried.same(dict(found.files), wanted, f"collected by {globs}:", mend)
+    fix = "globs are relative to the working folder; links are neither followed nor taken"
+    tried.same(dict(found.files), wanted, f"collected by {globs}:", fix)
 
 
 async def _limits(tried: _Tried) -> None:
@@ -216,8 +216,8 @@ async def _limits(tried: _Tried) -> None:
     require(not late, "let a program sleep past its wall time", where=f"{tried.name}.run")
     found = await tried.ran(f"x = bytearray({4 * tried.limits.memory_mb} << 20)\nprint(len(x))")
     bounded = found.status in ("failed", "killed")
-    mend = f"limits.memory_mb: {tried.limits.memory_mb}"
-    require(bounded, "gives a program more memory than it may use", where=f"{tried.name}.run", mend=mend)
+    fix = f"limits.memory_mb: {tried.limits.memory_mb}"
+    require(bounded, "gives a program more memory than it may use", where=f"{tried.name}.run", fix=fix)
 
 
 async def _alone(tried: _Tried) -> None:
@@ -256,7 +256,7 @@ async def _attacks(tried: _Tried) -> None:
         found is not None and found.ok and found.stdout == "done\n",
         f"a program that leaves a process behind ended as {found!r}",
         where=f"{tried.name}.run",
-        mend="end it when its first process ends, and kill the rest",
+        fix="end it when its first process ends, and kill the rest",
     )
     # Never our own process, where a sandbox has us for its programs' parent.
     parent = f"import os\nif os.getppid() not in (0, 1, {os.getpid()}): os.kill(os.getppid(), 9)\n"
@@ -271,7 +271,7 @@ async def _verdicts(tried: _Tried) -> None:
     where = f"{tried.name}.judge"
     right = await tried.judged("def double(n):\n    return 2 * n\n")
     passed = right is not None and right.ok and right.total == 2
-    require(passed, f"a right candidate gets {right!r}", where=where, mend="every assert statement is a test")
+    require(passed, f"a right candidate gets {right!r}", where=where, fix="every assert statement is a test")
     wrong = await tried.judged("def double(n):\n    return 4\n")
     told = wrong is not None and (wrong.passed, wrong.total) == (1, 2) and wrong.failures[0].line == 3
     require(told, f"a candidate that passes one test of two gets {wrong!r}", where=where)
@@ -288,8 +288,8 @@ async def _verdicts(tried: _Tried) -> None:
     ):
         verdict = await tried.judged(candidate)
         failed = verdict is None or not verdict.ok
-        mend = "the tests are another process than the candidate, and only plain data crosses"
-        require(failed, f"passes a candidate that {what}", where=where, mend=mend)
+        fix = "the tests are another process than the candidate, and only plain data crosses"
+        require(failed, f"passes a candidate that {what}", where=where, fix=fix)
 
 
 async def _lost(tried: _Tried, lose: Callable[[], None]) -> None:
@@ -301,9 +301,9 @@ async def _lost(tried: _Tried, lose: Callable[[], None]) -> None:
         return
     except Exception as error:
         raise ConformanceError(
-            f"raised {type(error).__name__} for a loss of its own", where=where, mend="SystemFault"
+            f"raised {type(error).__name__} for a loss of its own", where=where, fix="SystemFault"
         ) from error
-    require(False, f"returned {found!r} when it had lost what it runs on", where=where, mend="SystemFault")
+    require(False, f"returned {found!r} when it had lost what it runs on", where=where, fix="SystemFault")
 
 
 _PARTS: tuple[Callable[[_Tried], Awaitable[None]], ...] = (

@@ -25,7 +25,7 @@ def check_executor(executor: Any) -> None:
     - An exception reaches the caller as it was raised, and whoever still played is stopped.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(executor, "executor")
     asyncio.run(_check_map(executor, f"{name}.map"))
@@ -50,7 +50,7 @@ async def _check_map(executor: Any, where: str) -> None:
         overlap,
         "plays one item after the other",
         where=where,
-        mend="asyncio.gather: batches form across episodes",
+        fix="asyncio.gather: batches form across episodes",
     )
     finished: list[int] = []
 
@@ -69,21 +69,23 @@ async def _check_map(executor: Any, where: str) -> None:
         )
     except Exception as error:
         raise ConformanceError(
-            f"turned a SystemFault into {type(error).__name__}", where=where, mend="let it through as it is"
+            f"turned a SystemFault into {type(error).__name__}", where=where, fix="let it through as it is"
         ) from error
     else:
-        require(False, "swallowed an exception", where=where, mend="let it through")
+        require(False, "swallowed an exception", where=where, fix="let it through")
     known = list(finished)
     await asyncio.sleep(2 * _NAP)
     require(
         finished == known,
         "leaves episodes playing after it has raised",
         where=where,
-        mend="cancel the rest: a strand that nobody waits for keeps batches from forming",
+        fix="cancel the rest: a strand that nobody waits for keeps batches from forming",
     )
 
 
-def check_data(source: Any, *, splits: Sequence[str] = ("train", "val", "test"), limit: int = 1000) -> None:
+def check_data_source(
+    source: Any, *, splits: Sequence[str] = ("train", "val", "test"), limit: int = 1000
+) -> None:
     """Check a data source.
 
     - `records(split)` is a sequence: its length, its items by index and in a loop agree; asked again it
@@ -96,9 +98,9 @@ def check_data(source: Any, *, splits: Sequence[str] = ("train", "val", "test"),
         limit: records of a split that are looked at.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
-    where = f"{require_kind(source, 'data')}.records"
+    where = f"{require_kind(source, 'data_source')}.records"
     home: dict[str, str] = {}
     for split in splits:
         try:
@@ -116,7 +118,7 @@ def check_data(source: Any, *, splits: Sequence[str] = ("train", "val", "test"),
         require(rows or split != splits[0], f"the split '{split}' has no record", where=where)
         for row in rows:
             table = isinstance(row, Mapping) and all(isinstance(key, str) for key in row)
-            require(table, f"{row!r} is no record", where=where, mend="{field: value}, fields named by text")
+            require(table, f"{row!r} is no record", where=where, fix="{field: value}, fields named by text")
             pickled(row, where)
         marks = [fingerprint(row) for row in rows]
         require(
@@ -133,7 +135,7 @@ def check_data(source: Any, *, splits: Sequence[str] = ("train", "val", "test"),
                 other == split,
                 f"{row!r} is in '{other}' and in '{split}'",
                 where=where,
-                mend="split by a hash of the content: a score on what was trained on says nothing",
+                fix="split by a hash of the content: a score on what was trained on says nothing",
             )
 
 
@@ -155,7 +157,7 @@ def check_tracker(
         read: folder -> the steps that the tracker has kept, in order, where that can be known.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(tracker, "tracker")
     with TemporaryDirectory() if folder is None else nullcontext(str(folder)) as place:
@@ -177,7 +179,7 @@ def _lead(tracker: Any, name: str, folder: Path, read: Callable[[Path], Sequence
             steps == [1, 2, 3, 4],
             f"kept the steps {steps} of a run that was resumed after step 2",
             where=name,
-            mend="`track` adds a row, `open` keeps what is there, `truncate(step)` forgets the rows after it",
+            fix="`track` adds a row, `open` keeps what is there, `truncate(step)` forgets the rows after it",
         )
 
 
@@ -196,7 +198,7 @@ def _tell(tracker: Any, name: str, folder: Path, steps: Sequence[int], after: in
             fingerprint(row) == mark,
             "changed the metrics that it was told",
             where=f"{name}.track",
-            mend="copy",
+            fix="copy",
         )
     with guarded(f"{name}.close"):
         tracker.close()

@@ -51,10 +51,10 @@ def check_tool(
             calls are made of.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     kind = require_kind(tool, "tool")
-    require(calls, "no call to check", where=kind, mend="give check_tool replies that ask for the tool")
+    require(calls, "no call to check", where=kind, fix="give check_tool replies that ask for the tool")
 
     async def go() -> None:
         async with AsyncExitStack() as stack:
@@ -78,19 +78,19 @@ async def _closed(part: Any) -> None:
 
 def _check_words(tool: Any, kind: str) -> None:
     named = isinstance(tool.name, str) and tool.name and not any(c.isspace() for c in tool.name)
-    require(named, f"is {tool.name!r}", where=f"{kind}.name", mend="a word")
+    require(named, f"is {tool.name!r}", where=f"{kind}.name", fix="a word")
     where = f"{kind}.schemas"
     for one in getattr(tool, "schemas", ()):
-        with guarded(where, mend="plain JSON"):
+        with guarded(where, fix="plain JSON"):
             json.dumps(one)
         function = one.get("function") if isinstance(one, dict) and one.get("type") == "function" else None
         sound = isinstance(function, dict) and {"name", "description", "parameters"} <= set(function)
-        mend = '{"type": "function", "function": {"name", "description", "parameters"}}'
-        require(sound, f"has {one!r}", where=where, mend=mend)
+        fix = '{"type": "function", "function": {"name", "description", "parameters"}}'
+        require(sound, f"has {one!r}", where=where, fix=fix)
 
 
 def _found(tool: Any, text: str, kind: str) -> Any:
-    with guarded(f"{kind}.find", mend=f"return None; the text is {text[:200]!r}"):
+    with guarded(f"{kind}.find", fix=f"return None; the text is {text[:200]!r}"):
         return tool.find(text)
 
 
@@ -105,7 +105,7 @@ def _check_find(
         require(repr(use) == again, f"found {use!r} in {text!r}, then {again}", where=where)
     for text in plain:
         use = _found(tool, text, kind)
-        require(use is None, f"found {use!r} in {text!r}", where=where, mend="None where nothing is asked")
+        require(use is None, f"found {use!r} in {text!r}", where=where, fix="None where nothing is asked")
     rng = generator(seed, "texts", "check_tool")
     for _ in range(texts):
         pieces = [*PIECES, *(_part(rng, text) for text in calls)]
@@ -120,7 +120,7 @@ def _part(rng: Any, text: str) -> str:
 async def _check_run(tool: Any, kind: str, calls: Sequence[str]) -> None:
     answers = await asyncio.gather(*[_answer(tool, kind, text) for text in (*calls, calls[0])])
     said = [answer for answer in answers if answer is not None]
-    require(said, "answered none of the calls", where=f"{kind}.run", mend="is what it needs there?")
+    require(said, "answered none of the calls", where=f"{kind}.run", fix="is what it needs there?")
 
 
 async def _answer(tool: Any, kind: str, text: str) -> str | None:
@@ -130,11 +130,11 @@ async def _answer(tool: Any, kind: str, text: str) -> str | None:
         with guarded(where, "SystemFault or PolicyFault, or a result that says what is wrong"):
             answer = tool.run(_found(tool, text, kind))
             if not inspect.isawaitable(answer):
-                raise ConformanceError("is not asynchronous", where=where, mend="write it as `async def run`")
+                raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def run`")
             result = await answer
     except ConformanceError as error:
         if isinstance(error.__cause__, (SystemFault, PolicyFault)):
             return None
         raise
-    require(isinstance(result, str), f"returned a {type(result).__name__}", where=where, mend="text")
+    require(isinstance(result, str), f"returned a {type(result).__name__}", where=where, fix="text")
     return str(result)

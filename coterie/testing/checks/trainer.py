@@ -56,7 +56,7 @@ def check_trainer(
         annotates: notes that the trainer offers; they are named in its context's `needs`.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     bench = _Bench(
         make, _context(model, train, policy or {}, loss, chat, vocabulary, annotates), seed, token_ids
@@ -76,7 +76,7 @@ def _context(
     return TrainerContext(
         policies={"one": trained, "two": trained, _FROZEN: PolicyConfig(model=model, train="none")},
         loss=loss if loss is not None else PolicyGradient(),
-        chat=build("chat", chat),
+        chat=build("chat_format", chat),
         seed=11,
         deterministic=True,
         vocabulary=tuple(vocabulary),
@@ -163,13 +163,13 @@ class _Bench:
         digests = first.digest()
         wanted = {"one", "two"} if train != "none" else set()
         known = wanted <= digests.keys() <= self.ctx.policies.keys()
-        require(known, f"names {sorted(digests)}", where=where, mend="every policy that is trained")
+        require(known, f"names {sorted(digests)}", where=where, fix="every policy that is trained")
         require(digests == second.digest(), "differs between two trainers with one seed", where=where)
         require(digests == first.digest(), "changes without an update", where=where)
         for policy in self.ctx.policies:
             found = first.weights(policy)
             sound = isinstance(found, Weights) and found.policy == policy
-            require(sound, f"returned {found!r} for '{policy}'", where=f"{self.name}.weights", mend="Weights")
+            require(sound, f"returned {found!r} for '{policy}'", where=f"{self.name}.weights", fix="Weights")
 
     async def _update(self, trainer: Any, step: int, *policies: str) -> Any:
         samples = {policy: self._samples(policy, step) for policy in policies}
@@ -191,16 +191,16 @@ class _Bench:
             not moved,
             f"trained '{', '.join(moved)}' on the samples of 'one'",
             where=where,
-            mend="give every policy weights and an optimiser of its own",
+            fix="give every policy weights and an optimiser of its own",
         )
         now = self._versions(trainer)
         require(now["one"] > versions["one"], "didn't raise the version of new weights", where=where)
         still = all(now[policy] == versions[policy] for policy in now if policy != "one")
         require(still, "raised the version of weights that didn't change", where=where)
-        require("one" in metrics, f"returned {metrics!r}", where=where, mend="{policy: {metric: number}}")
+        require("one" in metrics, f"returned {metrics!r}", where=where, fix="{policy: {metric: number}}")
         for policy, row in metrics.items():
             for metric, value in row.items():
-                require(finite(value), f"{policy}/{metric} is {value!r}", where=where, mend="a finite number")
+                require(finite(value), f"{policy}/{metric} is {value!r}", where=where, fix="a finite number")
 
     async def _check_nothing_moves(self, trainer: Any) -> None:
         before, versions = trainer.digest(), self._versions(trainer)
@@ -222,7 +222,7 @@ class _Bench:
                 values = found.get(sample.key)
                 shaped = values is not None and np.shape(values) == (count,) and np.isfinite(values).all()
                 require(
-                    shaped, f"gave {values!r} for {count} tokens ({what})", where=where, mend="by sample key"
+                    shaped, f"gave {values!r} for {count} tokens ({what})", where=where, fix="by sample key"
                 )
                 logprobs = not what.endswith("logprobs") or (np.asarray(values) <= 1e-5).all()
                 require(logprobs, f"gave {what} above 0", where=where)
@@ -248,14 +248,14 @@ class _Bench:
                     np.allclose(then, now, atol=1e-5),
                     f"gave other {what} after an update",
                     where=where,
-                    mend="they are of the weights that the policy started with",
+                    fix="they are of the weights that the policy started with",
                 )
             elif what == "old_logprobs":
                 require(
                     not np.array_equal(then, now),
                     f"gave the same {what} after an update",
                     where=where,
-                    mend="they are of the present weights",
+                    fix="they are of the present weights",
                 )
             elif what == "values":
                 require(
@@ -272,7 +272,7 @@ class _Bench:
                 batch.sequence is not None,
                 "didn't tell the loss which tokens are of one sequence",
                 where=where,
-                mend="give TokenBatch `sequence` and `sequences`, see coterie.core.training.samples.span_ids",
+                fix="give TokenBatch `sequence` and `sequences`, see coterie.core.training.samples.span_ids",
             )
             ids = _numpy(batch.sequence)
             tokens, sequences = tokens + len(ids), sequences + batch.sequences
@@ -287,7 +287,7 @@ class _Bench:
             f"told the loss of {sequences} sequences in {tokens} tokens, where {len(samples)} samples have "
             f"{wanted}",
             where=where,
-            mend="a span of a sample is a sequence",
+            fix="a span of a sample is a sequence",
         )
 
     async def _check_resume(self, first: Any, second: Any, folder: Path, train: str) -> None:
@@ -305,7 +305,7 @@ class _Bench:
                 second.digest() == first.digest(),
                 "a trainer that was read back goes on differently",
                 where=where,
-                mend="save the optimiser's state, its step counts, and every generator",
+                fix="save the optimiser's state, its step counts, and every generator",
             )
 
 

@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.types import Past
+from coterie.core.types import HistoryEntry
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, episode, players
 from coterie.testing.support.failure import guarded, require, require_kind
@@ -38,7 +38,7 @@ def check_transition(
         roles, act, order, seats, turns: as `check_environment` takes them.
 
     Raises:
-        ConformanceError: what is wrong, where, and how to mend it.
+        ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(transition, "transition")
     team = players(roles, act, order, seats)
@@ -48,14 +48,14 @@ def check_transition(
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_transition")
             played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
-            history: dict[str, tuple[Past, ...]] = {}
+            history: dict[str, tuple[HistoryEntry, ...]] = {}
             for one in played:
                 for role in one.now.roles:
                     past = history.get(role, ())
                     told = await _tell(transition, role, one.now.state, past, environment, name, repeats)
                     first = f"told '{role}' {told!r} before it ever acted"
                     require(
-                        past or not told, first, where=f"{name}.tell", mend="return () where history is empty"
+                        past or not told, first, where=f"{name}.tell", fix="return () where history is empty"
                     )
                     history[role] = (*past, one.past(role))
 
@@ -63,7 +63,13 @@ def check_transition(
 
 
 async def _tell(
-    transition: Any, role: str, state: Any, past: Sequence[Past], environment: Any, name: str, repeats: bool
+    transition: Any,
+    role: str,
+    state: Any,
+    past: Sequence[HistoryEntry],
+    environment: Any,
+    name: str,
+    repeats: bool,
 ) -> Sequence[str]:
     where = f"{name}.tell"
     mark = fingerprint((state, past))
@@ -71,13 +77,11 @@ async def _tell(
     for _ in range(2 if repeats else 1):
         with guarded(where):
             answer = transition.tell(role, state, past, environment)
-            require(inspect.isawaitable(answer), "is not asynchronous", where=where, mend="`async def tell`")
+            require(inspect.isawaitable(answer), "is not asynchronous", where=where, fix="`async def tell`")
             found.append(await answer)
     require(fingerprint((state, past)) == mark, "changed the state or the history", where=where)
     told = found[0]
     sentences = isinstance(told, (list, tuple)) and all(isinstance(one, str) and one.strip() for one in told)
-    require(
-        sentences, f"returned {told!r}", where=where, mend="a list of sentences; an empty one for nothing"
-    )
+    require(sentences, f"returned {told!r}", where=where, fix="a list of sentences; an empty one for nothing")
     require(list(told) == list(found[-1]), f"told {told!r}, then {found[-1]!r}", where=where)
     return told

@@ -8,7 +8,7 @@ from typing import Any
 from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, validate
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
-from coterie.core.training.builder import PROTOCOL, Workshop
+from coterie.core.training.builder import PROTOCOL, ComponentBuilder
 
 TOY = "coterie.testing.support.toys"
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}
@@ -42,14 +42,14 @@ def build(
         UserError: what a run would say of the same table.
     """
     if kind not in PROTOCOL:
-        raise PluginError(f"'{kind}' is no kind that a run is made of", mend=did_you_mean(kind, PROTOCOL))
+        raise PluginError(f"'{kind}' is no kind that a run is made of", fix=did_you_mean(kind, PROTOCOL))
     own: dict[str, Any] = as_table(table if isinstance(table, str) else dict(table))
     if not name:
         name = _last(str(own.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
     if order is None:
         order = [name if kind == "role" else "solver"]
     environment = as_table(own if kind == "environment" else env or f"{TOY}:Ledger")
-    shop = Workshop(_config(environment, order, run))
+    shop = ComponentBuilder(_config(environment, order, run))
     shop.environment = shop.make("environment", environment, "env")
     if kind == "environment":
         return shop.environment

@@ -11,7 +11,18 @@ import numpy as np
 
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import EpisodeView, JointView, StepContext
-from coterie.core.types import Action, Decision, Fault, Joint, Key, Node, Past, Step, Task, as_tuple
+from coterie.core.types import (
+    Action,
+    Decision,
+    Fault,
+    HistoryEntry,
+    JointAction,
+    Key,
+    Node,
+    Step,
+    Task,
+    as_tuple,
+)
 from coterie.testing.support.failure import ConformanceError, guarded, require
 
 Act = Callable[[str, Any, np.random.Generator], Any] | Sequence[Any]
@@ -72,17 +83,17 @@ def moment(env: Any, state: Any, turn: int, stage: int, team: Players) -> Moment
     """Who acts in this state; None where the game is over."""
     where = f"{type(env).__name__}.stage"
     with guarded(where):
-        own = env.stage(state)
+        own = env.acting_roles(state)
     named = own is None or (isinstance(own, tuple) and all(isinstance(role, str) for role in own))
     require(
-        named, f"returned {own!r}", where=where, mend="a tuple of roles, () where the game is over, or None"
+        named, f"returned {own!r}", where=where, fix="a tuple of roles, () where the game is over, or None"
     )
     if own is None:
         require(
             stage < len(team.order),
             "returns None in a stage that the team's order doesn't have",
             where=where,
-            mend="answer None for all states of a turn, or name the roles in all of them",
+            fix="answer None for all states of a turn, or name the roles in all of them",
         )
     acting = team.order[stage] if own is None else own
     known = {role for names in team.order for role in names}
@@ -95,7 +106,7 @@ def moment(env: Any, state: Any, turn: int, stage: int, team: Players) -> Moment
 def following(env: Any, now: Moment, step: Step, turns: int, team: Players) -> Moment | None:
     """What comes after a step, as the default sampler has it; None where the episode ends."""
     with guarded(f"{type(env).__name__}.stage"):
-        own = env.stage(step.state)
+        own = env.acting_roles(step.state)
     over = step.turn_over or (own is None and now.stage + 1 >= len(team.order))
     turn, stage = (now.turn + 1, 0) if over else (now.turn, now.stage + 1)
     if own == () or turn >= turns:
@@ -111,18 +122,18 @@ async def stepped(env: Any, now: Moment, actions: Mapping[str, Action], ctx: Ste
     """
     where = f"{type(env).__name__}.step"
     faulty = [role for role, action in actions.items() if action.fault is not None]
-    mend = "the action can't be read (parsed is None, fault.kind 'policy'): score it" if faulty else ""
-    with guarded(where, mend):
+    fix = "the action can't be read (parsed is None, fault.kind 'policy'): score it" if faulty else ""
+    with guarded(where, fix):
         answer = env.step(now.state, actions, ctx)
         if not inspect.isawaitable(answer):
-            raise ConformanceError("is not asynchronous", where=where, mend="write it as `async def step`")
+            raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def step`")
         step = await answer
-    require(isinstance(step, Step), f"returned a {type(step).__name__}", where=where, mend="coterie.Step")
+    require(isinstance(step, Step), f"returned a {type(step).__name__}", where=where, fix="coterie.Step")
     return step
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedStage:
     """One stage that was played."""
 
     task: Task
@@ -143,12 +154,12 @@ class Played:
             after=self.step.state,
             emitted=self.step.scores,
             info=self.step.info,
-            terminal=self.over,
+            terminated=self.over,
         )
 
-    def past(self, role: str) -> Past:
+    def past(self, role: str) -> HistoryEntry:
         """What the role remembers of it."""
-        return Past(
+        return HistoryEntry(
             turn=self.now.turn,
             observation=self.seen[role],
             messages=({"role": "user", "content": "?"},),
@@ -159,9 +170,9 @@ class Played:
 
 async def episode(
     env: Any, task: Task, team: Players, turns: int, rng: np.random.Generator, unread: float = 0.0
-) -> list[Played]:
+) -> list[PlayedStage]:
     """One episode, unchecked; with probability `unread` an action can't be read."""
-    found: list[Played] = []
+    found: list[PlayedStage] = []
     now = moment(env, env.reset(task, 0), 0, 0, team)
     while now is not None:
         seen = {role: env.observe(now.state, role) for role in now.roles}
@@ -172,12 +183,12 @@ async def episode(
         ctx = StepContext(task=task, turn=now.turn, seed=int(rng.integers(2**63)))
         step = await stepped(env, now, actions, ctx)
         after = following(env, now, step, turns, team)
-        found.append(Played(task, now, seen, actions, step, after is None, others))
+        found.append(PlayedStage(task, now, seen, actions, step, after is None, others))
         now = after
     return found
 
 
-def episode_view(played: Sequence[Played], env: Any) -> EpisodeView:
+def episode_view(played: Sequence[PlayedStage], env: Any) -> EpisodeView:
     """An episode as a source of scope `episode` sees it."""
     path = []
     key = Key(played[0].task.id)
@@ -194,10 +205,10 @@ def episode_view(played: Sequence[Played], env: Any) -> EpisodeView:
             )
             for role, action in one.actions.items()
         }
-        joint = Joint(
-            pick=dict.fromkeys(one.actions, 0),
+        joint = JointAction(
+            branches=dict.fromkeys(one.actions, 0),
             state_digest="",
-            terminal=one.over,
+            terminated=one.over,
             info=one.step.info,
             outcome=env.outcome(one.step.state) if one.over else None,
         )

@@ -1,4 +1,4 @@
-"""How a check fails: what is wrong, where, and how to mend it."""
+"""How a check fails: what is wrong, where, and how to fix it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from coterie.core.training.builder import PROTOCOL
 
-KINDS_OF_COMPONENTS = ("increment", "level", "counterfactual")
+KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 
 
 class ConformanceError(AssertionError):
@@ -19,26 +19,26 @@ class ConformanceError(AssertionError):
     Args:
         what: what is wrong, with the values that show it.
         where: the class and the method.
-        mend: what to change.
+        fix: what to change.
     """
 
-    def __init__(self, what: str, *, where: str, mend: str = "") -> None:
-        self.what, self.where, self.mend = what, where, mend
-        super().__init__(f"{where}: {what}" + (f"\n  mend: {mend}" if mend else ""))
+    def __init__(self, what: str, *, where: str, fix: str = "") -> None:
+        self.what, self.where, self.fix = what, where, fix
+        super().__init__(f"{where}: {what}" + (f"\n  fix: {fix}" if fix else ""))
 
 
-def require(holds: object, what: str, *, where: str, mend: str = "") -> None:
+def require(holds: object, what: str, *, where: str, fix: str = "") -> None:
     """Raise unless it holds.
 
     Raises:
         ConformanceError: it doesn't.
     """
     if not holds:
-        raise ConformanceError(what, where=where, mend=mend)
+        raise ConformanceError(what, where=where, fix=fix)
 
 
 @contextmanager
-def guarded(where: str, mend: str = "") -> Iterator[None]:
+def guarded(where: str, fix: str = "") -> Iterator[None]:
     """An exception of the plugin's becomes a failure that names the place; the cause is kept."""
     try:
         yield
@@ -46,7 +46,7 @@ def guarded(where: str, mend: str = "") -> Iterator[None]:
         raise
     except Exception as error:
         what = f"raised {type(error).__name__}: {error}"
-        raise ConformanceError(what, where=where, mend=mend) from error
+        raise ConformanceError(what, where=where, fix=fix) from error
 
 
 def lacking(protocol: type, plugin: Any) -> list[str]:
@@ -69,7 +69,7 @@ def require_kind(plugin: Any, kind: str) -> str:
         not missing,
         f"lacks {', '.join(missing)}",
         where=name,
-        mend=f"see coterie.core.protocols.{protocol.__name__}",
+        fix=f"see coterie.core.protocols.{protocol.__name__}",
     )
     return name
 
@@ -81,22 +81,22 @@ def require_components(plugin: Any, where: str) -> None:
             isinstance(component, str) and component and "." not in component,
             f"{component!r} is no name of a component",
             where=f"{where}.components",
-            mend="a word without dots",
+            fix="a word without dots",
         )
         require(
             kind in KINDS_OF_COMPONENTS,
             f"component '{component}' is of kind {kind!r}",
             where=f"{where}.components",
-            mend=f"one of: {', '.join(KINDS_OF_COMPONENTS)}",
+            fix=f"one of: {', '.join(KINDS_OF_COMPONENTS)}",
         )
     for component, weight in dict(plugin.weights).items():
         require(
             component in plugin.components,
             f"a weight for '{component}', which is not among the components",
             where=f"{where}.weights",
-            mend="declare it in `components`, or remove the weight",
+            fix="declare it in `components`, or remove the weight",
         )
-        require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{where}.weights", mend="a number")
+        require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{where}.weights", fix="a number")
 
 
 def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) -> None:
@@ -109,26 +109,26 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
             isinstance(place, tuple) and len(place) == 2,
             f"{place!r} names no score",
             where=where,
-            mend="(role, component), or (coterie.TEAM, component)",
+            fix="(role, component), or (coterie.TEAM, component)",
         )
         role, component = place
         require(
             component in plugin.components,
             f"a score for '{component}', which is not among the components",
             where=where,
-            mend="declare it in `components`, with its kind",
+            fix="declare it in `components`, with its kind",
         )
         require(
             role == TEAM or role in roles,
             f"a score for role '{role}', which does not act here ({', '.join(roles)} do)",
             where=where,
-            mend="score the roles that acted, or coterie.TEAM",
+            fix="score the roles that acted, or coterie.TEAM",
         )
         require(
             value is None or finite(value),
             f"the score of {role}.{component} is {value!r}",
             where=where,
-            mend="a finite number, or None where it is missing",
+            fix="a finite number, or None where it is missing",
         )
 
 

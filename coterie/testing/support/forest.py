@@ -12,14 +12,14 @@ from coterie.core.protocols import Plan
 from coterie.core.types import (
     TEAM,
     Action,
+    Annotations,
     Call,
     Decision,
     Fault,
-    Joint,
+    JointAction,
     Key,
-    Mix,
     Node,
-    Notes,
+    RewardWeights,
     Score,
     Scores,
     Task,
@@ -49,7 +49,7 @@ class Forest:
     missing: set[Key] = field(default_factory=set)
     """Branches that no score speaks for: they may have no credit."""
 
-    def notes(self, names: tuple[str, ...]) -> Notes:
+    def annotations(self, names: tuple[str, ...]) -> Annotations:
         """Per-token notes of every branch."""
         rng = np.random.default_rng(0)
         return {name: {key: -rng.random(count) for key, count in self.tokens.items()} for name in names}
@@ -60,9 +60,9 @@ def order(plan: Plan) -> tuple[tuple[str, ...], ...]:
     return (("planner", "executor"),) if plan.expand == "all" else (("planner",), ("executor",))
 
 
-def mix(alpha: float, own: Mapping[str, float]) -> Mix:
+def reward_weights(alpha: float, own: Mapping[str, float]) -> RewardWeights:
     """The Mix of the forest's components."""
-    return Mix(weights={**WEIGHTS, **own}, alpha=alpha, kinds={"level": "level"})
+    return RewardWeights(weights={**WEIGHTS, **own}, team_weight=alpha, kinds={"level": "potential"})
 
 
 def grow(plan: Plan, seed: int, *, flat: bool = False, gaps: bool = True, tasks: int = 4) -> Forest:
@@ -91,27 +91,27 @@ class _Gardener:
         turn, stage = divmod(place, len(self.order))
         roles = self.order[stage]
         decisions = {role: self._decision(key, role, rng) for role in roles}
-        picks = [dict.fromkeys(roles, branch) for branch in range(self.plan.branches)]
+        combinations = [dict.fromkeys(roles, branch) for branch in range(self.plan.branches)]
         if self.plan.pairing == "cross":
             every = itertools.product(range(self.plan.branches), repeat=len(roles))
-            picks = [dict(zip(roles, pick, strict=True)) for pick in every]
+            combinations = [dict(zip(roles, combination, strict=True)) for combination in every]
         lost = [
-            any(decisions[role].branches[branch].fault is not None for role, branch in pick.items())
-            for pick in picks
+            any(decisions[role].branches[branch].fault is not None for role, branch in combination.items())
+            for combination in combinations
         ]
         sound = [index for index, gone in enumerate(lost) if not gone]
         if self.plan.expand != "all" and sound:
             sound = [sound[int(rng.integers(len(sound)))]]
         children = {}
-        for index, pick in enumerate(picks):
+        for index, combination in enumerate(combinations):
             goes_on = index in sound and place + 1 < depth
             unscored = self.gaps and (lost[index] or rng.random() < (0.05 if goes_on else 0.2))
-            self._score(key.of_joint(index), pick, unscored, rng)
+            self._score(key.of_joint(index), combination, unscored, rng)
             if goes_on:
                 children[index] = self.node(key.child(index), place + 1, depth, rng)
         joints = tuple(
-            self._joint(pick, lost[index], index in sound, children.get(index))
-            for index, pick in enumerate(picks)
+            self._joint(combination, lost[index], index in sound, children.get(index))
+            for index, combination in enumerate(combinations)
         )
         node = Node(
             key=key,
@@ -155,30 +155,36 @@ class _Gardener:
             branches=tuple(branches),
         )
 
-    def _score(self, place: Key, pick: Mapping[str, int], unscored: bool, rng: np.random.Generator) -> None:
+    def _score(
+        self, place: Key, combination: Mapping[str, int], unscored: bool, rng: np.random.Generator
+    ) -> None:
         def value(number: float, flat: float = 0.0) -> Score:
             return Score(None, "missing") if unscored else Score(flat if self.flat else number)
 
         self.forest.scores.add(place, TEAM, "gain", value(float(rng.normal())))
         self.forest.scores.add(place, TEAM, "level", value(float(rng.integers(2)), 1.0))
-        for role in pick:
+        for role in combination:
             self.forest.scores.add(place, role, "own", value(float(rng.normal())))
 
     @staticmethod
-    def _joint(pick: Mapping[str, int], lost: bool, expanded: bool, child: Node | None) -> Joint:
+    def _joint(combination: Mapping[str, int], lost: bool, expanded: bool, child: Node | None) -> JointAction:
         if lost:
             fault = Fault(kind="system", reason="the wire was cut")
-            return Joint(pick=pick, state_digest="", cut=True, fault=fault)
+            return JointAction(branches=combination, state_digest="", truncated=True, fault=fault)
         ends = expanded and child is None
-        return Joint(
-            pick=pick, state_digest="", terminal=ends, child=child, outcome={"success": 1.0} if ends else None
+        return JointAction(
+            branches=combination,
+            state_digest="",
+            terminated=ends,
+            child=child,
+            outcome={"success": 1.0} if ends else None,
         )
 
     def _note_missing(self, node: Node) -> None:
         """Branches all of whose joints end here without a score."""
         for role, decision in node.decisions.items():
             for branch in range(len(decision.branches)):
-                with_it = [index for index, joint in enumerate(node.joints) if joint.pick[role] == branch]
+                with_it = [index for index, joint in enumerate(node.joints) if joint.branches[role] == branch]
                 if all(node.joints[index].child is None and self._unscored(node, index) for index in with_it):
                     self.forest.missing.add(node.key.of_branch(role, branch))
 

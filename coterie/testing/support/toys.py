@@ -14,12 +14,12 @@ from coterie.core.training.samples import Length
 from coterie.core.types import (
     TEAM,
     Action,
-    Briefing,
     Call,
     ComponentKind,
     Message,
     Prompt,
     Request,
+    RoleInput,
     Step,
     Task,
     Weights,
@@ -46,7 +46,7 @@ class Ledger(Plugin):
     def reset(self, task: Task, seed: int) -> Any:
         return ()
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         return None
 
     def observe(self, state: Any, role: str) -> str:
@@ -66,8 +66,8 @@ class Ledger(Plugin):
 class Echo(Plugin):
     """Shows the observation, takes any text."""
 
-    def render(self, briefing: Briefing) -> list[Message]:
-        return [{"role": "user", "content": f"{briefing.role} {briefing.turn} {briefing.observation}"}]
+    def render(self, role_input: RoleInput) -> list[Message]:
+        return [{"role": "user", "content": f"{role_input.role} {role_input.turn} {role_input.observation}"}]
 
     def parse(self, text: str, observation: Any) -> str:
         return text
@@ -208,4 +208,4 @@ class PolicyGradient:
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
         value = -tokens.advantages * xp.exp(tokens.logprobs - tokens.behaviour)
-        return Surrogate(value=value, slope=value, metrics={})
+        return Surrogate(value=value, grad=value, metrics={})

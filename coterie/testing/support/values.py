@@ -34,7 +34,7 @@ def pickled(value: Any, where: str) -> bytes:
         raise ConformanceError(
             f"a {type(value).__name__} can't be pickled: {error}",
             where=where,
-            mend="use plain data, dataclasses of importable modules, and no open files or functions",
+            fix="use plain data, dataclasses of importable modules, and no open files or functions",
         ) from error
 
 
@@ -48,7 +48,7 @@ def copied(value: Any, where: str) -> Any:
         raise ConformanceError(
             f"a {type(value).__name__} can be pickled but not read back: {error}",
             where=where,
-            mend="give its class a constructor that pickle can call, or __reduce__",
+            fix="give its class a constructor that pickle can call, or __reduce__",
         ) from error
 
 

@@ -12,12 +12,12 @@ pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat
 from coterie.backends.tools.python import PythonTool
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Team
-from coterie.core.rollout.context import Play
-from coterie.core.training.samples import action_samples, merge_notes, samples_of
-from coterie.core.types import Call, Credit, Key, Mix, Node, Sampling, Task, Tree
+from coterie.core.rollout.context import RolloutPass
+from coterie.core.training.samples import action_samples, merge_annotations, samples_of
+from coterie.core.types import Call, Credit, Key, Node, RewardWeights, Sampling, Task, Tree
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING
 from tests.backends.chat_formats.tokenizers import KEEPS, bpe
 from tests.backends.tools.support import Subprocess, native
@@ -74,8 +74,14 @@ def played(template, *texts, native=True, cut=False, turns=4, shows=False, chat=
         show_thoughts=frozenset({"one"} if shows else ()),
     )  # fmt: skip
     game = SimpleNamespace(observe=lambda state, role: "go")
-    ctx = Play(
-        environment=game, team=team, engine=engine, sources=(), mix=Mix(), strands=Strands(), run_seed=0
+    ctx = RolloutPass(
+        environment=game,
+        team=team,
+        engine=engine,
+        reward_sources=(),
+        reward_weights=RewardWeights(),
+        active_rollouts=ActiveRollouts(),
+        run_seed=0,
     )
 
     async def go():
@@ -174,7 +180,7 @@ def test_notes_over_several_calls_and_samples_stay_aligned():
     rows = samples_of([tree], Credit(advantage={KEY: 0.0}))
     # What a trainer would answer of each sample: its own tokens' log-probs.
     answers = {sample.key: sample.logprobs[sample.loss_mask] for sample in rows["p"]}
-    notes = merge_notes(rows, "old_logprobs", answers)
+    notes = merge_annotations(rows, "old_logprobs", answers)
     drawn = [value for call in engine.calls for value in call.logprobs]
     assert np.allclose(notes["old_logprobs"][KEY], drawn)
     for sample in samples_of([tree], Credit(advantage={KEY: np.array(drawn)}), notes)["p"]:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coterie.backends.engines.rows import Drawn, Row
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling
 
@@ -123,7 +123,7 @@ def context(
         policies=policies,
         chat=chat
         or SimpleNamespace(codec=lambda tokenizer, context: SimpleNamespace(stop_ids=frozenset({1}))),
-        strands=Strands(),
+        active_rollouts=ActiveRollouts(),
         deterministic=True,
         vocabulary=tuple(vocabulary),
     )
@@ -136,11 +136,11 @@ def wave(ctx: EngineContext, engine: Any, requests: Sequence[Request]) -> list[C
 
 async def awave(ctx: EngineContext, engine: Any, requests: Sequence[Request]) -> list[Call]:
     async def one(request: Request) -> Call:
-        ctx.strands.start()
+        ctx.active_rollouts.start()
         try:
             return await engine.generate(request)
         finally:
-            ctx.strands.stop()
+            ctx.active_rollouts.stop()
 
     return list(await asyncio.gather(*[one(request) for request in requests]))
 

@@ -152,7 +152,7 @@ def test_a_prompt_that_does_not_fit_is_refused(opened, length):
     with pytest.raises(ConfigError) as caught:
         opened(request([5] * length))
     assert caught.value.what == f"prompt of {length} tokens does not fit the context of 48 tokens"
-    assert "team.roles.solver" in str(caught.value) and "mend" in str(caught.value)
+    assert "team.roles.solver" in str(caught.value) and "fix" in str(caught.value)
 
 
 def test_an_empty_prompt_is_refused(opened):

@@ -261,7 +261,7 @@ def test_an_adapter_that_is_more_than_low_rank_is_merged_and_that_is_said_once(c
 def test_where_mixing_is_asked_for_what_can_not_be_mixed_is_refused():
     with pytest.raises(ConfigError, match="modules_to_save") as caught:
         Opened(saved_head(), adapters="mixed")
-    assert caught.value.path == "engine.adapters" and "mend" in str(caught.value)
+    assert caught.value.path == "engine.adapters" and "fix" in str(caught.value)
 
 
 def test_the_folder_of_a_policy_is_served_beside_a_base(tmp_path):

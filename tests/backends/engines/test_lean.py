@@ -19,7 +19,7 @@ from hypothesis import (  # noqa: E402
 from coterie.backends.engines.lean.cache import Costs, plan  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.lean.weights import unsupported  # noqa: E402
-from coterie.backends.models.dense import Dense  # noqa: E402
+from coterie.backends.models.dense import MergedWeights  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -29,7 +29,7 @@ MIXED = [(5, 3), (17, 1), (1, 4), (40, 2), (9, 8), (6, 3)]
 
 
 def lean(model, adapter=None, dtype=torch.float32):
-    return LeanDecoder(Dense(model, adapter), dtype)
+    return LeanDecoder(MergedWeights(model, adapter), dtype)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +136,7 @@ def test_weights_are_copies_refreshed_in_place():
         for parameter in model.parameters():
             parameter.mul_(1.1)
     assert decoder.generate(asked) == before, "a trainer's step showed before it was loaded"
-    decoder.refresh(Dense(model))
+    decoder.refresh(MergedWeights(model))
     after = decoder.generate(asked)
     assert after != before
     assert decoder.weights.layers[0].qkv.data_ptr() == place

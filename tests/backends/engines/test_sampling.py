@@ -17,7 +17,7 @@ from hypothesis import (  # noqa: E402
 
 from coterie.backends.engines import sampling  # noqa: E402
 from coterie.backends.engines.rows import Row  # noqa: E402
-from coterie.backends.engines.sampling import Tape, truncated  # noqa: E402
+from coterie.backends.engines.sampling import SamplingState, truncated  # noqa: E402
 from coterie.core.errors import SystemFault  # noqa: E402
 from coterie.core.types.seeding import uniforms  # noqa: E402
 
@@ -31,7 +31,7 @@ def row(seed=0, *, limit=1, stops=(), **more):
 
 
 def drawn(asked, logits, steps=1):
-    tape = Tape(asked, torch.device("cpu"))
+    tape = SamplingState(asked, torch.device("cpu"))
     tape.seat(np.arange(len(asked)))
     for _ in range(steps):
         tape.draw(logits if logits.dim() == 2 else logits.expand(len(asked), -1))
@@ -137,7 +137,7 @@ def test_truncation_keeps_the_smallest_likeliest_set(values, top_k, top_p):
 
 
 def test_a_row_ends_on_its_own_stop_and_the_others_go_on():
-    tape = Tape(
+    tape = SamplingState(
         [row(limit=5, stops=(2,), temperature=0.0), row(limit=3, stops=(4, 5), temperature=0.0)],
         torch.device("cpu"),
     )

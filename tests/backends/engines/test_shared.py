@@ -16,7 +16,7 @@ from coterie.backends.engines.lean.cache import Costs  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.shared import SharedBase  # noqa: E402
 from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
-from coterie.backends.models.dense import Dense  # noqa: E402
+from coterie.backends.models.dense import MergedWeights  # noqa: E402
 from tests.backends.engines.adapters import adapted, dealt, trained, worst  # noqa: E402
 from tests.backends.engines.support import rows, tiny  # noqa: E402
 
@@ -30,9 +30,9 @@ EVERYONE = ("planner", None, "coder", "speaker")
 
 def shared(model, mixed_rows=None, decoder=LeanDecoder, dtype=torch.float32):
     """A base with all adapters of the model; by default every batch is mixed, with 0 none is."""
-    base = SharedBase("base", Dense(model), partial(decoder, dtype=dtype), mixed_rows)
+    base = SharedBase("base", MergedWeights(model), partial(decoder, dtype=dtype), mixed_rows)
     for adapter in model.peft_config:
-        base.load(Dense(model, adapter))
+        base.load(MergedWeights(model, adapter))
     return base
 
 
@@ -65,7 +65,7 @@ def test_a_mixed_batch_of_transformers_forward_is_what_peft_computes():
     assert base.counts.prompts == len(MIXED)
     assert worst(model, asked, drawn) < 1e-5
     trained(model, seed=5, adapter="planner")
-    base.load(Dense(model, "planner"))
+    base.load(MergedWeights(model, "planner"))
     assert worst(model, asked, base.generate(asked)) < 1e-5
 
 
@@ -77,8 +77,11 @@ def test_embeddings_are_mixed_by_transformers_forward_only():
     )
     model.add_adapter("coder", peft.LoraConfig(r=3, target_modules=["o_proj"]))
     trained(model.eval(), seed=1)
-    assert "embed_tokens" in unmixable(Dense(model, "planner"))
-    assert Dense(model, "planner").inseparable is None and unmixable(Dense(model, "coder")) is None
+    assert "embed_tokens" in unmixable(MergedWeights(model, "planner"))
+    assert (
+        MergedWeights(model, "planner").inseparable is None
+        and unmixable(MergedWeights(model, "coder")) is None
+    )
     asked = dealt(rows(MIXED), ALL)
     assert worst(model, asked, shared(model, decoder=StepwiseDecoder).generate(asked)) < 1e-5
 
@@ -134,7 +137,7 @@ def test_a_batch_repeats_bit_for_bit_whatever_was_computed_before(mixed_rows):
     for adapter in ALL:
         alone = base.generate(dealt(other, [adapter]))
         assert base.generate(asked) == expected
-        base.load(Dense(model, "coder"))
+        base.load(MergedWeights(model, "coder"))
         assert base.generate(dealt(other, [adapter])) == alone
 
 
@@ -159,7 +162,7 @@ def test_what_was_loaded_is_held_until_the_next_load():
         now = copy.deepcopy(model)
         trained(model, seed=1)
         assert worst(model, asked, drawn) < 1e-5
-        base.load(Dense(now, "coder"))  # one of the two
+        base.load(MergedWeights(now, "coder"))  # one of the two
         half = base.generate(asked)
         for row, before, after in zip(asked, drawn, half, strict=True):
             assert (before == after) == (row.adapter != "coder")
@@ -174,7 +177,7 @@ def test_an_adapter_alone_is_merged_anew_when_it_is_loaded():
     before = base.generate(asked)
     trained(model, seed=2)
     assert base.generate(asked) == before
-    base.load(Dense(model, "coder"))
+    base.load(MergedWeights(model, "coder"))
     after = base.generate(asked)
     assert after != before and worst(model, asked, after) < 1e-5
 
@@ -190,7 +193,7 @@ def test_a_warm_start_of_the_base_shows_when_weights_are_loaded(mixed_rows):
             if "lora_" not in name:
                 parameter.mul_(1.1)
     for adapter in ("planner", "coder"):
-        base.load(Dense(model, adapter))
+        base.load(MergedWeights(model, adapter))
     assert worst(model, asked, base.generate(asked)) < 1e-5
 
 

@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
-from coterie.backends.models.dense import Dense  # noqa: E402
+from coterie.backends.models.dense import MergedWeights  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -18,7 +18,7 @@ MIXED = [(5, 3), (17, 1), (1, 4), (9, 2)]
 
 
 def stepwise(model, adapter=None):
-    return StepwiseDecoder(Dense(model, adapter), torch.float32)
+    return StepwiseDecoder(MergedWeights(model, adapter), torch.float32)
 
 
 @pytest.mark.parametrize(
@@ -37,7 +37,7 @@ def test_logprobs_are_those_of_the_models_forward(kind, more):
 def test_it_draws_what_the_lean_decoder_draws():
     model = tiny()
     asked = rows(MIXED, limit=20, stops=(7,))
-    ours = LeanDecoder(Dense(model), torch.float32).generate(asked)
+    ours = LeanDecoder(MergedWeights(model), torch.float32).generate(asked)
     assert [one.token_ids for one in stepwise(model).generate(asked)] == [one.token_ids for one in ours]
 
 
@@ -59,6 +59,6 @@ def test_an_adapter_is_merged_into_a_copy():
             if "lora_" in name:
                 parameter.mul_(2.0)
     assert decoder.generate(asked) == before
-    decoder.refresh(Dense(model, "planner"))
+    decoder.refresh(MergedWeights(model, "planner"))
     assert worst_logprob(model, asked, decoder.generate(asked)) < 2e-5
     assert not any("lora" in name for name, _ in decoder.model.named_parameters())

@@ -5,7 +5,7 @@ import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.table import Table, log_softmax, table_words
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import EngineContext
@@ -21,7 +21,7 @@ def opened(table=None, vocabulary=WORDS, model=None):
     ctx = EngineContext(
         policies={"p": PolicyConfig(model=model or {"init": "tabular"})},
         chat=None,
-        strands=Strands(),
+        active_rollouts=ActiveRollouts(),
         deterministic=True,
         vocabulary=vocabulary,
     )
@@ -44,7 +44,7 @@ def drawn(opened, count=1, seeds=None, **sampling):
     prompt = engine.codec("p").encode(PROMPT)
 
     async def one(branch, seed):
-        ctx.strands.start()
+        ctx.active_rollouts.start()
         try:
             return await engine.generate(
                 Request(
@@ -56,7 +56,7 @@ def drawn(opened, count=1, seeds=None, **sampling):
                 )
             )
         finally:
-            ctx.strands.stop()
+            ctx.active_rollouts.stop()
 
     async def every():
         return await asyncio.gather(*[one(branch, seed) for branch, seed in enumerate(seeds or range(count))])

@@ -5,7 +5,7 @@ import pytest
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
-from coterie.backends.models.dense import Dense  # noqa: E402
+from coterie.backends.models.dense import MergedWeights  # noqa: E402
 from coterie.core.errors import UserError  # noqa: E402
 from tests.backends.engines.support import tiny  # noqa: E402
 
@@ -34,7 +34,7 @@ def test_it_gives_what_merging_would(settings):
     if "modules_to_save" in settings:
         with torch.no_grad():
             model.base_model.model.lm_head.modules_to_save["one"].weight.normal_()
-    dense = Dense(model, "one")
+    dense = MergedWeights(model, "one")
     found = {name: dense[name].clone() for name in dense}
     merged = model.merge_and_unload()
     expected = dict(merged.named_parameters())
@@ -45,7 +45,7 @@ def test_it_gives_what_merging_would(settings):
 
 def test_without_an_adapter_it_gives_the_base():
     model = adapted(target_modules="all-linear")
-    dense = Dense(model)
+    dense = MergedWeights(model)
     expected = dict(tiny().named_parameters())
     assert set(dense) == set(expected)
     assert all(torch.equal(dense[name], parameter) for name, parameter in expected.items())
@@ -53,35 +53,35 @@ def test_without_an_adapter_it_gives_the_base():
 
 def test_a_plain_model_is_given_as_it_is():
     model = tiny(tie_word_embeddings=True)
-    dense = Dense(model)
+    dense = MergedWeights(model)
     name = "model.layers.0.mlp.up_proj.weight"
     assert dense[name].data_ptr() == model.get_parameter(name).data_ptr()
     assert not dense[name].requires_grad
     assert dense.same("lm_head.weight", "model.embed_tokens.weight")
-    assert not Dense(tiny()).same("lm_head.weight", "model.embed_tokens.weight")
+    assert not MergedWeights(tiny()).same("lm_head.weight", "model.embed_tokens.weight")
     assert dense.get("model.layers.0.mlp.up_proj.bias") is None
 
 
 def test_a_small_delta_is_not_lost_in_bfloat16():
     model = adapted(target_modules=["q_proj"])
     name = "model.layers.0.self_attn.q_proj.weight"
-    whole = Dense(model, "one")[name]
+    whole = MergedWeights(model, "one")[name]
     half = model.base_model.model.to(torch.bfloat16)
     assert half.dtype == torch.bfloat16
-    assert Dense(model, "one")[name].dtype == torch.float32
-    assert (Dense(model, "one")[name] - whole).abs().max() < 2e-2
+    assert MergedWeights(model, "one")[name].dtype == torch.float32
+    assert (MergedWeights(model, "one")[name] - whole).abs().max() < 2e-2
 
 
 def test_only_what_no_adapter_changes_is_frozen():
-    dense = Dense(adapted(target_modules=["up_proj"], modules_to_save=["lm_head"]), "one")
+    dense = MergedWeights(adapted(target_modules=["up_proj"], modules_to_save=["lm_head"]), "one")
     assert dense.frozen("model.embed_tokens.weight")
     assert not dense.frozen("lm_head.weight") and not dense.frozen("model.layers.0.mlp.up_proj.weight")
-    assert not Dense(tiny()).frozen("model.embed_tokens.weight")
+    assert not MergedWeights(tiny()).frozen("model.embed_tokens.weight")
 
 
 def test_a_low_rank_part_times_itself_is_what_merging_adds():
     model = adapted(target_modules=["q_proj", "embed_tokens"], lora_alpha=3, use_rslora=True)
-    base, dense = Dense(model), Dense(model, "one")
+    base, dense = MergedWeights(model), MergedWeights(model, "one")
     assert len(dense.low_rank) == 3 and not base.low_rank
     for name, part in dense.low_rank.items():
         assert part.down.shape[0] == part.up.shape[1] == 2
@@ -92,7 +92,7 @@ def test_a_low_rank_part_times_itself_is_what_merging_adds():
 def test_held_weights_do_not_follow_the_adapter():
     model = adapted(target_modules=["q_proj"])
     name = "model.layers.0.self_attn.q_proj.weight"
-    dense = Dense(model, "one")
+    dense = MergedWeights(model, "one")
     held, before = dense.held(), dense[name].clone()
     with torch.no_grad():
         model.base_model.model.model.layers[0].self_attn.q_proj.lora_B["one"].weight.mul_(2.0)
@@ -100,22 +100,25 @@ def test_held_weights_do_not_follow_the_adapter():
 
 
 def test_what_is_more_than_low_rank_parts_of_a_frozen_base_is_said():
-    assert Dense(adapted(target_modules="all-linear"), "one").inseparable is None
-    assert Dense(adapted(target_modules="all-linear")).inseparable is None
+    assert MergedWeights(adapted(target_modules="all-linear"), "one").inseparable is None
+    assert MergedWeights(adapted(target_modules="all-linear")).inseparable is None
     saved = adapted(target_modules=["up_proj"], modules_to_save=["lm_head"])
-    assert "modules_to_save" in Dense(saved, "one").inseparable and Dense(saved).inseparable is None
+    assert (
+        "modules_to_save" in MergedWeights(saved, "one").inseparable
+        and MergedWeights(saved).inseparable is None
+    )
     trained = adapted(target_modules=["up_proj"])
     trained.get_parameter("base_model.model.model.norm.weight").requires_grad_(True)
-    assert Dense(trained, "one").inseparable == "model.norm.weight of the base is trained"
+    assert MergedWeights(trained, "one").inseparable == "model.norm.weight of the base is trained"
     merged = adapted(target_modules=["up_proj"])
     merged.merge_adapter()
-    assert "merged into the base" in Dense(merged, "one").inseparable
+    assert "merged into the base" in MergedWeights(merged, "one").inseparable
 
 
 def test_an_unknown_adapter_and_one_that_can_not_be_merged_are_refused():
     with pytest.raises(UserError, match="no adapter 'two'"):
-        Dense(adapted(target_modules=["q_proj"]), "two")
+        MergedWeights(adapted(target_modules=["q_proj"]), "two")
     with pytest.raises(UserError, match="no adapter"):
-        Dense(tiny(), "one")
+        MergedWeights(tiny(), "one")
     with pytest.raises(UserError, match="can't be merged"):
-        Dense(adapted(target_modules=["q_proj"], use_dora=True), "one")
+        MergedWeights(adapted(target_modules=["q_proj"], use_dora=True), "one")

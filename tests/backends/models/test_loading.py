@@ -35,7 +35,7 @@ def refused(model, **more):
     with pytest.raises(ConfigError) as caught:
         load(model, **more)
     assert caught.value.path.startswith("policies.main.model")
-    assert caught.value.mend
+    assert caught.value.fix
     return str(caught.value)
 
 

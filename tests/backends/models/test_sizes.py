@@ -110,7 +110,7 @@ def test_policies_share_a_module_as_the_trainer_has_it():
 def test_a_model_that_cant_be_read_says_so_and_how_to_mend_it(model, told):
     with pytest.raises(ConfigError, match=told) as caught:
         blueprint({"main": policy(model=model)}, vocabulary=WORDS)
-    assert caught.value.path == "policies.main.model" and caught.value.mend
+    assert caught.value.path == "policies.main.model" and caught.value.fix
 
 
 def test_a_folder_that_holds_no_model(tmp_path):

@@ -133,7 +133,7 @@ def test_a_wrong_endpoint_is_told_before_the_first_run(break_it, says):
     finally:
         if server._thread.is_alive():
             server.__exit__()
-    assert says in error.value.why and error.value.path == "sandbox.url" and "docker run" in error.value.mend
+    assert says in error.value.why and error.value.path == "sandbox.url" and "docker run" in error.value.fix
 
 
 def test_a_path_in_the_url_that_is_not_there_is_told_before_the_first_run():

@@ -232,7 +232,7 @@ def test_where_namespaces_are_forbidden_it_says_once_what_is_missing() -> None:
     assert said.startswith("42\n") and said.count("less protection") == 1
     assert "no pid namespace" in said and "unshare" in said
     said = _elsewhere(forbid, "required")
-    assert "this host does not let programs be isolated by namespaces" in said and "mend:" in said
+    assert "this host does not let programs be isolated by namespaces" in said and "fix:" in said
 
 
 def test_all_protections_are_reported(caplog: pytest.LogCaptureFixture) -> None:

@@ -84,7 +84,7 @@ def native(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-class Asked(BaseHTTPRequestHandler):
+class PromptRequest(BaseHTTPRequestHandler):
     """Hands every request to the server's `answer`."""
 
     def do_GET(self) -> None:
@@ -105,9 +105,9 @@ class Asked(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(answer: Callable[[Asked, str], None]) -> Iterator[str]:
+def served(answer: Callable[[PromptRequest, str], None]) -> Iterator[str]:
     """A loopback server; the url."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Asked)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), PromptRequest)
     server.daemon_threads = True
     server.answer = answer  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

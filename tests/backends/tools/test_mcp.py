@@ -82,7 +82,7 @@ def test_only_some_of_them():
     assert tool.find(native("die")) is None
     with pytest.raises(ConfigError, match="has no tool 'ad'") as caught:
         used(small(only=["ad"]), ADD)
-    assert "add" in caught.value.mend
+    assert "add" in caught.value.fix
     assert small(announce=False).schemas == ()
 
 

@@ -15,7 +15,7 @@ from coterie import Plugin  # noqa: E402
 from coterie.api.open_run import open_run  # noqa: E402
 from coterie.core.config import load  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
-from coterie.core.training.samples import merge_notes  # noqa: E402
+from coterie.core.training.samples import merge_annotations  # noqa: E402
 from coterie.core.types import Credit  # noqa: E402
 from coterie.core.types.seeding import generator  # noqa: E402
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING  # noqa: E402
@@ -118,7 +118,7 @@ async def trained(run):
             for sample in samples:
                 off = np.abs(own[sample.key] - sample.logprobs[sample.loss_mask])
                 worst = max(worst, float(off.max()))
-            notes = merge_notes({"p": samples}, "old_logprobs", own)
+            notes = merge_annotations({"p": samples}, "old_logprobs", own)
             samples = run.samples(trees, Credit(advantage=advantage), notes)["p"]
             steps.append((samples, dict(drawn), advantage))
             drawn.clear()

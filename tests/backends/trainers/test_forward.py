@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from coterie.backends.trainers import forward
-from coterie.backends.trainers.forward import Scorer, Way
+from coterie.backends.trainers.forward import ForwardMode, Scorer
 from tests.backends.trainers.tiny import VOCABULARY, gradients, independent_logprobs, really_double, samples
 
 pytestmark = pytest.mark.torch
@@ -55,7 +55,7 @@ def test_logprobs_are_those_of_the_plain_model(kind: str, packing: bool) -> None
     rows = samples(groups=6, temperatures=(1.0, 0.7, 1.5))
     wanted = torch.cat([independent_logprobs(found, row) for row in rows])
     logprobs, _, scorer = scored(found, rows, packing)
-    assert scorer.way == Way(packing, True)
+    assert scorer.way == ForwardMode(packing, True)
     torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
 
 
@@ -114,17 +114,17 @@ def test_lora_layers_are_scored_too() -> None:
 @pytest.mark.parametrize(
     ("kind", "settings", "way"),
     [
-        ("Mistral", {"sliding_window": 4}, Way(False, True)),  # the packed attention has no window
-        ("Granite", {"logits_scaling": 3.0}, Way(True, False)),  # logits are not the head's output
+        ("Mistral", {"sliding_window": 4}, ForwardMode(False, True)),  # the packed attention has no window
+        ("Granite", {"logits_scaling": 3.0}, ForwardMode(True, False)),  # logits are not the head's output
         (
             "Gemma2",
             {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8},
-            Way(False, False),
+            ForwardMode(False, False),
         ),
     ],
 )
 def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(
-    kind: str, settings: dict[str, Any], way: Way, caplog: pytest.LogCaptureFixture
+    kind: str, settings: dict[str, Any], way: ForwardMode, caplog: pytest.LogCaptureFixture
 ) -> None:
     found, rows = model(kind, **settings), samples(groups=3)
     with caplog.at_level(logging.WARNING, "coterie"):

@@ -9,7 +9,7 @@ import pytest
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.concurrency.request_batching import Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
@@ -35,7 +35,7 @@ class Loss:
         pull = tokens.logprobs if tokens.ref_logprobs is None else tokens.logprobs - tokens.ref_logprobs
         return Surrogate(
             value=-ratio * tokens.advantages + 0.05 * pull**2,
-            slope=-ratio * tokens.advantages + 0.1 * pull,
+            grad=-ratio * tokens.advantages + 0.1 * pull,
             metrics={"ratio": ratio},
         )
 
@@ -129,19 +129,25 @@ def test_a_step_goes_down_the_gradient_of_the_loss(length, entropy):
                 table = before.snapshot()
                 table.rows[context] = table.logits(context) + step * np.eye(3)[column]
                 shifted.append(loss_of(table, samples, loss))
-            slope = (shifted[0] - shifted[1]) / 2e-5
+            grad = (shifted[0] - shifted[1]) / 2e-5
             moved = after.logits(context)[column] - before.logits(context)[column]
-            assert moved == pytest.approx(-0.5 * slope, abs=1e-7)
+            assert moved == pytest.approx(-0.5 * grad, abs=1e-7)
 
 
 @pytest.mark.parametrize("settings", [{}, {"optimizer": "adam", "learning_rate": 0.2}, {"minibatch_size": 8}])
 def test_a_bandit_is_learnt(settings):
     """Two arms; the right one pays. Group means are the baseline; tokens come from the engine."""
-    trainer, engine, strands = opened(**settings), TabularEngine(), Strands()
+    trainer, engine, active_rollouts = opened(**settings), TabularEngine(), ActiveRollouts()
     policies = {"p": PolicyConfig(model={"init": "tabular"})}
     wait(
         engine.open(
-            EngineContext(policies=policies, chat=None, strands=strands, deterministic=True, vocabulary=WORDS)
+            EngineContext(
+                policies=policies,
+                chat=None,
+                active_rollouts=active_rollouts,
+                deterministic=True,
+                vocabulary=WORDS,
+            )
         )
     )
     prompt = engine.codec("p").encode([{"role": "user", "content": "which way?"}])
@@ -150,7 +156,7 @@ def test_a_bandit_is_learnt(settings):
         await engine.load_weights(trainer.weights("p"))
 
         async def one(branch):
-            strands.start()
+            active_rollouts.start()
             try:
                 return await engine.generate(
                     Request(
@@ -162,7 +168,7 @@ def test_a_bandit_is_learnt(settings):
                     )
                 )
             finally:
-                strands.stop()
+                active_rollouts.stop()
 
         calls = await asyncio.gather(*[one(branch) for branch in range(16)])
         rewards = np.array([float(engine.codec("p").text(call.token_ids) == "right") for call in calls])
@@ -209,16 +215,16 @@ def test_each_pass_and_each_minibatch_is_an_optimiser_step():
 def test_adam_by_hand():
     """Its first step has the learning rate's length, whatever the slope's; the second remembers the first."""
     trainer = opened(optimizer="adam", learning_rate=0.2)
-    slopes, logits = [], [np.zeros(3)]
+    grads, logits = [], [np.zeros(3)]
     for step in (1, 2):
         one = sample(trainer, (7,), ("left",), 1.0)
         share = np.exp(log_softmax(logits[-1]))
-        slopes.append(share - np.eye(3)[1] + 0.1 * logits_pull(one) * (np.eye(3)[1] - share))
+        grads.append(share - np.eye(3)[1] + 0.1 * logits_pull(one) * (np.eye(3)[1] - share))
         wait(trainer.update({"p": [one]}, step))
         logits.append(trainer.weights("p").module.logits((7,)))
-    assert logits[1] == pytest.approx(-0.2 * np.sign(slopes[0]), abs=1e-6)
-    first = (0.9 * 0.1 * slopes[0] + 0.1 * slopes[1]) / (1 - 0.9**2)
-    second = (0.999 * 0.001 * slopes[0] ** 2 + 0.001 * slopes[1] ** 2) / (1 - 0.999**2)
+    assert logits[1] == pytest.approx(-0.2 * np.sign(grads[0]), abs=1e-6)
+    first = (0.9 * 0.1 * grads[0] + 0.1 * grads[1]) / (1 - 0.9**2)
+    second = (0.999 * 0.001 * grads[0] ** 2 + 0.001 * grads[1] ** 2) / (1 - 0.999**2)
     assert logits[2] - logits[1] == pytest.approx(-0.2 * first / np.sqrt(second), abs=1e-6)
 
 

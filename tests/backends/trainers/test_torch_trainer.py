@@ -226,7 +226,7 @@ class Seen(Plugin):
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
         self.batches.append(tokens)
-        return Surrogate(value=-tokens.logprobs, slope=-xp.ones_like(tokens.logprobs), metrics={})
+        return Surrogate(value=-tokens.logprobs, grad=-xp.ones_like(tokens.logprobs), metrics={})
 
 
 @pytest.mark.parametrize("how", [{}, {"packing": False}, {"micro_tokens": 90}])
@@ -295,7 +295,7 @@ def test_a_loss_of_somebody_else_needs_only_value_and_metrics() -> None:
 
         def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
             return Surrogate(
-                value=tokens.logprobs**2, slope=2 * tokens.logprobs, metrics={"mine": tokens.logprobs}
+                value=tokens.logprobs**2, grad=2 * tokens.logprobs, metrics={"mine": tokens.logprobs}
             )
 
     assert update(opened({"p": policy()}, Square()), {"p": samples()})["p"]["mine"] < 0

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from coterie.core.concurrency.request_batching import Batcher, Strands
+from coterie.core.concurrency.request_batching import ActiveRollouts, RequestBatcher
 from coterie.core.types import Call, Key, Request, Sampling
 
 
@@ -25,23 +25,23 @@ def play(deterministic, *, episodes=12, turns=3, jitter=True, threaded=True, tog
         ]
 
     async def go():
-        strands = Strands()
-        batcher = Batcher(
-            generate, strands, deterministic=deterministic, threaded=threaded, together=together
+        active_rollouts = ActiveRollouts()
+        batcher = RequestBatcher(
+            generate, active_rollouts, deterministic=deterministic, threaded=threaded, together=together
         )
 
         async def episode(number):
-            strands.start()
+            active_rollouts.start()
             try:
                 for turn in range(turns - number % 2):
                     if jitter:
                         await asyncio.sleep(random.random() / 300)
                     await batcher.submit(request(f"e{number:02}", turn, "p" if number % 3 else "q"))
             finally:
-                strands.stop()
+                active_rollouts.stop()
 
         await asyncio.gather(*[episode(n) for n in random.sample(range(episodes), episodes)])
-        assert strands.live == strands.waiting == 0
+        assert active_rollouts.live == active_rollouts.waiting == 0
         assert batcher.batches == len(batches)
         batcher.close()
 
@@ -75,9 +75,9 @@ def test_each_policy_of_a_mixed_batch_gets_its_own_answers():
         ]
 
     async def go():
-        strands = Strands()
-        batcher = Batcher(generate, strands, deterministic=True, together=lambda policy: "all")
-        strands.start(6)
+        active_rollouts = ActiveRollouts()
+        batcher = RequestBatcher(generate, active_rollouts, deterministic=True, together=lambda policy: "all")
+        active_rollouts.start(6)
         calls = await asyncio.gather(
             *[batcher.submit(request(f"{9 - n}", 0, "pqr"[n % 3])) for n in range(6)]
         )
@@ -98,9 +98,9 @@ def test_a_failing_batch_reaches_every_strand_that_waits_for_it():
         raise RuntimeError("out of memory")
 
     async def go():
-        strands = Strands()
-        batcher = Batcher(generate, strands, deterministic=True)
-        strands.start(2)
+        active_rollouts = ActiveRollouts()
+        batcher = RequestBatcher(generate, active_rollouts, deterministic=True)
+        active_rollouts.start(2)
         results = await asyncio.gather(
             *[batcher.submit(request(str(n), 0)) for n in range(2)], return_exceptions=True
         )
@@ -119,8 +119,8 @@ def test_nested_strands_are_counted():
         ]
 
     async def go():
-        strands = Strands()
-        batcher = Batcher(generate, strands, deterministic=True)
+        active_rollouts = ActiveRollouts()
+        batcher = RequestBatcher(generate, active_rollouts, deterministic=True)
 
         async def branch(name):
             await asyncio.sleep(random.random() / 100)  # a tool, say
@@ -129,10 +129,10 @@ def test_nested_strands_are_counted():
             await batcher.submit(request(name, 1))
 
         async def episode(name):
-            strands.start()
-            await strands.gather([branch(f"{name}{b}") for b in range(3)])
+            active_rollouts.start()
+            await active_rollouts.gather([branch(f"{name}{b}") for b in range(3)])
             await batcher.submit(request(name, 2))
-            strands.stop()
+            active_rollouts.stop()
 
         await asyncio.gather(episode("a"), episode("b"))
 
@@ -144,15 +144,15 @@ def test_a_strand_that_never_asks_does_not_hold_the_batch_for_ever(monkeypatch, 
     monkeypatch.setattr("coterie.core.concurrency.request_batching.STALL_SECONDS", 0.05)
 
     async def go():
-        strands = Strands()
-        batcher = Batcher(
+        active_rollouts = ActiveRollouts()
+        batcher = RequestBatcher(
             lambda policy, rows: [
                 Call(prompt_ids=(1,), token_ids=(), logprobs=(), version=0, finish="stop") for _ in rows
             ],
-            strands,
+            active_rollouts,
             deterministic=True,
         )
-        strands.start(2)  # one of them waits for something else for ever
+        active_rollouts.start(2)  # one of them waits for something else for ever
         await asyncio.wait_for(batcher.submit(request("a", 0)), 5)
 
     asyncio.run(go())

@@ -7,7 +7,7 @@ import pytest
 from coterie import PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.rollout.rewards import branch_rewards, missing_share
-from coterie.core.types import TEAM, Key, Mix, Score, Scores
+from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
 from tests.games import Seat, play, run_of
 
 
@@ -17,7 +17,7 @@ def source(name, **settings):
 
 def values(run, role="one"):
     trees, scores = play(run)
-    return branch_rewards(trees[0].root, role, scores, run.mix), scores
+    return branch_rewards(trees[0].root, role, scores, run.reward_weights), scores
 
 
 def flaky(view):
@@ -53,7 +53,7 @@ async def short_ranking(view):
 
 
 def ending(view):
-    return float(view.leaf.cut)
+    return float(view.leaf.truncated)
 
 
 def test_a_system_fault_leaves_the_score_missing_and_the_others_alone():
@@ -99,13 +99,13 @@ def test_sources_of_all_scopes_write_beside_the_tree():
                 scope="siblings",
                 components={"rank": "increment"},
             ),
-            "e": source("ending", scope="episode", components={"ended": "level"}),
+            "e": source("ending", scope="episode", components={"ended": "potential"}),
         },
         sampler={"expand": "sampled"},
     )
     trees, scores = play(run)
     root = trees[0].root
-    assert branch_rewards(root, "one", scores, run.mix)[:2] == [
+    assert branch_rewards(root, "one", scores, run.reward_weights)[:2] == [
         1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0),
         0.0,
     ]
@@ -116,12 +116,13 @@ def test_sources_of_all_scopes_write_beside_the_tree():
 
 def test_a_choice_that_needs_the_episodes_score_is_refused():
     with pytest.raises(ConfigError, match="can't be chosen by a score of the whole episode") as error:
-        run_of(rewards={"e": source("ending", scope="episode", components={"ended": "level"})})
+        run_of(rewards={"e": source("ending", scope="episode", components={"ended": "potential"})})
     assert error.value.path == "rewards.e"
     run_of(
         rewards={
             "environment": {"type": "environment"},
-            "e": source("ending", scope="episode", components={"ended": "level"}) | {"weights": {"ended": 0}},
+            "e": source("ending", scope="episode", components={"ended": "potential"})
+            | {"weights": {"ended": 0}},
         }
     )
 
@@ -149,7 +150,7 @@ def test_an_environment_that_breaks_loses_that_joint_only():
     run = run_of(env={"fail_on": "1"}, order=["one"], schedule={"max_missing": 0.5})
     trees, scores = play(run)
     assert trees[0].root.joints[1].fault.reason == "the world broke"
-    assert branch_rewards(trees[0].root, "one", scores, run.mix) == [0.0, None, pytest.approx(2.2)]
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [0.0, None, pytest.approx(2.2)]
 
 
 def test_an_unparsable_action_is_played_and_scored():
@@ -157,7 +158,7 @@ def test_an_unparsable_action_is_played_and_scored():
     trees, scores = play(run)
     fault = trees[0].root.decisions["one"].branches[1].fault
     assert (fault.kind, fault.reason) == ("policy", "said bad")
-    assert branch_rewards(trees[0].root, "one", scores, run.mix)[1] == 0.0
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights)[1] == 0.0
 
 
 def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
@@ -184,15 +185,15 @@ def says_bad(request, text):
 
 
 def test_the_mix_by_hand():
-    mix = Mix(weights={"a": 2.0, "b": 0.5, "zero": 0.0}, alpha=0.1)
+    reward_weights = RewardWeights(weights={"a": 2.0, "b": 0.5, "zero": 0.0}, team_weight=0.1)
     cell = {
         (TEAM, "a"): Score(1.0),
         ("x", "b"): Score(4.0),
         ("y", "b"): Score(100.0),
         (TEAM, "zero"): Score(None),
     }
-    assert mix.reward(cell, "x") == pytest.approx(0.1 * 2.0 + 0.5 * 4.0)
-    assert mix.reward({**cell, ("x", "a"): Score(None)}, "x") is None
+    assert reward_weights.reward(cell, "x") == pytest.approx(0.1 * 2.0 + 0.5 * 4.0)
+    assert reward_weights.reward({**cell, ("x", "a"): Score(None)}, "x") is None
 
 
 def test_a_place_is_never_scored_twice():
@@ -207,9 +208,9 @@ def test_two_sources_of_one_component_are_refused():
         run_of(
             rewards={
                 "a": source("nan", components={"x": "increment"}),
-                "b": source("nan", components={"x": "level"}),
+                "b": source("nan", components={"x": "potential"}),
             }
         )
     with pytest.raises(ConfigError, match="unknown component 'summ'") as error:
         run_of(rewards={"environment": {"type": "environment", "weights": {"summ": 1}}})
-    assert error.value.path == "rewards.environment.weights.summ" and "'sum'" in error.value.mend
+    assert error.value.path == "rewards.environment.weights.summ" and "'sum'" in error.value.fix

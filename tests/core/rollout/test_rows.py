@@ -23,10 +23,10 @@ from coterie.core.types import (
     Credit,
     Decision,
     Fault,
-    Joint,
+    JointAction,
     Key,
-    Mix,
     Node,
+    RewardWeights,
     Score,
     Scores,
     Task,
@@ -68,12 +68,12 @@ def decision(role: str, *branches: Action) -> Decision:
     )
 
 
-def leaf(pick: Mapping[str, int], success: float | None, **more: object) -> Joint:
+def leaf(combination: Mapping[str, int], success: float | None, **more: object) -> JointAction:
     outcome = None if success is None else {"success": success, "quality": success / 2}
-    return Joint(pick=pick, state_digest="end", terminal=True, outcome=outcome, **more)  # type: ignore[arg-type]
+    return JointAction(branches=combination, state_digest="end", terminated=True, outcome=outcome, **more)  # type: ignore[arg-type]
 
 
-def toy() -> tuple[Tree, Scores, Credit, Mix]:
+def toy() -> tuple[Tree, Scores, Credit, RewardWeights]:
     """Planner and coder act at once, two branches each, `best` commits joint 1; then the planner ends it."""
     root, late = Key("train-7"), Key("train-7").child(1)
     end = Node(
@@ -100,9 +100,9 @@ def toy() -> tuple[Tree, Scores, Credit, Mix]:
             ),
         },
         joints=(
-            Joint(pick={"planner": 0, "coder": 0}, state_digest="s0a"),
-            Joint(pick={"planner": 1, "coder": 1}, state_digest="s1", child=end),
-            Joint(pick={"planner": 0, "coder": 1}, state_digest="s2", recombined=True),
+            JointAction(branches={"planner": 0, "coder": 0}, state_digest="s0a"),
+            JointAction(branches={"planner": 1, "coder": 1}, state_digest="s1", child=end),
+            JointAction(branches={"planner": 0, "coder": 1}, state_digest="s2", recombined=True),
         ),
     )
     scores = Scores()
@@ -123,13 +123,13 @@ def toy() -> tuple[Tree, Scores, Credit, Mix]:
         metrics={"groups/coder/zero_variance": 0.0},
     )
     tree = Tree(task=Task(id="train-7"), chain=0, epoch=0, root=start, step=3)
-    return tree, scores, credit, Mix(weights={"format": 0.5}, alpha=2.0)
+    return tree, scores, credit, RewardWeights(weights={"format": 0.5}, team_weight=2.0)
 
 
 def written(tmp_path: Path, **more: object) -> dict[str, list[dict]]:
-    tree, scores, credit, mix = toy()
+    tree, scores, credit, reward_weights = toy()
     path = tmp_path / "rollouts" / "step-000003.jsonl"
-    write_rollouts(path, rollout_rows([tree], scores, credit, mix, **more))  # type: ignore[arg-type]
+    write_rollouts(path, rollout_rows([tree], scores, credit, reward_weights, **more))  # type: ignore[arg-type]
     rows: dict[str, list[dict]] = {"node": [], "branch": [], "joint": []}
     for row in read_rollouts(path):
         rows[row["kind"]].append(row)
@@ -152,13 +152,13 @@ def test_rows_name_every_prompt_branch_and_joint(tmp_path):
     assert len(rows["branch"]) == 5 and len(rows["joint"]) == 4
     assert all(r["task_id"] == "train-7" and r["chain"] == 0 for kind in rows.values() for r in kind)
     joint = rows["joint"][1]
-    assert joint["pick"] == {"planner": 1, "coder": 1} and joint["child"] == "train-7/e0/c0/n1"
+    assert joint["branches"] == {"planner": 1, "coder": 1} and joint["child"] == "train-7/e0/c0/n1"
     assert (
-        joint["expanded"] and joint["rule"] == "best" and not joint["terminal"] and joint["outcome"] is None
+        joint["expanded"] and joint["rule"] == "best" and not joint["terminated"] and joint["outcome"] is None
     )
     assert joint["scores"] == {"team.progress": 1 / 3, "coder.tests": 1.0}
     end = rows["joint"][3]
-    assert end["terminal"] and end["child"] is None and end["outcome"] == {"success": 1.0, "quality": 0.5}
+    assert end["terminated"] and end["child"] is None and end["outcome"] == {"success": 1.0, "quality": 0.5}
     assert [r["recombined"] for r in rows["joint"]] == [False, False, True, False]
 
 
@@ -176,20 +176,20 @@ def test_branch_rows_hold_own_and_joint_scores_and_leave_recombined_joints_out(t
 
 def test_a_cross_pairing_gives_a_branch_the_mean_over_its_joints():
     scores, key = Scores(), Key("t")
-    picks = [{"a": a, "b": b} for a in range(2) for b in range(2)]
+    combinations = [{"a": a, "b": b} for a in range(2) for b in range(2)]
     for index, value in enumerate((1.0, 2.0, 5.0, None)):
         scores.add(key.of_joint(index), TEAM, "team", Score(value, "" if value else "lost"))
     node = Node(
         key=key,
         turn=0,
         stage=0,
-        joints=tuple(leaf(pick, 1.0) for pick in picks),
+        joints=tuple(leaf(combination, 1.0) for combination in combinations),
         expanded=(0, 1, 2, 3),
         rule="all",
         decisions={role: decision(role, action(1), action(1)) for role in "ab"},
     )
     tree = Tree(task=Task(id="t"), chain=0, epoch=0, root=node)
-    rows = [r for r in rollout_rows([tree], scores, None, Mix()) if r["kind"] == "branch"]
+    rows = [r for r in rollout_rows([tree], scores, None, RewardWeights()) if r["kind"] == "branch"]
     assert [r["scores"]["team.team"] for r in rows] == [1.5, None, 3.0, None]
     assert all(r["advantage"] is None and r["return"] is None for r in rows)
 
@@ -217,7 +217,7 @@ def test_decode_and_notes_are_added_on_request(tmp_path):
         notes={"ref_logprobs": {key: np.array([-0.125])}},
     )
     row = next(r for r in rows["branch"] if r["role"] == "coder")
-    assert row["calls"][0]["text"] == "p_coder:1" and row["notes"] == {"ref_logprobs": [-0.125]}
+    assert row["calls"][0]["text"] == "p_coder:1" and row["annotations"] == {"ref_logprobs": [-0.125]}
 
 
 def test_advantages_can_be_computed_again_from_the_file_alone(tmp_path):
@@ -242,7 +242,8 @@ def test_advantages_can_be_computed_again_from_the_file_alone(tmp_path):
     )
     path = tmp_path / "step-000001.jsonl"
     write_rollouts(
-        path, rollout_rows([Tree(task=Task(id="t"), chain=0, epoch=0, root=node)], scores, credit, Mix())
+        path,
+        rollout_rows([Tree(task=Task(id="t"), chain=0, epoch=0, root=node)], scores, credit, RewardWeights()),
     )
     rows = [r for r in read_rollouts(path) if r["kind"] == "branch"]
     for source in ("return", "reward"):
@@ -265,16 +266,16 @@ def test_a_rollout_file_is_whole_or_absent(tmp_path):
 
 
 def test_the_best_of_several_is_never_reported_as_success():
-    tree, scores, credit, mix = toy()
-    metrics = step_metrics([tree], scores, credit, mix)
+    tree, scores, credit, reward_weights = toy()
+    metrics = step_metrics([tree], scores, credit, reward_weights)
     assert metrics["success_committed"] == 1.0 and "success" not in metrics
     assert metrics["outcome_committed/quality"] == 0.5 and "outcome/quality" not in metrics
     assert metrics["turns_to_success"] == 2.0 and metrics["episodes/missing"] == 0.0
 
 
 def test_rewards_scores_and_what_is_missing():
-    tree, scores, credit, mix = toy()
-    metrics = step_metrics([tree], scores, credit, mix)
+    tree, scores, credit, reward_weights = toy()
+    metrics = step_metrics([tree], scores, credit, reward_weights)
     assert metrics["reward/planner"] == pytest.approx((1.0 + 2.0) / 2), "the missing one is left out"
     assert metrics["reward/coder"] == pytest.approx((0.0 + 2 * 0.25 + 1.0 + 2 / 3) / 2)
     assert metrics["score/team/progress"] == pytest.approx((0.25 + 1 / 3 + 9 + 1) / 4)
@@ -284,8 +285,8 @@ def test_rewards_scores_and_what_is_missing():
 
 
 def test_advantages_lengths_faults_and_tokens():
-    tree, scores, credit, mix = toy()
-    metrics = step_metrics([tree], scores, credit, mix)
+    tree, scores, credit, reward_weights = toy()
+    metrics = step_metrics([tree], scores, credit, reward_weights)
     assert metrics["advantage/planner/mean"] == 0.1 + 0.2 and metrics["advantage/planner/std"] == 0.0
     assert metrics["advantage/coder/mean"] == pytest.approx(0.5) and metrics["advantage/coder/abs"] == 1.0
     assert metrics["groups/coder/zero_variance"] == 0.0, "the estimator's own are passed through"
@@ -314,7 +315,7 @@ def chain(task: str, success: float | None, rule: str = "sampled", *, fault: Fau
 def test_sampled_paths_are_success_and_lost_episodes_are_counted_and_left_out():
     lost = Fault(kind="system", reason="the worker died")
     trees = [chain("a", 1.0), chain("b", 0.0), chain("c", 1.0), chain("d", None, "only", fault=lost)]
-    metrics = step_metrics(trees, Scores(), None, Mix())
+    metrics = step_metrics(trees, Scores(), None, RewardWeights())
     assert metrics["success"] == pytest.approx(2 / 3) and "success_committed" not in metrics
     assert metrics["episodes/missing"] == 0.25 and metrics["turns_to_success"] == 1.0
     assert metrics["faults/system"] == 1.0, "the joint's fault is its action's"
@@ -323,7 +324,9 @@ def test_sampled_paths_are_success_and_lost_episodes_are_counted_and_left_out():
 
 
 def test_one_chosen_path_makes_the_whole_step_committed():
-    metrics = step_metrics([chain("a", 1.0), chain("b", 0.0, "uniform (all missing)")], Scores(), None, Mix())
+    metrics = step_metrics(
+        [chain("a", 1.0), chain("b", 0.0, "uniform (all missing)")], Scores(), None, RewardWeights()
+    )
     assert (
         metrics["success_committed"] == 0.5
         and "success" not in metrics
@@ -333,11 +336,16 @@ def test_one_chosen_path_makes_the_whole_step_committed():
 
 def test_an_episode_that_is_a_joint_fault_is_counted_once():
     tree = chain("a", None)
-    joint = Joint(
-        pick={"a": 0}, state_digest="", cut=True, fault=Fault(kind="system", reason="the sandbox is gone")
+    joint = JointAction(
+        branches={"a": 0},
+        state_digest="",
+        truncated=True,
+        fault=Fault(kind="system", reason="the sandbox is gone"),
     )
     node = Node(key=Key("a"), turn=0, stage=0, joints=(joint,), rule="only", decisions=tree.root.decisions)
-    metrics = step_metrics([Tree(task=tree.task, chain=0, epoch=0, root=node)], Scores(), None, Mix())
+    metrics = step_metrics(
+        [Tree(task=tree.task, chain=0, epoch=0, root=node)], Scores(), None, RewardWeights()
+    )
     assert metrics["faults/system"] == 1.0 and math.isnan(metrics["success"]) and metrics["length/a"] == 2.0
 
 
@@ -349,7 +357,9 @@ def bushy(success_by_leaf: Mapping[tuple[int, ...], float], path: tuple[int, ...
         if place in success_by_leaf:
             joints.append(leaf({"a": index}, success_by_leaf[place]))
         else:
-            joints.append(Joint(pick={"a": index}, state_digest="", child=bushy(success_by_leaf, place)))
+            joints.append(
+                JointAction(branches={"a": index}, state_digest="", child=bushy(success_by_leaf, place))
+            )
     return Node(
         key=Key("t", path=path),
         turn=len(path),
@@ -365,12 +375,12 @@ def test_leaves_of_a_bushy_side_do_not_outvote_the_others():
     """The policy succeeds at once half of the time, and never later: 1/2, though 1 of 3 leaves is solved."""
     tree = Tree(task=Task(id="t"), chain=0, epoch=0, root=bushy({(0,): 1.0, (1, 0): 0.0, (1, 1): 0.0}))
     assert [(e.share, e.turns) for e in episodes(tree)] == [(0.5, 1), (0.25, 2), (0.25, 2)]
-    assert step_metrics([tree], Scores(), None, Mix())["success"] == 0.5
+    assert step_metrics([tree], Scores(), None, RewardWeights())["success"] == 0.5
 
 
 def test_a_step_without_anything_is_no_number_but_has_its_keys():
     team = SimpleNamespace(roles={"planner": None})
-    metrics = step_metrics([], Scores(), Credit(advantage={}), Mix(), team)  # type: ignore[arg-type]
+    metrics = step_metrics([], Scores(), Credit(advantage={}), RewardWeights(), team)  # type: ignore[arg-type]
     assert math.isnan(metrics["success"]) and math.isnan(metrics["reward/planner"])
     assert all(isinstance(value, float) for value in metrics.values())
     assert json.loads(to_json(metrics))["success"] is None

@@ -80,9 +80,9 @@ def test_the_sample_is_the_concatenated_calls_and_masks_the_tools_tokens():
 
 def by_decision_of(trees, scores):
     from coterie.core.protocols import Batch
-    from coterie.core.types import Mix
+    from coterie.core.types import RewardWeights
 
-    return by_decision(Batch(trees=trees, scores=scores, notes={}, mix=Mix()))
+    return by_decision(Batch(trees=trees, scores=scores, annotations={}, reward_weights=RewardWeights()))
 
 
 def test_a_role_that_remembers_keeps_the_tools_results_in_its_ids():
@@ -138,7 +138,9 @@ def team_of(script, *names, tools=("adder",), team=None, **own):
 def recorded_rows(run):
     """(trees, the record's rows of branches)."""
     trees, scores = play(run)
-    return trees, [row for row in rollout_rows(trees, scores, None, run.mix) if row["kind"] == "branch"]
+    return trees, [
+        row for row in rollout_rows(trees, scores, None, run.reward_weights) if row["kind"] == "branch"
+    ]
 
 
 class Sayer(Seat):
@@ -298,7 +300,7 @@ class Announced(Adder):
 def test_a_tool_that_nobody_can_be_told_of_is_refused():
     with pytest.raises(ConfigError, match="can't tell role 'one' of its tools") as caught:
         play(team_of("never_stops", "one", tools=("announced",)))
-    assert "announce: false" in caught.value.mend
+    assert "announce: false" in caught.value.fix
 
 
 # --------------------------------------------------------------------------------------------------- thoughts
@@ -346,7 +348,7 @@ def test_a_thought_is_shown_and_parsed_where_that_is_asked_for():
 def test_a_role_that_remembers_gives_the_template_what_it_wrote():
     nodes = list(thoughts(remembers=True).nodes())
     first, third = nodes[0], nodes[2]
-    taken = first.decisions["one"].branches[first.joints[first.expanded[0]].pick["one"]].calls[-1]
+    taken = first.decisions["one"].branches[first.joints[first.expanded[0]].branches["one"]].calls[-1]
     decision = third.decisions["one"]
     ids = taken.prompt_ids + taken.token_ids
     assert decision.prompt_ids[: len(ids)] == ids

@@ -242,7 +242,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(tmp_path, caplog, damage):
     assert "step-000002" in message and file in message and "using" in message and "step-000001" in message
     with pytest.raises(RunFolderError, match="damaged") as caught:
         store.load(2)
-    assert file in caught.value.why and caught.value.mend
+    assert file in caught.value.why and caught.value.fix
 
 
 def test_when_all_are_damaged_it_is_said(tmp_path, caplog):
@@ -440,7 +440,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_half_written(small_di
     (small_disk / "ballast").write_bytes(b"x" * 150_000)
     with pytest.raises(RunFolderError, match="step 2 could not be saved") as caught:
         save(store, 2)
-    assert "No space left" in caught.value.why and "intact" in caught.value.mend
+    assert "No space left" in caught.value.why and "intact" in caught.value.fix
     assert not leftovers(store.folder) and holds(store.latest(), 1)
     (small_disk / "ballast").unlink()
     save(store, 2)

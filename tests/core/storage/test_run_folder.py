@@ -40,7 +40,7 @@ def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume(tmp_path):
     RunFolder.create(tmp_path, "seed: 1\n")
     with pytest.raises(RunFolderError, match="holds a run already") as caught:
         RunFolder.create(tmp_path, "seed: 2\n")
-    assert "resume" in caught.value.mend and caught.value.why
+    assert "resume" in caught.value.fix and caught.value.why
     assert (tmp_path / "config.yaml").read_text() == "seed: 1\n"
 
 
@@ -55,7 +55,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunFolderError, match="not a run folder") as caught:
         RunFolder.open(tmp_path / "empty")
-    assert "config.yaml" in caught.value.why and "good" in caught.value.mend
+    assert "config.yaml" in caught.value.why and "good" in caught.value.fix
     with pytest.raises(RunFolderError, match="no such folder"):
         RunFolder.open(tmp_path / "absent")
 
@@ -64,7 +64,7 @@ def test_a_folder_that_cannot_be_written_says_why_and_how_to_mend_it(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunFolderError, match="can't be written") as caught:
         RunFolder.create(tmp_path / "file" / "run", "")
-    assert "Not a directory" in caught.value.why and caught.value.mend
+    assert "Not a directory" in caught.value.why and caught.value.fix
 
 
 @posix

@@ -39,7 +39,7 @@ def one(view):
 class Mute(Plugin):
     """A role that can't parse."""
 
-    def render(self, briefing):
+    def render(self, role_input):
         return [{"role": "user", "content": "hello"}]
 
 
@@ -53,7 +53,7 @@ INNER = {"type": "function", "function": "tests.core.training.test_assemble:one"
 def test_a_field_annotated_with_a_kind_is_composed():
     run = run_of(rewards=twice(INNER), order=["one"])
     trees, scores = play(run)
-    assert branch_rewards(trees[0].root, "one", scores, run.mix) == [2.0, 2.0, 2.0]
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [2.0, 2.0, 2.0]
 
 
 @pytest.mark.parametrize(

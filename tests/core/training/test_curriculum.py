@@ -56,7 +56,7 @@ class Guess(Plugin):
     def reset(self, task: Task, seed: int) -> Any:
         return task.payload % self.config.words, None
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         return None if state[1] is None else ()
 
     def observe(self, state: Any, role: str) -> str:

@@ -15,7 +15,19 @@ from coterie.core.training.samples import (
     span_ids,
     token_coefficients,
 )
-from coterie.core.types import Action, Call, Credit, Decision, Joint, Key, Node, Sample, Span, Task, Tree
+from coterie.core.types import (
+    Action,
+    Call,
+    Credit,
+    Decision,
+    JointAction,
+    Key,
+    Node,
+    Sample,
+    Span,
+    Task,
+    Tree,
+)
 
 
 def call(prompt, tokens, continues=False, version=3):
@@ -46,8 +58,8 @@ def decision(*actions, trainable=True):
 KEY = Key("t").of_branch("r", 0)
 
 
-def samples(action, advantage=1.0, weight=1.0, notes=None):
-    return action_samples(KEY, decision(action), action, advantage, weight, notes or {})
+def samples(action, advantage=1.0, weight=1.0, annotations=None):
+    return action_samples(KEY, decision(action), action, advantage, weight, annotations or {})
 
 
 def test_the_ids_that_were_sampled_are_the_ids_that_are_trained_on():
@@ -81,7 +93,7 @@ def test_a_prompt_that_claims_to_continue_and_does_not_is_not_believed():
 
 def test_notes_lie_on_the_sampled_tokens():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50], [3], True)), text="x")
-    (one,) = samples(action, notes={"ref_logprobs": {KEY: np.array([0.1, 0.2, 0.3])}})
+    (one,) = samples(action, annotations={"ref_logprobs": {KEY: np.array([0.1, 0.2, 0.3])}})
     assert one.extras["ref_logprobs"].tolist() == pytest.approx([0, 0, 0.1, 0.2, 0, 0.3])
 
 
@@ -91,7 +103,7 @@ def tree(*decisions):
         turn=0,
         stage=0,
         decisions={d.role: d for d in decisions},
-        joints=(Joint(pick={"r": 0}, state_digest=""),),
+        joints=(JointAction(branches={"r": 0}, state_digest=""),),
         expanded=(0,),
     )
     return Tree(task=Task(id="t"), chain=0, epoch=0, root=node)

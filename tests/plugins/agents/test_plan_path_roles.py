@@ -12,7 +12,7 @@ from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner, 
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.plugins.envs.plan_path.language import as_moves, as_waypoints
 from tests.plugins.envs.mazes import WALLED, start
-from tests.plugins.support import Build, briefing, make
+from tests.plugins.support import Build, make, role_input
 
 
 def seen(role, **settings):
@@ -104,16 +104,16 @@ def test_what_other_roles_hand_over_is_read_too():
 def test_notes_are_never_dropped_by_the_compact_rendering():
     executor = seat()
     with pytest.raises(ConfigError, match="no words") as caught:
-        executor.render(briefing(seen("executor"), "executor", notes=("You hit a wall.",)))
+        executor.render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
     assert caught.value.path == "team.roles.executor"
 
 
 def test_a_role_may_override_the_rendering_and_the_system_prompt():
     prose = seat(rendering="prose", system="Walk.")
-    system, user = prose.render(briefing(seen("executor"), "executor", notes=("You hit a wall.",)))
+    system, user = prose.render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
     assert system == {"role": "system", "content": "Walk."} and "You hit a wall." in user["content"]
     assert prose.parse("Hm. [U]", seen("executor")) == ("U",)
-    assert len(seat(rendering="prose", system="").render(briefing(seen("executor"), "executor"))) == 1
+    assert len(seat(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
 
 
 def test_a_seat_refuses_another_roles_name():

@@ -13,7 +13,7 @@ from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.plan_path import PlanPath
 from tests.plugins.envs.mazes import WALLED, start
 from tests.plugins.envs.programs import Inline
-from tests.plugins.support import Build, briefing, make
+from tests.plugins.support import Build, make, role_input
 
 
 def seat(plugin, name, **settings):
@@ -78,7 +78,7 @@ def test_the_plan_seat_reads_moves_as_the_executor_does():
 
 
 def test_what_the_tool_is_asked_for():
-    system, user = TOOL.render(briefing(seen("tool"), "tool", notes=("Last turn it crashed.",)))
+    system, user = TOOL.render(role_input(seen("tool"), "tool", feedback=("Last turn it crashed.",)))
     assert "```python block" in system["content"] and "print the moves" in system["content"]
     assert (
         user["content"]

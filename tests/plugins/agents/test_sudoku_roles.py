@@ -19,7 +19,7 @@ from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.language import as_assignments, assignment_word, read_assignments
 from tests.plugins.envs.sudokus import EASY, start
-from tests.plugins.support import Build, briefing, make
+from tests.plugins.support import Build, make, role_input
 
 
 def seen(role, **settings):
@@ -148,7 +148,7 @@ def test_programs_are_read_and_both_seats_speak_prose():
     assert tool.parse("", observation) == ""
     with pytest.raises(PolicyFault):
         tool.parse("print(1)", observation)
-    assert "```python" in tool.render(briefing(observation, "tool"))[-1]["content"]
+    assert "```python" in tool.render(role_input(observation, "tool"))[-1]["content"]
     for plugin, name in ((SudokuTool, "tool"), (SudokuPlan, "plan")):
         with pytest.raises(ConfigError, match="prose") as caught:
             seat(plugin, name, rendering="compact")
@@ -157,16 +157,16 @@ def test_programs_are_read_and_both_seats_speak_prose():
 
 def test_notes_are_never_dropped_by_the_compact_rendering():
     with pytest.raises(ConfigError, match="no words") as caught:
-        seat().render(briefing(seen("executor"), "executor", notes=("You slept.",)))
+        seat().render(role_input(seen("executor"), "executor", feedback=("You slept.",)))
     assert caught.value.path == "team.roles.executor"
 
 
 def test_a_role_may_override_the_rendering_and_the_system_prompt():
     prose = seat(rendering="prose", system="Fill.")
-    system, user = prose.render(briefing(seen("executor"), "executor", notes=("You slept.",)))
+    system, user = prose.render(role_input(seen("executor"), "executor", feedback=("You slept.",)))
     assert system == {"role": "system", "content": "Fill."} and "You slept." in user["content"]
     assert prose.parse("Hm. [r0c2=3]", seen("executor")) == ((0, 2, 3),)
-    assert len(seat(rendering="prose", system="").render(briefing(seen("executor"), "executor"))) == 1
+    assert len(seat(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
 
 
 def test_a_seat_refuses_another_roles_name():

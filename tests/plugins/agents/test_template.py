@@ -7,9 +7,9 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.core.errors import ConfigError, PolicyFault
-from coterie.core.types import Action, Past
+from coterie.core.types import Action, HistoryEntry
 from coterie.plugins.agents.template import TemplateRole
-from tests.plugins.support import Build, briefing, make
+from tests.plugins.support import Build, make, role_input
 
 SEEN = {"question": "2+2?", "actions": {"planner": "add"}, "parsed": {"planner": "add"}, "transcript": []}
 
@@ -25,11 +25,11 @@ def role(prompt="{{ question }}", fields=None, **settings):
 
 
 def text(role, observation=SEEN, **more):
-    return role.render(briefing(observation, "solver", **more))[-1]["content"]
+    return role.render(role_input(observation, "solver", **more))[-1]["content"]
 
 
 def test_variables():
-    past = Past(
+    past = HistoryEntry(
         turn=0, observation=SEEN, messages=(), action=Action(calls=(), text="five", parsed=5), info={}
     )
     seat = role(
@@ -38,7 +38,7 @@ def test_variables():
         "{{ observation.question }}",
         system="You are {{ role }}.",
     )
-    assert seat.render(briefing(SEEN, "solver", 1, notes=("wrong", "again"), history=(past,))) == [
+    assert seat.render(role_input(SEEN, "solver", 1, feedback=("wrong", "again"), history=(past,))) == [
         {"role": "system", "content": "You are solver."},
         {"role": "user", "content": "solver 1 2+2? add |0=5 wrong again 2+2?"},
     ]
@@ -67,13 +67,13 @@ def test_what_can_be_known_at_once_is_refused_at_once(prompt, said):
         role(prompt, fields=("question",))
     assert caught.value.path == "team.roles.solver.prompt"
     if "known" in said or "team" in said:
-        assert "did you mean" in caught.value.mend
+        assert "did you mean" in caught.value.fix
 
 
 def test_an_undefined_variable_is_never_an_empty_place_in_the_prompt():
     with pytest.raises(ConfigError, match="qestion") as caught:
         text(role("{{ qestion }}"))
-    assert caught.value.path == "team.roles.solver.prompt" and "question" in caught.value.mend
+    assert caught.value.path == "team.roles.solver.prompt" and "question" in caught.value.fix
     with pytest.raises(ConfigError, match="hint"):
         text(role("{{ question.hint }}"))
     with pytest.raises(ConfigError, match="TypeError"):
@@ -90,7 +90,7 @@ def test_templates_run_in_a_sandbox():
 def test_notes_without_a_place_are_refused():
     with pytest.raises(ConfigError, match="no place") as caught:
         text(role(), notes=("wrong",))
-    assert "{{ note }}" in caught.value.mend
+    assert "{{ note }}" in caught.value.fix
 
 
 @pytest.mark.parametrize(

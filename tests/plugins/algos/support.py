@@ -19,15 +19,15 @@ from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import (
     TEAM,
     Action,
+    Annotations,
     Call,
     Credit,
     Decision,
     Fault,
-    Joint,
+    JointAction,
     Key,
-    Mix,
     Node,
-    Notes,
+    RewardWeights,
     Score,
     Scores,
     Task,
@@ -117,17 +117,17 @@ class Forest:
     def _node(self, key: Key, joints: Sequence[J]) -> Node:
         turn, stage = divmod(len(key.path), len(self.order))
         roles = self.order[stage]
-        picks = self._picks(roles, joints)
-        count = 1 + max(branch for pick in picks for branch in pick.values())
+        combinations = self._combinations(roles, joints)
+        count = 1 + max(branch for combination in combinations for branch in combination.values())
         made = tuple(
-            self._joint(key, index, joint, pick)
-            for index, (joint, pick) in enumerate(zip(joints, picks, strict=True))
+            self._joint(key, index, joint, combination)
+            for index, (joint, combination) in enumerate(zip(joints, combinations, strict=True))
         )
         lost = {
-            (role, pick[role])
-            for joint, pick in zip(joints, picks, strict=True)
+            (role, combination[role])
+            for joint, combination in zip(joints, combinations, strict=True)
             if joint.lost
-            for role in pick
+            for role in combination
         }
         return Node(
             key=key,
@@ -138,29 +138,31 @@ class Forest:
             expanded=tuple(index for index, joint in enumerate(joints) if not joint.lost),
         )
 
-    def _picks(self, roles: Sequence[str], joints: Sequence[J]) -> list[Mapping[str, int]]:
+    def _combinations(self, roles: Sequence[str], joints: Sequence[J]) -> list[Mapping[str, int]]:
         plain = [joint for joint in joints if joint.recombined is None]
         if self.pairing == "cross":
             width = round(len(plain) ** (1 / len(roles)))
             every = itertools.product(range(width), repeat=len(roles))
-            picks: list[Mapping[str, int]] = [dict(zip(roles, pick, strict=True)) for pick in every]
+            combinations: list[Mapping[str, int]] = [
+                dict(zip(roles, combination, strict=True)) for combination in every
+            ]
         else:
-            picks = [dict.fromkeys(roles, branch) for branch in range(len(plain))]
-        return picks + [joint.recombined for joint in joints if joint.recombined is not None]
+            combinations = [dict.fromkeys(roles, branch) for branch in range(len(plain))]
+        return combinations + [joint.recombined for joint in joints if joint.recombined is not None]
 
-    def _joint(self, key: Key, index: int, joint: J, pick: Mapping[str, int]) -> Joint:
+    def _joint(self, key: Key, index: int, joint: J, combination: Mapping[str, int]) -> JointAction:
         at = key.of_joint(index)
         for component, value in (("gain", joint.gain), ("level", joint.level), ("fork", joint.fork)):
             self._score(at, TEAM, component, value)
         for component, table in (("own", joint.own), ("own_level", joint.own_level)):
             for role, value in table.items():
-                self._score(key.of_branch(role, pick[role]), role, component, value)
+                self._score(key.of_branch(role, combination[role]), role, component, value)
         fault = Fault(kind="system", reason="the wire was cut") if joint.lost else None
         child = self._node(key.child(index), joint.then) if joint.then else None
-        return Joint(
-            pick=pick,
+        return JointAction(
+            branches=combination,
             state_digest="",
-            terminal=child is None and fault is None,
+            terminated=child is None and fault is None,
             child=child,
             recombined=joint.recombined is not None,
             fault=fault,
@@ -194,7 +196,7 @@ class Forest:
         call = Call(prompt_ids=(1,), token_ids=ids, logprobs=logprobs, version=0, finish=finish)
         return Action(calls=(call,), text="said")
 
-    def notes(self, name: str, numbers: Mapping[str, Sequence[float]]) -> Notes:
+    def annotations(self, name: str, numbers: Mapping[str, Sequence[float]]) -> Annotations:
         """Per-token notes by branch; zeros where they aren't told; none for what is not trained."""
         table = {}
         for key, action in self.actions():
@@ -247,23 +249,32 @@ def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
     )
 
 
-def credit(made: Any, forest: Forest, notes: Notes | None = None, state: Any = None) -> Credit:
+def credit(made: Any, forest: Forest, annotations: Annotations | None = None, state: Any = None) -> Credit:
     """What a checked estimator says of a step."""
-    return step(made, forest, notes, state)[0]
+    return step(made, forest, annotations, state)[0]
 
 
-def step(made: Any, forest: Forest, notes: Notes | None = None, state: Any = None) -> tuple[Credit, Any]:
+def step(
+    made: Any, forest: Forest, annotations: Annotations | None = None, state: Any = None
+) -> tuple[Credit, Any]:
     """(credit, state)."""
-    zeros = {name: table for need in made.needs for name, table in forest.notes(need, {}).items()}
-    mix = Mix(
-        alpha=float(made.weights.get(TEAM, 1.0)),
-        kinds={"level": "level", "own_level": "level", "fork": "counterfactual"},
+    zeros = {name: table for need in made.needs for name, table in forest.annotations(need, {}).items()}
+    reward_weights = RewardWeights(
+        team_weight=float(made.weights.get(TEAM, 1.0)),
+        kinds={"level": "potential", "own_level": "potential", "fork": "counterfactual"},
     )
-    batch = Batch(trees=forest.trees, scores=forest.scores, notes={**zeros, **(notes or {})}, mix=mix)
+    batch = Batch(
+        trees=forest.trees,
+        scores=forest.scores,
+        annotations={**zeros, **(annotations or {})},
+        reward_weights=reward_weights,
+    )
     answer: tuple[Credit, Any] = made(batch, state)
     return answer
 
 
-def advantages(name: str, forest: Forest, *, notes: Notes | None = None, **settings: Any) -> dict[str, Any]:
+def advantages(
+    name: str, forest: Forest, *, annotations: Annotations | None = None, **settings: Any
+) -> dict[str, Any]:
     """Advantages by place, from a registered estimator."""
-    return places(credit(estimator(name, forest=forest, **settings), forest, notes).advantage)
+    return places(credit(estimator(name, forest=forest, **settings), forest, annotations).advantage)

@@ -34,7 +34,7 @@ def two_actions() -> tuple[Forest, dict[str, list[float]]]:
 def test_two_actions_by_hand(gamma, lam, wanted):
     forest, values = two_actions()
     made = estimator("gae", gamma=gamma, lam=lam, **PLAIN)
-    told = credit(made, forest, forest.notes("values", values))
+    told = credit(made, forest, forest.annotations("values", values))
     found = places(told.advantage)
     assert [*found["0:one0"], *found["0.0:one0"]] == pytest.approx(wanted)
     target = places(told.target)
@@ -54,7 +54,7 @@ def test_a_naive_double_sum_says_the_same(actions, gamma, lam):
     forest = Forest(logprobs={at: (-1.0,) * len(values) for at, values in given_values.items()})
     forest.grow(chain(*(pay for _, pay in actions)))
     found = advantages(
-        "gae", forest, notes=forest.notes("values", given_values), gamma=gamma, lam=lam, **PLAIN
+        "gae", forest, annotations=forest.annotations("values", given_values), gamma=gamma, lam=lam, **PLAIN
     )
     values = [value for own, _ in actions for value in own]
     rewards = [pay * (place == len(own) - 1) for own, pay in actions for place in range(len(own))]
@@ -82,8 +82,8 @@ def test_levels_pay_their_differences_across_the_others_actions():
 
 def test_an_early_end_is_worth_nothing_more_and_stays_in():
     forest = Forest().grow(chain(1), chain(0, 0, 1))
-    values = forest.notes("values", {"0:one0": [0.4]})
-    found = advantages("gae", forest, notes=values, gamma=0.5, lam=1.0, **PLAIN)
+    values = forest.annotations("values", {"0:one0": [0.4]})
+    found = advantages("gae", forest, annotations=values, gamma=0.5, lam=1.0, **PLAIN)
     assert found["0:one0"] == pytest.approx([1 - 0.4])
     assert found["1:one0"] == pytest.approx([0.25])
     assert len(found) == 4
@@ -127,9 +127,9 @@ def test_it_is_whitened_over_all_tokens_of_the_step():
 
 def test_targets_are_not_normalised():
     forest, values = two_actions()
-    notes = forest.notes("values", values)
-    plain = credit(estimator("gae", **PLAIN), forest, notes)
-    scaled = credit(estimator("gae"), forest, notes)
+    annotations = forest.annotations("values", values)
+    plain = credit(estimator("gae", **PLAIN), forest, annotations)
+    scaled = credit(estimator("gae"), forest, annotations)
     assert {at: list(own) for at, own in places(scaled.target).items()} == {
         at: list(own) for at, own in places(plain.target).items()
     }
@@ -146,4 +146,4 @@ def test_targets_are_not_normalised():
 def test_it_follows_whole_chains_and_has_no_groups(plan, settings, path):
     with pytest.raises(ConfigError) as error:
         estimator("gae", plan=plan, **settings)
-    assert error.value.path == path and error.value.mend
+    assert error.value.path == path and error.value.fix

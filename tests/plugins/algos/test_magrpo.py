@@ -132,7 +132,7 @@ def test_a_branch_without_credit_weighs_nothing_and_is_not_counted():
 def test_turn_weights_must_fit_the_turns(weights):
     with pytest.raises(ConfigError, match="turn weights") as error:
         estimator("magrpo", turns=2, turn_weights=weights)
-    assert error.value.path == "algorithm.turn_weights" and error.value.mend
+    assert error.value.path == "algorithm.turn_weights" and error.value.fix
 
 
 def test_a_turn_may_weigh_nothing():
@@ -164,7 +164,9 @@ def test_the_leaves_of_a_played_tree(order, turns, branches, pairing):
     roles = sum(1 if isinstance(stage, str) else len(stage) for stage in order)
     exponent = (roles if pairing == "cross" else len(order)) * turns
     assert len(list(tree.leaves())) == branches**exponent
-    told, _ = run.estimator(Batch(trees=[tree], scores=scores, notes={}, mix=run.mix), None)
+    told, _ = run.estimator(
+        Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )
     every = sum(len(d.branches) for node in tree.nodes() for d in node.decisions.values())
     assert len(told.advantage) == every
     assert sum(told.weight.values()) == pytest.approx(roles * turns)
@@ -179,7 +181,9 @@ def test_a_played_cross_knows_what_each_role_added():
         algorithm={"type": "magrpo"},
     )
     (tree,), scores = play(run)
-    told, _ = run.estimator(Batch(trees=[tree], scores=scores, notes={}, mix=run.mix), None)
+    told, _ = run.estimator(
+        Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )
     for node, role in itertools.product(tree.nodes(), ("one", "two")):
         pair = [told.advantage[node.key.of_branch(role, branch)] for branch in (0, 1)]
         assert pair == pytest.approx([-0.55, 0.55])

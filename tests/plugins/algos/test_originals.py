@@ -23,7 +23,9 @@ def played(tasks: int = 1, **tables: Any) -> tuple[list[Any], Credit]:
     """(trees, credit) of one step of a scripted run: branch b writes b, which pays 1.1 b unless told."""
     run = run_of(**tables)
     trees, scores = play(run, tasks)
-    return trees, run.estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)[0]
+    return trees, run.estimator(
+        Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )[0]
 
 
 def of(found: Credit, node: Any, role: str) -> list[float | None]:

@@ -31,8 +31,8 @@ def one_action() -> tuple[Forest, dict[str, list[float]]]:
 )
 def test_every_token_pays_the_kl_from_itself_to_the_end(gamma, wanted):
     forest, reference = one_action()
-    notes = forest.notes("ref_logprobs", reference)
-    found = advantages("reinforce_pp", forest, notes=notes, beta=0.1, gamma=gamma, **PLAIN)
+    annotations = forest.annotations("ref_logprobs", reference)
+    found = advantages("reinforce_pp", forest, annotations=annotations, beta=0.1, gamma=gamma, **PLAIN)
     assert found["0:one0"] == pytest.approx(np.array(wanted))
 
 
@@ -46,8 +46,10 @@ def test_every_token_pays_the_kl_from_itself_to_the_end(gamma, wanted):
 def test_a_loop_over_tokens_says_the_same(tokens, score, beta, gamma):
     policy, reference = zip(*tokens, strict=True)
     forest = Forest(logprobs={"0:one0": policy}).grow(chain(score))
-    notes = forest.notes("ref_logprobs", {"0:one0": reference})
-    found = advantages("reinforce_pp", forest, notes=notes, beta=beta, gamma=gamma, **PLAIN)["0:one0"]
+    annotations = forest.annotations("ref_logprobs", {"0:one0": reference})
+    found = advantages("reinforce_pp", forest, annotations=annotations, beta=beta, gamma=gamma, **PLAIN)[
+        "0:one0"
+    ]
     count = len(tokens)
     for t in range(count):
         kl = sum(gamma ** (k - t) * (policy[k] - reference[k]) for k in range(t, count))
@@ -60,8 +62,8 @@ def two_actions() -> Forest:
 
 def test_the_kl_stays_inside_its_action():
     forest = two_actions()
-    far = forest.notes("ref_logprobs", {"0:one0": [-1.0, -1.0], "0.0:one0": [-9.0, -9.0, -9.0]})
-    found = advantages("reinforce_pp", forest, notes=far, beta=1.0, **PLAIN)
+    far = forest.annotations("ref_logprobs", {"0:one0": [-1.0, -1.0], "0.0:one0": [-9.0, -9.0, -9.0]})
+    found = advantages("reinforce_pp", forest, annotations=far, beta=1.0, **PLAIN)
     assert found["0:one0"].tolist() == [1.0, 1.0]
     assert found["0.0:one0"].tolist() == [5 - 24, 5 - 16, 5 - 8]
 

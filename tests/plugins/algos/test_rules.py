@@ -42,7 +42,7 @@ def test_who_accepts_what(name, way):
         return
     with pytest.raises(ConfigError) as error:
         estimator(name, plan=WAYS[way])
-    assert error.value.path.startswith("sampler.") and error.value.mend and error.value.why
+    assert error.value.path.startswith("sampler.") and error.value.fix and error.value.why
 
 
 # ------------------------------------------------------------------------------------- as a run says it
@@ -63,7 +63,7 @@ def test_who_accepts_what(name, way):
 def test_a_sampling_that_means_nothing_is_refused(algorithm, sampler, path, says):
     with pytest.raises(ConfigError, match=says) as error:
         run_of(algorithm=algorithm, sampler=sampler)
-    assert error.value.path == path and error.value.mend
+    assert error.value.path == path and error.value.fix
 
 
 @pytest.mark.parametrize(
@@ -110,7 +110,7 @@ def test_to_fill_up_turns_roles_must_act_at_once():
     }
     with pytest.raises(ConfigError, match="one stage a turn") as error:
         run_of(order=["one", "two"], **settings)
-    assert error.value.path == "algorithm.fill" and error.value.mend
+    assert error.value.path == "algorithm.fill" and error.value.fix
     run_of(order=[["one", "two"]], **settings)
 
 

@@ -93,7 +93,7 @@ def returned(
     """
     total, levels, factor = 0.0, dict.fromkeys(env.components, 0.0), 1.0
     turns = iter(numbers) if numbers is not None else None
-    while env.stage(state) != ():
+    while env.acting_roles(state) != ():
         if turns is None:
             text = oracle(env, state)
         elif (message := next(turns, None)) is not None:
@@ -104,7 +104,7 @@ def returned(
         for (_, term), value in step.scores.items():
             weight = COSTS.get(term, env.weights[term] or 0.5)  # every term is paid
             total += factor * weight * (value - levels[term])
-            if env.components[term] == "level":
+            if env.components[term] == "potential":
                 levels[term] = value
         factor *= discount
         state = step.state

@@ -12,7 +12,7 @@ from coterie.core.types import TEAM
 from coterie.plugins.envs.sudoku.grid import solutions
 from tests.plugins.envs import mazes, sokobans, sudokus
 from tests.plugins.envs.paying import PLUGINS, SEATS, game, oracle, send
-from tests.plugins.support import briefing
+from tests.plugins.support import role_input
 
 games = pytest.mark.parametrize("name", list(PLUGINS))
 
@@ -74,7 +74,7 @@ def test_the_present_is_shown_after_a_move(name):
     env = game(name, **({"boxes": 1} if name == "sokoban" else {}))
     after = send(env, name, start(env, *rows), text).state
     for seat in ("planner", "executor", "solver"):
-        told = SEATS[name, seat].render(briefing(env.observe(after, seat), seat))[-1]["content"]
+        told = SEATS[name, seat].render(role_input(env.observe(after, seat), seat))[-1]["content"]
         assert shown in told and gone not in told.split()
 
 
@@ -82,9 +82,9 @@ def test_a_digit_that_was_filled_in_is_shown_and_told_from_the_given():
     env = game("sudoku", rendering="prose")
     state = sudokus.start(env, *sudokus.EASY)
     step = send(env, "sudoku", state, "[r0c2=3]", "executor")
-    told = SEATS["sudoku", "executor"].render(briefing(env.observe(step.state, "executor"), "executor"))[-1][
-        "content"
-    ]
+    told = SEATS["sudoku", "executor"].render(role_input(env.observe(step.state, "executor"), "executor"))[
+        -1
+    ]["content"]
     assert "1 2 | 3 ." in told and "Filled in so far, and open to change: r0c2=3." in told
 
 
@@ -99,7 +99,7 @@ def test_staying_where_one_is_pays_the_team_nothing(name, team):
     stayed = 0
     for state in states(env, "train", 20):
         for _ in range(3):
-            if env.stage(state) == ():
+            if env.acting_roles(state) == ():
                 break
             for text in ("", "U", "D", "L", "R", "r9c9=1", "r0c0=9", "nonsense"):
                 step = send(env, name, state, text)
@@ -120,6 +120,6 @@ def test_staying_where_one_is_pays_the_team_nothing(name, team):
 def test_success_is_set_when_it_is_reached_and_only_then(name):
     env = game(name)
     for state in states(env, "val", 20):
-        assert env.outcome(state)["success"] == 0.0 and env.stage(state) is None
+        assert env.outcome(state)["success"] == 0.0 and env.acting_roles(state) is None
         end = send(env, name, state, oracle(env, state)).state
-        assert env.outcome(end)["success"] == 1.0 and env.stage(end) == ()
+        assert env.outcome(end)["success"] == 1.0 and env.acting_roles(end) == ()

@@ -19,7 +19,7 @@ from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner, 
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.plugins.envs.plan_path.render import compact
 from tests.plugins.envs.mazes import WALLED, start
-from tests.plugins.support import Build, action, briefing, context, make, wait
+from tests.plugins.support import Build, action, context, make, role_input, wait
 
 SEATS = {
     name: make(seat, Build(name=name, path=f"team.roles.{name}"))
@@ -37,7 +37,7 @@ def send(env, state, **texts):
 
 
 def prompt(env, state, role, notes=()):
-    return SEATS[role].render(briefing(env.observe(state, role), role, notes=notes))
+    return SEATS[role].render(role_input(env.observe(state, role), role, feedback=notes))
 
 
 # ---- states are values

@@ -73,7 +73,7 @@ def test_golden_numbers_of_an_episode():
     ) == (pytest.approx(1 / 3), 0.5, 0.0, 1.0)
     three = send(env, two.state, "executor", "D D U")
     assert (team(three), team(three, "goal"), three.state.solved) == (1.0, 1.0, True)
-    assert env.stage(three.state) == () and env.stage(two.state) is None
+    assert env.acting_roles(three.state) == () and env.acting_roles(two.state) is None
     assert env.outcome(three.state) == {"success": 1.0, "turns": 3.0, "distance_left": 0.0}
     assert env.outcome(two.state) == {"success": 0.0, "turns": 2.0, "distance_left": 2.0}
 

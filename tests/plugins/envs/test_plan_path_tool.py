@@ -20,7 +20,7 @@ from coterie.plugins.envs.plan_path import PlanPath
 from tests.games import play
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.envs.programs import INLINE, Inline, answer, search
-from tests.plugins.support import Build, action, briefing, context, make, wait
+from tests.plugins.support import Build, action, context, make, role_input, wait
 
 SEATS = {
     "tool": make(PlanPathTool, Build(name="tool", path="team.roles.tool")),
@@ -39,7 +39,7 @@ def send(env, state, role, text):
 
 
 def prompt(env, state, role):
-    return SEATS[role].render(briefing(env.observe(state, role), role))[-1]["content"]
+    return SEATS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def worth(maze, cell, moves, limit=None):
@@ -102,7 +102,9 @@ def run_of(*overrides: str, **env: Any) -> Any:
 def test_a_step_of_at_grpo_with_real_programs():
     run = run_of("sampler.branches=7", "sandbox.limits={cpu_seconds: 0.3}", max_moves=2)
     (tree,), scores = play(run, 1)
-    credit, _ = run.estimator(Batch(trees=[tree], scores=scores, notes={}, mix=run.mix), None)
+    credit, _ = run.estimator(
+        Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )
     nodes = list(tree.nodes())
     assert [tuple(node.decisions) for node in nodes] == [("tool",), ("plan",)] * 2
     maze = tree.task.payload
@@ -118,7 +120,7 @@ def test_a_step_of_at_grpo_with_real_programs():
             assert cells[TEAM, "plan_team"].value == pytest.approx(worth(maze, cell, one, 2))
             assert cells[TEAM, "team"].value == 0.0
         paid = worth(maze, cell, moves[2], 2) + 1.0
-        rewards = branch_rewards(asked, "tool", scores, run.mix)
+        rewards = branch_rewards(asked, "tool", scores, run.reward_weights)
         assert rewards[2] == pytest.approx(paid) == max(rewards) and rewards.count(0.0) == 4
         assert 0 < rewards[5] == rewards[6] < rewards[2]
         assert (asked.expanded, asked.rule) == ((2,), "best")
@@ -150,14 +152,16 @@ def test_a_sandbox_that_fails_leaves_the_score_missing():
     )
     (tree,), scores = play(run, 1)
     root = tree.root
-    rewards = branch_rewards(root, "tool", scores, run.mix)
+    rewards = branch_rewards(root, "tool", scores, run.reward_weights)
     assert rewards[1] is None and None not in (rewards[0], rewards[2])
     fault = root.joints[1].fault
     assert fault is not None and (fault.kind, fault.reason) == ("system", "the worker was lost")
     assert {score.value for score in scores.at(root.key.of_joint(1)).values()} == {None}
     assert root.expanded == (2,)  # a killer is scored, and worth nothing
     assert (rewards[0], root.joints[0].info["tool"]["problem"]) == (0.0, "a program ended its worker twice")
-    credit, _ = run.estimator(Batch(trees=[tree], scores=scores, notes={}, mix=run.mix), None)
+    credit, _ = run.estimator(
+        Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )
     assert root.key.of_branch("tool", 1) not in credit.advantage
     assert (
         credit.advantage[root.key.of_branch("tool", 2)] > 0 > credit.advantage[root.key.of_branch("tool", 0)]

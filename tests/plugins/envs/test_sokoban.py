@@ -23,7 +23,7 @@ from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
 from tests.games import play
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, action, briefing, context, make, wait
+from tests.plugins.support import Build, action, context, make, role_input, wait
 from tests.plugins.test_played import run_of
 
 SEATS = {
@@ -39,7 +39,7 @@ def send(env, state, **texts):
 
 
 def prompt(env, state, role, notes=()):
-    return SEATS[role].render(briefing(env.observe(state, role), role, notes=notes))[-1]["content"]
+    return SEATS[role].render(role_input(env.observe(state, role), role, feedback=notes))[-1]["content"]
 
 
 # ---- states are values
@@ -318,7 +318,7 @@ def test_branches_are_paid_by_their_own_plans():
     for tree in trees:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, scores, run.mix)
+                rewards = branch_rewards(node, role, scores, run.reward_weights)
                 assert node.expanded == (rewards.index(max(rewards)),) and node.rule == "best"
                 spread[role] += len(set(rewards)) > 1
                 assert decision.branches[3].fault is not None and rewards[3] == 0.0

@@ -61,7 +61,7 @@ def test_golden_numbers_of_an_episode():
     assert bump.scores["solver", "illegal"] == 1.0
     last = send(env, two.state, "solver", "D L L L D R R R R")
     assert (team(last), team(last, "pushed"), team(last, "goal")) == (1.0, 1.0, 1.0)
-    assert last.state.solved and env.stage(last.state) == ()
+    assert last.state.solved and env.acting_roles(last.state) == ()
     assert env.outcome(last.state) == {"success": 1.0, "turns": 3.0, "boxes_left": 0.0, "deadlocked": 0.0}
 
 
@@ -81,8 +81,8 @@ def test_a_deadlock_is_not_safe_and_counts_as_the_whole_board():
     assert step.scores["solver", "safe"] == 0.0 and step.scores["solver", "legal"] == 1.0
     assert team(step, "pushed") == pytest.approx((3 - 16) / 3)
     assert env.outcome(step.state)["deadlocked"] == 1.0
-    assert env.stage(step.state) is None  # it goes on
-    assert make(Sokoban, ALONE, size=4, stop_at_deadlock=True).stage(step.state) == ()
+    assert env.acting_roles(step.state) is None  # it goes on
+    assert make(Sokoban, ALONE, size=4, stop_at_deadlock=True).acting_roles(step.state) == ()
 
 
 @pytest.mark.parametrize("text", ["", "hello", "planner planner"])

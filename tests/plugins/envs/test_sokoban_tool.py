@@ -11,7 +11,7 @@ from coterie.plugins.agents.sokoban import SokobanPlan, SokobanTool
 from coterie.plugins.envs.sokoban import Sokoban
 from tests.plugins.envs.programs import Inline, answer
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, action, briefing, context, make, wait
+from tests.plugins.support import Build, action, context, make, role_input, wait
 
 SEATS = {
     "tool": make(SokobanTool, Build(name="tool", path="team.roles.tool")),
@@ -25,7 +25,7 @@ def send(env, state, **texts):
 
 
 def prompt(env, state, role):
-    return SEATS[role].render(briefing(env.observe(state, role), role))[-1]["content"]
+    return SEATS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def tooled(**more):

@@ -15,7 +15,7 @@ from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.render import compact
 from tests.games import play
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, briefing, context, make, wait
+from tests.plugins.support import Build, action, context, make, role_input, wait
 from tests.plugins.test_played import run_of
 
 SEATS = {
@@ -30,7 +30,7 @@ def send(env, state, **texts):
 
 
 def prompt(env, state, role, notes=()):
-    return SEATS[role].render(briefing(env.observe(state, role), role, notes=notes))[-1]["content"]
+    return SEATS[role].render(role_input(env.observe(state, role), role, feedback=notes))[-1]["content"]
 
 
 # ---- states are values
@@ -173,7 +173,7 @@ The planner says: r0c2=3, r2c0=2.
 You slept.
 Your assignments as a list such as [r0c1=3, r2c3=1] (at most 9):"""
     )
-    system = SEATS["executor"].render(briefing(env.observe(state, "executor"), "executor"))[0]
+    system = SEATS["executor"].render(role_input(env.observe(state, "executor"), "executor"))[0]
     assert system["role"] == "system" and "executor" in system["content"]
 
 
@@ -234,7 +234,7 @@ def test_demonstrations_without_noise_solve_the_game(more):
     for index in range(40 if env.size == 4 else 3):
         state = env.reset(env.tasks("train", 0)[index], 0)
         for turn in range(30):
-            noise = 0.5 * (turn == 0)  # it mends what went wrong in the first turn
+            noise = 0.5 * (turn == 0)  # it repairs what went wrong in the first turn
             planned = send(env, state, planner=env.demonstrate(state, "planner", noise, rng))
             if turn:
                 assert planned.scores["planner", "correct"] == planned.scores["planner", "legal"] == 1.0

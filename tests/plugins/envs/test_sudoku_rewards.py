@@ -62,7 +62,7 @@ def test_golden_numbers_of_an_episode():
     assert (two.scores[TEAM, "team"], local(two)["correct"]) == (0.0, 0.5)
     three = send(env, two.state, "executor", "r2c1=1 r3c0=4 r0c3=4 r0c2=1 r1c2=4")
     assert three.scores[TEAM, "team"] == three.scores[TEAM, "goal"] == local(three)["correct"] == 1.0
-    assert three.state.solved and env.stage(three.state) == () and env.stage(two.state) is None
+    assert three.state.solved and env.acting_roles(three.state) == () and env.acting_roles(two.state) is None
     assert env.outcome(three.state) == {"success": 1.0, "turns": 3.0, "cells_left": 0.0}
 
 
@@ -166,7 +166,7 @@ def summed(env, state, texts):
         step = send(env, state, "executor", text)
         for (_, name), value in step.scores.items():
             total += WEIGHTS[name] * (value - levels.get(name, 0.0))
-            if COMPONENTS[name] == "level":
+            if COMPONENTS[name] == "potential":
                 levels[name] = value
         state = step.state
         if state.solved:

@@ -12,7 +12,7 @@ from coterie.plugins.envs.sudoku import Sudoku
 from tests.games import play
 from tests.plugins.envs.programs import INLINE, Inline, answer
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, briefing, context, make, wait
+from tests.plugins.support import Build, action, context, make, role_input, wait
 from tests.plugins.test_played import run_of
 
 SEATS = {
@@ -61,7 +61,7 @@ def send(env, state, role, text):
 
 
 def prompt(env, state, role):
-    return SEATS[role].render(briefing(env.observe(state, role), role))[-1]["content"]
+    return SEATS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def programmer(request, text):
@@ -87,7 +87,7 @@ def test_a_step_with_real_programs():
     run = run_of({"type": "sudoku", "rendering": "prose"}, roles, play_, sandbox={"type": "local"})
     (tree,), scores = play(run, 1)
     asked, following = list(tree.nodes())[:2]
-    rewards = branch_rewards(asked, "tool", scores, run.mix)
+    rewards = branch_rewards(asked, "tool", scores, run.reward_weights)
     assert rewards == pytest.approx([0.0, 2.0, 1.5, 0.0]) and asked.expanded == (1,)
     shown = following.decisions["plan"].messages[-1]["content"]
     assert "def search(at):" in shown and "It proposes: r" in shown

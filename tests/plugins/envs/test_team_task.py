@@ -210,20 +210,20 @@ def test_it_stops_when_all_agree_in_one_turn(tmp_path):
     env = env_of(tmp_path, stop_when="agree")
     state = env.reset(env.tasks("train", 0)[0], 0)
     apart = say(env, say(env, state, writer="1").state, checker="2").state
-    assert env.stage(apart) is None
+    assert env.acting_roles(apart) is None
     late = say(env, apart, 1, writer="2").state
-    assert env.stage(late) is None  # the checker has not spoken in this turn
-    assert env.stage(say(env, late, 1, checker=2.0).state) == ()
+    assert env.acting_roles(late) is None  # the checker has not spoken in this turn
+    assert env.acting_roles(say(env, late, 1, checker=2.0).state) == ()
     unread = say(env, say(env, state, writer=None).state, checker=None).state
-    assert env.stage(unread) is None
+    assert env.acting_roles(unread) is None
 
 
 def test_it_stops_when_a_function_says_so(tmp_path, own_module):
     own_module.stop = lambda record, transcript: transcript[-1]["text"] == "done"
     env = env_of(tmp_path, stop_when="own_functions:stop")
     state = env.reset(env.tasks("train", 0)[0], 0)
-    assert env.stage(say(env, state, writer="go").state) is None
-    assert env.stage(say(env, state, writer="done").state) == ()
+    assert env.acting_roles(say(env, state, writer="go").state) is None
+    assert env.acting_roles(say(env, state, writer="done").state) == ()
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ def of_trl(name: str, loss: dict[str, Any], algorithm: str = "grpo") -> tuple[fl
     notes = {"ref_logprobs": table("ref")} | ({"old_logprobs": table("old")} if corrected else {})
     found = credit(estimator(algorithm, forest=forest), forest)
     value, gradient = update(made, samples_of(forest.trees, found, notes)["p"], table("current"))
-    rows = {place(key): slope for key, slope in gradient.items()}
+    rows = {place(key): grad for key, grad in gradient.items()}
     return value, [
         rows.get(completion(number, siblings), [0.0] * len(rollout["current"][number]))
         for number in range(count)

@@ -106,7 +106,7 @@ def test_ppo_clip_by_hand() -> None:
     tokens = batch([1.1, 1.5, 1.5, 0.5, 0.5], [2.0, 2.0, -2.0, -2.0, 2.0])
     found = make(PPOClip, {})(np, tokens)
     np.testing.assert_allclose(found.value, [-2.2, -2.4, 3.0, 1.6, -1.0], atol=1e-12)
-    np.testing.assert_allclose(found.slope, [-2.2, 0.0, 3.0, 0.0, -1.0], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [-2.2, 0.0, 3.0, 0.0, -1.0], atol=1e-12)
     np.testing.assert_array_equal(found.metrics["clip_fraction"], [0, 1, 0, 1, 0])
     np.testing.assert_allclose(found.metrics["ratio"], [1.1, 1.5, 1.5, 0.5, 0.5], atol=1e-12)
     np.testing.assert_allclose(found.metrics["approx_kl"][1], 0.5 - math.log(1.5), atol=1e-12)
@@ -122,7 +122,7 @@ def test_dual_clip_bounds_the_loss_of_bad_tokens_only() -> None:
     tokens = batch([5.0, 5.0, 2.0], [-1.0, 1.0, -1.0])
     found = make(PPOClip, {"dual_clip": 3.0})(np, tokens)
     np.testing.assert_allclose(found.value, [3.0, -1.2, 2.0], atol=1e-12)
-    np.testing.assert_allclose(found.slope, [0.0, 0.0, 2.0], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [0.0, 0.0, 2.0], atol=1e-12)
     np.testing.assert_array_equal(found.metrics["clip_fraction"], [1, 1, 0])
     np.testing.assert_allclose(make(PPOClip, {})(np, tokens).value, [5.0, -1.2, 2.0], atol=1e-12)
 
@@ -130,7 +130,7 @@ def test_dual_clip_bounds_the_loss_of_bad_tokens_only() -> None:
 def test_reinforce_by_hand() -> None:
     found = make(Reinforce, {})(np, batch([1.0, 2.0], [0.5, -3.0]))
     np.testing.assert_allclose(found.value, [1.0, 3.0 * (math.log(2.0) - 2.0)], atol=1e-12)
-    np.testing.assert_allclose(found.slope, [-0.5, 3.0], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [-0.5, 3.0], atol=1e-12)
     assert "clip_fraction" not in found.metrics
 
 
@@ -138,11 +138,11 @@ def test_kl_terms_by_hand() -> None:
     tokens = batch([1.0], [0.0], ref=[2.0])
     k3 = make(Reinforce, {"kl": 0.5})(np, tokens)
     np.testing.assert_allclose(k3.value, [0.5 * (2.0 - 1.0 - math.log(2.0))], atol=1e-12)
-    np.testing.assert_allclose(k3.slope, [0.5 * (1.0 - 2.0)], atol=1e-12)
+    np.testing.assert_allclose(k3.grad, [0.5 * (1.0 - 2.0)], atol=1e-12)
     np.testing.assert_allclose(k3.metrics["kl_ref"], [1.0 - math.log(2.0)], atol=1e-12)
     k2 = make(PPOClip, {"kl": 0.5, "kl_form": "k2"})(np, tokens)
     np.testing.assert_allclose(k2.value, [0.25 * math.log(2.0) ** 2], atol=1e-12)
-    np.testing.assert_allclose(k2.slope, [-0.5 * math.log(2.0)], atol=1e-12)
+    np.testing.assert_allclose(k2.grad, [-0.5 * math.log(2.0)], atol=1e-12)
 
 
 def test_gspo_by_hand() -> None:
@@ -155,7 +155,7 @@ def test_gspo_by_hand() -> None:
     found = make(GSPO, {"clip_low": 0.2, "clip_high": 0.1})(np, tokens)
     #                                             cut above   cut below   inside  pessimistic
     np.testing.assert_allclose(found.value, [-2.2, -2.2, 0.8, 0.8, 0.8, 2.1, 2.0, 2.0], atol=1e-12)
-    np.testing.assert_allclose(found.slope, [0.0, 0.0, 0.0, 0.0, 0.0, 2.1, 2.0, 2.0], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [0.0, 0.0, 0.0, 0.0, 0.0, 2.1, 2.0, 2.0], atol=1e-12)
     np.testing.assert_array_equal(found.metrics["clip_fraction"], [1, 1, 1, 1, 1, 0, 0, 0])
     ratios = [1.2, 1.2, 0.5, 0.5, 0.5, 1.05, 2.0, 2.0]
     np.testing.assert_allclose(found.metrics["sequence_ratio"], ratios, atol=1e-12)
@@ -169,7 +169,7 @@ def test_the_range_of_gspo_is_that_of_the_paper() -> None:
     tokens = batch(np.repeat(ratios, 100).tolist(), np.repeat([1, 1, -1, -1], 100).tolist(), lengths=lengths)
     found = make(GSPO, {})(np, tokens)
     np.testing.assert_allclose(found.value[::100], [-1.00035, -1.0004, 0.99975, 0.9997], atol=1e-12)
-    np.testing.assert_allclose(found.slope[::100], [-1.00035, 0.0, 0.99975, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found.grad[::100], [-1.00035, 0.0, 0.99975, 0.0], atol=1e-12)
     assert make(GSPO, {}).length == "sequence_mean"
 
 
@@ -202,19 +202,19 @@ def test_a_loss_of_whole_sequences_needs_to_know_them() -> None:
 def test_cispo_by_hand() -> None:
     tokens = batch([0.1, 1.5, 9.0], [2.0, -1.0, 1.0])
     found = make(CISPO, {})(np, tokens)
-    slope = np.array([-0.2, 1.5, -5.0])  # weights .1, 1.5 and, of 9, the bound 5
-    np.testing.assert_allclose(found.slope, slope, atol=1e-12)
-    np.testing.assert_allclose(found.value, slope * (np.log([0.1, 1.5, 9.0]) - 2.0), atol=1e-12)
+    grad = np.array([-0.2, 1.5, -5.0])  # weights .1, 1.5 and, of 9, the bound 5
+    np.testing.assert_allclose(found.grad, grad, atol=1e-12)
+    np.testing.assert_allclose(found.value, grad * (np.log([0.1, 1.5, 9.0]) - 2.0), atol=1e-12)
     np.testing.assert_array_equal(found.metrics["clip_fraction"], [0, 0, 1])
     both = make(CISPO, {"clip_low": 0.2, "clip_high": 0.3})(np, tokens)
-    np.testing.assert_allclose(both.slope, [-1.6, 1.3, -1.3], atol=1e-12)
+    np.testing.assert_allclose(both.grad, [-1.6, 1.3, -1.3], atol=1e-12)
     np.testing.assert_array_equal(both.metrics["clip_fraction"], [1, 1, 1])
 
 
 def test_cispo_keeps_the_gradient_that_the_clip_takes() -> None:
     tokens = batch([1.5, 0.5], [1.0, -1.0])
-    np.testing.assert_array_equal(make(PPOClip, {})(np, tokens).slope, [0.0, 0.0])
-    np.testing.assert_allclose(make(CISPO, {})(np, tokens).slope, [-1.5, 0.5], atol=1e-12)
+    np.testing.assert_array_equal(make(PPOClip, {})(np, tokens).grad, [0.0, 0.0])
+    np.testing.assert_allclose(make(CISPO, {})(np, tokens).grad, [-1.5, 0.5], atol=1e-12)
 
 
 def test_a_correction_by_hand() -> None:
@@ -222,7 +222,7 @@ def test_a_correction_by_hand() -> None:
     tokens = batch([1.1, 1.5, 0.5], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
     found = make(PPOClip, {"correction": {}})(np, tokens)
     np.testing.assert_allclose(found.value, [-0.5 * 1.1, -2.0 * 2.4, 1.6 * 0.8], atol=1e-12)
-    np.testing.assert_allclose(found.slope, [-0.5 * 1.1, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [-0.5 * 1.1, 0.0, 0.0], atol=1e-12)
     np.testing.assert_allclose(found.metrics["correction"], [0.5, 2.0, 1.6], atol=1e-12)
     np.testing.assert_array_equal(found.metrics["correction_capped"], [0, 1, 0])
     gaps = np.log([2.0, 3.0, 1.6])
@@ -236,24 +236,24 @@ def test_a_correction_of_sequences_by_hand() -> None:
     """The ratios' products are 1.5 and 1.6."""
     tokens = batch([1.0, 1.0, 1.0], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
     found = make(Reinforce, {"correction": {"level": "sequence"}})(np, tokens)
-    np.testing.assert_allclose(found.slope, [-1.5, -3.0, 1.6], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [-1.5, -3.0, 1.6], atol=1e-12)
     np.testing.assert_allclose(found.value, [3.0, 6.0, -3.2], atol=1e-12)
     capped = make(Reinforce, {"correction": {"level": "sequence", "cap": 1.55}})(np, tokens)
-    np.testing.assert_allclose(capped.slope, [-1.5, -3.0, 1.55], atol=1e-12)
+    np.testing.assert_allclose(capped.grad, [-1.5, -3.0, 1.55], atol=1e-12)
     np.testing.assert_array_equal(capped.metrics["correction_capped"], [0, 0, 1])
 
 
 def test_a_correction_by_tokens_counts_in_gspo_with_its_mean() -> None:
     tokens = batch([1.0, 1.0, 1.0], [1.0, 1.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
     found = make(GSPO, {"correction": {}})(np, tokens)
-    np.testing.assert_allclose(found.slope, [-1.25, -1.25, 1.6], atol=1e-12)  # (.5 + 2) / 2
+    np.testing.assert_allclose(found.grad, [-1.25, -1.25, 1.6], atol=1e-12)  # (.5 + 2) / 2
 
 
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_correction_leaves_the_kl_term_alone(kind: type) -> None:
     tokens = batch([1.0, 1.0], [0.0, 0.0], ref=[2.0, 2.0], engine=[3.0, 0.5], lengths=[2])
     found = make(kind, {"kl": 0.5, "correction": {}})(np, tokens)
-    np.testing.assert_allclose(found.slope, [-0.5, -0.5], atol=1e-12)
+    np.testing.assert_allclose(found.grad, [-0.5, -0.5], atol=1e-12)
 
 
 def test_without_a_correction_the_old_policy_is_the_behaviour_policy() -> None:
@@ -261,9 +261,9 @@ def test_without_a_correction_the_old_policy_is_the_behaviour_policy() -> None:
     for kind in LOSSES:
         same = dataclasses.replace(tokens, old=tokens.behaviour)
         alone = make(kind, {})(np, dataclasses.replace(tokens, old=None))
-        np.testing.assert_array_equal(alone.slope, make(kind, {})(np, same).slope)
+        np.testing.assert_array_equal(alone.grad, make(kind, {})(np, same).grad)
         weighed = make(kind, {"correction": {}})(np, same)  # weights of 1
-        np.testing.assert_allclose(weighed.slope, alone.slope, rtol=1e-12)
+        np.testing.assert_allclose(weighed.grad, alone.grad, rtol=1e-12)
 
 
 @pytest.mark.torch
@@ -275,9 +275,9 @@ def test_slope_is_what_autograd_says(kind: type, settings: dict[str, Any]) -> No
     logprobs = torch.tensor(tokens.logprobs, dtype=torch.float64, requires_grad=True)
     found = make(kind, settings)(torch, in_torch(tokens, logprobs=logprobs))
     (gradient,) = torch.autograd.grad(found.value.sum(), logprobs)
-    np.testing.assert_allclose(found.slope.detach().numpy(), gradient.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(found.grad.detach().numpy(), gradient.numpy(), rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose(in_numpy.value, found.value.detach().numpy(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(in_numpy.slope, found.slope.detach().numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(in_numpy.grad, found.grad.detach().numpy(), rtol=1e-10, atol=1e-12)
     assert set(in_numpy.metrics) == set(found.metrics)
     for name, values in in_numpy.metrics.items():
         np.testing.assert_allclose(values, found.metrics[name].detach().numpy(), rtol=1e-10, atol=1e-12)
@@ -296,8 +296,8 @@ def test_a_ratio_past_float_range_stays_finite() -> None:
     )
     for kind, settings in CASES:
         found = make(kind, settings)(np, tokens)
-        assert np.isfinite(found.value).all() and np.isfinite(found.slope).all()
-        assert found.value.dtype == found.slope.dtype == np.float32
+        assert np.isfinite(found.value).all() and np.isfinite(found.grad).all()
+        assert found.value.dtype == found.grad.dtype == np.float32
 
 
 def test_needs_are_what_the_settings_read() -> None:

@@ -15,12 +15,19 @@ from coterie.plugins.rewards.function import FunctionReward
 from tests.plugins.support import Build, make, wait
 
 TASK = Task(id="t")
-ENVIRONMENT = SimpleNamespace(components={"sum": "increment", "best": "level"}, weights={"best": 0.5})
+ENVIRONMENT = SimpleNamespace(components={"sum": "increment", "best": "potential"}, weights={"best": 0.5})
 
 
 def joint(emitted=None):
     return JointView(
-        task=TASK, turn=0, actions={}, state=None, after=None, emitted=emitted or {}, info={}, terminal=False
+        task=TASK,
+        turn=0,
+        actions={},
+        state=None,
+        after=None,
+        emitted=emitted or {},
+        info={},
+        terminated=False,
     )
 
 
@@ -89,7 +96,7 @@ async def later(view):
         ({"solver.mine": 1}, {}, joint(), {("solver", "mine"): 1.0}),
         (
             {("solver", "style"): 1, "right": None},
-            {"components": {"style": "level", "right": "increment"}},
+            {"components": {"style": "potential", "right": "increment"}},
             joint(),
             {("solver", "style"): 1.0, (TEAM, "right"): None},
         ),
@@ -111,7 +118,7 @@ def test_a_function_may_be_a_coroutine_and_is_given_the_view():
     [
         ("good", {}, joint(), "a number is wanted"),
         ({"their": 1}, {}, joint(), "not among its components"),
-        (1.0, {"components": {"a": "level", "b": "level"}}, joint(), "return a table"),
+        (1.0, {"components": {"a": "potential", "b": "potential"}}, joint(), "return a table"),
         ([1.0], {"scope": "siblings"}, siblings(), "a list of 2 scores"),
         ({"mine": 1.0}, {"scope": "siblings"}, siblings(), "a list of 2 scores"),
     ],

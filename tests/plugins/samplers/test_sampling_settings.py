@@ -43,7 +43,9 @@ def test_a_roles_settings_come_over_the_common_ones():
 def test_samples_carry_the_temperature_they_were_drawn_at():
     made = run(two={"temperature": 0.5})
     trees, scores = play(made)
-    credit, _ = made.estimator(Batch(trees=trees, scores=scores, notes={}, mix=made.mix), None)
+    credit, _ = made.estimator(
+        Batch(trees=trees, scores=scores, annotations={}, reward_weights=made.reward_weights), None
+    )
     found = {sample.key.role: sample.temperature for sample in samples_of(trees, credit)["p"]}
     assert found == {"one": 0.9, "two": 0.5}
 

@@ -40,7 +40,7 @@ def test_every_role_is_rewarded_on_its_own_branches():
     trees, scores = play(run)
     for node in trees[0].nodes():
         for role in node.decisions:
-            assert branch_rewards(node, role, scores, run.mix) == pytest.approx([0, 1.1, 2.2])
+            assert branch_rewards(node, role, scores, run.reward_weights) == pytest.approx([0, 1.1, 2.2])
 
 
 def test_the_state_moves_on_over_turns():
@@ -78,7 +78,7 @@ def test_expanding_all_grows_every_leaf(order, turns, branches, pairing, leaves)
 def test_cross_pairs_every_branch_with_every_other():
     run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
     node = nodes(play(run)[0][0])[0]
-    assert [dict(joint.pick) for joint in node.joints] == [
+    assert [dict(joint.branches) for joint in node.joints] == [
         {"one": 0, "two": 0},
         {"one": 0, "two": 1},
         {"one": 1, "two": 0},
@@ -90,7 +90,7 @@ def test_in_a_cross_a_branch_is_worth_the_mean_of_its_joints():
     run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
     trees, scores = play(run)
     # sum pays both: branch b of `one` meets 0 and 1, so team mean = b + 0.5, own = b / 10
-    assert branch_rewards(trees[0].root, "one", scores, run.mix) == pytest.approx([0.5, 1.6])
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == pytest.approx([0.5, 1.6])
 
 
 def test_chains_are_trees_of_their_own_with_draws_of_their_own():
@@ -132,7 +132,7 @@ def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
         },
     )
     tree = play(run)[0][0]
-    assert len(nodes(tree)) == 1 and tree.root.joints[1].terminal
+    assert len(nodes(tree)) == 1 and tree.root.joints[1].terminated
     assert len(tree.root.decisions["one"].branches) == 2
     assert tree.root.joints[1].outcome == {"success": 1.0, "length": 1.0}
 
@@ -159,7 +159,7 @@ def test_a_joint_that_earns_enough_is_not_expanded_and_the_others_are():
     assert went_on(tree.root) == [0]
     assert tree.root.expanded == (0, 1, 2) and len(list(tree.leaves())) == 2 + 3
     enough = tree.root.joints[1]
-    assert enough.cut and not enough.terminal and enough.outcome == {"success": 0.0, "length": 1.0}
+    assert enough.truncated and not enough.terminated and enough.outcome == {"success": 0.0, "length": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_enough_is_the_average_of_the_roles_that_acted():
     """In a cross the sum pays both, and each a tenth of its own: (a, b) is worth 1.05 (a + b) on average."""
     run = stopping(2.0, order=[["one", "two"]], sampler={"expand": "all", "pairing": "cross"})
     (tree,), _ = play(run)
-    picks = [tuple(tree.root.joints[index].pick.values()) for index in went_on(tree.root)]
-    assert picks == [(0, 0), (0, 1), (1, 0)]
+    combinations = [tuple(tree.root.joints[index].branches.values()) for index in went_on(tree.root)]
+    assert combinations == [(0, 0), (0, 1), (1, 0)]
 
 
 def test_a_joint_whose_score_is_missing_goes_on():
@@ -198,7 +198,7 @@ def test_an_evaluation_plays_to_the_end():
             items = [(task, epoch, 0) for task, epoch in run.order.step(0, 1)]
             trained = await run.play(run.order.step(0, 1))
             evaluated = await run.play_with(
-                run.sampler.for_evaluation(greedy=False), run.new_play(evaluation=True), items
+                run.sampler.for_evaluation(greedy=False), run.new_pass(evaluation=True), items
             )
             return trained[0], evaluated[0]
         finally:
@@ -221,7 +221,7 @@ def test_the_score_of_a_whole_episode_can_stop_nothing():
 
     with pytest.raises(ConfigError, match="whole episode") as error:
         with_a_judge(1.0, 1.0)
-    assert error.value.path == "algorithm.termination_threshold" and error.value.mend
+    assert error.value.path == "algorithm.termination_threshold" and error.value.fix
     with_a_judge(1.0, 0.0)
     with_a_judge(None, 1.0)
 
@@ -239,7 +239,9 @@ def test_stopping_at_a_level_earns_no_less_than_going_on_from_it(fill):
         estimator = type(run.estimator)(run.estimator.config.model_copy(update={"fill": fill}))
         estimator.check(run.sampler.plan, run.team)
         trees, scores = play(run)
-        credit, _ = estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)
+        credit, _ = estimator(
+            Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
+        )
         root = trees[0].root.key
         returns[threshold] = [credit.returns[root.of_branch("one", branch)] for branch in range(3)]
     assert returns[None] == pytest.approx(returns[2.0])
@@ -251,14 +253,14 @@ def test_stopping_at_a_level_earns_no_less_than_going_on_from_it(fill):
 
 def test_the_turn_limit_cuts_and_says_so():
     ((_, leaf),) = play(run_of())[0][0].leaves()
-    assert leaf.cut and not leaf.terminal
+    assert leaf.truncated and not leaf.terminated
 
 
 def test_an_environment_may_decide_who_acts():
     run = run_of(env={"stages": [["two"], ["one"], ["two"]]}, max_turns=3)
     tree = play(run)[0][0]
     assert [tuple(node.decisions) for node in tree.nodes()] == [("two",), ("one",), ("two",)]
-    assert next(iter(tree.leaves()))[1].terminal
+    assert next(iter(tree.leaves()))[1].terminated
 
 
 def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
@@ -271,10 +273,10 @@ def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
     trees, scores = play(run)
     root = trees[0].root
     assert root.rule == "per_role" and len(root.joints) == 4
-    assert root.joints[3].recombined and dict(root.joints[3].pick) == {"one": 2, "two": 0}
+    assert root.joints[3].recombined and dict(root.joints[3].branches) == {"one": 2, "two": 0}
     assert root.expanded == (3,)
     # own = text / 10 and the aligned sum is 2 for all: the fourth joint (sum 4) is in nobody's mean
-    assert branch_rewards(root, "one", scores, run.mix) == pytest.approx([2.0, 2.1, 2.2])
+    assert branch_rewards(root, "one", scores, run.reward_weights) == pytest.approx([2.0, 2.1, 2.2])
 
 
 def opposed(request, text):

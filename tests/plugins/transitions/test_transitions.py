@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.core.types import Action, Past
+from coterie.core.types import Action, HistoryEntry
 from coterie.plugins.transitions.diagnosis import Diagnosis
 from coterie.plugins.transitions.plain import Plain
 from tests.plugins.support import Build, make, wait
 
-PAST = (Past(turn=0, observation=None, messages=(), action=Action(calls=(), text=""), info={}),)
+PAST = (HistoryEntry(turn=0, observation=None, messages=(), action=Action(calls=(), text=""), info={}),)
 
 
 def test_plain_tells_nothing():

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor
 
 from coterie.backends.engines.lean.weights import FUSED, LeanWeights
-from coterie.backends.models.dense import Dense
+from coterie.backends.models.dense import MergedWeights
 
 _HEAD = "lm_head"
 
 
-def unmixable(dense: Dense) -> str | None:
+def unmixable(dense: MergedWeights) -> str | None:
     """Why the lean decoder can't add this adapter to a base that others use too; None: it can."""
     known = {f"{_HEAD}.weight"}
     for index in range(dense.config.num_hidden_layers):
@@ -41,7 +41,7 @@ class LeanAdapter:
         weights: of the base.
     """
 
-    def __init__(self, dense: Dense, weights: LeanWeights) -> None:
+    def __init__(self, dense: MergedWeights, weights: LeanWeights) -> None:
         heads = [count * weights.head_dim for count in (weights.heads, weights.kv_heads, weights.kv_heads)]
         heights = {
             "qkv": heads,
@@ -61,7 +61,9 @@ class LeanAdapter:
         self.head = _fused(dense, [_HEAD], [len(weights.head)], weights)
 
 
-def _fused(dense: Dense, names: Sequence[str], heights: Sequence[int], weights: LeanWeights) -> Part | None:
+def _fused(
+    dense: MergedWeights, names: Sequence[str], heights: Sequence[int], weights: LeanWeights
+) -> Part | None:
     found = {
         place: dense.low_rank[f"{name}.weight"]
         for place, name in enumerate(names)
@@ -81,7 +83,7 @@ def _fused(dense: Dense, names: Sequence[str], heights: Sequence[int], weights: 
     return Part(down.to(**options).T.contiguous(), up)
 
 
-class Lanes:
+class AdapterRouting:
     """Which rows of a product belong to which adapter.
 
     Args:

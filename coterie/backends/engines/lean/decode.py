@@ -15,12 +15,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from coterie.backends.engines.lean.adapters import Lanes, LeanAdapter
+from coterie.backends.engines.lean.adapters import AdapterRouting, LeanAdapter
 from coterie.backends.engines.lean.cache import Bucket, Costs, Group, plan, surviving
 from coterie.backends.engines.lean.weights import LeanWeights
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
-from coterie.backends.engines.sampling import Tape
-from coterie.backends.models.dense import Dense
+from coterie.backends.engines.sampling import SamplingState
+from coterie.backends.models.dense import MergedWeights
 
 _KERNEL_FLOPS = 3e6
 """What a CPU core computes in the time of the extra kernels of a bucket (per layer, measured)."""
@@ -34,7 +34,7 @@ class LeanDecoder:
         dtype: of the copy and of the computation; logits are float32 in any case.
     """
 
-    def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
+    def __init__(self, dense: MergedWeights, dtype: torch.dtype) -> None:
         self.weights = LeanWeights(dense, dtype)
         self.counts = Counts()
         self._adapters: dict[str | None, LeanAdapter | None] = {None: None}
@@ -47,10 +47,10 @@ class LeanDecoder:
         self.costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
         self._chunk = 2048 if on_cpu else 16384
 
-    def refresh(self, weights: Dense) -> None:
+    def refresh(self, weights: MergedWeights) -> None:
         self.weights.refresh(weights)
 
-    def adapt(self, adapter: str, weights: Dense) -> None:
+    def adapt(self, adapter: str, weights: MergedWeights) -> None:
         self._adapters[adapter] = LeanAdapter(weights, self.weights)
 
     @torch.inference_mode()
@@ -61,7 +61,7 @@ class LeanDecoder:
         names = list(dict.fromkeys(row.adapter for row in rows))
         self._present = [self._adapters[name] for name in names]
         self._lane = np.array([names.index(row.adapter) for row in rows])
-        tape = Tape(rows, self.weights.device)
+        tape = SamplingState(rows, self.weights.device)
         groups = [(len(rows[members[0]].prompt_ids), members) for members in siblings(rows)]
         longest = max(length for length, _ in groups)
         most = max(row.limit for row in rows)
@@ -80,7 +80,7 @@ class LeanDecoder:
 
     # ------------------------------------------------------------------------------------ who sits where
 
-    def _seated(self, groups: Sequence[Group], tape: Tape) -> list[Bucket]:
+    def _seated(self, groups: Sequence[Group], tape: SamplingState) -> list[Bucket]:
         w = self.weights
 
         def lane(index: int) -> int:
@@ -109,7 +109,9 @@ class LeanDecoder:
         tape.seat(slots)
         return buckets
 
-    def _packed(self, buckets: list[Bucket], tape: Tape, tokens: Tensor) -> tuple[list[Bucket], Tensor]:
+    def _packed(
+        self, buckets: list[Bucket], tape: SamplingState, tokens: Tensor
+    ) -> tuple[list[Bucket], Tensor]:
         """Close the slots of rows that ended, where that saves a quarter of a step or more."""
         groups = surviving(buckets, tape.alive)
         now = sum(self.costs.of(*bucket.slots.shape, bucket.keys.shape[3]) for bucket in buckets)
@@ -264,12 +266,12 @@ class LeanDecoder:
 
     # --------------------------------------------------------------------------------- what both parts use
 
-    def _lanes_of(self, rows: np.ndarray) -> Lanes:
+    def _lanes_of(self, rows: np.ndarray) -> AdapterRouting:
         """What the adapters add where these rows (of the batch) stand below one another."""
-        return Lanes(self._lane[rows], self._present)
+        return AdapterRouting(self._lane[rows], self._present)
 
     def _heads(
-        self, x: Tensor, index: int, cos: Tensor, sin: Tensor, lanes: Lanes
+        self, x: Tensor, index: int, cos: Tensor, sin: Tensor, lanes: AdapterRouting
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (M, heads, D), rotated keys and values (M, kv_heads, D) of M tokens."""
         w, layer = self.weights, self.weights.layers[index]
@@ -285,7 +287,7 @@ class LeanDecoder:
         qk = torch.addcmul(qk * cos, swapped, sin)
         return qk[:, : w.heads], qk[:, w.heads :], v
 
-    def _rest_of_layer(self, x: Tensor, attended: Tensor, index: int, lanes: Lanes) -> Tensor:
+    def _rest_of_layer(self, x: Tensor, attended: Tensor, index: int, lanes: AdapterRouting) -> Tensor:
         """Output projection, MLP and both residuals; (M, hidden)."""
         w, layer = self.weights, self.weights.layers[index]
         x = lanes.add(torch.addmm(x, attended, layer.out.T), attended, index, "out")
@@ -297,7 +299,7 @@ class LeanDecoder:
         x = lanes.add(torch.addmm(x, inner, layer.down.T), inner, index, "down")
         return x if layer.down_bias is None else x + layer.down_bias
 
-    def _logits(self, x: Tensor, lanes: Lanes) -> Tensor:
+    def _logits(self, x: Tensor, lanes: AdapterRouting) -> Tensor:
         w = self.weights
         normed = F.rms_norm(x, (w.hidden,), w.norm, w.eps)
         return lanes.add_head(F.linear(normed, w.head), normed).float()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.backends.models.dense import Dense
+from coterie.backends.models.dense import MergedWeights
 
 _CLASSES = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 _ROPE = ("default", "linear", "llama3", "yarn")
@@ -82,7 +82,7 @@ class LeanWeights:
         dtype: of the copies.
     """
 
-    def __init__(self, dense: Dense, dtype: torch.dtype) -> None:
+    def __init__(self, dense: MergedWeights, dtype: torch.dtype) -> None:
         config = dense.config
         self.dtype = dtype
         self.device: torch.device = dense.model.model.embed_tokens.weight.device
@@ -101,7 +101,7 @@ class LeanWeights:
         self._tables: dict[str, Tensor] = {}
         self.refresh(dense)
 
-    def refresh(self, dense: Dense) -> None:
+    def refresh(self, dense: MergedWeights) -> None:
         """Copy the present values into the tensors at hand; what an adapter leaves alone is shared."""
         with torch.inference_mode():
             self.embedding = self._table(dense, "model.embed_tokens.weight")
@@ -131,7 +131,7 @@ class LeanWeights:
             )
         return self._rotary
 
-    def _layer(self, dense: Dense, prefix: str, old: Layer | None) -> Layer:
+    def _layer(self, dense: MergedWeights, prefix: str, old: Layer | None) -> Layer:
         def norm(field: str, name: str) -> Tensor:
             return self._copy([dense[f"{prefix}{name}.weight"]], getattr(old, field, None))
 
@@ -159,7 +159,7 @@ class LeanWeights:
             down_bias=bias("down"),
         )
 
-    def _qk_norm(self, dense: Dense, attention: str, old: Layer | None) -> Tensor | None:
+    def _qk_norm(self, dense: MergedWeights, attention: str, old: Layer | None) -> Tensor | None:
         q, k = dense.get(f"{attention}q_norm.weight"), dense.get(f"{attention}k_norm.weight")
         if q is None or k is None:
             return None
@@ -177,7 +177,7 @@ class LeanWeights:
             start += len(part)
         return into
 
-    def _table(self, dense: Dense, name: str) -> Tensor:
+    def _table(self, dense: MergedWeights, name: str) -> Tensor:
         """An embedding can be half of a model: where an adapter's base is frozen, no copy of it is made."""
         if dense.frozen(name) and dense[name].dtype == self.dtype:
             return dense[name]

@@ -81,7 +81,7 @@ class Rule:
     needs: str
     why: str
     path: str
-    mend: str
+    fix: str
     broken: Callable[[Pieces, Plan, Team], bool]
 
 
@@ -150,7 +150,7 @@ def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
                 f"{rule.when.replace('`', '')} needs {rule.needs.replace('`', '')}{told}",
                 path=rule.path,
                 why=rule.why,
-                mend=rule.mend,
+                fix=rule.fix,
             )
     if pieces.baseline != "mean" and (
         pieces.normalise.type == "whiten" and pieces.normalise.scope in ("group", pieces.group)

@@ -15,10 +15,10 @@ from typing import Literal
 
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.core.types import TEAM, Key, Mix, Node, Scores, Tree
+from coterie.core.types import TEAM, Key, Node, RewardWeights, Scores, Tree
 
 Fill = Literal["difference", "repeat"]
-Levels = Mapping[tuple[str, str], float | None]
+Potentials = Mapping[tuple[str, str], float | None]
 """(owner, component) -> the last level on the way here, times its weight; None where that one is missing."""
 
 
@@ -48,8 +48,14 @@ class Horizon:
 
 
 def gain(
-    node: Node, index: int, role: str, scores: Scores, mix: Mix, levels: Levels, fill: Fill = "difference"
-) -> tuple[float | None, Levels]:
+    node: Node,
+    index: int,
+    role: str,
+    scores: Scores,
+    reward_weights: RewardWeights,
+    potentials: Potentials,
+    fill: Fill = "difference",
+) -> tuple[float | None, Potentials]:
     """(what one played joint pays a role, the levels after it); None where a part with weight is missing.
 
     A level that follows a missing one pays an unknown difference, so that is missing too.
@@ -59,44 +65,46 @@ def gain(
     """
     joint = node.joints[index]
     cells = [scores.at(node.key.of_joint(index))]
-    if role in joint.pick:
-        cells.append(scores.at(node.key.of_branch(role, joint.pick[role])))
+    if role in joint.branches:
+        cells.append(scores.at(node.key.of_branch(role, joint.branches[role])))
     paid, missing = 0.0, joint.fault is not None
     found: dict[tuple[str, str], float | None] = {}
     for cell in cells:
         for (owner, component), score in cell.items():
-            weight = mix.weight(owner, component)
-            kind = mix.kinds.get(component, "increment")
+            weight = reward_weights.weight(owner, component)
+            kind = reward_weights.kinds.get(component, "increment")
             if owner not in (role, TEAM) or weight == 0.0 or kind == "counterfactual":
                 continue
             value = None if score.value is None else weight * score.value
             before: float | None = 0.0
-            if kind == "level":
+            if kind == "potential":
                 found[owner, component] = value
-                before = 0.0 if fill == "repeat" else levels.get((owner, component), 0.0)
+                before = 0.0 if fill == "repeat" else potentials.get((owner, component), 0.0)
             if value is None or before is None:
                 missing = True
             else:
                 paid += value - before
-    return (None if missing else paid), _levels_after(levels, found, role)
+    return (None if missing else paid), _potentials_after(potentials, found, role)
 
 
-def _levels_after(levels: Levels, found: Levels, role: str) -> Levels:
+def _potentials_after(potentials: Potentials, found: Potentials, role: str) -> Potentials:
     """The levels before a joint, with those that it was scored with."""
     scored = {component for _, component in found}
-    kept = {place: level for place, level in levels.items() if level is not None or place[1] not in scored}
+    kept = {
+        place: level for place, level in potentials.items() if level is not None or place[1] not in scored
+    }
     # A source that failed as a whole says so under TEAM, whoever its components belong to.
     lost = {(role, name): None for (owner, name), level in found.items() if owner == TEAM and level is None}
     return {**kept, **lost, **found}
 
 
-def repeated(levels: Levels, turn: int, horizon: Horizon) -> float | None:
+def repeated(potentials: Potentials, turn: int, horizon: Horizon) -> float | None:
     """What an episode that ended in `turn` goes on earning under `fill: repeat`, seen from that turn."""
     left = range(1, horizon.max_turns - turn) if horizon.fill == "repeat" else range(0)
     if not left:
         return 0.0
-    last = [level for level in levels.values() if level is not None]
-    known = len(last) == len(levels)
+    last = [level for level in potentials.values() if level is not None]
+    known = len(last) == len(potentials)
     return sum(last) * sum(horizon.gamma**ahead for ahead in left) if known else None
 
 
@@ -104,7 +112,7 @@ def episode_return(
     path: Sequence[tuple[Node, int]],
     role: str,
     scores: Scores,
-    mix: Mix,
+    reward_weights: RewardWeights,
     horizon: Horizon = Horizon(),
 ) -> float | None:
     """What a whole path pays a role, discounted from its first turn.
@@ -113,14 +121,14 @@ def episode_return(
     early success is not punished for the turns it didn't need.
     """
     total = 0.0
-    levels: Levels = {}
+    potentials: Potentials = {}
     for node, index in path:
-        paid, levels = gain(node, index, role, scores, mix, levels, horizon.fill)
+        paid, potentials = gain(node, index, role, scores, reward_weights, potentials, horizon.fill)
         if paid is None:
             return None
         total += horizon.gamma**node.turn * paid
     last = path[-1][0].turn
-    later = repeated(levels, last, horizon)
+    later = repeated(potentials, last, horizon)
     return None if later is None else total + horizon.gamma**last * later
 
 
@@ -132,7 +140,7 @@ def immediate(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
     for tree in batch.trees:
         for node in tree.nodes():
             for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, batch.scores, batch.mix)
+                rewards = branch_rewards(node, role, batch.scores, batch.reward_weights)
                 for branch, reward in enumerate(rewards):
                     value = reward if decision.branches[branch].trainable else None
                     yield Row(role, value, (node.key.of_branch(role, branch),), node.turn)
@@ -147,9 +155,11 @@ def episode(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
         for path in (*tree.chains(), *lost_chains(tree)):
             for role in sorted({role for node, _ in path for role in node.decisions}):
                 taken = [
-                    (node, node.joints[index].pick[role]) for node, index in path if role in node.decisions
+                    (node, node.joints[index].branches[role])
+                    for node, index in path
+                    if role in node.decisions
                 ]
-                value = episode_return(path, role, batch.scores, batch.mix, horizon)
+                value = episode_return(path, role, batch.scores, batch.reward_weights, horizon)
                 if not all(node.decisions[role].branches[branch].trainable for node, branch in taken):
                     value = None
                 keys = tuple(node.key.of_branch(role, branch) for node, branch in taken)
@@ -182,13 +192,13 @@ def tree_return(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
 
 
 def _visit(
-    node: Node, role: str, batch: Batch, horizon: Horizon, levels: Levels, rows: list[Row]
+    node: Node, role: str, batch: Batch, horizon: Horizon, potentials: Potentials, rows: list[Row]
 ) -> list[float | None]:
     """The returns of a node's joints; appends the rows of the role's decisions from here on."""
     place = len(rows)
     returns: list[float | None] = []
     for index, joint in enumerate(node.joints):
-        paid, after = gain(node, index, role, batch.scores, batch.mix, levels, horizon.fill)
+        paid, after = gain(node, index, role, batch.scores, batch.reward_weights, potentials, horizon.fill)
         if joint.child is None:
             later: float | None = repeated(after, node.turn, horizon)
         else:
@@ -200,7 +210,7 @@ def _visit(
         own = []
         for branch, action in enumerate(node.decisions[role].branches):
             with_it = [value for value, joint in zip(returns, node.joints, strict=True)
-                       if joint.pick[role] == branch]  # fmt: skip
+                       if joint.branches[role] == branch]  # fmt: skip
             value = mean_of(with_it) if action.trainable else None
             own.append(Row(role, value, (node.key.of_branch(role, branch),), node.turn))
         rows[place:place] = own  # a parent's before its children's

@@ -31,7 +31,7 @@ def components(quality: str, *finer: str) -> Mapping[str, ComponentKind]:
         quality: the game's own term of a message, beside `format` and `legal`.
         finer: further gains that everybody shares, beside `team` and `progress`.
     """
-    shared: dict[str, ComponentKind] = {"team": "increment", "goal": "level", "progress": "increment"}
+    shared: dict[str, ComponentKind] = {"team": "increment", "goal": "potential", "progress": "increment"}
     shared |= dict.fromkeys(finer, "increment")
     return {
         **shared,
@@ -41,9 +41,9 @@ def components(quality: str, *finer: str) -> Mapping[str, ComponentKind]:
         **{f"plan_{name}": "counterfactual" for name in shared},
         # Levels, so that a return summed over turns telescopes to the last message's value: many good
         # messages must not earn more than one that reaches the goal.
-        "format": "level",
-        "legal": "level",
-        quality: "level",
+        "format": "potential",
+        "legal": "potential",
+        quality: "potential",
         # Increments: every illegal word and every silence costs, where they are given a negative weight.
         "illegal": "increment",
         "empty": "increment",

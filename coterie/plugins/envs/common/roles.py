@@ -45,7 +45,7 @@ def check_movers(order: Sequence[Sequence[str]], movers: Sequence[str], path: st
             "nobody in team.order moves",
             path=path,
             why="the messages of the others only advise",
-            mend=f"add one of: {', '.join(movers)}; or set env.plan_moves: true for a planner or a tool that "
+            fix=f"add one of: {', '.join(movers)}; or set env.plan_moves: true for a planner or a tool that "
             "plays alone",
         )
     for stage in moving:
@@ -53,7 +53,7 @@ def check_movers(order: Sequence[Sequence[str]], movers: Sequence[str], path: st
             raise ConfigError(
                 f"{' and '.join(stage)} can't move at once",
                 path=path,
-                mend="give them stages of their own in team.order, or keep one",
+                fix="give them stages of their own in team.order, or keep one",
             )
 
 
@@ -72,7 +72,7 @@ def check_programs(order: Sequence[Sequence[str]], rendering: Rendering, path: s
             f"the seat '{ours[0]}' is for the prose rendering",
             path=f"{path}.rendering",
             why="the compact one has no words for a program",
-            mend="set env.rendering: prose",
+            fix="set env.rendering: prose",
         )
     others = sorted(seats - set(PROSE_ROLES))
     if others:
@@ -80,7 +80,7 @@ def check_programs(order: Sequence[Sequence[str]], rendering: Rendering, path: s
             f"{' and '.join(ours)} can't play with {' and '.join(others)}",
             path="team.order",
             why="no other seat is shown what a program printed, and 'plan' no words of a planner",
-            mend="keep tool and plan, or planner and executor, or solver",
+            fix="keep tool and plan, or planner and executor, or solver",
         )
 
 
@@ -102,7 +102,7 @@ def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: 
             raise ConfigError(
                 "the role 'tool' writes programs, and there is no sandbox to run them in",
                 path=f"{path}.sandbox",
-                mend="add the table `sandbox: local`, or set env.sandbox: local",
+                fix="add the table `sandbox: local`, or set env.sandbox: local",
             )
         return
     if sandbox is None:
@@ -114,7 +114,7 @@ def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: 
         "nobody in team.order writes programs, so nothing would run in this sandbox",
         path="sandbox" if shared else f"{path}.sandbox",
         why="a game runs those of the role 'tool', and no other",
-        mend="remove it, or play with the roles tool and plan",
+        fix="remove it, or play with the roles tool and plan",
     )
 
 

@@ -47,7 +47,7 @@ class GameConfig(PluginConfig):
     sandbox: Annotated[Any, Composed("sandbox")] = Field(
         None, description="Runs the program of the role `tool`. Default: the run's table `sandbox`."
     )
-    data: Annotated[Any, Composed("data")] = Field(
+    data: Annotated[Any, Composed("data_source")] = Field(
         None,
         description="Tasks that `coterie data make` wrote, instead of generated ones. Default: the run's "
         "table `data`.",
@@ -119,7 +119,7 @@ class FrozenTasks:
                 f"record {index} of the {self.split} split is no task of this game",
                 path="env.data",
                 why=f"{type(error).__name__}: {error}",
-                mend="make the file with `coterie data make` for the same environment",
+                fix="make the file with `coterie data make` for the same environment",
             ) from error
 
 
@@ -205,7 +205,7 @@ class Game(Plugin):
             return FrozenTasks(self.config.data.records(split), self.task_of, split)
         return self._generated(split, seed)
 
-    def stage(self, state: Any) -> tuple[str, ...] | None:
+    def acting_roles(self, state: Any) -> tuple[str, ...] | None:
         return () if state.solved else None
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:

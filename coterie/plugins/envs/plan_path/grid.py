@@ -247,7 +247,7 @@ class Mazes(games.Generated):
             path=self.path,
             why=f"{self.height}x{self.width} grids with wall density {self.wall_density} hardly ever have a "
             f"start and a goal {self.min_distance} steps apart, or too few of them for three splits",
-            mend="use a larger grid, fewer walls, or a smaller min_distance",
+            fix="use a larger grid, fewer walls, or a smaller min_distance",
         )
 
     def _far_enough(self, maze: Maze) -> bool:

@@ -108,9 +108,9 @@ class Sokoban(Game):
         board: Board = task.payload
         return State(board=board, boxes=board.boxes, player=board.player)
 
-    def stage(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: State) -> tuple[str, ...] | None:
         lost = self.config.stop_at_deadlock and deadlocked(state.board, state.boxes)
-        return () if lost else super().stage(state)
+        return () if lost else super().acting_roles(state)
 
     def observe(self, state: State, role: str) -> Observation:
         board, plan = state.board, state.plan

@@ -60,7 +60,7 @@ class Boards(Generated):
             why=f"{self.height}x{self.width} grids with wall density {self.wall_density} and {self.boxes} "
             f"box{'es' * (self.boxes > 1)} hardly ever take at least {self.min_pushes}{most} pushes, or "
             "there are too few of them for three splits",
-            mend="use a larger grid, fewer walls or boxes, or other bounds of pushes",
+            fix="use a larger grid, fewer walls or boxes, or other bounds of pushes",
         )
 
     def _drawn(self, place: str) -> Board | None:

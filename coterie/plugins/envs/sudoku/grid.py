@@ -207,7 +207,7 @@ class Puzzles(Generated):
             f"no puzzle for split '{self.split}' in {attempts} draws",
             path=f"{self.path}.blanks",
             why=f"{self.size}x{self.size} grids with {self.blanks} empty cells hardly ever have one solution",
-            mend="use fewer blanks",
+            fix="use fewer blanks",
         )
 
 

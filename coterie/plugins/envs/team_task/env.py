@@ -73,7 +73,7 @@ class TeamTask(Plugin):
         train: str | None = Field(None, description="JSONL file of the split, instead of `path`.")
         val: str | None = None
         test: str | None = None
-        data: Annotated[DataSource | None, Composed("data")] = Field(
+        data: Annotated[DataSource | None, Composed("data_source")] = Field(
             None, description="Any data source, instead of JSONL files."
         )
         val_share: float | None = Field(None, ge=0, lt=1, description="Of `path`; default 0.1.")
@@ -108,7 +108,7 @@ class TeamTask(Plugin):
 
     config: Config
     roles: tuple[str, ...] = ()
-    components: Mapping[str, ComponentKind] = {"correct": "level"}
+    components: Mapping[str, ComponentKind] = {"correct": "potential"}
     weights: Mapping[str, float] = {"correct": 1.0}
 
     def __init__(self, config: Config, build: Any) -> None:
@@ -151,7 +151,7 @@ class TeamTask(Plugin):
     def reset(self, task: Task, seed: int) -> State:
         return State(record=task.payload, answer=task.answer)
 
-    def stage(self, state: State) -> tuple[str, ...] | None:
+    def acting_roles(self, state: State) -> tuple[str, ...] | None:
         return () if state.stopped else None
 
     def observe(self, state: State, role: str) -> dict[str, Any]:
@@ -223,13 +223,13 @@ class TeamTask(Plugin):
             raise ConfigError(
                 "there is nothing to compare an answer with: answer_field is null",
                 path=path,
-                mend=f"set {path}=module:function, or answer_field",
+                fix=f"set {path}=module:function, or answer_field",
             )
         if config.role is not None and config.role not in self._team:
             raise ConfigError(
                 f"'{config.role}' is not in team.order",
                 path=f"{path}.role",
-                mend=did_you_mean(config.role, self._team),
+                fix=did_you_mean(config.role, self._team),
             )
         return None
 
@@ -241,7 +241,7 @@ class TeamTask(Plugin):
             return load_function(wanted, path)
         if len(set(self._team)) < 2:
             raise ConfigError(
-                "one role alone can't agree", path=path, mend="add a role, or leave stop_when out"
+                "one role alone can't agree", path=path, fix="add a role, or leave stop_when out"
             )
         return None
 
@@ -259,7 +259,7 @@ class TeamTask(Plugin):
             table["split_ignore"] = [
                 name for name in (config.id_field, config.stratum_field, config.answer_field) if name
             ]
-        source: DataSource = self.build.make("data", {"type": "jsonl", **table}, self.build.path)
+        source: DataSource = self.build.make("data_source", {"type": "jsonl", **table}, self.build.path)
         return source
 
 

@@ -77,7 +77,7 @@ class Reader:
             raise ConfigError(
                 f"split '{split}' has no record",
                 path=self._path,
-                mend="give it a file of its own, or a larger share of more records",
+                fix="give it a file of its own, or a larger share of more records",
             )
         return tasks
 
@@ -111,7 +111,7 @@ class Reader:
                     line,
                     "-",
                     f"this record of '{split}' is also in '{other[0]}' ({other[1]}, line {other[2]})",
-                    mend="remove it from one: a score on what was trained on says nothing",
+                    fix="remove it from one: a score on what was trained on says nothing",
                 )
             name = f"{split}-{record[self._id] if self._id else index}"
             if name in ids:
@@ -135,7 +135,7 @@ class Reader:
         for name, kind in wanted.items():
             if name not in record:
                 has = ", ".join(record) or "nothing"
-                raise DataError(file, line, name, "is missing", mend=f"the record has: {has}")
+                raise DataError(file, line, name, "is missing", fix=f"the record has: {has}")
             value = record[name]
             if not isinstance(value, TYPES[kind]) or (kind == "number" and isinstance(value, bool)):
                 raise DataError(file, line, name, f"is {_name(value)}, not {kind}")
@@ -151,7 +151,7 @@ class Reader:
                     line,
                     self._answer,
                     f"holds no number: {record[self._answer]!r}",
-                    mend="answers are compared as numbers (success.match)",
+                    fix="answers are compared as numbers (success.match)",
                 )
         taken = [name for name in self.visible(record) if name in RESERVED]
         if taken:
@@ -160,7 +160,7 @@ class Reader:
                 line,
                 taken[0],
                 "is a name that templates use for something else",
-                mend="rename the field, or leave it out of `fields`",
+                fix="rename the field, or leave it out of `fields`",
             )
 
 

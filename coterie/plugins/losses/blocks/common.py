@@ -94,19 +94,19 @@ class TokenLoss(Plugin):
         notes = {"ref_logprobs": self.config.kl > 0, "old_logprobs": self.config.correction is not None}
         self.needs: tuple[str, ...] = tuple(name for name, needed in notes.items() if needed)
 
-    def surrogate(self, xp: Any, tokens: TokenBatch, value: Any, slope: Any, **metrics: Any) -> Surrogate:
+    def surrogate(self, xp: Any, tokens: TokenBatch, value: Any, grad: Any, **metrics: Any) -> Surrogate:
         """A policy term and its slope, corrected where that is asked for, and the KL term added."""
         weights = self.weights(xp, tokens)
         if weights is not None:
-            value, slope = weights * value, weights * slope
+            value, grad = weights * value, weights * grad
             metrics |= self._mismatch(xp, tokens, weights)
         if self.config.kl:
             if tokens.ref_logprobs is None:
                 raise ValueError("a loss with kl > 0 needs the samples' ref_logprobs")
             form = {"k2": k2, "k3": k3}[self.config.kl_form]
             penalty = form(xp, tokens.logprobs, tokens.ref_logprobs)
-            value, slope = value + self.config.kl * penalty[0], slope + self.config.kl * penalty[1]
-        return Surrogate(value=value, slope=slope, metrics={**metrics, **divergences(xp, tokens)})
+            value, grad = value + self.config.kl * penalty[0], grad + self.config.kl * penalty[1]
+        return Surrogate(value=value, grad=grad, metrics={**metrics, **divergences(xp, tokens)})
 
     def weights(self, xp: Any, tokens: TokenBatch) -> Any | None:
         """What the policy term of every token is multiplied with, shape (N,); None without a correction."""

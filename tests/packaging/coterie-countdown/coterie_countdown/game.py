@@ -24,7 +24,7 @@ class Countdown(Plugin):
     def reset(self, task, seed):
         return task.payload
 
-    def stage(self, state):
+    def acting_roles(self, state):
         return () if state == 0 else None
 
     def observe(self, state, role):
@@ -44,8 +44,8 @@ class Countdown(Plugin):
 class Counter(Plugin):
     """Shows the number, reads a number."""
 
-    def render(self, briefing):
-        return [{"role": "user", "content": str(briefing.observation)}]
+    def render(self, role_input):
+        return [{"role": "user", "content": str(role_input.observation)}]
 
     def parse(self, text, observation):
         try:
@@ -58,7 +58,7 @@ class Brevity(Plugin):
     """Pays for one word."""
 
     scope = "action"
-    components = {"brief": "level"}
+    components = {"brief": "potential"}
     weights = {"brief": 0.1}
     policy_fault = 0.0
 

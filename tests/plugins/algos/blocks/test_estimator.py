@@ -91,7 +91,7 @@ def test_a_pair_without_a_meaning_is_refused_and_the_least_change_is_not(when, b
         check_pieces(*bad)
     rule = next(rule for rule in RULES if rule.when == when and rule.broken(*bad))
     assert error.value.path == rule.path
-    for said in (rule.when.replace("`", ""), rule.needs.replace("`", ""), rule.why, rule.mend, rule.path):
+    for said in (rule.when.replace("`", ""), rule.needs.replace("`", ""), rule.why, rule.fix, rule.path):
         assert said in str(error.value)
     check_pieces(*good)
 

@@ -184,7 +184,9 @@ def test_what_a_normaliser_would_not_read_is_refused(table):
 
 def credit_of(run, tasks=1):
     trees, scores = play(run, tasks)
-    return trees, run.estimator(Batch(trees=trees, scores=scores, notes={}, mix=run.mix), None)[0]
+    return trees, run.estimator(
+        Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )[0]
 
 
 def test_at_grpo_groups_the_branches_of_one_decision():

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from coterie.core.protocols import Batch
-from coterie.core.types import TEAM, Mix, Score
+from coterie.core.types import TEAM, RewardWeights, Score
 from coterie.plugins.algos.blocks.returns import (
     Horizon,
     episode,
@@ -19,16 +19,18 @@ from coterie.plugins.algos.blocks.returns import (
 )
 from tests.plugins.algos.support import Forest, J, chain, place
 
-MIX = Mix(kinds={"level": "level", "own_level": "level", "fork": "counterfactual"})
+REWARD_WEIGHTS = RewardWeights(
+    kinds={"level": "potential", "own_level": "potential", "fork": "counterfactual"}
+)
 PLAIN = Horizon()
 PAIR = (("one", "two"),)
 SEQUENTIAL = (("one",), ("two",))
-levels = st.floats(0, 1)
+potentials = st.floats(0, 1)
 
 
 def worth(rows, forest, horizon=PLAIN):
     """[(role, value, the branches it credits)]"""
-    batch = Batch(trees=forest.trees, scores=forest.scores, notes={}, mix=MIX)
+    batch = Batch(trees=forest.trees, scores=forest.scores, annotations={}, reward_weights=REWARD_WEIGHTS)
     return [(row.role, row.value, [place(key) for key in row.branches]) for row in rows(batch, horizon)]
 
 
@@ -43,46 +45,51 @@ def path_of(*joints, order=(("one",),)):
 
 def test_increments_add_up_and_levels_telescope():
     path, scores = path_of(J(1, level=0.2), J(0, level=0.5), J(2, level=0.5))
-    assert episode_return(path, "one", scores, MIX) == pytest.approx(3.0 + 0.5)
+    assert episode_return(path, "one", scores, REWARD_WEIGHTS) == pytest.approx(3.0 + 0.5)
 
 
 def test_a_path_is_discounted_from_its_first_turn_turn_by_turn():
     path, scores = path_of(1, 2, 4, 8, order=SEQUENTIAL)
-    assert episode_return(path, "one", scores, MIX, Horizon(gamma=0.5)) == 1 + 2 + 0.5 * (4 + 8)
+    assert episode_return(path, "one", scores, REWARD_WEIGHTS, Horizon(gamma=0.5)) == 1 + 2 + 0.5 * (4 + 8)
 
 
-@given(st.lists(levels, min_size=1, max_size=8))
+@given(st.lists(potentials, min_size=1, max_size=8))
 def test_staying_unsolved_never_pays_and_early_success_is_never_punished(before):
     path, scores = path_of(*(J(level=level) for level in [*before, 1.0]))
     early, early_scores = path_of(J(level=1.0))
     unsolved, unsolved_scores = path_of(*[J(level=0.5)] * 9)
-    assert episode_return(path, "one", scores, MIX) == pytest.approx(1.0, abs=1e-12)
-    assert episode_return(early, "one", early_scores, MIX) == 1.0
-    assert episode_return(unsolved, "one", unsolved_scores, MIX) == 0.5
+    assert episode_return(path, "one", scores, REWARD_WEIGHTS) == pytest.approx(1.0, abs=1e-12)
+    assert episode_return(early, "one", early_scores, REWARD_WEIGHTS) == 1.0
+    assert episode_return(unsolved, "one", unsolved_scores, REWARD_WEIGHTS) == 0.5
 
 
 def test_weights_and_alpha_scale_levels_and_increments_alike():
     path, scores = path_of(J(2, level=0.5, own={"one": 3.0}), J(1, level=1.0))
-    mix = Mix(weights={"gain": 0.5, "level": 10.0}, alpha=0.1, kinds=MIX.kinds)
+    reward_weights = RewardWeights(
+        weights={"gain": 0.5, "level": 10.0}, team_weight=0.1, kinds=REWARD_WEIGHTS.kinds
+    )
     # alpha * (half of the gains + ten times the last level) + the role's own
-    assert episode_return(path, "one", scores, mix) == pytest.approx(0.1 * (1.5 + 10) + 3)
+    assert episode_return(path, "one", scores, reward_weights) == pytest.approx(0.1 * (1.5 + 10) + 3)
 
 
 def test_a_role_is_not_paid_what_is_anothers_own():
     path, scores = path_of(J(1, own={"one": 0.5, "two": 7.0}), order=PAIR)
-    assert episode_return(path, "one", scores, MIX) == 1.5
+    assert episode_return(path, "one", scores, REWARD_WEIGHTS) == 1.5
 
 
 def test_a_counterfactual_is_in_no_sum():
     path, scores = path_of(J(1, level=0, fork=9.0))
-    assert episode_return(path, "one", scores, MIX) == 1.0
-    assert MIX.reward(scores.at(path[0][0].key.of_joint(0)), "one") == 10.0
+    assert episode_return(path, "one", scores, REWARD_WEIGHTS) == 1.0
+    assert REWARD_WEIGHTS.reward(scores.at(path[0][0].key.of_joint(0)), "one") == 10.0
 
 
 def test_a_missing_part_makes_the_return_missing_unless_it_weighs_nothing():
     path, scores = path_of(J(1, level=None))
-    assert episode_return(path, "one", scores, MIX) is None
-    assert episode_return(path, "one", scores, Mix(weights={"level": 0.0}, kinds=MIX.kinds)) == 1.0
+    assert episode_return(path, "one", scores, REWARD_WEIGHTS) is None
+    assert (
+        episode_return(path, "one", scores, RewardWeights(weights={"level": 0.0}, kinds=REWARD_WEIGHTS.kinds))
+        == 1.0
+    )
 
 
 # -------------------------------------------------------------------------------- levels that are missing
@@ -95,7 +102,7 @@ def gains(role, *joints, fill="difference", order=(("one",),), also=()):
         scores.add(path[at][0].key.of_joint(0), owner, component, Score(value))
     found, before = [], {}
     for node, index in path:
-        paid, before = gain(node, index, role, scores, MIX, before, fill)
+        paid, before = gain(node, index, role, scores, REWARD_WEIGHTS, before, fill)
         found.append(paid)
     return found
 
@@ -127,10 +134,10 @@ def test_what_was_never_scored_starts_at_0_and_a_gap_is_no_change():
 def test_a_filled_up_episode_is_missing_where_its_last_level_is():
     horizon = Horizon(fill="repeat", max_turns=3)
     known, scores = path_of(J(level=0.5), J(1))
-    assert episode_return(known, "one", scores, MIX, horizon) == 0.5 + 1 + 0.5
+    assert episode_return(known, "one", scores, REWARD_WEIGHTS, horizon) == 0.5 + 1 + 0.5
     unknown, scores = path_of(J(1), J(1))
     scores.add(unknown[1][0].key.of_joint(0), TEAM, "level", Score(None, "503"))
-    assert episode_return(unknown, "one", scores, MIX, horizon) is None
+    assert episode_return(unknown, "one", scores, REWARD_WEIGHTS, horizon) is None
 
 
 # ----------------------------------------------------------------------------------------------- rows
@@ -232,7 +239,7 @@ def test_a_recombined_joint_leads_on_and_is_in_no_return():
 
 def test_turns_are_told_of_the_first_branch():
     forest = Forest(order=SEQUENTIAL).grow(chain(1, 2, 3, 4))
-    batch = Batch(trees=forest.trees, scores=forest.scores, notes={}, mix=MIX)
+    batch = Batch(trees=forest.trees, scores=forest.scores, annotations={}, reward_weights=REWARD_WEIGHTS)
     assert [(row.role, row.turn) for row in immediate(batch)] == [
         ("one", 0),
         ("two", 0),
