@@ -235,12 +235,12 @@ def _warn_stopping(estimator: Any, reward_weights: RewardWeights) -> None:
 
 def _check_farming(estimator: Any, environment: Environment, reward_weights: RewardWeights) -> None:
     """Refuse to sum what can be earned again and again (invariant 10)."""
-    farmable = [
-        name for name in getattr(environment, "immediate_only", ()) if reward_weights.weights.get(name)
+    not_summable = [
+        name for name in getattr(environment, "not_summable", ()) if reward_weights.weights.get(name)
     ]
-    if farmable and getattr(estimator, "sums_over_turns", False):
+    if not_summable and getattr(estimator, "sums_over_turns", False):
         raise ConfigError(
-            f"component '{farmable[0]}' can be farmed when it is summed over turns",
+            f"component '{not_summable[0]}' can be farmed when it is summed over turns",
             path="algorithm.type",
             why="it pays again for coming back after going away; it is made for immediate credit",
             fix="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",

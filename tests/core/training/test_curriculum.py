@@ -47,7 +47,7 @@ class Guess(Plugin):
         return {"right": 2.0 if self.config.rich else 1.0}
 
     @property
-    def immediate_only(self) -> Sequence[str]:
+    def not_summable(self) -> Sequence[str]:
         return ("right",) if self.config.farm else ()
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:

@@ -151,17 +151,17 @@ FARMED = {
 
 @games
 def test_what_progress_pays_can_be_farmed_by_summing(name):
-    """Which is why it is named in `immediate_only`. And so the tests above could fail."""
+    """Which is why it is named in `not_summable`. And so the tests above could fail."""
     start, rows, texts = FARMED[name]
     size = {"sokoban": {"width": 7, "height": 4}}.get(name, {})
     for team, farmed in (("progress", True), ("potential", False)):
         env = game(name, team=team, **size)
-        state, totals = start(env, *rows), dict.fromkeys(env.farmable, 0.0)
+        state, totals = start(env, *rows), dict.fromkeys(env.repeatable_gains, 0.0)
         for text in texts:
             step = send(env, name, state, text)
             state, totals = step.state, {one: totals[one] + step.scores[TEAM, one] for one in totals}
         assert not state.solved and [total > 1.2 for total in totals.values()] == [farmed] * len(totals)
-        assert ("team" in env.immediate_only) == farmed
+        assert ("team" in env.not_summable) == farmed
 
 
 # ---- splits

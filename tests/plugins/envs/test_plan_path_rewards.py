@@ -187,5 +187,5 @@ def test_the_papers_form_warns(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
         make(PlanPath, size=4, team="paper")
     assert "farmed" in caplog.text
-    assert make(PlanPath, size=4, team="potential").immediate_only == ()
-    assert make(PlanPath, size=4).immediate_only == ("team", "progress")
+    assert make(PlanPath, size=4, team="potential").not_summable == ()
+    assert make(PlanPath, size=4).not_summable == ("team", "progress")

@@ -109,8 +109,8 @@ def test_components_are_declared_and_the_defaults_are_the_papers():
         "legal": 0.1,
         "safe": 0.8,
     }
-    assert env.immediate_only == ("team", "progress", "pushed")
-    assert game(team="potential").immediate_only == ()
+    assert env.not_summable == ("team", "progress", "pushed")
+    assert game(team="potential").not_summable == ()
 
 
 # ---- an independent formula, along the oracle's way

@@ -94,8 +94,8 @@ def test_components_are_declared_and_the_defaults_are_the_papers():
     assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
         "team": 1.0, "plan_team": 1.0, "format": 0.1, "legal": 0.1, "correct": 0.8,
     }  # fmt: skip
-    assert make(Sudoku, team="potential").immediate_only == ()
-    assert env.immediate_only == ("team", "progress")
+    assert make(Sudoku, team="potential").not_summable == ()
+    assert env.not_summable == ("team", "progress")
 
 
 # ---- an independent formula

@@ -181,8 +181,8 @@ class Game(Plugin):
     roles = ROLES
     components: Mapping[str, ComponentKind]
     weights: Mapping[str, float]
-    farmable: ClassVar[tuple[str, ...]] = ("team", "progress")
-    """Components that pay again for coming back after going away, in every form but `potential`."""
+    repeatable_gains: ClassVar[tuple[str, ...]] = ("team", "progress")
+    """Components that pay again when a state is left and reached again, in every form but `potential`."""
 
     def __init__(self, config: Any, build: Any) -> None:
         super().__init__(config, build)
@@ -195,9 +195,9 @@ class Game(Plugin):
         """Its steps wait for the sandbox."""
 
     @property
-    def immediate_only(self) -> tuple[str, ...]:
-        """Components that can be farmed where a return sums them over turns."""
-        return () if self.config.team == "potential" else self.farmable  # type: ignore[attr-defined]
+    def not_summable(self) -> tuple[str, ...]:
+        """Components that no return may sum over turns: an episode could earn them again and again."""
+        return () if self.config.team == "potential" else self.repeatable_gains  # type: ignore[attr-defined]
 
     def tasks(self, split: Split, seed: int) -> TaskSource:
         """Tasks of a split, disjoint by content from the others' under any seed; or those of `data`."""

@@ -11,7 +11,7 @@ What holds, whatever is written (bumps, to and fro, away and back, thousands of 
   whatever the weights. So it is for plans in every language. One that ends no closer earns the team nothing.
 - Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
   terms add up to (first - last) / first, at most 1, and no episode returns more than the oracle's, under any
-  discount. With `progress` there is no such bound: hence `immediate_only`.
+  discount. With `progress` there is no such bound: hence `not_summable`.
 - `paper`: neither. A message may earn more than the oracle's.
 """
 

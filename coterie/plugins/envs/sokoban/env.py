@@ -79,7 +79,7 @@ class Sokoban(Game):
     config: Config
     components = COMPONENTS
     weights = WEIGHTS
-    farmable = ("team", "progress", "pushed")
+    repeatable_gains = ("team", "progress", "pushed")
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)

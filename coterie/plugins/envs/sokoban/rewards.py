@@ -14,7 +14,7 @@ What holds, whatever is written (bumps, to and fro, on and off a target, thousan
 - Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
   terms add up to (first - last) / first, of boxes left (`team`) or pushes left (`pushed`), at most 1, and no
   episode returns more than one that solves with its first message, under any discount. With `progress` there
-  is no such bound: hence `immediate_only`.
+  is no such bound: hence `not_summable`.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ What holds, whatever is written (refilling, spoiling and mending, clues, thousan
   which no fewer cells are left earns the team nothing.
 - Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
   terms add up to (first - last) / first, at most 1, and no episode returns more than the oracle's, under any
-  discount. With `progress` there is no such bound: hence `immediate_only`.
+  discount. With `progress` there is no such bound: hence `not_summable`.
 """
 
 from __future__ import annotations
