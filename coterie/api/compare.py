@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.episode_text import episode_text
 from coterie.core.errors import ConfigError, UserError, did_you_mean
-from coterie.core.training.evaluation import Comparison, Evaluation, evaluate
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.jsonl import to_json
+from coterie.core.training.evaluation import Evaluation, evaluate
 from coterie.core.training.run import Run
-from coterie.stats import paired_difference
+from coterie.stats import Difference, Interval, paired_difference
 
 log = logging.getLogger("coterie")
 
@@ -89,6 +93,65 @@ class Changes:
                     )
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The team and a changed team on the same tasks and draws."""
+
+    changes: Sequence[Mapping[str, Any]]
+    """What was changed, in order: `change` is `policy`, `swap` or `null`."""
+    team: Mapping[str, str | None]
+    """role -> the policy that plays it in the changed team; None: the role is silent."""
+    base: Interval
+    changed: Interval
+    difference: Difference
+    """Changed minus base, paired by task."""
+    per_task: Mapping[str, float]
+    """task id -> mean success of the changed team minus the base team's."""
+    changed_per_task: Mapping[str, Sequence[float]]
+    """task id -> success of each sample of the changed team."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "changes": [dict(change) for change in self.changes],
+            "team": dict(self.team),
+            "base": self.base.as_dict(),
+            "changed": self.changed.as_dict(),
+            "difference": self.difference.as_dict(),
+            "per_task": dict(self.per_task),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TeamEvaluation(Evaluation):
+    """An evaluation of a team, with episodes as text and a comparison where they were asked for."""
+
+    episodes: Sequence[str] = ()
+    comparison: Comparison | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, comparison: Comparison | None = None) -> TeamEvaluation:
+        """The evaluation, its trees as text."""
+        values = {field.name: getattr(evaluation, field.name) for field in fields(Evaluation)}
+        episodes = [episode_text(tree) for tree in evaluation.trees]
+        return cls(**{**values, "trees": ()}, episodes=episodes, comparison=comparison)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of `coterie eval --json`."""
+        result = Evaluation.as_dict(self)
+        return result if self.comparison is None else {**result, "comparison": self.comparison.as_dict()}
+
+    def write(self, path: Path) -> None:
+        """Write the JSON with every task's successes; those of the changed team are in the comparison.
+
+        Raises:
+            OSError: the file can't be written; nothing of it is there.
+        """
+        result = {**self.as_dict(), "per_task": dict(self.per_task)}
+        if self.comparison is not None:
+            result["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
+        write_atomic(path, to_json(result) + "\n")
+
+
 async def compare(
     run: Run,
     changes: Changes,
@@ -98,7 +161,7 @@ async def compare(
     samples: int = 1,
     greedy: bool = False,
     keep: int = 0,
-) -> Evaluation:
+) -> TeamEvaluation:
     """Evaluate the team and the changed team, on the same tasks and draws.
 
     Returns:
@@ -128,9 +191,9 @@ async def compare(
             why=str(error),
             fix="evaluate both on the same split with the same seed and number of tasks",
         ) from error
-    return replace(
+    return TeamEvaluation.of(
         base,
-        comparison=Comparison(
+        Comparison(
             changes=changes.as_list(),
             team=team,
             base=base.success,

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.api.compare import Changes, compare
-from coterie.api.episode_text import episode_text
+from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
 from coterie.core.config import load
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.assemble import compose
-from coterie.core.training.evaluation import Evaluation, evaluate as evaluate_run
+from coterie.core.training.evaluation import evaluate as evaluate_run
 
 
 def evaluate(
@@ -34,7 +32,7 @@ def evaluate(
     null: Sequence[str] = (),
     show: int = 0,
     checkpoint: Literal["best", "latest"] | int = "best",
-) -> Evaluation:
+) -> TeamEvaluation:
     """Evaluate a recipe's untrained team, or a run's checkpoint (a folder).
 
     Args:
@@ -63,21 +61,15 @@ def evaluate(
     changes = Changes(plays, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # what makes no sense is said before anything is loaded
 
-    async def go() -> Evaluation:
+    async def go() -> TeamEvaluation:
         try:
             await open_run(run, restore.path if restore is not None else None, external)
-            count = (
-                tasks
-                if tasks is not None
-                else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
-            )
+            there = len(run.environment.tasks(split, resolved.config.seed)) if tasks is None else 0
+            count = min(1000, there) if tasks is None else tasks
             settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
-                evaluation = await compare(run, changes, split, count, **settings)
-            else:
-                evaluation = await evaluate_run(run, split, count, **settings)
-            episodes = [episode_text(tree) for tree in evaluation.trees]
-            return replace(evaluation, episodes=episodes, trees=())
+                return await compare(run, changes, split, count, **settings)
+            return TeamEvaluation.of(await evaluate_run(run, split, count, **settings))
         finally:
             await run.close()
 

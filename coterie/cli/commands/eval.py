@@ -13,7 +13,7 @@ from coterie.cli.output import interval, number, print_json, share
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.training.evaluation import Comparison, Evaluation
+    from coterie.api.compare import Comparison, TeamEvaluation
 
 
 class Pair(click.ParamType):
@@ -162,14 +162,14 @@ def _check_writable(out: Path | None) -> None:
         raise UserError(f"there is no folder {out.parent}", path="--out", fix="make it first")
 
 
-def _write(found: Evaluation, out: Path) -> None:
+def _write(found: TeamEvaluation, out: Path) -> None:
     try:
         found.write(out)
     except OSError as error:
         raise UserError(f"{out} can't be written", path="--out", why=str(error)) from error
 
 
-def print_evaluation(found: Evaluation, split: str) -> None:
+def print_evaluation(found: TeamEvaluation, split: str) -> None:
     """For people: success first, then the rest in columns."""
     success = found.success.as_dict()
     click.echo(f"success  {interval(success)}  95 % interval over {success['n']:,} {split} tasks\n")
