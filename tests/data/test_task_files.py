@@ -31,7 +31,8 @@ def numbered(count: int, **more: Any) -> list[Row]:
 
 def texts(prepared: task_files.Prepared) -> dict[str, list[str]]:
     return {
-        split: [line_of(Row(record, "", 0)) for record in records] for split, records in prepared.splits.items()
+        split: [line_of(Row(record, "", 0)) for record in records]
+        for split, records in prepared.splits.items()
     }
 
 
@@ -83,7 +84,11 @@ def test_what_is_written_does_not_depend_on_the_order_of_the_records(data: st.Da
     rule = SplitRule(keys=("q",), val_share=0.3, test_share=0.3, limit=data.draw(st.sampled_from([None, 30])))
     first, second = split_records(rows(*records), rule), split_records(rows(*mixed), rule)
     assert texts(first) == texts(second)
-    assert (first.read, first.duplicates, first.conflicts) == (second.read, second.duplicates, second.conflicts)
+    assert (first.read, first.duplicates, first.conflicts) == (
+        second.read,
+        second.duplicates,
+        second.conflicts,
+    )
     kept = [record["q"] for part in first.splits.values() for record in part]
     assert len(kept) == len(set(kept)) == first.read - first.duplicates - first.over_limit
     assert set(kept) <= {record["q"] for record in records}
@@ -198,7 +203,9 @@ def test_an_older_data_set_is_replaced_only_by_force(tmp_path: Path):
 
 # ---------------------------------------------------------------------------------------------------- leaks
 
-FINGERPRINTS = st.fixed_dictionaries({"content": st.sampled_from("abcdefg")}, optional={"solution": st.just("s")})
+FINGERPRINTS = st.fixed_dictionaries(
+    {"content": st.sampled_from("abcdefg")}, optional={"solution": st.just("s")}
+)
 
 
 @given(st.fixed_dictionaries({name: st.lists(FINGERPRINTS, max_size=8) for name in ("train", "val", "test")}))
