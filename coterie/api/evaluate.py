@@ -1,4 +1,4 @@
-"""Evaluate a recipe or a run."""
+"""Evaluation of a recipe or a run."""
 
 from __future__ import annotations
 
@@ -33,33 +33,38 @@ def evaluate(
     show: int = 0,
     checkpoint: Literal["best", "latest"] | int = "best",
 ) -> TeamEvaluation:
-    """Evaluate a recipe's untrained team, or a run's checkpoint (a folder).
+    """Evaluate a recipe's untrained team, or a checkpoint of a run.
 
     Args:
-        tasks: how many of the split; default all that it vouches for, at most 1,000.
-        policies: role -> whose weights are to play it: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that
-            `export` wrote.
-        swap: two roles whose policies change places.
-        null: roles that say nothing.
-        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step; also of the
-            runs in `policies` that name none.
+        source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder.
+        overrides: settings as `key=value`.
+        tasks: number of tasks. Default: the whole split, at most 1,000.
+        samples: episodes per task.
+        greedy: take the likeliest token instead of sampling.
+        policies: role -> its external policy: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that `export`
+            wrote.
+        swap: two roles whose policies are exchanged.
+        null: silent roles.
+        show: number of episodes that the result holds as text.
+        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step. It also
+            applies to runs in `policies` that name no checkpoint.
 
     Returns:
-        the team's evaluation. Where `policies`, `swap` or `null` change the team (in this order), its
-        `comparison` holds the changed team's success, and the differences paired by task.
+        the evaluation of the team. Where `policies`, `swap` or `null` change the team (in this order), its
+        `comparison` holds the success of the changed team and the differences paired by task.
 
     Raises:
         UserError: something in the input is wrong.
     """
     restore: Checkpoint | None = None
     if is_run(source):
-        source = Path(str(source))  # a bare name would be taken for a recipe's
+        source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale)
     run = compose(resolved)
-    external, plays = resolve_policies(run, policies or {}, checkpoint)
-    changes = Changes(plays, swap, tuple(dict.fromkeys(null)))
-    changes.team(run)  # what makes no sense is said before anything is loaded
+    external, by_role = resolve_policies(run, policies or {}, checkpoint)
+    changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
+    changes.team(run)  # refuses contradictions before anything is loaded
 
     async def go() -> TeamEvaluation:
         try:
@@ -77,5 +82,5 @@ def evaluate(
 
 
 def is_run(source: Any) -> bool:
-    """Whether a source is a run's folder."""
+    """Whether a source is the folder of a run."""
     return isinstance(source, (str, Path)) and Path(source).is_dir()
