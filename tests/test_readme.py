@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import coterie
+from coterie.api.plugin_files import load_plugin_file
 from coterie.core.config import load, recipes
 from coterie.core.plugins import plugins
 
@@ -27,7 +28,7 @@ def test_the_environment_in_forty_lines_is_the_examples():
 def test_the_example_learns_to_communicate(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "examples"))
     if "signals" not in plugins().registry.names("environment"):
-        plugins().load_file(ROOT / "examples" / "signals.py")
+        load_plugin_file(plugins(), ROOT / "examples" / "signals.py")
     recipe = ROOT / "examples" / "signals.yaml"
     before = coterie.evaluate(recipe, samples=50).success.mean
     coterie.train(recipe, out=tmp_path / "run")

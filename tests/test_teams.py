@@ -11,9 +11,9 @@ import pytest
 import coterie
 from coterie.api.export import export
 from coterie.api.open_run import open_run
+from coterie.api.rollouts import read_rollouts
 from coterie.core.config import load
 from coterie.core.errors import ConfigError
-from coterie.core.storage.jsonl import read_rollouts
 from coterie.core.training.assemble import compose
 
 KINDS = ("full", "lora", "none")

@@ -97,7 +97,7 @@ async def compare(
     *,
     samples: int = 1,
     greedy: bool = False,
-    show: int = 0,
+    keep: int = 0,
 ) -> Evaluation:
     """Evaluate the team and the changed team, on the same tasks and draws.
 
@@ -108,7 +108,7 @@ async def compare(
         ConfigError: changes that make no sense.
     """
     team = changes.team(run)
-    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, show=show)
+    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, keep=keep)
     changed = await evaluate(run, split, tasks, samples=samples, greedy=greedy, policies=team)
     both = [task for task in base.per_task if task in changed.per_task]
     lost = len(base.per_task.keys() | changed.per_task.keys()) - len(both)

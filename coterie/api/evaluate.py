@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, compare
+from coterie.api.episode_text import episode_text
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
 from coterie.core.config import load
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import Evaluation, evaluate as evaluate_run
 
@@ -69,9 +71,13 @@ def evaluate(
                 if tasks is not None
                 else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
             )
+            settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
-                return await compare(run, changes, split, count, samples=samples, greedy=greedy, show=show)
-            return await evaluate_run(run, split, count, samples=samples, greedy=greedy, show=show)
+                evaluation = await compare(run, changes, split, count, **settings)
+            else:
+                evaluation = await evaluate_run(run, split, count, **settings)
+            episodes = [episode_text(tree) for tree in evaluation.trees]
+            return replace(evaluation, episodes=episodes, trees=())
         finally:
             await run.close()
 

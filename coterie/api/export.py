@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
+from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import load
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
 
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import ModelInit, PolicyConfig, RunConfig, load
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run
 from coterie.core.types import Weights

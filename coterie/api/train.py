@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from coterie.api.cost import warn_of_size
 from coterie.api.open_run import open_run
+from coterie.api.rollouts import rollout_recorder
 from coterie.core.config import Resolved, RunConfig, flatten, load
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -21,7 +23,6 @@ from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Progress, Run
-from coterie.core.training.schedule import goes_further
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
@@ -97,6 +98,7 @@ def train(
     _ = run.end, run.order
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run.folder.claimed():
+        run.recorder = rollout_recorder(run.folder, run.reward_weights)
         run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
         return asyncio.run(_train(run, resume is not None))
 
@@ -171,7 +173,7 @@ def _resume(
             fix="resume without these changes, or start a new run; schedule.steps may grow",
         )
     _check_decay(before.config, after.config)
-    if goes_further(before.config, after.config):
+    if _goes_further(before.config, after.config):
         write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
     return Resolved(before.name, after.config, after.table, after.origins), folder
 
@@ -202,3 +204,13 @@ def _cut(run: Run, step: int) -> None:
             path.unlink()
     for tracker in run.trackers.values():
         tracker.truncate(step)
+
+
+def _goes_further(before: RunConfig, after: RunConfig) -> bool:
+    """Whether one of two configurations' bounds lets a run go on for longer than the other's did."""
+
+    def bound(config: RunConfig, name: str) -> float:
+        found: int | None = getattr(config.schedule, name)
+        return math.inf if found is None else found
+
+    return any(bound(after, name) > bound(before, name) for name in ("steps", "epochs", "tokens"))

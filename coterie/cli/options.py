@@ -38,10 +38,11 @@ def source_and_overrides(words: Sequence[str]) -> tuple[str | None, tuple[str, .
 
 def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequence[Path]) -> None:
     if files and not ctx.resilient_parsing:
+        from coterie.api.plugin_files import load_plugin_file
         from coterie.core.plugins import plugins
 
         for file in files:
-            plugins().load_file(file)
+            load_plugin_file(plugins(), file)
 
 
 def plugin_option(command: F) -> F:

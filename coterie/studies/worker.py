@@ -24,6 +24,7 @@ from typing import Any
 from coterie import __version__
 from coterie.api.evaluate import evaluate as evaluate_run
 from coterie.api.export import export
+from coterie.api.plugin_files import load_plugin_file
 from coterie.api.train import TrainResult, train as train_run
 from coterie.core.config import ModelInit, load
 from coterie.core.errors import ConfigError, CoterieError, UserError
@@ -69,7 +70,7 @@ def _work(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
     """The result; None: interrupted."""
     begin = time.perf_counter()
     for plugin in spec["plugins"]:
-        plugins().load_file(Path(plugin))
+        load_plugin_file(plugins(), Path(plugin))
     found = WORK[spec["kind"]](spec, folder, interrupt)
     if found is None:
         return None

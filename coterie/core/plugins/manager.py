@@ -1,22 +1,18 @@
 """Discovery of plugins through the entry-point group `coterie`.
 
-Each entry point is loaded by itself: one that fails to import, misspells a hook, has a wrong signature or
-takes a name that is taken is *reported*, with its distribution and its error, and everything else works.
-Nothing here runs when `coterie` is imported; `plugins()` makes the manager on first use.
+pluggy finds a plugin's hook implementations and checks their signatures. This module adds isolation: an
+entry point that fails to import, misspells a hook, has a wrong signature or takes a name that is taken is
+*reported*, with its distribution and its error, and everything else works. Nothing here runs when `coterie`
+is imported; `plugins()` makes the manager on first use.
 """
 
 from __future__ import annotations
 
-import importlib.util
-import inspect
+import importlib.metadata
 import logging
 import os
-import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -31,6 +27,7 @@ log = logging.getLogger("coterie")
 _IRREGULAR = {"loss": "losses", "sandbox": "sandboxes", "study": "studies"}
 KIND_OF: dict[str, str] = {f"register_{_IRREGULAR.get(kind, kind + 's')}": kind for kind in KINDS}
 """Registration hook -> kind."""
+RENAMED_HOOKS = {"register_chats": "register_chat_formats", "register_datas": "register_data_sources"}
 
 
 @dataclass(slots=True)
@@ -45,120 +42,79 @@ class Report:
     provides: dict[str, list[str]] = field(default_factory=dict)
 
 
-class Plugins:
-    """The manager, the registry and the reports."""
+class Plugins(pluggy.PluginManager):
+    """The plugin manager, with a registry of what plugins register and a report on each plugin."""
 
     def __init__(self) -> None:
+        super().__init__(GROUP)
+        self.add_hookspecs(hookspecs)
         self.registry = Registry()
         self.reports: list[Report] = []
-        self._manager = pluggy.PluginManager(GROUP)
-        self._manager.add_hookspecs(hookspecs)
-        for hook, kind in KIND_OF.items():
-            getattr(self._manager.hook, hook).call_historic(kwargs={"register": self._registrar(kind)})
-        self._current: Report | None = None
-        self._implementations: dict[str, list[tuple[str, Any]]] = {"episode_ended": [], "step_ended": []}
 
     def load(self, only: frozenset[str] | None = None) -> None:
-        """Load the entry points: our own first, then everybody else's in a stable order.
+        """Load the entry points: our own first, then the others in a stable order.
 
         Args:
             only: limits third-party plugins to these entry-point or distribution names.
         """
-        found = sorted(
-            importlib.metadata.entry_points(group=GROUP),
-            key=lambda e: (_distribution(e)[0] != "coterie", _distribution(e)[0], e.name),
-        )
         seen: set[tuple[str, str]] = set()
-        for entry in found:
-            distribution, version = _distribution(entry)
-            if (distribution, entry.value) in seen:  # an editable install beside a wheel lists it twice
-                continue
+        for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=_order):
+            distribution, version = (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "")
+            twice = (distribution, entry.value) in seen  # by an editable install beside a wheel
             seen.add((distribution, entry.value))
-            if distribution != "coterie" and only is not None and not {entry.name, distribution} & only:
+            if twice or not (distribution == "coterie" or only is None or {entry.name, distribution} & only):
                 continue
             report = Report(entry.name, distribution, version)
-            self.reports.append(report)
             try:
                 module = entry.load()
-            except BaseException as error:  # a stranger's module may raise anything, even SystemExit
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                self._fail(report, f"import failed: {type(error).__name__}: {error}", error)
-                continue
-            self.register(module, report)
+            except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+                self.reports.append(report)
+                self.fail(report, f"import failed: {type(error).__name__}: {error}", error)
+            else:
+                self.add(module, report)
 
-    def load_file(self, path: Path) -> None:
-        """Load one file as a plugin (`coterie run -p my_plugin.py`); here an error is the user's to fix.
-
-        Raises:
-            PluginError: the file doesn't import, or its hooks are wrong.
-        """
-        if not path.is_file():
-            raise PluginError(f"no such plugin file: {path}", path="-p")
-        name = path.stem
-        spec = importlib.util.spec_from_file_location(name, path)
-        if spec is None or spec.loader is None:
-            raise PluginError(f"{path} is not a Python file", path="-p")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules.setdefault(name, module)  # so that `my_plugin:Object` and pickling find it
-        report = Report(name, str(path), "")
+    def add(self, module: Any, report: Report) -> None:
+        """Register a plugin's hook implementations and call its registration hooks, each by itself."""
         self.reports.append(report)
         try:
-            spec.loader.exec_module(module)
-        except Exception as error:
-            raise PluginError(
-                f"{path} fails when it is imported", path="-p", why=f"{type(error).__name__}: {error}"
-            ) from error
-        self.register(module, report)
-        if not report.ok:
-            raise PluginError(f"{path} is not a working plugin", path="-p", why="; ".join(report.errors))
+            self.register(module, name=f"{report.distribution}:{report.name}")
+        except (pluggy.PluginValidationError, ValueError) as error:  # a wrong signature; registered twice
+            self.fail(report, " ".join(str(error).split()), error)
+            return
+        for caller in self.get_hookcallers(module) or ():
+            (implementation,) = [impl for impl in caller.get_hookimpls() if impl.plugin is module]
+            if caller.spec is None:  # what pluggy's `check_pending` refuses, told of this plugin alone
+                self.fail(report, _unknown_hook(caller.name))
+            elif caller.name in KIND_OF:
+                self._call_registration(caller.name, implementation, report)
+        if not self.get_hookcallers(module):
+            self.fail(report, "it implements no hook: is `@coterie.hookimpl` missing?")
 
-    def register(self, module: Any, report: Report) -> None:
-        """Take a plugin's hook implementations, each checked against its spec."""
-        for name, function in _marked(module):
-            spec = getattr(hookspecs, name, None)
-            if spec is None:
-                self._fail(report, f"unknown hook '{name}': {did_you_mean(name, _hook_names())}")
-                continue
-            wrong = _signature_error(spec, function)
-            if wrong:
-                self._fail(report, f"hook '{name}': {wrong}")
-            elif name.startswith("register_"):
-                self._call_registration(name, function, report)
+    def _call_registration(self, hook: str, implementation: pluggy.HookImpl, report: Report) -> None:
+        def register(name: str, target: Any) -> None:
+            try:
+                self.registry.add(KIND_OF[hook], name, target, report.distribution)
+            except PluginError as error:
+                self.fail(report, str(error), error)
             else:
-                self._implementations[name].append((report.distribution, function))
-        if not report.provides and report.ok and not any(_marked(module)):
-            self._fail(report, "it implements no hook: is `@coterie.hookimpl` missing?")
+                report.provides.setdefault(KIND_OF[hook], []).append(name)
 
-    def _call_registration(self, hook: str, function: Any, report: Report) -> None:
-        # A holder with this one function, so that one hook's failure doesn't reach the plugin's others.
-        # The hooks are historic: pluggy asks the implementation as soon as its holder is registered.
-        holder = ModuleType(f"{report.name}.{hook}")
-        setattr(holder, hook, function)
-        self._current = report
+        if implementation.argnames != ("register",):
+            self.fail(report, f"hook '{hook}' takes no argument `register`, so it can register nothing")
+            return
         try:
-            self._manager.register(holder, name=f"{report.distribution}:{report.name}:{hook}")
+            implementation.function(register)
         except Exception as error:
             if isinstance(error, PluginError):
                 raise  # strict mode
-            self._fail(report, f"hook '{hook}' raised {type(error).__name__}: {error}", error)
-        finally:
-            self._current = None
+            self.fail(report, f"hook '{hook}' raised {type(error).__name__}: {error}", error)
 
-    def _registrar(self, kind: str) -> Any:
-        def register(name: str, target: Any) -> None:
-            report = self._current
-            assert report is not None, "a registration hook was called outside of loading"
-            try:
-                self.registry.add(kind, name, target, report.distribution)
-            except PluginError as error:
-                self._fail(report, str(error), error)
-            else:
-                report.provides.setdefault(kind, []).append(name)
+    def fail(self, report: Report, message: str, cause: BaseException | None = None) -> None:
+        """Report a broken plugin.
 
-        return register
-
-    def _fail(self, report: Report, message: str, cause: BaseException | None = None) -> None:
+        Raises:
+            PluginError: with `COTERIE_STRICT_PLUGINS=1`.
+        """
         report.ok = False
         report.errors.append(message)
         if os.environ.get("COTERIE_STRICT_PLUGINS") == "1":
@@ -168,43 +124,25 @@ class Plugins:
             ) from cause
 
     def notify(self, hook: str, **arguments: Any) -> None:
-        """Tell observers; each is isolated, and a failing one is logged by name."""
-        for distribution, function in self._implementations[hook]:
-            wanted = inspect.signature(function).parameters
+        """Call the observers of a hook; each is isolated, and a failing one is logged by name."""
+        for observer in getattr(self.hook, hook).get_hookimpls():
             try:
-                function(**{name: value for name, value in arguments.items() if name in wanted})
+                observer.function(*[arguments[name] for name in observer.argnames])
             except Exception as error:
+                distribution = observer.plugin_name.partition(":")[0]
                 log.warning("plugin %s: %s raised %s: %s", distribution, hook, type(error).__name__, error)
 
 
-def _hook_names() -> list[str]:
-    return [
-        name for name, value in vars(hookspecs).items() if callable(value) and hasattr(value, "coterie_spec")
-    ]
+def _order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
+    distribution = entry.dist.name if entry.dist else "unknown"
+    return distribution != "coterie", distribution, entry.name
 
 
-def _marked(module: Any) -> Iterable[tuple[str, Any]]:
-    for name, value in list(vars(module).items()):
-        options = getattr(value, "coterie_impl", None)
-        if callable(value) and options is not None:
-            yield options.get("specname") or name, value
-
-
-def _signature_error(spec: Any, function: Any) -> str:
-    allowed = list(inspect.signature(spec).parameters)
-    for name, parameter in inspect.signature(function).parameters.items():
-        if (
-            parameter.kind is inspect.Parameter.VAR_KEYWORD
-            or parameter.kind is inspect.Parameter.VAR_POSITIONAL
-        ):
-            return "takes *args or **kwargs; name its arguments"
-        if name not in allowed:
-            return f"has an argument '{name}' that the hook doesn't give; it gives {', '.join(allowed)}"
-    return ""
-
-
-def _distribution(entry: importlib.metadata.EntryPoint) -> tuple[str, str]:
-    return (entry.dist.name, entry.dist.version) if entry.dist is not None else ("unknown", "")
+def _unknown_hook(name: str) -> str:
+    if name in RENAMED_HOOKS:
+        return f"unknown hook '{name}': it is called '{RENAMED_HOOKS[name]}' since 0.2"
+    hooks = [known for known, value in vars(hookspecs).items() if hasattr(value, "coterie_spec")]
+    return f"unknown hook '{name}': {did_you_mean(name, hooks)}"
 
 
 @cache

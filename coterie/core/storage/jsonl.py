@@ -1,4 +1,4 @@
-"""Rows of plain JSON: one row of metrics a step, and every rollout as rows.
+"""Rows of plain JSON: one row of metrics a step.
 
 Numbers that are not finite are null; floats are written exactly (`repr`)."""
 
@@ -8,7 +8,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -112,25 +112,6 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
                 why="only the last line can be torn by a kill; this one was changed on the disk or by hand",
                 fix="restore the file from a copy, or delete that line",
             )
-
-
-# -------------------------------------------------------------------------------------------------- rollouts
-
-
-def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as JSON lines, the whole file or nothing.
-
-    Raises:
-        OSError: e.g. the disk is full; no half file stays.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, "".join(to_json(row) + "\n" for row in rows))
-
-
-def read_rollouts(path: Path) -> list[dict[str, Any]]:
-    """The rows of a rollout file."""
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
 
 
 # ------------------------------------------------------------------------------------------------------ JSON

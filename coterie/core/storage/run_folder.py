@@ -17,11 +17,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic
-from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
 
 log = logging.getLogger("coterie")
 
@@ -116,24 +114,6 @@ class RunFolder:
                     fix="wait for it or stop it, or choose another folder",
                 )
             yield
-
-
-def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:
-    """A run's checkpoint.
-
-    Raises:
-        RunFolderError: no run, or no sound checkpoint of that name.
-    """
-    run = RunFolder.open(folder)
-    store = CheckpointStore(run.checkpoints, keep=1)
-    if isinstance(which, int):
-        return store.load(which)
-    if which == "best" and "best" in store.marks():
-        return store.marked("best")
-    latest = store.latest()
-    if latest is None:
-        raise RunFolderError(f"{folder} has no sound checkpoint", fix="train it with `coterie run --resume`")
-    return latest
 
 
 def _runs_nearby(path: Path) -> str:

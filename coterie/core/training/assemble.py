@@ -1,19 +1,19 @@
-"""From a configuration to a Run: the only place that knows every kind."""
+"""From a configuration to a `Run`: the one place that knows every kind of plugin."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import TABLES, TEAM_KEYS, Resolved, RoleConfig, RunConfig, check, validate
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.protocols import Environment, NamedRewardSource, Team
 from coterie.core.training.builder import SHARED, ComponentBuilder
 from coterie.core.training.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
 from coterie.core.training.run import Run
-from coterie.core.types import TEAM, RewardWeights, as_tuple
+from coterie.core.types import TEAM, ComponentKind, RewardWeights, as_tuple
 
 log = logging.getLogger("coterie")
 
@@ -171,6 +171,7 @@ def _rewards(
                     path=f"rewards.{name}",
                     fix="give one of them another name",
                 )
+            _check_kind(component, kind, f"rewards.{name}")
             owner[component], kinds[component] = name, kind
             weights[component] = _number(
                 own.get(component, plugin.weights.get(component, 1.0)), f"rewards.{name}.weights.{component}"
@@ -179,6 +180,18 @@ def _rewards(
     return reward_sources, RewardWeights(
         weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
     )
+
+
+def _check_kind(component: str, kind: Any, path: str) -> None:
+    known = get_args(ComponentKind)
+    if kind not in known:
+        renamed = "`level` is called `potential` since 0.2" if kind == "level" else ""
+        raise PluginError(
+            f"component '{component}' is of an unknown kind {kind!r}",
+            path=path,
+            why=renamed,
+            fix=did_you_mean("potential" if kind == "level" else str(kind), known),
+        )
 
 
 def _number(value: Any, path: str) -> float:

@@ -30,6 +30,8 @@ PROTOCOL: dict[str, type] = {
     "data_source": protocols.DataSource,
     "tracker": protocols.Tracker,
 }
+RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "not_summable"}}
+"""By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
 SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
 """Kinds whose top-level table serves every component that has a field for it and names none itself."""
 
@@ -78,6 +80,13 @@ class ComponentBuilder:
                 why=str(error),
                 fix="its constructor is called as cls(config, build)",
             ) from error
+        for old, new in RENAMED_MEMBERS.get(kind, {}).items():
+            if hasattr(made, old):
+                raise PluginError(
+                    f"{kind} '{plugin}' has `{old}`, which is called `{new}` since 0.2",
+                    path=f"{path}.type",
+                    fix=f"rename `{old}` to `{new}`",
+                )
         lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
         if lacking:
             raise PluginError(

@@ -57,6 +57,7 @@ class Evaluation:
     per_task: Mapping[str, Sequence[float]]
     """task id -> success of each sample."""
     episodes: Sequence[str] = ()
+    """Some episodes as text, where they were asked for (`api/evaluate.py`)."""
     comparison: Comparison | None = None
     trees: Sequence[Tree] = field(default=(), repr=False)
 
@@ -103,13 +104,13 @@ async def evaluate(
     samples: int = 1,
     greedy: bool = False,
     policies: Mapping[str, str | None] | None = None,
-    show: int = 0,
+    keep: int = 0,
 ) -> Evaluation:
     """Play `tasks` tasks of a split, `samples` times each.
 
     Args:
         policies: role -> policy where it differs from the team's; None: the role says nothing.
-        show: how many episodes to render as text.
+        keep: number of tasks whose first tree is in the result.
     """
     source = run.environment.tasks(split, run.config.seed)
     if len(source) == 0:
@@ -134,7 +135,7 @@ async def evaluate(
         config_digest=run.resolved.digest(),
         split=split,
         per_task=per_task,
-        episodes=[render(tree, scores, run) for tree in trees[: show * samples : samples]],
+        trees=trees[: keep * samples : samples],
     )
 
 
@@ -175,25 +176,3 @@ def _role_metrics(
         if head in ("reward", "score", "length", "empty", "finish_length") and role in found:
             found[role]["/".join(filter(None, (head, tail)))] = value
     return found
-
-
-def render(tree: Tree, scores: Any, run: Run) -> str:
-    """One episode as text: who was told what, and answered what."""
-    lines = [f"task {tree.task.id}"]
-    for path in tree.chains():
-        for node, index in path:
-            joint = node.joints[index]
-            for role, branch in joint.branches.items():
-                decision = node.decisions[role]
-                prompt = "\n".join(message["content"] for message in decision.messages)
-                lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy or 'silent'})")
-                lines += [f"    | {line}" for line in prompt.splitlines()]
-                lines.append(f"    > {decision.branches[branch].text or '(nothing)'}")
-            if joint.fault is not None:
-                lines.append(f"    ! {joint.fault.reason}")
-        leaf = path[-1][0].joints[path[-1][1]]
-        if leaf.outcome is not None:
-            told = ", ".join(f"{name} {value:g}" for name, value in leaf.outcome.items())
-            lines.append(f"  end: {told}")
-        break
-    return "\n".join(lines)

@@ -20,9 +20,7 @@ from coterie.core.plugins import plugins
 from coterie.core.protocols import EngineContext, Environment, NamedRewardSource, Team, TrainerContext
 from coterie.core.rollout.context import RolloutPass
 from coterie.core.rollout.rewards import missing_share, score_episodes
-from coterie.core.rollout.rows import rollout_rows
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
-from coterie.core.storage.jsonl import write_rollouts
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.training.metrics import step_metrics
@@ -36,6 +34,9 @@ RARELY = (100_000, 50, 1000)
 """Thresholds of the garbage collector while a run is open."""
 Progress = Callable[[int, int, Mapping[str, Any]], None]
 """Told after each step: how many are done, of how many (`End.expected`), and the step's metrics."""
+
+Recorder = Callable[[int, Sequence[Tree], Scores, Credit], None]
+"""Writes the rollouts of a step: (step, trees, scores, credit)."""
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Run:
     store: CheckpointStore | None = None
     progress: Progress | None = None
     interrupt: Event | None = None
+    recorder: Recorder | None = None
 
     done: int = 0
     """Training steps completed."""
@@ -324,11 +326,9 @@ class Run:
         row["tokens/total"] = self.tokens
         if self.curriculum is not None:
             row |= self.curriculum.record(trees)
-        schedule = self.config.schedule
-        if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
-            write_rollouts(
-                self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.reward_weights)
-            )
+        every = self.config.schedule.record_every
+        if self.recorder is not None and every and step % every == 0:
+            self.recorder(step, trees, scores, credit)
         self._lap("record")
         spent = time.perf_counter() - self._started
         row |= {f"time/{name}": value for name, value in self._clock.items()}

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from coterie.core.config import RunConfig, ScheduleConfig
+from coterie.core.config import ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.storage.jsonl import read_metrics
@@ -81,13 +81,3 @@ def tokens_until(checkpoint: Checkpoint, folder: RunFolder | None) -> int:
         return int(checkpoint.meta["tokens"])
     rows = read_metrics(folder.metrics) if folder is not None and folder.metrics.is_file() else []
     return sum(int(row.get("tokens/generated") or 0) for row in rows if row["step"] <= checkpoint.step)
-
-
-def goes_further(before: RunConfig, after: RunConfig) -> bool:
-    """Whether one of two configurations' bounds lets a run go on for longer than the other's did."""
-
-    def bound(config: RunConfig, name: str) -> float:
-        found: int | None = getattr(config.schedule, name)
-        return math.inf if found is None else found
-
-    return any(bound(after, name) > bound(before, name) for name in ("steps", "epochs", "tokens"))

@@ -26,11 +26,6 @@ def generator(seed: int, key: Key | str, what: str) -> np.random.Generator:
     return np.random.Generator(np.random.PCG64(seed64(seed, key, what)))
 
 
-def choice(seed: int, key: Key | str, what: str, count: int) -> int:
-    """A uniform draw from range(count); the bias of the modulo is below count / 2**64."""
-    return seed64(seed, key, what) % count
-
-
 def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
     """One uniform in [0, 1) per request for its `position`-th token: splitmix64 as a counter hash.
 

@@ -95,7 +95,7 @@ class ReinforcePP(Plugin):
             count.add(False, False, row.value is None)
             truncated = bool(action.calls) and action.calls[-1].finish == "length"
             cut[row.role] = cut.get(row.role, 0) + truncated
-            if row.value is None or (truncated and self.config.filtered == "drop"):
+            if row.value is None or (truncated and self.config.truncated == "drop"):
                 continue
             logprobs = np.array([value for call in action.calls for value in call.logprobs])
             if len(logprobs):

@@ -39,7 +39,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
     name = getattr(module, "__name__", type(module).__name__)
     manager, report = Plugins(), Report(name, name, "")
     with _lenient():
-        manager.register(module, report)
+        manager.add(module, report)
     require(
         report.ok,
         "; ".join(report.errors),

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from coterie import hookimpl
+from coterie.api.plugin_files import load_plugin_file
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import KIND_OF, KINDS, Plugins, Report, hookspecs
 
@@ -87,6 +88,21 @@ def wrong_signature(registry):
     pass
 
 
+@hookimpl
+def register_datas(register):  # the name of before 0.2
+    pass
+
+
+@hookimpl
+def register_chats(register):  # the name of before 0.2
+    pass
+
+
+@hookimpl(specname="register_rewards")
+def any_arguments(*args):
+    pass
+
+
 @hookimpl(specname="register_rewards")
 def taken(register):
     register("mine", "json:loads")
@@ -106,7 +122,16 @@ def raises(register):
             FakeEntry("bad", "bad-dist", lambda: module(register_reward=register_reward)),
             "did you mean 'register_rewards'",
         ),
-        (FakeEntry("bad", "bad-dist", lambda: module(f=wrong_signature)), "argument 'registry'"),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=wrong_signature)), "registry"),
+        (
+            FakeEntry("bad", "bad-dist", lambda: module(register_datas=register_datas)),
+            "it is called 'register_data_sources'",
+        ),
+        (
+            FakeEntry("bad", "bad-dist", lambda: module(register_chats=register_chats)),
+            "it is called 'register_chat_formats'",
+        ),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=any_arguments)), "takes no argument `register`"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
         (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
@@ -179,13 +204,22 @@ def test_one_file_is_a_plugin(tmp_path):
     """)
     )
     manager = Plugins_from_installation()
-    manager.load_file(file)
+    load_plugin_file(manager, file)
     assert manager.registry.load("reward", "from_file").__name__ == "Thing"
+    with pytest.raises(PluginError, match="is loaded already"):
+        load_plugin_file(manager, file)
     file.write_text("raise ValueError('oops')")
     with pytest.raises(PluginError, match="fails when it is imported"):
-        manager.load_file(file)
+        load_plugin_file(manager, file)
     with pytest.raises(PluginError, match="no such plugin file"):
-        manager.load_file(tmp_path / "nothing.py")
+        load_plugin_file(manager, tmp_path / "nothing.py")
+
+
+def test_a_misspelt_hook_leaves_the_plugins_other_hooks_working(entries):
+    both = module(register_reward=register_reward, register_rewards=register_rewards)
+    entries.append(FakeEntry("half", "a-dist", lambda: both))
+    manager, reports = loaded()
+    assert not reports["half"].ok and manager.registry.names("reward") == ["mine"]
 
 
 def test_observers_are_isolated_and_get_what_they_name(caplog):
@@ -200,7 +234,7 @@ def test_observers_are_isolated_and_get_what_they_name(caplog):
     def fails(step, metrics):
         raise RuntimeError("observer broke")
 
-    manager.register(module(f=fails), Report("bad", "bad-dist", ""))
-    manager.register(module(f=watches), Report("good", "good-dist", ""))
+    manager.add(module(f=fails), Report("bad", "bad-dist", ""))
+    manager.add(module(f=watches), Report("good", "good-dist", ""))
     manager.notify("step_ended", step=3, metrics={})
     assert seen == [3] and "bad-dist" in caplog.text and "observer broke" in caplog.text

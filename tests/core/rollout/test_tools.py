@@ -6,8 +6,8 @@ import pytest
 
 from coterie import Plugin, PolicyFault, SystemFault
 from coterie.api.cost import calls_of, count
+from coterie.api.rollouts import rollout_rows
 from coterie.core.errors import ConfigError
-from coterie.core.rollout.rows import rollout_rows
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from coterie.plugins.algos.blocks.groups import by_decision

@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.core.errors import RunFolderError
-from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json, write_rollouts
+from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json
 from coterie.core.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_written_says_why_and_how_to_mend_it(tmp_path):
 def test_two_processes_cannot_train_in_one_folder(tmp_path):
     folder = RunFolder.create(tmp_path, "")
     script = (
-        "from coterie.core.record import *; from pathlib import Path; import sys\n"
+        "from coterie.core.storage.run_folder import *; from pathlib import Path; import sys\n"
         "with RunFolder.open(Path(sys.argv[1])).claimed(): print('in')"
     )
     with folder.claimed():
@@ -86,7 +86,7 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path):
 def test_rollouts_of_later_steps_are_cut(tmp_path):
     folder = RunFolder.create(tmp_path, "")
     for step in (1, 2, 3):
-        write_rollouts(folder.rollout_file(step), [{"kind": "node"}])
+        folder.rollout_file(step).write_text("{}\n")
     folder.truncate_rollouts(1)
     assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl"]
 
@@ -184,7 +184,7 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from coterie.core.record import MetricsLog, read_metrics
+        from coterie.core.storage.jsonl import MetricsLog, read_metrics
         path = Path(sys.argv[1])
         log = MetricsLog(path)
         step = len(read_metrics(path))
@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from coterie.core.record import MetricsLog
+        from coterie.core.storage.jsonl import MetricsLog
         log = MetricsLog(Path(sys.argv[1]))
         log.append(1, {"text": "x" * 3000})
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

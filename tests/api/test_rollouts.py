@@ -13,8 +13,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from coterie.core.rollout.rows import rollout_rows
-from coterie.core.storage.jsonl import read_rollouts, to_json, write_rollouts
+from coterie.api.rollouts import read_rollouts, rollout_rows, write_rollouts
+from coterie.core.errors import RunFolderError
+from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import episodes, step_metrics
 from coterie.core.types import (
     TEAM,
@@ -209,12 +210,12 @@ def test_floats_come_back_bit_for_bit(tmp_path):
     assert rows["planner", 1]["advantage"] is None, "an absent key is not trained"
 
 
-def test_decode_and_notes_are_added_on_request(tmp_path):
+def test_texts_and_annotations_are_added_on_request(tmp_path):
     key = Key("train-7").of_branch("coder", 0)
     rows = written(
         tmp_path,
         decode=lambda policy, call: f"{policy}:{len(call.token_ids)}",
-        notes={"ref_logprobs": {key: np.array([-0.125])}},
+        annotations={"ref_logprobs": {key: np.array([-0.125])}},
     )
     row = next(r for r in rows["branch"] if r["role"] == "coder")
     assert row["calls"][0]["text"] == "p_coder:1" and row["annotations"] == {"ref_logprobs": [-0.125]}
@@ -384,3 +385,23 @@ def test_a_step_without_anything_is_no_number_but_has_its_keys():
     assert math.isnan(metrics["success"]) and math.isnan(metrics["reward/planner"])
     assert all(isinstance(value, float) for value in metrics.values())
     assert json.loads(to_json(metrics))["success"] is None
+
+
+def test_rows_of_format_1_are_read_under_the_new_names(tmp_path):
+    path = tmp_path / "step-000001.jsonl"
+    joint = {"kind": "joint", "pick": {"a": 1}, "terminal": True, "cut": False, "reward": {"a": 0.5}}
+    branch = {"kind": "branch", "notes": {"ref_logprobs": [-0.5]}, "completion": "x"}
+    write_rollouts(path, [joint, branch])
+    assert read_rollouts(path) == [
+        {"kind": "joint", "format": 2, "branches": {"a": 1}, "terminated": True, "truncated": False,
+         "reward": {"a": 0.5}},
+        {"kind": "branch", "format": 2, "annotations": {"ref_logprobs": [-0.5]}, "completion": "x"},
+    ]  # fmt: skip
+
+
+def test_rows_of_a_later_format_are_refused(tmp_path):
+    path = tmp_path / "step-000001.jsonl"
+    write_rollouts(path, [{"kind": "joint", "format": 3}])
+    with pytest.raises(RunFolderError, match="format 3") as caught:
+        read_rollouts(path)
+    assert caught.value.fix

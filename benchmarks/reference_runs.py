@@ -1,0 +1,226 @@
+"""The folders of two runs, read and compared field by field.
+
+A refactoring may rename keys of rollout rows. Rows of either naming are read: `RENAMED` brings them to the
+new names, and both runs are compared under those.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+RENAMED: Mapping[str, Mapping[str, str]] = {
+    "node": {"notes": "annotations"},
+    "branch": {"notes": "annotations"},
+    "joint": {"pick": "branches", "terminal": "terminated", "cut": "truncated"},
+    "metrics": {},
+}
+"""Place -> {old key: new key}. A place is the kind of a rollout's row, with the new keys that lead to a table
+inside it (`branch.calls`), or `metrics` or `weights`."""
+
+UNCOMPARED = {
+    f"{kind}.{key}"
+    for kind in ("node", "branch", "joint")
+    for key in (
+        "format",  # says under which names a row was written
+        "reasons",  # prose, which names what the version calls things
+        "fault.reason",  # prose, too; the fault's kind is compared
+        "state_digest",  # of a state's repr, which holds the names of classes and fields
+    )
+}
+"""Entries of rollout rows that may differ while results are equal."""
+
+MACHINE = ("time/", "machine/")
+"""How the metrics begin that depend on the machine."""
+
+REQUIRED = {
+    "node": ("prompt_ids",),
+    "branch": ("calls", "reward", "return", "advantage", "scores"),
+    "joint": ("branches", "reward", "scores"),
+}
+"""Fields of a kind of row that both runs must have. Others are compared where both have them."""
+
+Rows = list[dict[str, Any]]
+Part = tuple[int, int, str]
+"""(step, rank, file): in the order in which a run decides things, so that the first difference is the one
+nearest to the cause: what was played, then the metrics, then the weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One place where two runs differ; values are JSON, shortened."""
+
+    where: str
+    base: str
+    head: str
+
+
+ABSENT = "absent"
+
+
+# -------------------------------------------------------------------------------------------------- reading
+
+
+def read_run(folder: Path) -> dict[Part, Rows]:
+    """Rollouts, metrics and weights' digests of a run's folder, under the new names."""
+    parts: dict[Part, Rows] = {}
+    for path in sorted(folder.glob("rollouts/step-*.jsonl")):
+        # A row without a kind is a header, such as one that gives the format.
+        rows = [renamed(row, row["kind"]) for row in _json_lines(path) if "kind" in row]
+        parts[_step(path), 0, f"rollouts/{path.name}"] = rows
+    for row in _json_lines(folder / "metrics.jsonl"):
+        kept = {key: value for key, value in row.items() if not key.startswith(MACHINE)}
+        parts[row["step"], 1, "metrics.jsonl"] = [renamed(kept, "metrics")]
+    for path in sorted(folder.glob("checkpoints/step-*")):
+        parts[_step(path), 2, f"checkpoints/{path.name}"] = [renamed(_weights(path), "weights")]
+    return parts
+
+
+def renamed(value: Any, where: str) -> Any:
+    """A value under the new names, without what is not compared."""
+    if isinstance(value, list):
+        return [renamed(item, where) for item in value]
+    if not isinstance(value, dict):
+        return value
+    names = RENAMED.get(where, {})
+    places = {key: f"{where}.{names.get(key, key)}" for key in value}
+    return {
+        names.get(key, key): renamed(inner, places[key])
+        for key, inner in value.items()
+        if places[key] not in UNCOMPARED
+    }
+
+
+def _weights(checkpoint: Path) -> dict[str, Any]:
+    """policy -> digest, as the trainer took it; of a checkpoint without digests, file -> checksum."""
+    manifest = json.loads((checkpoint / "manifest.json").read_text(encoding="utf-8"))
+    digests: dict[str, Any] | None = manifest["meta"].get("weights")
+    return digests or {name: file["sha256"] for name, file in manifest["files"].items()}
+
+
+def _json_lines(path: Path) -> Rows:
+    with path.open(encoding="utf-8") as file:  # splitlines() would also split at U+2028 inside a text
+        return [json.loads(line) for line in file]
+
+
+def _step(path: Path) -> int:
+    return int(path.stem.removeprefix("step-"))
+
+
+# ------------------------------------------------------------------------------------------------ comparing
+
+
+def differences(base: Mapping[Part, Rows], head: Mapping[Part, Rows]) -> Iterator[Difference]:
+    """The places where two runs differ, the earliest first."""
+    for part in sorted({*base, *head}):
+        step, _, file = part
+        here = f"{file} (step {step})" if file == "metrics.jsonl" else file
+        if part not in base or part not in head:
+            yield Difference(here, *("present" if part in run else ABSENT for run in (base, head)))
+            continue
+        rows, others = base[part], head[part]
+        for index, (row, other) in enumerate(zip(rows, others, strict=False)):
+            if "kind" in row and "kind" in other:
+                row, other = _shared(row, other)
+                yield from _differing(f"{here}:{index + 1} {row['kind']}", row, other)
+            else:
+                yield from _differing(here, row, other)
+        if len(rows) != len(others):
+            yield Difference(f"{here} rows", str(len(rows)), str(len(others)))
+
+
+def _shared(row: Mapping[str, Any], other: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Both rollout rows, cut to fields that both have or that one of them lacks and must not."""
+    fields = (row.keys() & other.keys()) | {*REQUIRED.get(row["kind"], ())}
+    return (
+        {key: value for key, value in row.items() if key in fields},
+        {key: value for key, value in other.items() if key in fields},
+    )
+
+
+def _differing(where: str, base: Any, head: Any) -> Iterator[Difference]:
+    if isinstance(base, dict) and isinstance(head, dict):
+        for key in {**base, **head}:
+            yield from _differing(f"{where}.{key}", base.get(key, _NOTHING), head.get(key, _NOTHING))
+    elif isinstance(base, list) and isinstance(head, list) and len(base) == len(head):
+        for index, (item, other) in enumerate(zip(base, head, strict=True)):
+            yield from _differing(f"{where}[{index}]", item, other)
+    # By text: 1 and 1.0, 0.0 and -0.0 are equal to Python, and the files have other bytes.
+    elif repr(base) != repr(head):
+        yield Difference(where, _short(base), _short(head))
+
+
+_NOTHING = object()
+
+
+def _short(value: Any) -> str:
+    text = ABSENT if value is _NOTHING else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def unshared(base: Mapping[Part, Rows], head: Mapping[Part, Rows]) -> dict[str, list[str]]:
+    """Fields of rollout rows that only one run has and that were therefore not compared."""
+    fields = [
+        {f"{row['kind']}.{key}" for rows in run.values() for row in rows if "kind" in row for key in row}
+        for run in (base, head)
+    ]
+    return {"base": sorted(fields[0] - fields[1]), "head": sorted(fields[1] - fields[0])}
+
+
+def counts(run: Mapping[Part, Rows]) -> dict[str, int]:
+    """Steps, rows of rollouts, and sampled tokens in them."""
+    return {
+        "steps": sum(file == "metrics.jsonl" for _, _, file in run),
+        "rows": sum("kind" in row for rows in run.values() for row in rows),
+        "tokens": sum(map(len, _tokens(run))),
+    }
+
+
+def _tokens(run: Mapping[Part, Rows]) -> list[Sequence[int]]:
+    return [
+        call["token_ids"]
+        for rows in run.values()
+        for row in rows
+        if row.get("kind") == "branch"
+        for call in row["calls"]
+    ]
+
+
+# -------------------------------------------------------------------------------------------------- digests
+
+DIGITS = 9
+"""Significant digits: processors differ in the last digits of exp and log, and agree on these."""
+TINY = 1e-9
+"""The size below which a number counts as 0: where equal numbers should cancel, rounding leaves noise."""
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Digests of what a run sampled, of what that was worth, and of its metrics; floats are rounded."""
+    run = read_run(folder)
+    rows = [row for rows in run.values() for row in rows if "kind" in row]
+    content = {
+        "token_ids": _tokens(run),
+        "rewards": [row["reward"] for row in rows if "reward" in row],
+        "advantages": [row["advantage"] for row in rows if "advantage" in row],
+        "metrics": [rows for (_, _, file), rows in sorted(run.items()) if file == "metrics.jsonl"],
+    }
+    return {name: _sha256(rounded(value)) for name, value in content.items()}
+
+
+def rounded(value: Any) -> Any:
+    """The same, with `DIGITS` digits of every float."""
+    if isinstance(value, dict):
+        return {key: rounded(inner) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [rounded(inner) for inner in value]
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}") if abs(value) >= TINY else 0.0
+    return value
+
+
+def _sha256(value: Any) -> str:
+    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()

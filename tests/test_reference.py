@@ -1,0 +1,139 @@
+"""Digests of tabular runs, and the comparison of two commits."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from reference_jobs import ALGORITHMS, ROOT, tabular
+from reference_runs import Difference, counts, differences, digests, read_run, renamed, rounded, unshared
+
+from coterie.core.plugins import plugins
+from tests.cli.support import coterie
+
+GOLDEN = json.loads((ROOT / "tests" / "golden" / "tabular_runs.json").read_text(encoding="utf-8"))
+AGAIN = "python benchmarks/reference.py --digests > tests/golden/tabular_runs.json"
+
+OLD = [
+    {"kind": "node", "node": "n", "prompt_ids": [1], "state_digest": "a"},
+    {"kind": "branch", "calls": [{"token_ids": [2, 3], "logprobs": [-0.5, -1.0]}], "scores": {"sum": 1.0},
+     "reasons": {"sum": "the pick"}, "completion": "a\u2028b",
+     "fault": {"kind": "policy", "reason": "cut"}, "reward": 1.0,
+     "return": 1.0, "advantage": [0.25, 0.5], "notes": {"values": [0.0, 0.0]}},
+    {"kind": "joint", "pick": {"one": 0}, "scores": {"cut": 1.0}, "reward": {"one": 1.0}, "terminal": True,
+     "cut": False, "rule": "best", "reasons": {"cut": "the pick"}},
+]  # fmt: skip
+NEW = [
+    {"format": 2, "kind": "node", "node": "n", "prompt_ids": [1], "state_digest": "b"},
+    {"kind": "branch", "calls": [{"token_ids": [2, 3], "logprobs": [-0.5, -1.0]}], "scores": {"sum": 1.0},
+     "reasons": {"sum": "the branch"}, "completion": "a\u2028b",
+     "fault": {"kind": "policy", "reason": "truncated"}, "reward": 1.0,
+     "return": 1.0, "advantage": [0.25, 0.5], "annotations": {"values": [0.0, 0.0]}},
+    {"kind": "joint", "branches": {"one": 0}, "scores": {"cut": 1.0}, "reward": {"one": 1.0},
+     "terminated": True, "truncated": False, "rule": "best", "reasons": {"cut": "the branch"}, "more": 1},
+]  # fmt: skip
+
+
+def run_folder(folder: Path, rows: list[dict], loss: float = 0.5, digest: str = "ab") -> Path:
+    """A run's folder of one step."""
+    for name in ("rollouts", "checkpoints/step-000001"):
+        (folder / name).mkdir(parents=True)
+    lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    (folder / "rollouts" / "step-000001.jsonl").write_text(lines)
+    (folder / "metrics.jsonl").write_text(
+        json.dumps({"step": 1, "policy/p/loss": loss, "time/step": os.urandom(4).hex()}) + "\n"
+    )
+    manifest = {"meta": {"weights": {"p": digest}}, "files": {}}
+    (folder / "checkpoints" / "step-000001" / "manifest.json").write_text(json.dumps(manifest))
+    return folder
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_a_tabular_run_comes_out_as_it_did(algorithm, tmp_path):
+    done = coterie(*tabular(algorithm).words(tmp_path / "run"))
+    assert done.exit_code == 0, done.stderr
+    now = digests(tmp_path / "run")
+    changed = [name for name, digest in now.items() if digest != GOLDEN[algorithm][name]]
+    assert not changed, f"{algorithm}: other {', '.join(changed)} than before; if that was intended: {AGAIN}"
+
+
+def test_every_algorithm_has_a_run_and_a_golden():
+    assert set(ALGORITHMS) == set(GOLDEN) == set(plugins().registry.names("estimator"))
+
+
+def test_rows_of_either_naming_are_equal(tmp_path):
+    base, head = read_run(run_folder(tmp_path / "a", OLD)), read_run(run_folder(tmp_path / "b", NEW))
+    assert list(differences(base, head)) == []
+    assert unshared(base, head) == {"base": [], "head": ["joint.more"]}
+    assert counts(base) == counts(head) == {"steps": 1, "rows": 3, "tokens": 2}
+    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+
+
+def test_names_inside_a_table_stay():
+    assert renamed(OLD[2], "joint")["scores"] == {"cut": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("index", "change", "where", "values"),
+    [
+        (0, {"prompt_ids": [4]}, ":1 node.prompt_ids[0]", ("1", "4")),
+        (1, {"advantage": [0.25, -0.5]}, ":2 branch.advantage[1]", ("0.5", "-0.5")),
+        (1, {"return": 1}, ":2 branch.return", ("1.0", "1")),
+        (1, {"scores": {"total": 1.0}}, ":2 branch.scores.sum", ("1.0", "absent")),
+        (1, {"calls": []}, ":2 branch.calls", None),
+        (1, {"reward": None}, ":2 branch.reward", ("1.0", "null")),
+        (1, {"fault": None}, ":2 branch.fault", None),
+        (2, {"terminated": False}, ":3 joint.terminated", ("true", "false")),
+        (2, {"rule": "all"}, ":3 joint.rule", ('"best"', '"all"')),
+    ],
+)
+def test_a_change_is_seen_where_it_is(index, change, where, values, tmp_path):
+    rows = copy.deepcopy(NEW)
+    rows[index] |= change
+    base, head = read_run(run_folder(tmp_path / "a", OLD)), read_run(run_folder(tmp_path / "b", rows))
+    difference = next(differences(base, head))
+    assert difference.where == f"rollouts/step-000001.jsonl{where}"
+    assert values is None or (difference.base, difference.head) == values
+
+
+def test_a_field_that_must_be_there_is_missed(tmp_path):
+    rows = [{**row, "other_name": row.get("advantage")} for row in NEW]
+    del rows[1]["advantage"]
+    base, head = read_run(run_folder(tmp_path / "a", OLD)), read_run(run_folder(tmp_path / "b", rows))
+    assert [difference.where.split()[-1] for difference in differences(base, head)] == ["branch.advantage"]
+
+
+def test_metrics_weights_and_missing_files_are_compared(tmp_path):
+    base = read_run(run_folder(tmp_path / "a", OLD))
+    head = read_run(run_folder(tmp_path / "b", OLD[:2], loss=0.25, digest="cd"))
+    assert list(differences(base, head)) == [
+        Difference("rollouts/step-000001.jsonl rows", "3", "2"),
+        Difference("metrics.jsonl (step 1).policy/p/loss", "0.5", "0.25"),
+        Difference("checkpoints/step-000001.p", '"ab"', '"cd"'),
+    ]
+    del head[1, 2, "checkpoints/step-000001"]
+    assert list(differences(base, head))[-1] == Difference("checkpoints/step-000001", "present", "absent")
+
+
+def test_rounding_keeps_nine_digits():
+    assert rounded({"a": [1 / 3, 1e-17, -2.5, 7, None]}) == {"a": [0.333333333, 0.0, -2.5, 7, None]}
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["HEAD"], "two commits are needed"),
+        (["no-such-commit", "HEAD"], "unknown commit 'no-such-commit'"),
+        (["HEAD", "HEAD", "--jobs", "tabluar"], "unknown job 'tabluar'"),
+    ],
+)
+def test_bad_usage_exits_with_2_and_names_the_fix(words, what):
+    script = [sys.executable, str(ROOT / "benchmarks" / "reference.py"), *words]
+    done = subprocess.run(script, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2
+    assert what in done.stderr and "why: " in done.stderr and "fix: " in done.stderr
