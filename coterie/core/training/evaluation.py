@@ -24,7 +24,7 @@ class Comparison:
     changes: Sequence[Mapping[str, Any]]
     """What was changed, in order: `change` is `policy`, `swap` or `null`."""
     team: Mapping[str, str | None]
-    """role -> who plays it in the changed team; None: nobody."""
+    """role -> the policy that plays it in the changed team; None: the role is silent."""
     base: Interval
     changed: Interval
     difference: Difference
@@ -47,7 +47,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came out."""
+    """The result of an evaluation."""
 
     success: Interval
     metrics: Mapping[str, float]
@@ -63,19 +63,19 @@ class Evaluation:
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `coterie eval --json`."""
-        found: dict[str, Any] = {
+        result: dict[str, Any] = {
             "success": self.success.as_dict(),
             "metrics": dict(self.metrics),
-            "roles": {role: dict(own) for role, own in self.roles.items()},
+            "roles": {role: dict(metrics) for role, metrics in self.roles.items()},
             "config_digest": self.config_digest,
             "split": self.split,
         }
         if self.comparison is not None:
-            found["comparison"] = self.comparison.as_dict()
-        return found
+            result["comparison"] = self.comparison.as_dict()
+        return result
 
     def flat(self) -> dict[str, Any]:
-        """For a row of metrics."""
+        """The entries of a row of metrics."""
         interval = self.success.as_dict()
         return {
             "success": interval["mean"],
@@ -85,15 +85,15 @@ class Evaluation:
         }
 
     def write(self, path: Path) -> None:
-        """The JSON, with every task's successes: those of the changed team are in the comparison.
+        """Write the JSON with every task's successes; those of the changed team are in the comparison.
 
         Raises:
             OSError: the file can't be written; nothing of it is there.
         """
-        found = {**self.as_dict(), "per_task": dict(self.per_task)}
+        result = {**self.as_dict(), "per_task": dict(self.per_task)}
         if self.comparison is not None:
-            found["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
-        write_atomic(path, to_json(found) + "\n")
+            result["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
+        write_atomic(path, to_json(result) + "\n")
 
 
 async def evaluate(
@@ -109,19 +109,19 @@ async def evaluate(
     """Play `tasks` tasks of a split, `samples` times each.
 
     Args:
-        policies: role -> policy where it differs from the team's; None: the role says nothing.
+        policies: role -> policy where it differs from the team's; None: the role is silent.
         keep: number of tasks whose first tree is in the result.
     """
     source = run.environment.tasks(split, run.config.seed)
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
     sampler = run.sampler.for_evaluation(greedy)
-    play = run.new_pass(evaluation=True, policies=policies)
+    context = run.new_pass(evaluation=True, policies=policies)
     items = [
         (source[index], 0, sample) for index in range(min(tasks, len(source))) for sample in range(samples)
     ]
-    trees = await run.play_with(sampler, play, items)
-    scores = await run.score(trees, play)
+    trees = await run.play_with(sampler, context, items)
+    scores = await run.score(trees, context)
     per_task: dict[str, list[float]] = {}
     for tree in trees:
         for _, leaf in tree.leaves():
@@ -167,12 +167,12 @@ def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def _role_metrics(
     metrics: Mapping[str, float], run: Run, policies: Mapping[str, str | None] | None
 ) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {
+    by_role: dict[str, dict[str, Any]] = {
         role: {"policy": {**run.team.policies, **(policies or {})}[role]} for role in run.team.roles
     }
     for name, value in metrics.items():
         head, _, rest = name.partition("/")
         role, _, tail = rest.partition("/")
-        if head in ("reward", "score", "length", "empty", "finish_length") and role in found:
-            found[role]["/".join(filter(None, (head, tail)))] = value
-    return found
+        if head in ("reward", "score", "length", "empty", "finish_length") and role in by_role:
+            by_role[role]["/".join(filter(None, (head, tail)))] = value
+    return by_role

@@ -22,7 +22,7 @@ def samples_of(
     trees: Sequence[Tree], credit: Credit, annotations: Annotations | None = None
 ) -> dict[str, list[Sample]]:
     """Samples by policy, in the order of the trees' keys. A branch without credit gives none."""
-    found: dict[str, list[Sample]] = {}
+    by_policy: dict[str, list[Sample]] = {}
     annotations = {**(annotations or {}), "targets": credit.target}
     for tree in trees:
         for node in tree.nodes():
@@ -32,7 +32,7 @@ def samples_of(
                 for branch, action in enumerate(decision.branches):
                     key = node.key.of_branch(role, branch)
                     if key in credit.advantage and action.trainable:
-                        found.setdefault(decision.policy, []).extend(
+                        by_policy.setdefault(decision.policy, []).extend(
                             action_samples(
                                 key,
                                 decision,
@@ -42,7 +42,7 @@ def samples_of(
                                 annotations,
                             )
                         )
-    return found
+    return by_policy
 
 
 def runs_of(action: Action) -> list[list[Call]]:

@@ -206,7 +206,7 @@ def test_the_template_tells_the_model_of_its_tools():
 
 @pytest.mark.parametrize(("template", "chat"), [(KEEPS, AutoChat), (None, AutoChat), (QWEN3, PlainChat)])
 def test_a_format_that_has_no_place_for_tools_is_refused(template, chat):
-    with pytest.raises(ConfigError, match="can't tell role 'one' of its tools") as caught:
+    with pytest.raises(ConfigError, match="can't describe the tools of role 'one'") as caught:
         played(template, "no", chat=chat)
     assert caught.value.path == "team.roles.one.tools"
 

@@ -298,7 +298,7 @@ class Announced(Adder):
 
 
 def test_a_tool_that_nobody_can_be_told_of_is_refused():
-    with pytest.raises(ConfigError, match="can't tell role 'one' of its tools") as caught:
+    with pytest.raises(ConfigError, match="can't describe the tools of role 'one'") as caught:
         play(team_of("never_stops", "one", tools=("announced",)))
     assert "announce: false" in caught.value.fix
 

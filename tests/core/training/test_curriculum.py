@@ -315,12 +315,12 @@ def test_epochs_are_refused() -> None:
     assert error.value.path == "schedule.epochs"
 
 
-def test_a_level_that_can_be_farmed_is_refused() -> None:
+def test_a_level_whose_gains_are_not_summable_is_refused() -> None:
     settings = curriculum(False, True, field="farm")
     composed(curriculum=settings)  # immediate credit
     source = table("scripted", curriculum=settings) | {
         "algorithm": "magrpo",
         "sampler": {"branches": 2, "expand": "all"},
     }
-    with pytest.raises(ConfigError, match="farmed"):
+    with pytest.raises(ConfigError, match="summed over turns"):
         compose(load(source))
