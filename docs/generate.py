@@ -1,7 +1,8 @@
-"""Write the parts of the pages that are made from the code: `python docs/generate.py`. A test fails when one is stale.
+"""Write the parts of the pages that are made from the code: `python docs/generate.py`.
 
-`docs/cli.md` is generated whole. On other pages a generated table stands between two comments, `<!-- Made by
-docs/generate.py: NAME. -->` and `<!-- End of NAME. -->`.
+A test fails when one is stale. `docs/cli.md` is generated whole. On other
+pages a generated table is between two comments, `<!-- Made by docs/generate.py: NAME. -->` and
+`<!-- End of NAME. -->`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ HEAD = """\
 
 <!-- Made by docs/generate.py from the commands' own help: change it there. -->
 
-Exit codes: 0 success; 1 failure; 2 wrong input, and the message says what is wrong, why and how to fix it; 130
-interrupted. Output for machines goes to stdout, progress and warnings to stderr; `COTERIE_DEBUG=1` adds the
-traceback to messages about wrong input. `coterie --help` also lists the commands of installed plugins.
+Exit codes: 0 success; 1 failure; 2 wrong input, and the message says what is wrong, why and how to fix it;
+130 interrupted. Output for machines goes to stdout, progress and warnings to stderr; `COTERIE_DEBUG=1` adds
+the traceback to messages about wrong input. `coterie --help` also lists the commands of installed plugins.
 """
 
 

@@ -72,13 +72,17 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run_python(folder: Path, *arguments: str) -> str:
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 def test_the_example_passes_its_own_tests(example):
-    assert "5 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py")
+    assert "5 passed" in run_python(
+        example, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py"
+    )
 
 
 def test_the_example_trains(example):
@@ -95,7 +99,9 @@ def test_the_example_package_is_found_by_its_entry_point(example):
 
 
 def test_the_study_of_ones_own_is_one():
-    (source,) = [text for name, text in BLOCK.findall((DOCS / "reproduce.md").read_text()) if name == "mine.py"]
+    (source,) = [
+        text for name, text in BLOCK.findall((DOCS / "reproduce.md").read_text()) if name == "mine.py"
+    ]
     module: dict[str, object] = {}
     exec(source, module)
     study = module["MINE"]

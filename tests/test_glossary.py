@@ -1,4 +1,4 @@
-"""docs/glossary.md: every reference resolves, and every public value and contract of the core has an entry."""
+"""docs/glossary.md: every reference resolves, and every public value and contract of the core is in it."""
 
 from __future__ import annotations
 

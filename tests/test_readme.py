@@ -115,6 +115,10 @@ def test_the_trained_team_beats_the_trained_single_agent_on_sudoku_and_not_on_pl
     columns = study("at-grpo-table1")
     better = {}
     for game in ("plan_path", "sudoku"):
-        rows = {row["id"]: [seed["success"]["mean"] for seed in row["seeds"]] for row in columns[game]["rows"]}
-        better[game] = [team > single for team, single in zip(rows["shared"], rows["single_grpo"], strict=True)]
+        rows = {
+            row["id"]: [seed["success"]["mean"] for seed in row["seeds"]] for row in columns[game]["rows"]
+        }
+        better[game] = [
+            team > single for team, single in zip(rows["shared"], rows["single_grpo"], strict=True)
+        ]
     assert all(better["sudoku"]) and not any(better["plan_path"])
