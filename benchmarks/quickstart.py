@@ -2,7 +2,7 @@
 
     python benchmarks/quickstart.py [--seeds 0 1 2]
 
-Runs `coterie quickstart` once a seed, one after the other, and prints the table of the README.
+Runs `coterie quickstart` once a seed, one after the other, and prints the table of docs/results.md.
 """
 
 from __future__ import annotations
