@@ -38,7 +38,7 @@ SCRIPTS = {
 
 COMLRL_DEFAULTS = {"siblings": 4, "agents": 2, "rollout-buffer": 2}
 """CoMLRL's defaults, for peer `comlrl_own`: 4 generations of 2 agents per prompt, one optimiser step per 2
-prompts. 32 prompts make 256 sequences, as for the other peers. `comlrl` is faster, with the others' siblings."""
+prompts. 32 prompts make 256 sequences, as for the other peers. `comlrl` has the others' siblings."""
 
 NEW_TOKENS = 64
 
