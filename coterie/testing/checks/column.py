@@ -24,13 +24,13 @@ def check_column(target: Any, where: str = "") -> None:
     """
     from coterie.core.config import resource_path
     from coterie.studies.catalogue import read_column
-    from coterie.studies.graph import check_forms
+    from coterie.studies.graph import check_variants
 
     where = where or str(target)
     with guarded(where, "a path, or `package:file.yaml`"):
         path = Path(resource_path(target))
     require(path.is_file(), f"there is no file {path}", where=where, fix="a path, or `package:file.yaml`")
     try:
-        check_forms(read_column(path, path.stem))
+        check_variants(read_column(path, path.stem))
     except CoterieError as error:
         raise ConformanceError(str(error), where=where, fix="see coterie.studies.columns") from error
