@@ -166,7 +166,7 @@ def _check_continued(
             not must,
             "encodes a conversation afresh although it only went on",
             where=where,
-            fix="compare texts and reuse the previous ids; or check with continues=False if turns are rewritten",
+            fix="compare texts and reuse the previous ids; continues=False where turns are rewritten",
         )
         encoded_afresh = _encode(fresh, messages, name)
         require(

@@ -237,7 +237,7 @@ def _same(first: dict[Key, Call], second: dict[Key, Call], name: str, how: str) 
             call.token_ids == before.token_ids and call.finish == before.finish,
             f"{how}, the same request gave {call.token_ids} instead of {before.token_ids}",
             where=f"{name}.generate",
-            fix="key every draw by request.seed and the token's position, never by its row in the batch or by time",
+            fix="key every draw by request.seed and the token's position, never by batch row or time",
         )
         difference = max(abs(a - b) for a, b in zip(call.logprobs, before.logprobs, strict=True))
         require(

@@ -252,7 +252,7 @@ class _EpisodeChecker:
             fix="digest the values inside, never ids, addresses or the order of a set",
         )
 
-    # ---- observing --------------------------------------------------------------------------------------------
+    # ---- observing ----------------------------------------------------------------------------------------
 
     def _observe(self, state: Any, role: str) -> Any:
         where = f"{self.name}.observe"

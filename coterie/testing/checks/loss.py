@@ -195,7 +195,7 @@ def _check_sequences(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: 
             same,
             "depends on the other sequences of the batch",
             where=f"{name}: {field}",
-            fix="compute what spans sequences in the advantages: here micro-batches would change the gradient",
+            fix="compute what spans sequences in the advantages: here micro-batches would change it",
         )
 
 

@@ -38,7 +38,7 @@ def check_role(
     - `render` returns at least one {"role": "system" | "user" | "assistant" | "tool", "content": text}; equal
       role inputs give equal messages; the role input stays unchanged. The inputs are a first turn, and a
       second one with a history.
-    - `parse` returns a value, the same each time, or raises `PolicyFault` and nothing else, whatever the text:
+    - `parse` returns a value, the same each time, or raises `PolicyFault` and nothing else, for any text:
       empty, huge, unbalanced, in another script. Pickle can write the value, the observation stays unchanged,
       and no text takes longer than 5 s.
     - Optional members, where the role has them: `vocabulary`, `remembers`.

@@ -30,7 +30,7 @@ def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], N
       end is kept and the dropped bytes are counted. Files go in, and those that the globs name come back; no
       link is followed.
     - CPU time and wall time are bounded with the status `timeout`; memory is bounded, and a program beyond it
-      does not finish. A signal gives `killed`. A run ends with its first process, whatever that leaves behind.
+      does not finish. A signal gives `killed`. A run ends with its first process.
     - `judge` passes a correct candidate, and fails one that is wrong, exits early, or has an `==` that is
       always true.
     - A program's behaviour gives a result, or a PolicyFault where it ends its sandbox; never a SystemFault.

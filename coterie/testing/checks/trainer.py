@@ -318,7 +318,7 @@ class _TrainerChecker:
                 batch.sequence is not None,
                 "gave the loss no sequence ids",
                 where=where,
-                fix="set `sequence` and `sequences` of TokenBatch, see coterie.core.training.samples.span_ids",
+                fix="set TokenBatch.sequence and .sequences: coterie.core.training.samples.span_ids",
             )
             ids = _numpy(batch.sequence)
             tokens, sequences = tokens + len(ids), sequences + batch.sequences
