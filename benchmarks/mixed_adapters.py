@@ -32,8 +32,8 @@ from rich.table import Table
 
 from coterie.backends.engines.lean.decode import LeanDecoder
 from coterie.backends.engines.rows import Row
-from coterie.backends.engines.shared import SharedBase
-from coterie.backends.models.dense import MergedWeights
+from coterie.backends.engines.shared_base import SharedBase
+from coterie.backends.models.merged_weights import MergedWeights
 
 HERE = Path(__file__).resolve().parent
 LAYERS = {64: 2, 128: 3, 256: 4}

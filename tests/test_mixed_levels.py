@@ -54,8 +54,10 @@ def varied(view):
 def weights(run):
     """Copies of all that a run's trainer holds, by owner: each policy's own part, and the base they share."""
     trainer = run.trainer
-    (start,) = trainer._starts
-    parts = {name: policy.own() for name, policy in trainer._policies.items()} | {"base": start.weights()}
+    (initial,) = trainer._initial_weights
+    parts = {name: policy.own_parameters() for name, policy in trainer._policies.items()} | {
+        "base": initial.weights()
+    }
     return {owner: {n: p.detach().clone() for n, p in part.items()} for owner, part in parts.items()}
 
 

@@ -16,6 +16,8 @@ import pytest
 import coterie
 from coterie.core.storage.checkpoint import CheckpointStore
 
+pytestmark = pytest.mark.resume
+
 HERE = Path(__file__).parent
 MATRIX = str(HERE / "recipes" / "matrix.yaml")
 TINY = ["schedule.steps=6", "schedule.checkpoint_every=1", "schedule.evaluate_every=3"]

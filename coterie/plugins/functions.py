@@ -1,4 +1,4 @@
-"""The user's own functions, named as `module:function` in a configuration."""
+"""Functions of the user, named as `module:function` in a configuration."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ FunctionReference = Annotated[
         {"type": "string", "description": "`module:function`, importable from the working folder."}
     ),
 ]
-"""A Config field that names a function; the Python interface may give the function itself."""
+"""A Config field that names a function; from Python it may also be the function itself."""
 
 
 def load_function(reference: str | Callable[..., Any], path: str) -> Callable[..., Any]:
-    """The function behind `module:function`; modules of the working folder are found too.
+    """The function that `module:function` names; the module may be in the working folder.
 
     Args:
         path: dotted path of the setting, for error messages.
@@ -36,30 +36,30 @@ def load_function(reference: str | Callable[..., Any], path: str) -> Callable[..
     module_name, _, names = reference.partition(":")
     if not module_name or not names:
         raise ConfigError(f"'{reference}' names no function", path=path, fix="write it as module:function")
-    here = os.getcwd()
-    if here not in sys.path and "" not in sys.path:
-        sys.path.append(here)  # the console script doesn't look in the working folder by itself
+    folder = os.getcwd()
+    if folder not in sys.path and "" not in sys.path:
+        sys.path.append(folder)  # under the console script sys.path lacks the working folder
     try:
-        found: Any = importlib.import_module(module_name)
-    except Exception as error:  # whatever the user's module does when it is imported
+        target: Any = importlib.import_module(module_name)
+    except Exception as error:  # importing the user's module can raise anything
         raise ConfigError(
             f"the module of '{reference}' can't be imported",
             path=path,
             why=f"{type(error).__name__}: {error}",
-            fix=f"it is looked for in {here} and on the Python path",
+            fix=f"put the module into {folder} or on the Python path",
         ) from error
     for name in names.split("."):
-        if not hasattr(found, name):
-            known = [known for known in dir(found) if not known.startswith("_")]
+        if not hasattr(target, name):
+            known = [attribute for attribute in dir(target) if not attribute.startswith("_")]
             raise ConfigError(f"'{module_name}' has no '{name}'", path=path, fix=did_you_mean(name, known))
-        found = getattr(found, name)
-    if not callable(found):
-        raise ConfigError(f"'{reference}' is a {type(found).__name__}, not a function", path=path)
-    function: Callable[..., Any] = found
+        target = getattr(target, name)
+    if not callable(target):
+        raise ConfigError(f"'{reference}' is a {type(target).__name__}, not a function", path=path)
+    function: Callable[..., Any] = target
     return function
 
 
 async def call(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function that may be a coroutine function."""
-    answer = function(*arguments)
-    return await answer if inspect.isawaitable(answer) else answer
+    """The result of a function or coroutine function."""
+    result = function(*arguments)
+    return await result if inspect.isawaitable(result) else result

@@ -130,7 +130,7 @@ def test_policies_come_first_then_the_swap_then_silence():
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"null": ("speaker", "listener")}, "nobody is left"),
+        ({"null": ("speaker", "listener")}, "all roles are silenced"),
         ({"null": ("speeker",)}, "did you mean 'speaker'"),
         ({"swap": ("speaker", "listner")}, "did you mean 'listener'"),
         ({"swap": ("speaker", "speaker")}, "changes nothing"),
@@ -146,7 +146,7 @@ def test_policies_come_first_then_the_swap_then_silence():
                 "swap": ("speaker", "listener"),
                 "null": ("listener",),
             },
-            "'listener', who would be played by it, is silent",
+            "'listener', which would be played by it, is silent",
         ),
     ],
 )

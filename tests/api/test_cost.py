@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, told, warn_of_size
+from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, readable, warn_of_size
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
 from coterie.core.training.samples import minibatches, samples_of
@@ -257,7 +257,7 @@ def test_an_environment_that_says_who_acts_makes_the_counts_bounds():
     stages = {"stages": [["one"], ["two", "one"], ["two"]]}
     own = run_of(env=stages, order=[["one", "two"]], sampler={"branches": 2}, max_turns=3)
     counts = count(own)
-    assert "says itself who acts" in counts.notes[0]
+    assert "decides which roles act" in counts.notes[0]
     as_told = count(run_of(order=[["one", "two"]], sampler={"branches": 2}, max_turns=3))
     assert not as_told.notes
     trees, _, calls = played(own)
@@ -344,6 +344,6 @@ def test_a_run_past_the_bound_is_warned_of(caplog):
 
 
 def test_numbers_that_nobody_reads_are_told_by_their_magnitude():
-    assert told(65_536) == "65,536"
+    assert readable(65_536) == "65,536"
     huge = count(cross(turns=1200)).leaves
-    assert huge == 16**1200 and told(huge) == "10^1444.9"
+    assert huge == 16**1200 and readable(huge) == "10^1444.9"

@@ -89,7 +89,7 @@ def test_parquet_holds_the_same_tasks(made: Path, tmp_path: Path):
 
 def test_fewer_tasks_than_there_are_or_were_asked_for_are_told(tmp_path: Path):
     notes = told("make", TABULAR, "--out", tmp_path, "env.train_tasks=10_001", "--split", "train")["notes"]
-    assert notes == ["train: 10,000 of 10,001 tasks; --tasks says how many"]
+    assert notes == ["train: 10,000 of 10,001 tasks; --tasks sets their number"]
     notes = told("make", TABULAR, "--out", tmp_path, "--force", "--tasks", "40", "--split", "test")["notes"]
     assert "test: 32 tasks, not 40" in notes[0] and "env.test_tasks" in notes[0]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "test.jsonl"]
@@ -249,7 +249,7 @@ def test_a_record_of_another_game_is_told_with_its_number(made: Path, tmp_path: 
     change(folder, "val", lambda records: [*records[:2], {"id": "val-2", "grid": ["SG"]}])
     done = coterie("data", "leaks", folder)
     assert done.exit_code == 2 and "record 2 of the val split is no task of this game" in done.stderr
-    assert "val.jsonl is not the file that manifest.json tells of" in done.stderr
+    assert "val.jsonl is not the file that manifest.json describes" in done.stderr
 
 
 def copied(made: Path, folder: Path) -> Path:

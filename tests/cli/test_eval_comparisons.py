@@ -156,10 +156,10 @@ def test_roles_and_folders_that_are_not_there(runs, tmp_path):
 def test_changes_without_sense(runs, tmp_path):
     a, b = runs
     silent = coterie("eval", a, "--null", "row", "--null", "column")
-    refused(silent, "--null", "nobody is left to say anything")
+    refused(silent, "--null", "all roles are silenced")
     refused(
         coterie("eval", a, "--policy", f"row={b}", "--null", "row"),
-        "'row', who would be played by it, is silent",
+        "'row', which would be played by it, is silent",
     )
     twice = coterie("eval", a, "--policy", f"row={a}", "--policy", f"row={b}")
     refused(twice, "'row' is given two policies")
@@ -169,7 +169,7 @@ def test_changes_without_sense(runs, tmp_path):
 
 def test_which_policy_of_another_team_must_be_said(runs):
     told = coterie("eval", TABULAR, "--policy", f"planner={runs[0]}")
-    refused(told, "which policy", "nobody plays 'planner' there", ":row, :column")
+    refused(told, "which policy", "has no role 'planner'", ":row, :column")
 
 
 def test_a_table_over_other_words(runs, tmp_path):

@@ -172,13 +172,13 @@ def test_a_second_signal_stops_at_once(tmp_path):
         tmp_path / "run",
         code="""
             import pathlib, sys, time
-            from coterie.core.run import Run
+            from coterie.core.training.run import Run
 
-            def track(*_):
+            def finish(*_):
                 (pathlib.Path(sys.argv[-1]) / "stuck").touch()
                 time.sleep(3600)
 
-            Run.track = track
+            Run.finish = finish
         """,
     )
     wait_for((tmp_path / "run" / "stuck").exists, process)

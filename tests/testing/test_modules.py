@@ -159,7 +159,7 @@ def test_build_says_what_a_run_would_say(tmp_path):
         build("environment", "plan_pth")
     with pytest.raises(PluginError, match="did you mean 'environment'"):
         build("enviroment", "plan_path")
-    with pytest.raises(ConfigError, match="the environment gives no diagnosis"):
+    with pytest.raises(ConfigError, match="the environment has no diagnosis"):
         build("transition", "diagnosis")
 
 

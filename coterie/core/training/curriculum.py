@@ -147,7 +147,7 @@ class Curriculum:
 
 
 def tree_success(tree: Tree) -> float | None:
-    """Mean success of a tree's episodes, by their shares, without those that a fault ended; None without any."""
+    """Mean success of a tree's episodes by share, without those that a fault ended; None if none is left."""
     present = [
         (episode.share, success)
         for episode in episodes(tree)

@@ -14,35 +14,7 @@ from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.run import Run
 from coterie.core.types import Tree
-from coterie.stats import Difference, Interval, clustered_bootstrap
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The team and a changed team on the same tasks and draws (`api/compare.py`)."""
-
-    changes: Sequence[Mapping[str, Any]]
-    """What was changed, in order: `change` is `policy`, `swap` or `null`."""
-    team: Mapping[str, str | None]
-    """role -> the policy that plays it in the changed team; None: the role is silent."""
-    base: Interval
-    changed: Interval
-    difference: Difference
-    """Changed minus base, paired by task."""
-    per_task: Mapping[str, float]
-    """task id -> mean success of the changed team minus the base team's."""
-    changed_per_task: Mapping[str, Sequence[float]]
-    """task id -> success of each sample of the changed team."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "changes": [dict(change) for change in self.changes],
-            "team": dict(self.team),
-            "base": self.base.as_dict(),
-            "changed": self.changed.as_dict(),
-            "difference": self.difference.as_dict(),
-            "per_task": dict(self.per_task),
-        }
+from coterie.stats import Interval, clustered_bootstrap
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,23 +28,17 @@ class Evaluation:
     split: str
     per_task: Mapping[str, Sequence[float]]
     """task id -> success of each sample."""
-    episodes: Sequence[str] = ()
-    """Some episodes as text, where they were asked for (`api/evaluate.py`)."""
-    comparison: Comparison | None = None
     trees: Sequence[Tree] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `coterie eval --json`."""
-        result: dict[str, Any] = {
+        return {
             "success": self.success.as_dict(),
             "metrics": dict(self.metrics),
             "roles": {role: dict(metrics) for role, metrics in self.roles.items()},
             "config_digest": self.config_digest,
             "split": self.split,
         }
-        if self.comparison is not None:
-            result["comparison"] = self.comparison.as_dict()
-        return result
 
     def flat(self) -> dict[str, Any]:
         """The entries of a row of metrics."""
@@ -85,15 +51,12 @@ class Evaluation:
         }
 
     def write(self, path: Path) -> None:
-        """Write the JSON with every task's successes; those of the changed team are in the comparison.
+        """Write the JSON, with every task's successes.
 
         Raises:
             OSError: the file can't be written; nothing of it is there.
         """
-        result = {**self.as_dict(), "per_task": dict(self.per_task)}
-        if self.comparison is not None:
-            result["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
-        write_atomic(path, to_json(result) + "\n")
+        write_atomic(path, to_json({**self.as_dict(), "per_task": dict(self.per_task)}) + "\n")
 
 
 async def evaluate(

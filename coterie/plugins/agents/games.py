@@ -1,4 +1,5 @@
-"""What the roles of the games share: one prompt in words or in prose, notes, and who may sit where."""
+"""The base of the games' roles: one prompt, compact or in prose, with feedback; and which names they
+accept."""
 
 from __future__ import annotations
 
@@ -16,10 +17,12 @@ from coterie.plugins.envs.common.roles import PROSE_ROLES
 
 
 class GameRole(Plugin):
-    """A seat in a game. What it sees and which language it writes are the environment's to say."""
+    """A role of a game. The environment decides what it observes and how its messages are written."""
 
     class Config(PluginConfig):
-        rendering: Rendering | None = Field(None, description="Instead of the environment's.")
+        rendering: Rendering | None = Field(
+            None, description="How prompts are written; null: the environment's rendering."
+        )
         system: str | None = Field(
             None, description="System prompt of the prose rendering; null: the built-in one."
         )
@@ -27,32 +30,33 @@ class GameRole(Plugin):
     config: Config
     game: ClassVar[str] = ""
     """The environment, and the beginning of the roles' registered names."""
-    seat: ClassVar[str] = ""
+    role: ClassVar[str] = ""
+    """The name that the role must have in the team."""
     task: ClassVar[str] = ""
     """The built-in system prompt."""
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        if build.name != self.seat:
+        if build.name != self.role:
             raise ConfigError(
-                f"role '{build.name}' can't sit in the {self.seat}'s seat",
+                f"role '{build.name}' can't have the type of the role '{self.role}'",
                 path=f"{build.path}.type",
-                why=f"the environment {self.game} tells roles apart by name",
-                fix=f"name the role '{self.seat}', or give it type {self.game}_{build.name}",
+                why=f"the environment {self.game} distinguishes roles by name",
+                fix=f"name the role '{self.role}', or give it type {self.game}_{build.name}",
             )
-        if config.rendering == "compact" and self.seat in PROSE_ROLES:
+        if config.rendering == "compact" and self.role in PROSE_ROLES:
             raise ConfigError(
-                f"the seat '{self.seat}' is for the prose rendering",
+                f"the role '{self.role}' needs the prose rendering",
                 path=f"{build.path}.rendering",
-                why="the compact one has no words for a program",
+                why="the compact one can't show a program",
                 fix="remove it",
             )
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
-        """One user message of words, or a system and a user message of prose.
+        """One user message in the compact rendering; a system and a user message in prose.
 
         Raises:
-            ConfigError: notes for the compact rendering, which has no words for them.
+            ConfigError: the compact rendering gets feedback, which it can't show.
         """
         seen = role_input.observation
         if self._rendering(seen) == "prose":
@@ -61,40 +65,40 @@ class GameRole(Plugin):
             return [{"role": "system", "content": system}, user] if system else [user]
         if role_input.feedback:
             raise ConfigError(
-                "the compact rendering has no words for what the transition mode tells",
+                "the compact rendering can't show the feedback of the transition mode",
                 path=self.build.path,
-                why=f"it told: {role_input.feedback[-1]!r}",
+                why=f"the feedback is: {role_input.feedback[-1]!r}",
                 fix="set transition: plain, or env.rendering: prose",
             )
         return [{"role": "user", "content": self.compact(seen)}]
 
     def parse(self, text: str, observation: Any) -> Any:
-        """What the message says, as the game has it; the tool's is a program. Nothing of an empty message.
+        """The message as a value of the game; a program for the role `tool`; empty for an empty message.
 
         Raises:
-            PolicyFault: the text says nothing of the kind.
+            PolicyFault: the text can't be read.
         """
-        if self.seat == "tool":
+        if self.role == "tool":
             return read_program(text)
         return self.read(text, observation, self._rendering(observation))
 
     def vocabulary(self) -> Iterable[str]:
-        """Nothing beyond the environment's words."""
+        """No words beyond the environment's."""
         return ()
 
     def _rendering(self, seen: Any) -> Rendering:
         return self.config.rendering or seen.rendering
 
-    # ---- what a game says ----------------------------------------------------------------------------------
+    # ---- of each game --------------------------------------------------------------------------------------
 
     def compact(self, seen: Any) -> str:
-        """The prompt in words."""
+        """The prompt in the compact rendering."""
         raise NotImplementedError
 
-    def prose(self, seen: Any, notes: tuple[str, ...]) -> str:
+    def prose(self, seen: Any, feedback: tuple[str, ...]) -> str:
         """The prompt in English."""
         raise NotImplementedError
 
     def read(self, text: str, seen: Any, rendering: Rendering) -> Any:
-        """What the message says; raises PolicyFault."""
+        """The message as a value of the game; raises PolicyFault."""
         raise NotImplementedError

@@ -1,4 +1,5 @@
-"""How a template role reads an answer. Each parser is `(text) -> plain data`, or a `PolicyFault`."""
+"""Parsers of a template role's answers: `(text) -> plain data`; each raises PolicyFault where it can't read
+one."""
 
 from __future__ import annotations
 
@@ -39,10 +40,10 @@ def make(name: ParserName, pattern: str | None = None, choices: Sequence[str] = 
 
 def last_number(text: str) -> int | float:
     """The last number of the text: `1,234`, `-0.5`, `2e3`."""
-    found = _NUMBER.findall(text)
-    if not found:
+    numbers = _NUMBER.findall(text)
+    if not numbers:
         raise PolicyFault("no number in the answer")
-    digits = found[-1].replace(",", "")
+    digits = numbers[-1].replace(",", "")
     if len(digits) > 400:
         raise PolicyFault("the number has more than 400 digits")
     number = float(digits) if any(mark in digits for mark in ".eE") else int(digits)
@@ -52,37 +53,40 @@ def last_number(text: str) -> int | float:
 
 
 def last_choice(text: str, choices: Sequence[str]) -> str:
-    """The choice that is mentioned last, as a word of its own and in any case; of equals the longest."""
+    """The choice mentioned last, as a whole word in any case; of choices that end at one place the
+    longest."""
 
     def ends(choice: str) -> int:
-        found = list(re.finditer(rf"(?<!\w){re.escape(choice)}(?!\w)", text, re.IGNORECASE))
-        return found[-1].end() if found else -1
+        mentions = list(re.finditer(rf"(?<!\w){re.escape(choice)}(?!\w)", text, re.IGNORECASE))
+        return mentions[-1].end() if mentions else -1
 
-    place, _, choice = max((ends(choice), len(choice), choice) for choice in choices)
-    if place < 0:
+    end, _, choice = max((ends(choice), len(choice), choice) for choice in choices)
+    if end < 0:
         raise PolicyFault(f"the answer names none of: {', '.join(choices)}")
     return choice
 
 
 def last_json(text: str) -> Any:
-    """The last JSON object or array that is whole and lies in no other."""
-    decoder, found, end = json.JSONDecoder(), [], 0
-    for opening in itertools.islice(_OPENING.finditer(text), 2000):  # an answer of brackets costs no minute
+    """The last complete JSON object or array that isn't inside another."""
+    decoder, values, end = json.JSONDecoder(), [], 0
+    for opening in itertools.islice(
+        _OPENING.finditer(text), 2000
+    ):  # bounds the time
         if opening.start() >= end:
             try:
                 value, end = decoder.raw_decode(text, opening.start())
-                found.append(value)
+                values.append(value)
             except ValueError:
                 continue
-            except RecursionError:  # nested deeper than any answer: go past it, not through every bracket
+            except RecursionError:  # nested deeper than any answer: skip it instead of trying every bracket
                 end = opening.start() + 1000
-    if not found:
+    if not values:
         raise PolicyFault("no JSON object or array in the answer")
-    return found[-1]
+    return values[-1]
 
 
 def last_match(text: str, pattern: re.Pattern[str]) -> Any:
-    """Named groups as a table, else the first group, else the whole match; of the last match."""
+    """The last match: its named groups as a table, else its first group, else its whole text."""
     matches = list(pattern.finditer(text))
     if not matches:
         raise PolicyFault(f"the answer doesn't match {pattern.pattern!r}")
@@ -92,20 +96,20 @@ def last_match(text: str, pattern: re.Pattern[str]) -> Any:
 
 def last_code(text: str) -> str:
     """The last fenced block."""
-    found = _FENCE.findall(text)
-    if not found:
+    blocks = _FENCE.findall(text)
+    if not blocks:
         raise PolicyFault("no fenced code block in the answer")
-    return str(found[-1])
+    return str(blocks[-1])
 
 
 def last_boxed(text: str) -> str:
-    r"""What the last \boxed{...} holds, braces balanced."""
+    r"""The content of the last \boxed{...}, braces balanced."""
     start = text.rfind("\\boxed{")
     if start < 0:
         raise PolicyFault("no \\boxed{} in the answer")
-    depth, inside = 1, start + len("\\boxed{")
-    for end in range(inside, len(text)):
+    depth, content = 1, start + len("\\boxed{")
+    for end in range(content, len(text)):
         depth += {"{": 1, "}": -1}.get(text[end], 0)
         if depth == 0:
-            return text[inside:end].strip()
+            return text[content:end].strip()
     raise PolicyFault("the last \\boxed{ is never closed")

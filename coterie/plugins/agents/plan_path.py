@@ -6,28 +6,28 @@ from typing import Any
 
 from coterie.plugins.agents.games import GameRole
 from coterie.plugins.envs.common.parsing import Rendering
-from coterie.plugins.envs.plan_path import language, render
+from coterie.plugins.envs.plan_path import messages, render
 from coterie.plugins.envs.plan_path.state import Observation
 
 
 class PlanPathRole(GameRole):
-    """A seat in Plan-Path."""
+    """A role of Plan-Path."""
 
     game = "plan_path"
 
     def compact(self, seen: Observation) -> str:
         return render.compact(seen)
 
-    def prose(self, seen: Observation, notes: tuple[str, ...]) -> str:
-        return render.prose(seen, notes)
+    def prose(self, seen: Observation, feedback: tuple[str, ...]) -> str:
+        return render.prose(seen, feedback)
 
     def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
         """Moves, e.g. ("U", "R"), legs, e.g. ("R2", "D1"), or way-points as (row, column)."""
         if seen.writes == "moves":
-            return language.read_moves(text, rendering)
+            return messages.read_moves(text, rendering)
         if seen.writes == "legs":
-            return language.read_legs(text, rendering)
-        return language.read_waypoints(text, rendering, seen.position, seen.waypoint_words)
+            return messages.read_legs(text, rendering)
+        return messages.read_waypoints(text, rendering, seen.position, seen.waypoint_words)
 
 
 _RULES = (
@@ -37,9 +37,9 @@ _RULES = (
 
 
 class PlanPathPlanner(PlanPathRole):
-    """Names the way; doesn't move."""
+    """Proposes a path; doesn't move."""
 
-    seat = "planner"
+    role = "planner"
     task = (
         "You are the planner of a team of two that finds the way through a grid with walls. You say "
         f"which way to go; the executor moves. {_RULES}Think briefly, and end with a list in square brackets."
@@ -47,9 +47,9 @@ class PlanPathPlanner(PlanPathRole):
 
 
 class PlanPathExecutor(PlanPathRole):
-    """Writes the moves that are played."""
+    """Writes the moves that the environment plays."""
 
-    seat = "executor"
+    role = "executor"
     task = (
         "You are the executor of a team of two that finds the way through a grid with walls. The planner "
         f"says which way to go; you adopt or overrule it, and your moves are played. {_RULES}"
@@ -60,7 +60,7 @@ class PlanPathExecutor(PlanPathRole):
 class PlanPathSolver(PlanPathRole):
     """Plays alone, with the same turns and feedback as the team."""
 
-    seat = "solver"
+    role = "solver"
     task = (
         f"You find the way through a grid with walls. Your moves are played. {_RULES}"
         "Think briefly, and end with a list of moves in square brackets."
@@ -70,7 +70,7 @@ class PlanPathSolver(PlanPathRole):
 class PlanPathTool(PlanPathRole):
     """Writes a program whose printed moves are its proposal; doesn't move."""
 
-    seat = "tool"
+    role = "tool"
     task = (
         "You are the programmer of a team of two that finds the way through a grid with walls. You write a "
         "Python program that finds the way; your partner sees it and what it prints, and moves. "
@@ -80,9 +80,9 @@ class PlanPathTool(PlanPathRole):
 
 
 class PlanPathPlan(PlanPathRole):
-    """Is shown the program, its output and its proposal; adopts or overrules it, and its moves are played."""
+    """Sees the program, its output and its proposal, and writes the moves that the environment plays."""
 
-    seat = "plan"
+    role = "plan"
     task = (
         "You are the planner of a team of two that finds the way through a grid with walls. Your partner's "
         "program proposes moves, and may be wrong; you adopt or overrule them, and your moves are played. "

@@ -6,26 +6,26 @@ from typing import Any
 
 from coterie.plugins.agents.games import GameRole
 from coterie.plugins.envs.common.parsing import Rendering
-from coterie.plugins.envs.sokoban import language, render
+from coterie.plugins.envs.sokoban import messages, render
 from coterie.plugins.envs.sokoban.state import Observation
 
 
 class SokobanRole(GameRole):
-    """A seat in Sokoban."""
+    """A role of Sokoban."""
 
     game = "sokoban"
 
     def compact(self, seen: Observation) -> str:
         return render.compact(seen)
 
-    def prose(self, seen: Observation, notes: tuple[str, ...]) -> str:
-        return render.prose(seen, notes)
+    def prose(self, seen: Observation, feedback: tuple[str, ...]) -> str:
+        return render.prose(seen, feedback)
 
     def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
         """Moves, e.g. ("U", "R"), or pushes as ((row, column) or None, direction)."""
         if seen.writes == "moves":
-            return language.read_moves(text, rendering)
-        return language.read_pushes(text, rendering, seen.player, seen.push_words)
+            return messages.read_moves(text, rendering)
+        return messages.read_pushes(text, rendering, seen.player, seen.push_words)
 
 
 _RULES = (
@@ -36,9 +36,9 @@ _RULES = (
 
 
 class SokobanPlanner(SokobanRole):
-    """Names pushes; doesn't move."""
+    """Proposes pushes; doesn't move."""
 
-    seat = "planner"
+    role = "planner"
     task = (
         "You are the planner of a team of two that solves Sokoban. You say which pushes to make; the "
         f"executor walks and makes them. {_RULES}Think briefly, and end with a list in square brackets."
@@ -46,9 +46,9 @@ class SokobanPlanner(SokobanRole):
 
 
 class SokobanExecutor(SokobanRole):
-    """Writes the moves that are played."""
+    """Writes the moves that the environment plays."""
 
-    seat = "executor"
+    role = "executor"
     task = (
         "You are the executor of a team of two that solves Sokoban. The planner says which pushes to make; "
         f"you adopt or overrule it, and your moves are played. {_RULES}"
@@ -59,7 +59,7 @@ class SokobanExecutor(SokobanRole):
 class SokobanSolver(SokobanRole):
     """Plays alone, with the same turns and feedback as the team."""
 
-    seat = "solver"
+    role = "solver"
     task = (
         f"You solve Sokoban. Your moves are played. {_RULES}"
         "Think briefly, and end with a list of moves in square brackets."
@@ -69,7 +69,7 @@ class SokobanSolver(SokobanRole):
 class SokobanTool(SokobanRole):
     """Writes a program whose printed moves are a proposal; doesn't move."""
 
-    seat = "tool"
+    role = "tool"
     task = (
         "You are the tool user of a team of two that solves Sokoban. You write a Python program that finds "
         "the moves and prints them; your partner sees the program and what it printed, and moves. "
@@ -79,9 +79,9 @@ class SokobanTool(SokobanRole):
 
 
 class SokobanPlan(SokobanRole):
-    """Sees the tool's program and what it printed; writes the moves that are played."""
+    """Sees the tool's program and its output, and writes the moves that the environment plays."""
 
-    seat = "plan"
+    role = "plan"
     task = (
         "You decide the moves of a team of two that solves Sokoban. Your partner wrote a program that "
         f"proposes moves; you adopt or overrule it, and your moves are played. {_RULES}"

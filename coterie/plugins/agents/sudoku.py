@@ -6,26 +6,26 @@ from typing import Any
 
 from coterie.plugins.agents.games import GameRole
 from coterie.plugins.envs.common.parsing import Rendering
-from coterie.plugins.envs.sudoku import language, render
+from coterie.plugins.envs.sudoku import messages, render
 from coterie.plugins.envs.sudoku.state import Observation
 
 
 class SudokuRole(GameRole):
-    """A seat in Sudoku."""
+    """A role of Sudoku."""
 
     game = "sudoku"
 
     def compact(self, seen: Observation) -> str:
         return render.compact(seen)
 
-    def prose(self, seen: Observation, notes: tuple[str, ...]) -> str:
-        return render.prose(seen, notes)
+    def prose(self, seen: Observation, feedback: tuple[str, ...]) -> str:
+        return render.prose(seen, feedback)
 
     def read(self, text: str, seen: Observation, rendering: Rendering) -> Any:
         """Assignments as (row, column, digit)."""
         if seen.role == "planner" and rendering == "compact":
-            return language.read_plan(text, seen.open, seen.size, seen.plan_language)
-        return language.read_assignments(text, rendering, seen.size, seen.grid)
+            return messages.read_plan(text, seen.open, seen.size, seen.plan_language)
+        return messages.read_assignments(text, rendering, seen.size, seen.grid)
 
 
 _RULES = (
@@ -36,9 +36,9 @@ _END = "Think briefly, and end with a list of assignments in square brackets."
 
 
 class SudokuPlanner(SudokuRole):
-    """Names digits; doesn't fill them in."""
+    """Proposes digits; doesn't fill cells."""
 
-    seat = "planner"
+    role = "planner"
     task = (
         "You are the planner of a team of two that solves a Sudoku. You say which digits belong where; the "
         f"executor fills them in. {_RULES}{_END}"
@@ -46,9 +46,9 @@ class SudokuPlanner(SudokuRole):
 
 
 class SudokuExecutor(SudokuRole):
-    """Writes the assignments that are played."""
+    """Writes the assignments that the environment plays."""
 
-    seat = "executor"
+    role = "executor"
     task = (
         "You are the executor of a team of two that solves a Sudoku. The planner says which digits belong "
         f"where; you adopt or overrule it, and your assignments are played. {_RULES}{_END}"
@@ -58,14 +58,14 @@ class SudokuExecutor(SudokuRole):
 class SudokuSolver(SudokuRole):
     """Plays alone, with the same turns and feedback as the team."""
 
-    seat = "solver"
+    role = "solver"
     task = f"You solve a Sudoku. Your assignments are played. {_RULES}{_END}"
 
 
 class SudokuTool(SudokuRole):
-    """Writes a program; what it prints is the proposal."""
+    """Writes a program whose output is its proposal."""
 
-    seat = "tool"
+    role = "tool"
     task = (
         "You are the programmer of a team of two that solves a Sudoku. You write a Python program that finds "
         f"the missing digits; your partner sees it and what it prints, and decides. {_RULES}"
@@ -75,9 +75,9 @@ class SudokuTool(SudokuRole):
 
 
 class SudokuPlan(SudokuRole):
-    """Sees the tool's program and what it printed; writes the assignments that are played."""
+    """Sees the tool's program and its output, and writes the assignments that the environment plays."""
 
-    seat = "plan"
+    role = "plan"
     task = (
         "You are the decider of a team of two that solves a Sudoku. Your partner wrote a program; you see it "
         f"and what it printed, adopt or overrule it, and your assignments are played. {_RULES}{_END}"

@@ -1,4 +1,4 @@
-"""The role `template`: a prompt in Jinja, a parser by name. No Python needed."""
+"""The role `template`: a prompt in Jinja and a parser by name, without Python."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents import parsers
 
 VARIABLES = ("role", "turn", "notes", "history", "actions", "observation")
-"""What every template can use, besides the fields of the observation."""
+"""The variables of every template, besides the fields of the observation."""
 
 
 class TemplateRole(Plugin):
-    """A seat whose prompt is a template.
+    """A role whose prompt is a template.
 
-    Variables: the fields of the observation (with `team_task`, those of the record), `role`, `turn`
-    (counted from 0), `notes` (sentences of the transition mode), `history` (this role's earlier actions,
-    each with turn, text and parsed), `actions` (every other role's latest text by name; "" before it
-    spoke), `observation`. An undefined variable is an error, never an empty place in the prompt.
+    Variables: the fields of the observation (with `team_task`, those of the record), `role`, `turn` (counted
+    from 0), `notes` (the transition mode's feedback sentences), `history` (this role's earlier actions, each
+    with turn, text and parsed), `actions` (every other role's latest text by name; "" before its first
+    action), `observation`. An undefined variable is an error, never an empty string in the prompt.
     """
 
     class Config(PluginConfig):
         prompt: str = Field(description="Jinja template of the user message.")
         system: str | None = Field(None, description="Jinja template of the system message.")
-        parser: parsers.ParserName = Field("text", description="How the answer is read.")
+        parser: parsers.ParserName = Field("text", description="Reads the answer.")
         pattern: str | None = Field(
-            None, description="For `regex`: the last match counts; its first group, if any."
+            None, description="For `regex`: the last match counts, or its first group."
         )
         choices: tuple[str, ...] = Field((), description="For `choice`.")
         remembers: bool = Field(
@@ -75,20 +75,20 @@ class TemplateRole(Plugin):
         trees = {name: self._syntax(jinja, name, text) for name, text in texts.items()}
         for name, tree in trees.items():
             self._check(name, tree, fields)
-        self._tells = any("notes" in meta.find_undeclared_variables(tree) for tree in trees.values())
+        self._shows_feedback = any("notes" in meta.find_undeclared_variables(tree) for tree in trees.values())
         self._templates = {name: jinja.from_string(text) for name, text in texts.items()}
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
-        """A system message, where there is a template for it, and a user message.
+        """A system message, where it has a template, and a user message.
 
         Raises:
-            ConfigError: an undefined variable; notes that the templates have no place for.
+            ConfigError: a variable is undefined; there is feedback, and no template shows `notes`.
         """
-        if role_input.feedback and not self._tells:
+        if role_input.feedback and not self._shows_feedback:
             raise ConfigError(
-                "the prompt has no place for what the transition mode tells",
+                "the prompt has no place for the feedback of the transition mode",
                 path=self.build.path,
-                why=f"it told: {role_input.feedback[-1]!r}",
+                why=f"the feedback is: {role_input.feedback[-1]!r}",
                 fix="add {% for note in notes %}{{ note }}{% endfor %}, or set transition: plain",
             )
         variables = self._variables(role_input)
@@ -98,28 +98,28 @@ class TemplateRole(Plugin):
         ]
 
     def parse(self, text: str, observation: Any) -> Any:
-        """What the parser makes of it.
+        """The answer as the parser reads it.
 
         Raises:
-            PolicyFault: the answer holds nothing of the wanted form.
+            PolicyFault: the parser can't read the answer.
         """
         return self._parser(text)
 
     def _variables(self, role_input: RoleInput) -> dict[str, Any]:
-        seen = _fields(role_input.observation)
-        said = seen.pop("actions", {})
+        fields = _fields(role_input.observation)
+        texts = fields.pop("actions", {})
         history = [
-            {"turn": past.turn, "text": past.action.text, "parsed": past.action.parsed}
-            for past in role_input.history
+            {"turn": entry.turn, "text": entry.action.text, "parsed": entry.action.parsed}
+            for entry in role_input.history
         ]
         return {
-            **seen,
+            **fields,
             "observation": role_input.observation,
             "role": role_input.role,
             "turn": role_input.turn,
             "notes": list(role_input.feedback),
             "history": history,
-            "actions": {**dict.fromkeys(self._team, ""), **said},
+            "actions": {**dict.fromkeys(self._team, ""), **texts},
         }
 
     def _fill(self, name: Literal["system", "prompt"], variables: Mapping[str, Any]) -> str:
@@ -127,9 +127,9 @@ class TemplateRole(Plugin):
             return self._templates[name].render(variables)
         except UndefinedError as error:
             raise ConfigError(
-                f"the template uses what isn't there: {error}",
+                f"the template uses an undefined variable: {error}",
                 path=f"{self.build.path}.{name}",
-                fix="known: " + ", ".join(sorted(variables)),
+                fix="use one of: " + ", ".join(sorted(variables)),
             ) from None
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError) as error:
             raise ConfigError(
@@ -138,7 +138,7 @@ class TemplateRole(Plugin):
 
     def _syntax(self, jinja: ImmutableSandboxedEnvironment, name: str, text: str) -> nodes.Template:
         try:
-            jinja.compile(text)  # finds unknown filters and tests, which parsing alone doesn't
+            jinja.compile(text)  # compiling, unlike parsing, finds unknown filters and tests
             return jinja.parse(text)
         except TemplateSyntaxError as error:
             raise ConfigError(
@@ -147,10 +147,10 @@ class TemplateRole(Plugin):
             ) from None
 
     def _check(self, name: str, tree: nodes.Template, fields: Sequence[str] | None) -> None:
-        """What can be known before the first prompt: names of variables and of roles.
+        """Check the names of variables and roles before the first prompt.
 
         Args:
-            fields: what the environment says its observations hold; None where it doesn't say.
+            fields: fields of the environment's observations; None where it doesn't declare them.
         """
         path = f"{self.build.path}.{name}"
         if fields is not None:
@@ -161,28 +161,28 @@ class TemplateRole(Plugin):
                     path=path,
                     fix=did_you_mean(variable, known),
                 )
-        asked = [(one.node, one.attr) for one in tree.find_all(nodes.Getattr)]
-        asked += [
-            (one.node, one.arg.value)
-            for one in tree.find_all(nodes.Getitem)
-            if isinstance(one.arg, nodes.Const)
+        lookups = [(lookup.node, lookup.attr) for lookup in tree.find_all(nodes.Getattr)]
+        lookups += [
+            (lookup.node, lookup.arg.value)
+            for lookup in tree.find_all(nodes.Getitem)
+            if isinstance(lookup.arg, nodes.Const)
         ]
-        others = [
-            str(name)
-            for holder, name in asked
-            if isinstance(holder, nodes.Name) and holder.name == "actions" and not hasattr(dict, str(name))
+        roles = [
+            str(key)
+            for table, key in lookups
+            if isinstance(table, nodes.Name) and table.name == "actions" and not hasattr(dict, str(key))
         ]
-        for other in others:
-            if other not in self._team:
+        for role in roles:
+            if role not in self._team:
                 raise ConfigError(
-                    f"the template asks for the actions of '{other}', who is not in the team",
+                    f"the template uses the actions of '{role}', which is not in the team",
                     path=path,
-                    fix=did_you_mean(other, self._team),
+                    fix=did_you_mean(role, self._team),
                 )
 
 
 def _fields(observation: Any) -> dict[str, Any]:
-    """The observation's fields by name: of a mapping, of a dataclass, or none."""
+    """The observation's fields by name: a mapping's items, a dataclass's fields, else none."""
     if isinstance(observation, Mapping):
         return dict(observation)
     if dataclasses.is_dataclass(observation) and not isinstance(observation, type):

@@ -11,15 +11,15 @@ from coterie.plugins.algos.blocks.groups import Normaliser
 class ATGRPO(GroupEstimator):
     """The K branches of one decision share a baseline.
 
-    For environment e, agent i and turn t, K candidates are sampled from one prompt and rewarded with
-    r = alpha * r_team + r_local, at once and without a look at the future; A = (r - mean) / F_norm over
-    those K (the paper's code: standard deviation with ddof 1, + 1e-6; equal rewards give 0). The best one
-    goes on.
+    For environment e, agent i and turn t, K candidates are sampled from one prompt. Their reward is
+    immediate, r = alpha * r_team + r_local, and A = (r - mean) / F_norm over the K candidates (the paper's
+    code: standard deviation with ddof 1, + 1e-6; equal rewards give 0). Play continues from the best
+    candidate.
 
-    Why sample a tree: with parallel trajectories every prompt after the first turn is unique, so its group
-    would have size one. What it costs: T * N * K generations, linear. When it degenerates: with K = 1 there
-    is no baseline (refused); with one agent and one turn it is GRPO; and since credit is immediate, a
-    reward that comes only turns later is invisible to it.
+    Why it samples a tree: with parallel trajectories every prompt after the first turn is unique, so its
+    group would have size one. Cost: T * N * K generations, linear in each. When it degenerates: with K = 1
+    there is no baseline (refused); with one agent and one turn it is GRPO; a reward that comes turns later
+    gives no credit, since credit is immediate.
     """
 
     class Config(GroupConfig):

@@ -1,4 +1,4 @@
-"""An estimator put together in the configuration."""
+"""The estimator `compose`, whose pieces are named in the configuration."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from coterie.plugins.algos.blocks.estimator import (
 
 
 class Compose(GroupEstimator):
-    """Names its grouping, return, baseline and normaliser itself.
+    """The group estimator whose grouping, return, baseline and normaliser the configuration names.
 
     `{type: compose, group: decision, return: tree, baseline: loo, normalise: {type: none}}` is MARLOO with a
-    flat weight per branch. What a pair means, and which pairs mean nothing, is in docs/algorithms.md.
+    flat weight per branch. docs/algorithms.md explains the combinations and lists those that are refused.
     """
 
     class Config(SumConfig):
         model_config = ConfigDict(populate_by_name=True)
 
-        group: GroupName = Field(description="What the rows that share a baseline have in common.")
-        returns: ReturnName = Field(alias="return", description="What an action is worth.")
-        baseline: BaselineName = Field("mean", description="What a row is compared with.")
+        group: GroupName = Field(description="The key that rows with one baseline share.")
+        returns: ReturnName = Field(alias="return", description="The return of an action.")
+        baseline: BaselineName = Field("mean", description="The value that a row is compared with.")
 
     @property
     def pieces(self) -> Pieces:

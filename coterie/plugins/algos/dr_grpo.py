@@ -11,10 +11,10 @@ from coterie.plugins.algos.grpo import GRPO
 class DrGRPO(GRPO):
     """A = R - mean: GRPO's advantage, not divided by the group's deviation.
 
-    The division weighs a task by how nearly equal its chains are: the too easy and the too hard count most.
-    The paper's other correction is the loss's: a sum over tokens divided by a *constant* (`loss.length:
-    constant`), since a mean over a sequence's own length makes long wrong answers cheap. When it degenerates:
-    as GRPO does; with K/(K-1) before it, it is RLOO.
+    GRPO's division gives the largest weight to tasks whose chains are nearly equal, that is, too easy or too
+    hard. The paper's other correction concerns the loss: a sum over tokens divided by a *constant*
+    (`loss.length: constant`), since a mean over a sequence's own length makes long wrong answers cheap. When
+    it degenerates: as GRPO does. K/(K-1) times its advantage is RLOO's.
     """
 
     class Config(GRPO.Config):

@@ -19,15 +19,16 @@ from coterie.plugins.algos.blocks.returns import Potentials, gain, lost_chains, 
 class GAE(Plugin):
     """A_t = sum of (gamma lam)^k delta_{t+k}, with delta_t = r_t + gamma V(s_{t+1}) - V(s_t), by token.
 
-    A role's tokens on a chain, action after action, are one trajectory; what the team or the role earned
-    after an action and before the role's next one is paid on the action's last token, and the next action's
-    first value is the state after it. The end of a chain, be it the game's or the turn limit's, is worth 0.
-    The trainer learns V(s_t), from the hidden state that predicts token t, towards A_t + V(s_t).
+    A role's tokens on a chain, action after action, are one trajectory. The rewards of the team and the role
+    between an action and the role's next one are paid on the action's last token, and the next action's first
+    value is the value of the state after it. The end of a chain has value 0, whether the episode terminated
+    or was truncated. The trainer fits V(s_t), computed from the hidden state that predicts token t, to A_t +
+    V(s_t).
 
-    The only estimator here that divides a chain's credit among its actions without siblings, so it is also
-    the one that can leave an idle role alone; it has to learn a value first. When it degenerates: with lam
-    1 it is the return to go minus the value; with lam 0 the one-step error, which is as biased as the value
-    is wrong.
+    No other estimator here divides a chain's credit among its actions without siblings, so no other can give
+    an idle role no credit; its price is a value function that must be learned first. When it degenerates:
+    with lam 1 it is the return to go minus the value; with lam 0 it is the one-step error, which is as biased
+    as the value is wrong.
     """
 
     class Config(Normalised):
@@ -48,14 +49,14 @@ class GAE(Plugin):
     def check(self, plan: Plan, team: Team) -> None:
         if plan.branches > 1:
             raise ConfigError(
-                f"gae follows whole chains, and branches is {plan.branches}",
+                f"gae needs whole chains, and sampler.branches is {plan.branches}",
                 path="sampler.branches",
-                why="what comes after a branch that was not played out is not known",
-                fix="set sampler.branches=1 (and sampler.chains to as many as you like)",
+                why="the rewards after a branch that was not played out are unknown",
+                fix="set sampler.branches=1, and sampler.chains to any number",
             )
         if self.config.normalise.type != "none" and self.config.normalise.scope == "group":
             raise ConfigError(
-                "gae has no groups",
+                "gae has no groups to normalise over",
                 path="algorithm.normalise.scope",
                 fix="set it to global or role, or algorithm.normalise.type=none",
             )
@@ -75,9 +76,9 @@ class GAE(Plugin):
                     counts.setdefault(role, Counts()).add(False, False, missing)
                     if missing or not paid:
                         continue
-                    found = self._advantages([values[key] for key in paid], rewards)
-                    for key, own, reward in zip(paid, found, rewards, strict=True):
-                        advantage[key], target[key], returns[key] = own, own + values[key], reward
+                    per_action = self._advantages([values[key] for key in paid], rewards)
+                    for key, tokens, reward in zip(paid, per_action, rewards, strict=True):
+                        advantage[key], target[key], returns[key] = tokens, tokens + values[key], reward
         scaled: Mapping[Key, Any] = advantage
         if self.config.normalise.type != "none":
             scaled = normalise_batch(advantage, token_counts(batch.trees), self.config.normalise)
@@ -87,36 +88,37 @@ class GAE(Plugin):
         return Credit(advantage=dict(scaled), target=target, returns=returns, metrics=metrics), state
 
     def _advantages(self, values: Sequence[np.ndarray], rewards: Sequence[float]) -> list[np.ndarray]:
-        """By action, shape (tokens,) each; `rewards` are paid on the actions' last tokens."""
-        flat = np.concatenate(values).astype(np.float64)
-        paid = np.zeros(len(flat))
-        ends = np.cumsum([len(own) for own in values])
-        paid[ends - 1] = rewards
-        deltas = paid + self.config.gamma * np.append(flat[1:], 0.0) - flat
-        total = 0.0
-        for at in range(len(deltas) - 1, -1, -1):
-            deltas[at] = total = deltas[at] + self.config.gamma * self.config.lam * total
-        return np.split(deltas, ends[:-1])
+        """Advantages by action, shape (tokens,) each; `rewards` are paid on the actions' last tokens."""
+        gamma, lam = self.config.gamma, self.config.lam
+        value = np.concatenate(values).astype(np.float64)
+        ends = np.cumsum([len(action_values) for action_values in values])
+        reward = np.zeros(len(value))
+        reward[ends - 1] = rewards
+        delta = reward + gamma * np.append(value[1:], 0.0) - value
+        advantage, following = np.empty_like(delta), 0.0
+        for t in range(len(delta) - 1, -1, -1):
+            advantage[t] = following = delta[t] + gamma * lam * following
+        return np.split(advantage, ends[:-1])
 
 
 def _paid(path: Sequence[tuple[Node, int]], role: str, batch: Batch) -> dict[Key, float | None]:
-    """By action of the role: what was earned from it until its next one; None: missing.
+    """The reward between each action of the role and its next one, by action; None: missing.
 
-    What came before its first is nobody's. An action without values (an untrained policy's, an empty one) is
-    no place of the trajectory, and what it led to is paid on the one before.
+    Rewards before the role's first action are left out. An action without values (of an untrained policy, or
+    empty) is not part of the trajectory: the rewards after it count for the action before it.
     """
     values = batch.annotations["values"]
-    levels: Potentials = {}
-    found: dict[Key, float | None] = {}
-    key: Key | None = None
+    potentials: Potentials = {}
+    by_action: dict[Key, float | None] = {}
+    last: Key | None = None
     for node, index in path:
         if role in node.decisions:
             branch = node.joints[index].branches[role]
-            own = node.key.of_branch(role, branch)
-            if len(values.get(own, ())) or not node.decisions[role].branches[branch].trainable:
-                key, found[own] = own, 0.0
-        paid, levels = gain(node, index, role, batch.scores, batch.reward_weights, levels)
-        if key is not None:
-            total = found[key]
-            found[key] = None if total is None or paid is None else total + paid
-    return found
+            key = node.key.of_branch(role, branch)
+            if len(values.get(key, ())) or not node.decisions[role].branches[branch].trainable:
+                last, by_action[key] = key, 0.0
+        reward, potentials = gain(node, index, role, batch.scores, batch.reward_weights, potentials)
+        if last is not None:
+            total = by_action[last]
+            by_action[last] = None if total is None or reward is None else total + reward
+    return by_action

@@ -11,10 +11,10 @@ from coterie.plugins.algos.blocks.groups import Normaliser
 class GRPO(GroupEstimator):
     """The G chains of one task share a baseline, one value per (chain, role): the episode's return.
 
-    A = (R - mean) / (std + eps) over the group, the same for every action of the chain. With many agents
+    A = (R - mean) / (std + eps) over the group, the same for every action of the chain. With several agents
     each role is compared with itself in the other chains. When it degenerates: with G = 1 there is no
-    baseline (refused); when all chains are equally good the group teaches nothing; and credit inside a chain
-    is not divided, so an idle role is moved by what the others did.
+    baseline (refused); a group of equally good chains teaches nothing; credit inside a chain is not divided,
+    so the actions of the other roles change an idle role's policy too.
     """
 
     class Config(SumConfig):

@@ -8,7 +8,7 @@ from coterie.plugins.algos.magrpo import MAGRPO
 class MARLOO(MAGRPO):
     """A_g = R_g - mean of the other candidates' returns: K/(K-1) times MAGRPO's, which makes it unbiased.
 
-    With a normaliser that re-centres it is MAGRPO (and a warning says so).
+    With a normaliser that re-centres it is MAGRPO (and logs a warning).
     """
 
     baseline = "loo"

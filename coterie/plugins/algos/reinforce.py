@@ -9,12 +9,12 @@ from coterie.plugins.algos.blocks.groups import Normaliser
 
 
 class Reinforce(GroupEstimator):
-    """A_t = sum of gamma^k r_{t+k}: what came after the action, with no baseline.
+    """A_t = sum of gamma^k r_{t+k}: the return to go, with no baseline.
 
-    Unbiased, and noisy: the sign of an advantage is that of the reward, so where all rewards are positive
-    every sampled action is reinforced, the better ones more. `normalise: {type: whiten, scope: global}`
-    compares with the step's mean. What came before an action is not in its return, so a role that acts last
-    is not credited for what the others had earned by then.
+    Unbiased and noisy: an advantage has the sign of the return, so where all rewards are positive every
+    sampled action is reinforced, the better ones more. `normalise: {type: whiten, scope: global}` subtracts
+    the step's mean. The return to go leaves out earlier rewards, so a role that acts last gets no credit for
+    what the others had earned before.
     """
 
     class Config(SumConfig):

@@ -20,12 +20,14 @@ log = logging.getLogger("coterie")
 
 
 class BatchNormaliser(Normaliser):
-    """Mean and deviation over all that was sampled in the step."""
+    """The normaliser of REINFORCE++: mean and deviation over all actions of the step."""
 
     type: Literal["none", "scale", "whiten"] = "whiten"
     ddof: int = Field(0, ge=0, le=1)
     eps: float = Field(1e-8, ge=0)
-    scope: Literal["role", "global"] = Field("global", description="Whose mean and deviation they are.")  # type: ignore[assignment]
+    scope: Literal["role", "global"] = Field(
+        "global", description="Whether they are of each role, or of the whole step."
+    )  # type: ignore[assignment]
     per: Literal["action", "token"] = Field(
         "token", description="Whether a long action counts as often as it has tokens."
     )
@@ -34,15 +36,15 @@ class BatchNormaliser(Normaliser):
 class ReinforcePP(Plugin):
     """A_t = score - beta * sum of KL from token t to the action's end, normalised over the whole batch.
 
-    Every action is a sequence of its own. Its score sits on its last token; every token also pays -beta *
-    (log pi - log pi_ref), the k1 estimate of the KL to the reference, and rewards are summed back to the
-    action's start, never across actions. There is no group: the mean and deviation of all tokens of the
-    step (`normalise.scope: global`, or `role`) are the baseline and the scale. One prompt needs one sample.
+    Every action is a sequence of its own. Its score is paid on its last token; every token also pays -beta *
+    (log pi - log pi_ref), the k1 estimate of the KL to the reference. Rewards are summed back to the action's
+    start, never across actions. There are no groups: the mean and deviation over all tokens of the step
+    (`normalise.scope: global`, or `role`) are the baseline and the scale, so one sample per prompt is enough.
 
-    Actions that were cut by the token limit leave the statistics as well as the loss (`truncated: drop`).
-    What the original does otherwise (normalising twice, and per agent) is not done. When it degenerates:
-    with beta 0 and actions of one length it is REINFORCE with the batch's mean as baseline; token-weighted
-    statistics let long actions set the mean (`per: action` doesn't).
+    `truncated: drop` leaves actions that reached the token limit out of the statistics and the loss. The
+    original normalises twice and per agent; this estimator doesn't. When it degenerates: with beta 0 and
+    actions of one length it is REINFORCE with the batch's mean as baseline; with statistics by token long
+    actions dominate the mean (`per: action` avoids that).
     """
 
     class Config(Normalised):
@@ -50,11 +52,11 @@ class ReinforcePP(Plugin):
         beta: float = Field(0.01, ge=0, description="Coefficient of the KL in the reward (k1, per token).")
         gamma: float = Field(1.0, ge=0, le=1, description="Discount per token, inside an action.")
         returns: Literal["immediate", "to_go"] = Field(
-            "immediate", alias="return", description="The action's own score, or what came after it too."
+            "immediate", alias="return", description="The action's own score, or the return to go."
         )
         normalise: BatchNormaliser = BatchNormaliser()
         truncated: Literal["drop", "keep"] = Field(
-            "drop", description="Actions that the token limit cut. Counted either way."
+            "drop", description="Actions that reached the token limit. Counted either way."
         )
         model_config = {"populate_by_name": True}
 
@@ -87,31 +89,31 @@ class ReinforcePP(Plugin):
         advantage: dict[Key, np.ndarray] = {}
         returns: dict[Key, float] = {}
         counts: dict[str, Counts] = {}
-        cut: dict[str, int] = {}
+        truncated: dict[str, int] = {}
         for row in self._rows(batch):
             key, count = row.branches[0], counts.setdefault(row.role, Counts())
             decision = decisions[key.decision]
             action = decision.branches[key.branch]
             count.add(False, False, row.value is None)
-            truncated = bool(action.calls) and action.calls[-1].finish == "length"
-            cut[row.role] = cut.get(row.role, 0) + truncated
-            if row.value is None or (truncated and self.config.truncated == "drop"):
+            at_limit = bool(action.calls) and action.calls[-1].finish == "length"
+            truncated[row.role] = truncated.get(row.role, 0) + at_limit
+            if row.value is None or (at_limit and self.config.truncated == "drop"):
                 continue
             logprobs = np.array([value for call in action.calls for value in call.logprobs])
             if len(logprobs):
-                # A policy that isn't trained is its own reference.
-                moved = self.config.beta > 0 and decision.trainable
-                kl = logprobs - reference[key] if moved else np.zeros(len(logprobs))
-                advantage[key] = self._summed(row.value, kl)
+                # An untrained policy is its own reference.
+                penalised = self.config.beta > 0 and decision.trainable
+                kl = logprobs - reference[key] if penalised else np.zeros(len(logprobs))
+                advantage[key] = self._return_to_go(row.value, kl)
                 returns[key] = row.value
-        if not advantage and any(cut.values()):
+        if not advantage and any(truncated.values()):
             log.warning(
-                "reinforce_pp: all %d actions were cut by the token limit, and nothing is trained on: raise "
+                "reinforce_pp: all %d actions reached the token limit, and nothing is trained on: raise "
                 "sampler.sampling.max_new_tokens, or set algorithm.truncated=keep",
-                sum(cut.values()),
+                sum(truncated.values()),
             )
         metrics = {name: value for role, count in counts.items() for name, value in count.metrics(role)}
-        metrics |= {f"groups/{role}/truncated": float(number) for role, number in cut.items()}
+        metrics |= {f"groups/{role}/truncated": float(number) for role, number in truncated.items()}
         scaled = advantage
         if self.config.normalise.type != "none":
             scaled = normalise_batch(advantage, token_counts(batch.trees), self.config.normalise)
@@ -120,11 +122,11 @@ class ReinforcePP(Plugin):
     def _rows(self, batch: Batch) -> Iterator[Row]:
         yield from RETURNS[self.config.returns](batch, Horizon())
 
-    def _summed(self, score: float, kl: np.ndarray) -> np.ndarray:
+    def _return_to_go(self, score: float, kl: np.ndarray) -> np.ndarray:
         """Rewards summed back from the last token, shape (tokens,)."""
         rewards = -self.config.beta * kl
         rewards[-1] += score
-        total = 0.0
-        for at in range(len(rewards) - 1, -1, -1):
-            rewards[at] = total = rewards[at] + self.config.gamma * total
+        following = 0.0
+        for t in range(len(rewards) - 1, -1, -1):
+            rewards[t] = following = rewards[t] + self.config.gamma * following
         return rewards

@@ -8,28 +8,27 @@ from pydantic import Field
 
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
-from coterie.plugins.losses.blocks.terms import detached, log_ratio
+from coterie.plugins.losses.blocks.ratios import detached, log_ratio
 
 
 class CISPO(TokenLoss):
     """-stop_gradient(clip(r, 1 - low, 1 + high)) A log pi, with r = pi / old of one token.
 
-    PPO's clip takes the gradient from a token whose ratio has left the range. Those are the tokens that were
-    improbable before the update: rare words at which a line of reasoning forks, which then never become
-    likelier. Here the ratio is a weight that no gradient flows through. Bounded, it bounds the variance, and
-    every token keeps its gradient.
+    PPO's clip removes the gradient of a token whose ratio has left the range. Those tokens were improbable
+    before the update: rare words at which a line of reasoning forks, which then never become likelier. Here
+    the ratio is a weight without gradient. Its bound bounds the variance, and every token keeps its gradient.
 
-    The lower bound is off, as in the paper, which tunes the upper one. The default lets a token weigh up to
-    five times; PPO's .2 would make it REINFORCE with weights between 0 and 1.2. When it degenerates: with
-    one optimiser step per batch of samples every weight is 1 and this is REINFORCE with a token mean. The
-    value is no estimate of anything, only its gradient is.
+    The lower bound is off, as in the paper, which tunes the upper one. The default weighs a token up to five
+    times; PPO's .2 would make it REINFORCE with weights between 0 and 1.2. When it degenerates: with one
+    optimiser step per batch of samples every weight is 1 and this is REINFORCE with a token mean. Only the
+    gradient of the loss has a meaning, not its value.
     """
 
     class Config(LossConfig):
         clip_low: float | None = Field(
             None, ge=0, lt=1, description="Weights are raised to at least 1 - this; null: no lower bound."
         )
-        clip_high: float = Field(4.0, ge=0, description="Weights are cut above 1 + this.")
+        clip_high: float = Field(4.0, ge=0, description="Weights are clipped above 1 + this.")
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
         ratio = detached(xp, xp.exp(log_ratio(xp, tokens.logprobs, tokens.proximal)[0]))

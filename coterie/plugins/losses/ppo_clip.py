@@ -8,23 +8,22 @@ from pydantic import Field
 
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
-from coterie.plugins.losses.blocks.terms import clipped_term, log_ratio
+from coterie.plugins.losses.blocks.ratios import clipped_term, log_ratio
 
 
 class PPOClip(TokenLoss):
     """-min(r A, clip(r, 1 - low, 1 + high) A), with r = pi / old of one token.
 
-    The minimum makes the surrogate pessimistic: once the ratio has left the range in the direction that
-    the advantage asks for, the token has no gradient left. In the other direction it is never cut, so
-    for A < 0 a large ratio gives an unbounded loss; `dual_clip` c bounds it: max(min(...), c A)
-    (Ye et al., arXiv 1912.09729). With one optimiser step per batch of samples the ratio is 1 and this
-    is REINFORCE with a token mean. The old policy is taken to be the behaviour policy unless there is a
-    correction.
+    The minimum makes the surrogate pessimistic: where the ratio has left the range in the direction of the
+    advantage's sign, the token has no gradient. In the other direction nothing is clipped, so for A < 0 a
+    large ratio gives an unbounded loss; `dual_clip` c bounds it: max(min(...), c A) (Ye et al., arXiv
+    1912.09729). With one optimiser step per batch of samples the ratio is 1 and this is REINFORCE with a
+    token mean. Without a correction the old policy is the behaviour policy.
     """
 
     class Config(LossConfig):
-        clip_low: float = Field(0.2, ge=0, lt=1, description="The ratio is cut below 1 - this.")
-        clip_high: float = Field(0.2, ge=0, description="The ratio is cut above 1 + this.")
+        clip_low: float = Field(0.2, ge=0, lt=1, description="The ratio is clipped below 1 - this.")
+        clip_high: float = Field(0.2, ge=0, description="The ratio is clipped above 1 + this.")
         dual_clip: float | None = Field(
             None, gt=1, description="For A < 0, the loss is at most this times -A."
         )

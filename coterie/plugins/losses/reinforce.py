@@ -12,12 +12,12 @@ from coterie.plugins.losses.blocks.common import LossConfig, TokenLoss
 
 
 class Reinforce(TokenLoss):
-    """-A log pi(token): no ratio and no clip, so it is exact only for the weights that sampled.
+    """-A log pi(token): no ratio and no clip, so it is exact only on samples of the current weights.
 
-    A second optimiser step on the same samples is off-policy and nothing here corrects for it; the
-    metric `ratio` says how far. (A correction is for what lies between the engine and the first step.) The
-    default sums over a sequence and has no length mean, which makes the gradient that of the sequence's
-    log-probability.
+    A second optimiser step on the same samples is off-policy, and this loss doesn't correct for it; the
+    metric `ratio` shows how far off-policy it is. (`correction` covers only the difference between the engine
+    and the first step.) The default length rule sums over a sequence without a mean, so the gradient is that
+    of the sequence's log-probability.
     """
 
     class Config(LossConfig):

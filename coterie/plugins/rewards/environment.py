@@ -1,4 +1,4 @@
-"""The reward source `environment`: what the environment's own steps emit."""
+"""The reward source `environment`: the scores that the environment's steps emit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class EnvironmentReward(Plugin):
     """Passes on the scores of `Environment.step`, with the components and weights that it declares."""
 
     class Config(PluginConfig):
-        floor: float = Field(0.0, description="What every component gets where the step blames the output.")
+        floor: float = Field(0.0, description="The score of every component where a step raises PolicyFault.")
 
     config: Config
     scope: Literal["joint"] = "joint"
@@ -29,10 +29,10 @@ class EnvironmentReward(Plugin):
         self.policy_fault = config.floor
 
     async def score(self, view: JointView) -> Mapping[tuple[str, str], float | None]:
-        """What the step emitted.
+        """The scores that the step emitted.
 
         Raises:
-            PluginError: a component that the environment doesn't declare, and so has no kind.
+            PluginError: the environment doesn't declare a component, which therefore has no kind.
         """
         for _, component in view.emitted:
             if component not in self.components:

@@ -1,4 +1,4 @@
-"""The reward source `function`: a function of the user's."""
+"""The reward source `function`: scores from a function of the user."""
 
 from __future__ import annotations
 
@@ -18,28 +18,29 @@ Table = Mapping[tuple[str, str], float | None]
 
 
 class FunctionReward(Plugin):
-    """Calls `function(view)`, async or not, and reads what it returns.
+    """The result of `function(view)`, async or not, as scores.
 
-    A number is the score of this source's own component (its name in the configuration): for scopes
-    `joint` and `episode` the team's, for `action` and `siblings` the role's. None is a missing score. A
-    table may name several: {"solver.style": 0.5, "team.right": 1.0}, or {("solver", "style"): 0.5}.
-    Scope `siblings` returns one of these per branch.
+    A number is the score of this source's own component (its name in the configuration): with the scopes
+    `joint` and `episode` the team's, with `action` and `siblings` the role's. None is a missing score. A
+    table scores several components: {"solver.style": 0.5, "team.right": 1.0}, or {("solver", "style"): 0.5}.
+    With the scope `siblings` the function returns a list with one of these per branch.
 
-    The function raises `coterie.PolicyFault` for what the output caused (every component gets `floor`)
-    and `coterie.SystemFault` for what it didn't (the scores are missing).
+    The function raises `coterie.PolicyFault` where the output is at fault (every component gets `floor`)
+    and `coterie.SystemFault` where it isn't (the scores are missing).
     """
 
     class Config(PluginConfig):
         function: FunctionReference = Field(description="`module:function`.")
         scope: Literal["action", "joint", "siblings", "episode"] = Field(
-            "joint", description="What it is called with: ActionView, JointView, SiblingsView or EpisodeView."
+            "joint", description="Its argument: an ActionView, JointView, SiblingsView or EpisodeView."
         )
         components: dict[str, ComponentKind] = Field(
             default_factory=dict,
-            description="Names of the scores, and whether each is a gain or the value of a "
-            "state. Default: one increment, named as this source.",
+            description="Names and kinds of the scores. Default: one increment with the name of this source.",
         )
-        floor: float = Field(0.0, description="What every component gets where the output is to blame.")
+        floor: float = Field(
+            0.0, description="The score of every component where the function raises PolicyFault."
+        )
 
     config: Config
 
@@ -52,10 +53,10 @@ class FunctionReward(Plugin):
         self._function = load_function(config.function, f"{build.path}.function")
 
     async def score(self, view: View) -> Table | Sequence[Table]:
-        """What the function says of the view.
+        """The function's scores for the view.
 
         Raises:
-            PluginError: it returned something else than numbers of declared components.
+            PluginError: the function returned something other than scores of declared components.
         """
         answer = await call(self._function, view)
         if not isinstance(view, SiblingsView):
@@ -65,20 +66,20 @@ class FunctionReward(Plugin):
             or not isinstance(answer, Sequence)
             or len(answer) != len(view.actions)
         ):
-            raise self._wrong(answer, f"a list of {len(view.actions)} scores, one a branch, is wanted")
-        return [self._table(one, view.role) for one in answer]
+            raise self._wrong(answer, f"it must return a list of {len(view.actions)} scores, one per branch")
+        return [self._table(branch_answer, view.role) for branch_answer in answer]
 
     def _table(self, answer: Any, owner: str) -> Table:
         if answer is None:
             return {(owner, component): None for component in self.components}
         if isinstance(answer, Mapping):
-            return {self._place(name, owner): self._number(value) for name, value in answer.items()}
+            return {self._score_key(name, owner): self._number(value) for name, value in answer.items()}
         if len(self.components) > 1:
             raise self._wrong(answer, f"it has the components {', '.join(self.components)}: return a table")
         return {(owner, next(iter(self.components))): self._number(answer)}
 
-    def _place(self, name: Any, owner: str) -> tuple[str, str]:
-        """`role.component`, (role, component), or the component of the owner."""
+    def _score_key(self, name: Any, owner: str) -> tuple[str, str]:
+        """(role, component) of `role.component`, of a pair, or of a component of the owner."""
         role, component = (
             (owner, name)
             if isinstance(name, str) and "." not in name
@@ -94,10 +95,10 @@ class FunctionReward(Plugin):
         if value is None:
             return None
         if not isinstance(value, Real) and not hasattr(value, "__float__"):
-            raise self._wrong(value, "a number is wanted")
+            raise self._wrong(value, "a score must be a number or None")
         return float(value)
 
-    def _wrong(self, answer: Any, wanted: str) -> PluginError:
+    def _wrong(self, answer: Any, why: str) -> PluginError:
         return PluginError(
-            f"{self.config.function} returned {answer!r}", path=f"{self.build.path}.function", why=wanted
+            f"{self.config.function} returned {answer!r}", path=f"{self.build.path}.function", why=why
         )

@@ -1,4 +1,5 @@
-"""The steps of a tree's growth: where play stands, what was played, what comes next, which is best."""
+"""The steps of a tree's expansion: positions, stepped joint actions, their values, and views for reward
+sources."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ from coterie.core.types import Fault, HistoryEntry, JointAction, Key, Node, Step
 
 @dataclass(frozen=True, slots=True)
 class NodePosition:
-    """Where play stands: the state, and who is to act."""
+    """The place of a node that is about to be expanded: its state and the roles that act."""
 
     key: Key
     state: Any
@@ -26,91 +27,101 @@ class NodePosition:
 
 @dataclass(frozen=True, slots=True)
 class SteppedJoint:
-    """One joint that was stepped, before it is known which go on."""
+    """One joint action with its step, before the choice of those to expand."""
 
     branches: Mapping[str, int]
     step: Step | Fault
     following: Stage | None
-    """What comes next; None where the episode ends here."""
+    """The next stage; None where the episode ends here."""
     terminated: bool
     recombined: bool = False
 
 
-def child_position(place: NodePosition, node: Node, index: int, played: SteppedJoint) -> NodePosition | None:
-    """Where play goes on after a joint; None where the episode ends with it."""
-    if played.following is None or isinstance(played.step, Fault):
+def child_position(
+    position: NodePosition, node: Node, index: int, joint: SteppedJoint
+) -> NodePosition | None:
+    """The position after a joint action; None where the episode ends with it."""
+    if joint.following is None or isinstance(joint.step, Fault):
         return None
-    history = dict(place.history)
-    for role, action in committed(node.decisions, played.branches).items():
+    history = dict(position.history)
+    for role, action in committed(node.decisions, joint.branches).items():
         decision = node.decisions[role]
         entry = HistoryEntry(
-            turn=place.turn,
+            turn=position.turn,
             observation=decision.observation,
             messages=decision.messages,
             action=action,
-            info=played.step.info,
+            info=joint.step.info,
         )
         history[role] = (*history.get(role, ()), entry)
-    turn, stage, roles = played.following
-    return NodePosition(place.key.child(index), played.step.state, turn, stage, roles, history)
+    turn, stage, roles = joint.following
+    return NodePosition(position.key.child(index), joint.step.state, turn, stage, roles, history)
 
 
-def made_joint(one: SteppedJoint, child: Node | None, expanded: bool, ctx: RolloutContext) -> JointAction:
-    if isinstance(one.step, Fault):
+def joint_action(joint: SteppedJoint, child: Node | None, expanded: bool, ctx: RolloutContext) -> JointAction:
+    """The finished joint action, with its child and, where an expanded one ends the episode, its outcome."""
+    if isinstance(joint.step, Fault):
         return JointAction(
-            branches=one.branches, state_digest="", truncated=True, recombined=one.recombined, fault=one.step
+            branches=joint.branches,
+            state_digest="",
+            truncated=True,
+            recombined=joint.recombined,
+            fault=joint.step,
         )
-    ended = one.following is None
+    ended = joint.following is None
     return JointAction(
-        branches=one.branches,
-        state_digest=ctx.digest(one.step.state),
-        terminated=one.terminated,
-        truncated=ended and not one.terminated,
+        branches=joint.branches,
+        state_digest=ctx.digest(joint.step.state),
+        terminated=joint.terminated,
+        truncated=ended and not joint.terminated,
         child=child,
-        info=one.step.info,
-        outcome=ctx.environment.outcome(one.step.state) if ended and expanded else None,
-        recombined=one.recombined,
+        info=joint.step.info,
+        outcome=ctx.environment.outcome(joint.step.state) if ended and expanded else None,
+        recombined=joint.recombined,
     )
 
 
-def with_joints(node: Node, played: Sequence[SteppedJoint]) -> Node:
+def with_joints(node: Node, stepped: Sequence[SteppedJoint]) -> Node:
+    """The node with the stepped joint actions, for `joint_reward`; without digests and children."""
     joints = tuple(
         JointAction(
-            branches=one.branches,
+            branches=joint.branches,
             state_digest="",
-            recombined=one.recombined,
-            fault=one.step if isinstance(one.step, Fault) else None,
+            recombined=joint.recombined,
+            fault=joint.step if isinstance(joint.step, Fault) else None,
         )
-        for one in played
+        for joint in stepped
     )
     return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
 
 
-def joint_values(node: Node, played: Sequence[SteppedJoint], ctx: RolloutContext) -> list[float | None]:
-    """What a joint is worth to the choice: the sum of what it pays the roles that acted."""
-    view = with_joints(node, played)
+def joint_values(node: Node, stepped: Sequence[SteppedJoint], ctx: RolloutContext) -> list[float | None]:
+    """The value of each joint action for selection: the sum of the acting roles' rewards; None: missing."""
+    view = with_joints(node, stepped)
     values: list[float | None] = []
-    for index in range(len(played)):
+    for index in range(len(stepped)):
         rewards = [joint_reward(view, index, role, ctx.scores, ctx.reward_weights) for role in node.decisions]
         values.append(
-            None if any(reward is None for reward in rewards) else sum(r for r in rewards if r is not None)
+            None
+            if any(reward is None for reward in rewards)
+            else sum(reward for reward in rewards if reward is not None)
         )
     return values
 
 
-def stopped(node: Node, played: Sequence[SteppedJoint], ctx: RolloutContext) -> list[SteppedJoint]:
-    """The same, but joints that earned enough (`Play.stop_above`) have nothing that follows."""
+def stopped(node: Node, stepped: Sequence[SteppedJoint], ctx: RolloutContext) -> list[SteppedJoint]:
+    """The joint actions, where those with a reward of `RolloutContext.stop_above` or more end the episode."""
     if ctx.stop_above is None:
-        return list(played)
+        return list(stepped)
     bound = ctx.stop_above * len(node.decisions)
     return [
-        replace(one, following=None) if value is not None and value >= bound else one
-        for one, value in zip(played, joint_values(node, played, ctx), strict=True)
+        replace(joint, following=None) if value is not None and value >= bound else joint
+        for joint, value in zip(stepped, joint_values(node, stepped, ctx), strict=True)
     ]
 
 
 def argmax(values: Sequence[float | None]) -> int | None:
-    """The first of the largest; None where all are missing."""
+    """The index of the first largest value; None where all are missing."""
     best: int | None = None
     for index, value in enumerate(values):
         if value is not None and (best is None or value > values[best]):  # type: ignore[operator]
@@ -118,62 +129,62 @@ def argmax(values: Sequence[float | None]) -> int | None:
     return best
 
 
-# ------------------------------------------------------------------------- what reward sources are shown
+# ------------------------------------------------------------------------------ views for reward sources
 
 
 def joint_views(
-    task: Task, place: NodePosition, node: Node, played: Sequence[SteppedJoint], first: int
+    task: Task, position: NodePosition, node: Node, stepped: Sequence[SteppedJoint], first: int
 ) -> list[tuple[int, JointView]]:
-    """(index, view) of the joints from `first` on that could be played."""
+    """(index, view) of the joint actions from `first` on whose step didn't fail."""
     return [
         (
             index,
             JointView(
                 task=task,
-                turn=place.turn,
-                actions=committed(node.decisions, one.branches),
-                state=place.state,
-                after=one.step.state,
-                emitted=one.step.scores,
-                info=one.step.info,
-                terminated=one.terminated,
+                turn=position.turn,
+                actions=committed(node.decisions, joint.branches),
+                state=position.state,
+                after=joint.step.state,
+                emitted=joint.step.scores,
+                info=joint.step.info,
+                terminated=joint.terminated,
             ),
         )
-        for index, one in enumerate(played)
-        if index >= first and isinstance(one.step, Step)
+        for index, joint in enumerate(stepped)
+        if index >= first and isinstance(joint.step, Step)
     ]
 
 
 def action_views(
-    task: Task, place: NodePosition, node: Node, asked: Sequence[PromptRequest]
+    task: Task, position: NodePosition, node: Node, requests: Sequence[PromptRequest]
 ) -> dict[tuple[str, int], ActionView]:
-    """By (role, branch)."""
+    """The view of every action, by (role, branch)."""
     return {
-        (one.role, branch): ActionView(
+        (request.role, branch): ActionView(
             task=task,
-            turn=place.turn,
-            role=one.role,
-            observation=one.observation,
-            messages=one.messages,
+            turn=position.turn,
+            role=request.role,
+            observation=request.observation,
+            messages=request.messages,
             action=action,
-            state=place.state,
+            state=position.state,
         )
-        for one in asked
-        for branch, action in enumerate(node.decisions[one.role].branches)
+        for request in requests
+        for branch, action in enumerate(node.decisions[request.role].branches)
     }
 
 
 def sibling_views(
-    task: Task, place: NodePosition, node: Node, asked: Sequence[PromptRequest]
+    task: Task, position: NodePosition, node: Node, requests: Sequence[PromptRequest]
 ) -> dict[str, SiblingsView]:
-    """By role."""
+    """The view of each role's sibling actions, by role."""
     return {
-        one.role: SiblingsView(
+        request.role: SiblingsView(
             task=task,
-            turn=place.turn,
-            role=one.role,
-            observation=one.observation,
-            actions=node.decisions[one.role].branches,
+            turn=position.turn,
+            role=request.role,
+            observation=request.observation,
+            actions=node.decisions[request.role].branches,
         )
-        for one in asked
+        for request in requests
     }

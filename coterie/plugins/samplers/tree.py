@@ -1,9 +1,9 @@
-"""The default sampler: one forkable tree with three knobs (DESIGN, section 1).
+"""The default sampler: one forkable tree with four settings (DESIGN, section 1).
 
-- `chains`: trees from a task's root (GRPO: many, AT-GRPO: one);
+- `chains`: trees from a task's root (GRPO: several, AT-GRPO: one);
 - `branches`: actions sampled per decision, K;
-- `expand`: which played joints go on: `best` (by the Mix), `sampled` (a keyed uniform draw), `all`;
-- `pairing`, where roles act at once: `aligned` (K joints) or `cross` (K^n joints).
+- `expand`: the joint actions to expand: `best` (by reward), `sampled` (a keyed uniform draw) or `all`;
+- `pairing`: the joint actions of roles that act at once: `aligned` (K of them) or `cross` (all K^n).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from coterie.plugins.samplers.expansion import (
     action_views,
     argmax,
     child_position,
+    joint_action,
     joint_values,
     joint_views,
-    made_joint,
     sibling_views,
     stopped,
     with_joints,
@@ -38,7 +38,7 @@ from coterie.plugins.samplers.expansion import (
 
 
 class SamplingSettings(PluginConfig):
-    """How tokens are drawn; untruncated by default (invariant 4)."""
+    """How tokens are drawn. By default from the policy's full distribution (invariant 4)."""
 
     temperature: float | None = Field(None, ge=0)
     top_p: float | None = Field(None, gt=0, le=1)
@@ -47,8 +47,9 @@ class SamplingSettings(PluginConfig):
     stop: tuple[str, ...] | None = None
 
     def over(self, base: Sampling) -> Sampling:
-        given = {name: value for name, value in self if value is not None}
-        return Sampling(**{**{name: getattr(base, name) for name in Sampling.__slots__}, **given})
+        """`base` with the fields that are set here."""
+        overrides = {name: value for name, value in self if value is not None}
+        return Sampling(**{**{name: getattr(base, name) for name in Sampling.__slots__}, **overrides})
 
 
 class TreeSampler(Plugin):
@@ -62,7 +63,7 @@ class TreeSampler(Plugin):
         commit: Literal["joint", "per_role"] = Field(
             "joint",
             description="With `best` and roles that act at once: `per_role` plays the combination of each "
-            "role's best branch once more, outside every baseline, and goes on from there.",
+            "role's best branch, outside every baseline, and expands it.",
         )
         sampling: SamplingSettings = SamplingSettings()
         roles: dict[str, SamplingSettings] = Field(
@@ -77,6 +78,7 @@ class TreeSampler(Plugin):
 
     @property
     def plan(self) -> Plan:
+        """How trees are sampled, for an estimator's `check`."""
         return Plan(
             chains=self.config.chains,
             branches=self.config.branches,
@@ -87,20 +89,21 @@ class TreeSampler(Plugin):
 
     def sampling(self, role: str) -> Sampling:
         """The role's sampling settings."""
-        known = self._sampling.get(role)
-        if known is None:
+        settings = self._sampling.get(role)
+        if settings is None:
             base = self.config.sampling.over(Sampling())
-            known = self.config.roles[role].over(base) if role in self.config.roles else base
-            self._sampling[role] = known
-        return known
+            settings = self.config.roles[role].over(base) if role in self.config.roles else base
+            self._sampling[role] = settings
+        return settings
 
     def for_evaluation(self, greedy: bool) -> TreeSampler:
-        """The same, playing each task as the policy would: one chain, one branch; greedy at temperature 0."""
+        """This sampler with one chain and one branch per task; greedy: at temperature 0."""
         update: dict[str, Any] = {"chains": 1, "branches": 1}
         if greedy:
             update["sampling"] = self.config.sampling.model_copy(update={"temperature": 0.0})
             update["roles"] = {
-                role: own.model_copy(update={"temperature": 0.0}) for role, own in self.config.roles.items()
+                role: settings.model_copy(update={"temperature": 0.0})
+                for role, settings in self.config.roles.items()
             }
         return TreeSampler(self.config.model_copy(update=update), self.build)
 
@@ -108,54 +111,63 @@ class TreeSampler(Plugin):
         """Play one task to its end.
 
         Raises:
-            CoterieError: the task is over before anybody acts.
+            CoterieError: the task is over before any role acts.
         """
         root = Key(task.id, epoch, chain)
         state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
         roles = acting_roles(ctx.environment, ctx.team, state, 0)
         if not roles:
-            raise CoterieError(f"task {task.id} is over before anybody acts")
+            raise CoterieError(f"task {task.id} is over before any role acts")
         node = await self._grow(task, NodePosition(root, state, 0, 0, roles, {}), ctx)
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 
-    async def _grow(self, task: Task, place: NodePosition, ctx: RolloutContext) -> Node:
-        asked = [
-            await ctx.ask(role, place.state, place.turn, place.history.get(role, ()), self.sampling(role))
-            for role in place.roles
+    async def _grow(self, task: Task, position: NodePosition, ctx: RolloutContext) -> Node:
+        """The node at a position, with the subtrees below it."""
+        requests = [
+            await ctx.ask(
+                role, position.state, position.turn, position.history.get(role, ()), self.sampling(role)
+            )
+            for role in position.roles
         ]
         count = self.config.branches
-        seats = [(one, place.key.of_branch(one.role, branch)) for one in asked for branch in range(count)]
-        actions = await ctx.active_rollouts.gather([ctx.act(key, one) for one, key in seats])
+        branches = [
+            (request, position.key.of_branch(request.role, branch))
+            for request in requests
+            for branch in range(count)
+        ]
+        actions = await ctx.active_rollouts.gather([ctx.act(key, request) for request, key in branches])
         decisions = {
-            one.role: one.decided(
+            request.role: request.decided(
                 tuple(actions[i * count : (i + 1) * count]),
-                ctx.team.trainable.get(one.policy, False) and not ctx.evaluation,
+                ctx.team.trainable.get(request.policy, False) and not ctx.evaluation,
             )
-            for i, one in enumerate(asked)
+            for i, request in enumerate(requests)
         }
         node = Node(
-            key=place.key,
-            turn=place.turn,
-            stage=place.stage,
+            key=position.key,
+            turn=position.turn,
+            stage=position.stage,
             decisions=decisions,
             joints=(),
-            state_digest=ctx.digest(place.state),
+            state_digest=ctx.digest(position.state),
         )
         steps = [
-            self._play(task, place, node, index, combination, ctx)
-            for index, combination in enumerate(self._combinations(place.roles, count))
+            self._step(task, position, node, index, combination, ctx)
+            for index, combination in enumerate(self._combinations(position.roles, count))
         ]
-        # Tasks cost more than a quick step does; an environment that waits (a sandbox) says so.
-        waits = getattr(ctx.environment, "concurrent", False)
-        played = list(await asyncio.gather(*steps)) if waits else [await one for one in steps]
-        await self._score(task, place, node, asked, played, 0, ctx)
-        played = stopped(node, played, ctx)
-        chosen, rule = self._choose(place.key, node, played, ctx)
+        # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
+        # `concurrent`.
+        concurrent = getattr(ctx.environment, "concurrent", False)
+        stepped = list(await asyncio.gather(*steps)) if concurrent else [await step for step in steps]
+        await self._score(task, position, node, requests, stepped, 0, ctx)
+        stepped = stopped(node, stepped, ctx)
+        chosen, rule = self._choose(position.key, node, stepped, ctx)
         if rule == "per_role":
-            chosen = [await self._recombine(task, place, node, asked, played, ctx)]
-        return await self._extend(task, place, node, played, chosen, rule, ctx)
+            chosen = [await self._recombine(task, position, node, requests, stepped, ctx)]
+        return await self._extend(task, position, node, stepped, chosen, rule, ctx)
 
     def _combinations(self, roles: tuple[str, ...], count: int) -> list[dict[str, int]]:
+        """The joint actions to step: {role: branch} each."""
         if self.config.pairing == "cross" and len(roles) > 1:
             return [
                 dict(zip(roles, combination, strict=True))
@@ -163,10 +175,10 @@ class TreeSampler(Plugin):
             ]
         return [dict.fromkeys(roles, branch) for branch in range(count)]
 
-    async def _play(
+    async def _step(
         self,
         task: Task,
-        place: NodePosition,
+        position: NodePosition,
         node: Node,
         index: int,
         combination: Mapping[str, int],
@@ -174,57 +186,56 @@ class TreeSampler(Plugin):
         recombined: bool = False,
     ) -> SteppedJoint:
         actions = committed(node.decisions, combination)
-        step = await ctx.step(task, place.key.of_joint(index), place.turn, place.state, actions)
+        step = await ctx.step(task, position.key.of_joint(index), position.turn, position.state, actions)
         if isinstance(step, Fault):
             return SteppedJoint(combination, step, None, False, recombined)
-        then, terminal = next_stage(ctx.environment, ctx.team, place.turn, place.stage, step)
-        return SteppedJoint(combination, step, then, terminal, recombined)
+        following, terminated = next_stage(ctx.environment, ctx.team, position.turn, position.stage, step)
+        return SteppedJoint(combination, step, following, terminated, recombined)
 
     async def _score(
         self,
         task: Task,
-        place: NodePosition,
+        position: NodePosition,
         node: Node,
-        asked: Sequence[PromptRequest],
-        played: Sequence[SteppedJoint],
+        requests: Sequence[PromptRequest],
+        stepped: Sequence[SteppedJoint],
         first: int,
         ctx: RolloutContext,
     ) -> None:
-        """Scores of the joints from `first` on (and of their branches, the first time)."""
-        for index, one in enumerate(played):
-            if index >= first and isinstance(one.step, Fault):
-                ctx.mark_missing(place.key.of_joint(index), one.step.reason)
-        wanted = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
-        scopes = {source.scope for source in wanted} if first == 0 else set()
-        joints = joint_views(task, place, node, played, first)
-        views = action_views(task, place, node, asked) if "action" in scopes else {}
-        siblings = sibling_views(task, place, node, asked) if "siblings" in scopes else {}
-        # A source that is slow and that no choice waits for is asked while play goes on.
-        selects = (self.config.expand == "best" and len(played) > 1) or ctx.stop_above is not None
-        slow = [source for source in wanted if getattr(source.plugin, "background", False) and not selects]
-        quick = [source for source in wanted if source not in slow]
+        """Score the joint actions from `first` on; with `first` 0 their branches and siblings too."""
+        for index, joint in enumerate(stepped):
+            if index >= first and isinstance(joint.step, Fault):
+                ctx.mark_missing(position.key.of_joint(index), joint.step.reason)
+        sources = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
+        scopes = {source.scope for source in sources} if first == 0 else set()
+        actions = action_views(task, position, node, requests) if "action" in scopes else {}
+        siblings = sibling_views(task, position, node, requests) if "siblings" in scopes else {}
+        # Slow reward sources that selection does not need are scored in the background.
+        selects = (self.config.expand == "best" and len(stepped) > 1) or ctx.stop_above is not None
+        slow = [source for source in sources if getattr(source.plugin, "background", False) and not selects]
+        quick = [source for source in sources if source not in slow]
         arguments: dict[str, Any] = {
-            "roles": place.roles,
-            "joints": joints,
-            "actions": views,
+            "roles": position.roles,
+            "joints": joint_views(task, position, node, stepped, first),
+            "actions": actions,
             "siblings": siblings,
         }
-        await score_selection(quick, ctx.scores, place.key, **arguments)
+        await score_selection(quick, ctx.scores, position.key, **arguments)
         if slow:
-            ctx.later(score_selection(slow, ctx.scores, place.key, **arguments))
+            ctx.later(score_selection(slow, ctx.scores, position.key, **arguments))
 
     def _choose(
-        self, key: Key, node: Node, played: Sequence[SteppedJoint], ctx: RolloutContext
+        self, key: Key, node: Node, stepped: Sequence[SteppedJoint], ctx: RolloutContext
     ) -> tuple[list[int], str]:
-        """Which joints go on, and the rule that chose them (invariant 11)."""
-        sound = [index for index, one in enumerate(played) if isinstance(one.step, Step)]
-        if not sound or len(played) == 1:
+        """The indices of the joint actions to expand, and the rule that chose them (invariant 11)."""
+        sound = [index for index, joint in enumerate(stepped) if isinstance(joint.step, Step)]
+        if not sound or len(stepped) == 1:
             return sound, "only"
         if self.config.expand == "all":
             return sound, "all"
         if self.config.expand == "sampled":
             return [sound[ctx.seed(key, "expand") % len(sound)]], "sampled"
-        best = argmax(joint_values(node, played, ctx))
+        best = argmax(joint_values(node, stepped, ctx))
         if best is None:
             return [sound[ctx.seed(key, "expand") % len(sound)]], "uniform (all missing)"
         if self.config.commit == "per_role" and len(node.decisions) > 1:
@@ -234,49 +245,52 @@ class TreeSampler(Plugin):
     async def _recombine(
         self,
         task: Task,
-        place: NodePosition,
+        position: NodePosition,
         node: Node,
-        asked: Sequence[PromptRequest],
-        played: list[SteppedJoint],
+        requests: Sequence[PromptRequest],
+        stepped: list[SteppedJoint],
         ctx: RolloutContext,
     ) -> int:
-        """Play the combination of each role's best branch; returns its index among the played."""
-        view = with_joints(node, played)
+        """Step the combination of each role's best branch, where it is new; returns its index in
+        `stepped`."""
+        view = with_joints(node, stepped)
         combination = {}
-        for role in place.roles:
+        for role in position.roles:
             values: list[float | None] = [None] * self.config.branches
-            for index, one in enumerate(played):
+            for index, joint in enumerate(stepped):
                 reward = joint_reward(view, index, role, ctx.scores, ctx.reward_weights)
-                best = values[one.branches[role]]
+                best = values[joint.branches[role]]
                 if reward is not None and (best is None or reward > best):
-                    values[one.branches[role]] = reward
+                    values[joint.branches[role]] = reward
             combination[role] = argmax(values) or 0
-        for index, one in enumerate(played):
-            if one.branches == combination:
+        for index, joint in enumerate(stepped):
+            if joint.branches == combination:
                 return index
-        played.append(await self._play(task, place, node, len(played), combination, ctx, recombined=True))
-        await self._score(task, place, node, asked, played, len(played) - 1, ctx)
-        return len(played) - 1
+        index = len(stepped)
+        stepped.append(await self._step(task, position, node, index, combination, ctx, recombined=True))
+        await self._score(task, position, node, requests, stepped, index, ctx)
+        return index
 
     async def _extend(
         self,
         task: Task,
-        place: NodePosition,
+        position: NodePosition,
         node: Node,
-        played: Sequence[SteppedJoint],
+        stepped: Sequence[SteppedJoint],
         chosen: Sequence[int],
         rule: str,
         ctx: RolloutContext,
     ) -> Node:
-        """Grow the children of the chosen joints and put the node together."""
+        """The node with its joint actions, the children of the chosen ones grown."""
         growing = {
             index: self._grow(task, child, ctx)
             for index in chosen
-            if (child := child_position(place, node, index, played[index])) is not None
+            if (child := child_position(position, node, index, stepped[index])) is not None
         }
         grown = await ctx.active_rollouts.gather(list(growing.values())) if growing else []
         children = dict(zip(growing, grown, strict=True))
         joints = tuple(
-            made_joint(one, children.get(index), index in chosen, ctx) for index, one in enumerate(played)
+            joint_action(joint, children.get(index), index in chosen, ctx)
+            for index, joint in enumerate(stepped)
         )
         return replace(node, joints=joints, expanded=tuple(chosen), rule=rule)

@@ -1,4 +1,4 @@
-"""The transition mode `diagnosis`: the environment says what became of the last action."""
+"""The transition mode `diagnosis`: the environment's feedback on the last action."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from coterie.core.types import HistoryEntry
 
 
 class Diagnosis(Plugin):
-    """Tells each role what `environment.diagnose(state, role)` says, from its second decision on."""
+    """Gives each role `environment.diagnose(state, role)` as feedback, from its second decision on."""
 
     def __init__(self, config: Any, build: Any) -> None:
         super().__init__(config, build)
         if not callable(getattr(build.environment, "diagnose", None)):
             raise ConfigError(
-                "the environment gives no diagnosis",
+                "the environment has no diagnosis",
                 path=build.path,
                 why=f"{type(build.environment).__name__} has no `diagnose(state, role)`",
                 fix="set transition: plain, or use an environment that has one",
@@ -27,9 +27,9 @@ class Diagnosis(Plugin):
     async def tell(
         self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Any
     ) -> Sequence[str]:
-        """One note; none where nothing happened yet."""
+        """One sentence; none before the role's first action, or where the diagnosis is empty."""
         if not history:
             return ()
-        said = environment.diagnose(state, role)
-        sentence = await said if inspect.isawaitable(said) else said
+        diagnosis = environment.diagnose(state, role)
+        sentence = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
         return (sentence,) if sentence else ()

@@ -1,4 +1,4 @@
-"""The transition mode `plain`: the observation says it all."""
+"""The transition mode `plain`: no feedback."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from coterie.core.types import HistoryEntry
 
 
 class Plain(Plugin):
-    """Tells nothing beyond the observation."""
+    """Roles get the observation alone."""
 
     async def tell(
         self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Environment
     ) -> Sequence[str]:
+        """No sentences."""
         return ()

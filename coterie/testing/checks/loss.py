@@ -136,7 +136,7 @@ def _ask(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
                 False,
                 f"is {values[at]} where the log-prob is {tokens.logprobs[at]} and was {tokens.behaviour[at]}",
                 where=where,
-                fix="cut log-ratios before exponentiating (see coterie.plugins.losses.blocks.terms)",
+                fix="cut log-ratios before exponentiating (see coterie.plugins.losses.blocks.ratios)",
             )
     return found
 

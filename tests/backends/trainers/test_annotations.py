@@ -108,7 +108,7 @@ def test_values_of_a_policy_that_isnt_trained_are_zero() -> None:
 
 def test_what_was_not_kept_or_made_is_refused() -> None:
     trainer = opened({"p": policy()})
-    assert trainer._starts[0].frozen is None
+    assert trainer._initial_weights[0].frozen is None
     with pytest.raises(ConfigError, match="no reference weights"):
         annotate(trainer, samples(), "ref_logprobs")
     with pytest.raises(ConfigError, match="no value head"):

@@ -55,7 +55,7 @@ def test_logprobs_are_those_of_the_plain_model(kind: str, packing: bool) -> None
     rows = samples(groups=6, temperatures=(1.0, 0.7, 1.5))
     wanted = torch.cat([independent_logprobs(found, row) for row in rows])
     logprobs, _, scorer = scored(found, rows, packing)
-    assert scorer.way == ForwardMode(packing, True)
+    assert scorer.mode == ForwardMode(packing, True)
     torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
 
 
@@ -82,7 +82,7 @@ def test_entropy_is_that_of_the_whole_distribution() -> None:
     _, entropies, _ = scored(found, rows)
     torch.testing.assert_close(entropies, wanted)
     assert not entropies.requires_grad
-    assert scored(found, rows, entropy_slope=True)[1].requires_grad
+    assert scored(found, rows, entropy_grad=True)[1].requires_grad
 
 
 def test_the_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,7 +129,7 @@ def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(
     found, rows = model(kind, **settings), samples(groups=3)
     with caplog.at_level(logging.WARNING, "coterie"):
         logprobs, _, scorer = scored(found, rows)
-    assert scorer.way == way
+    assert scorer.mode == way
     assert "nothing quicker agrees" in caplog.text
     wanted = torch.cat([independent_logprobs(found, row) for row in rows])
     torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)

@@ -102,7 +102,7 @@ def observed(settings: dict[str, Any], table: dict[str, Any]) -> Any:
     metrics = []
     if trainer._policies["p"].optimizer is not None:
         metrics = [update(trainer, {"p": with_targets(samples(seed=step))}, step) for step in range(2)]
-    return forwards, metrics, trainer.digest(), trainer._starts[0].context
+    return forwards, metrics, trainer.digest(), trainer._initial_weights[0].context
 
 
 @pytest.fixture(scope="module")

@@ -128,7 +128,7 @@ def test_a_digest_tells_weights_apart() -> None:
     before = trainer.digest()
     assert before == trainer.digest() and all(len(found) == 64 for found in before.values())
     with torch.no_grad():
-        next(iter(trainer._policies["a"].own().values())).view(-1)[0] += 1e-7
+        next(iter(trainer._policies["a"].own_parameters().values())).view(-1)[0] += 1e-7
     assert trainer.digest()["a"] != before["a"] and trainer.digest()["b"] == before["b"]
 
 

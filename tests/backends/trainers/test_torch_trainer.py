@@ -133,12 +133,12 @@ def test_an_update_repeats_bit_for_bit() -> None:
 def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_generator_alone() -> None:
     def loss(seed: int = 0, step: int = 0, name: str = "p", dropout: float = 0.5) -> float:
         trainer = opened({name: policy("lora", lora={"rank": 4, "dropout": dropout})}, Reinforce(), seed=seed)
-        for parameter in trainer._policies[name].own().values():
+        for parameter in trainer._policies[name].own_parameters().values():
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
         # Weights and minibatches are the same for all, so that only the dropout can differ.
         source = opened({"source": policy()})._policies["source"].model
         with torch.no_grad():
-            for mine, other in zip(trainer._starts[0].weights().values(), source.parameters(), strict=True):
+            for mine, other in zip(trainer._initial_weights[0].weights().values(), source.parameters(), strict=True):
                 mine.copy_(other)
         before = torch.get_rng_state()
         found = update(trainer, {name: samples(name)}, step)[name]["loss"]
@@ -175,7 +175,7 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
     found = update(trainer, {"p": rows})["p"]
     assert (found["skipped_steps"], found["optimizer_steps"]) == (1, 2)
     assert math.isfinite(found["grad_norm"]) and "not finite" in caplog.text
-    assert all(bool(p.isfinite().all()) for p in trainer._policies["p"].own().values())
+    assert all(bool(p.isfinite().all()) for p in trainer._policies["p"].own_parameters().values())
     alone = opened({"p": policy()})
     before = alone.digest()
     assert "grad_norm" not in update(alone, {"p": rows[:4]})["p"]

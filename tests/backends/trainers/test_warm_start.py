@@ -52,7 +52,7 @@ def test_the_loss_is_the_token_mean_of_the_plain_models(monkeypatch: pytest.Monk
     in_float64(monkeypatch)
     trainer = opened({"a": policy()}, micro_tokens=20)
     found = trainer._policies["a"]
-    codec = AutoChat().codec(found.start.tokenizer, found.start.context)
+    codec = AutoChat().codec(found.initial.tokenizer, found.initial.context)
     losses = []
     with torch.no_grad():
         for one in demonstrations(0):
@@ -75,8 +75,8 @@ def test_the_start_is_trained_once_for_all_its_policies() -> None:
     after = trainer.digest()
     assert after["a"] == before["a"] and after["d"] == before["d"]  # its adapter, and another start
     assert after["b"] == after["c"] != before["b"]
-    assert all(p.grad is None and not p.requires_grad for p in trainer._starts[0].weights().values())
-    assert all(p.grad is None for p in trainer._policies["a"].own().values())
+    assert all(p.grad is None and not p.requires_grad for p in trainer._initial_weights[0].weights().values())
+    assert all(p.grad is None for p in trainer._policies["a"].own_parameters().values())
     rows = {name: samples(name) for name in ("a", "b")}
     assert set(update(trainer, rows)) == {"a", "b", "d"}
     assert trainer.digest()["c"] == after["c"]
@@ -145,7 +145,7 @@ def test_bf16_weights_are_warmed_through_masters_and_trained_from_there() -> Non
     found = warm(trainer)
     assert found["loss"] < 0.5 * found["loss_first"]
     owner = trainer._policies["a"]
-    assert all(torch.equal(m.bfloat16(), owner.own()[n]) for n, m in owner.optimizer.masters().items())
+    assert all(torch.equal(m.bfloat16(), owner.own_parameters()[n]) for n, m in owner.optimizer.masters().items())
 
 
 def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
     first.save(tmp_path / "fetched")
     second = opened(fetched)
     second.load(tmp_path / "fetched")
-    assert second._starts[0].warmed
-    assert all(torch.equal(p, second._starts[0].weights()[n]) for n, p in first._starts[0].weights().items())
+    assert second._initial_weights[0].warmed
+    assert all(torch.equal(p, second._initial_weights[0].weights()[n]) for n, p in first._initial_weights[0].weights().items())
 
 
 def test_a_policy_that_was_updated_is_not_warm_started() -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner, PlanPathSolver
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.language import as_moves, as_waypoints
+from coterie.plugins.envs.plan_path.messages import as_moves, as_waypoints
 from tests.plugins.envs.mazes import WALLED, start
 from tests.plugins.support import Build, make, role_input
 

@@ -10,7 +10,7 @@ from hypothesis import given, strategies as st
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.plugins.agents.sokoban import SokobanExecutor, SokobanPlanner, SokobanSolver, SokobanTool
 from coterie.plugins.envs.sokoban import Sokoban
-from coterie.plugins.envs.sokoban.language import as_moves, as_pushes
+from coterie.plugins.envs.sokoban.messages import as_moves, as_pushes
 from tests.plugins.envs.sokobans import CORNER, start
 from tests.plugins.support import Build, make, role_input
 

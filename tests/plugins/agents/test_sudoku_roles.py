@@ -17,7 +17,7 @@ from coterie.plugins.agents.sudoku import (
 )
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.sudoku import Sudoku
-from coterie.plugins.envs.sudoku.language import as_assignments, assignment_word, read_assignments
+from coterie.plugins.envs.sudoku.messages import as_assignments, assignment_word, read_assignments
 from tests.plugins.envs.sudokus import EASY, start
 from tests.plugins.support import Build, make, role_input
 

@@ -56,8 +56,8 @@ def test_fields_of_a_dataclass_observation_are_variables():
     ("prompt", "said"),
     [
         ("{{ qestion }}", "unknown variable 'qestion'"),
-        ("{{ actions.planer }}", "'planer', who is not in the team"),
-        ("{{ actions['planer'] }}", "'planer', who is not in the team"),
+        ("{{ actions.planer }}", "'planer', which is not in the team"),
+        ("{{ actions['planer'] }}", "'planer', which is not in the team"),
         ("{% if %}", "wrong in line 1"),
         ("a\n{{ question | shout }}", "wrong in line 2"),
     ],

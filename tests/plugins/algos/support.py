@@ -97,8 +97,8 @@ class Forest:
     pairing: str = "aligned"
     logprobs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """By branch (as `place` names it) what was sampled; one token where it isn't told."""
-    cut: Sequence[str] = ()
-    """Branches that the token limit cut."""
+    truncated: Sequence[str] = ()
+    """Branches that reached the token limit."""
     aborted: Sequence[str] = ()
     """Branches whose call the engine lost, though somebody scored their joint."""
     untrained: Sequence[str] = ()
@@ -191,7 +191,7 @@ class Forest:
         if lost or name in self.aborted:
             return Action(calls=(), text="", fault=Fault(kind="system", reason="the wire was cut"))
         logprobs = self.logprobs.get(name, (-0.5,))
-        finish: Any = "length" if name in self.cut else "stop"
+        finish: Any = "length" if name in self.truncated else "stop"
         ids = tuple(range(2, 2 + len(logprobs)))
         call = Call(prompt_ids=(1,), token_ids=ids, logprobs=logprobs, version=0, finish=finish)
         return Action(calls=(call,), text="said")

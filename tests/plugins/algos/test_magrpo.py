@@ -130,7 +130,7 @@ def test_a_branch_without_credit_weighs_nothing_and_is_not_counted():
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], [-1.0, 2.0], [0.0, 0.0], [float("inf"), 1.0]])
 def test_turn_weights_must_fit_the_turns(weights):
-    with pytest.raises(ConfigError, match="turn weights") as error:
+    with pytest.raises(ConfigError, match=r"turn.weights") as error:
         estimator("magrpo", turns=2, turn_weights=weights)
     assert error.value.path == "algorithm.turn_weights" and error.value.fix
 

@@ -124,7 +124,7 @@ def test_it_is_normalised_once_over_all_roles():
 
 
 def test_actions_that_the_limit_cut_leave_the_statistics_and_the_loss():
-    forest = Forest(cut=["2:one0"]).grow(chain(0), chain(2), chain(90))
+    forest = Forest(truncated=["2:one0"]).grow(chain(0), chain(2), chain(90))
     made = estimator("reinforce_pp", beta=0.0)
     told = credit(made, forest)
     assert {at: float(value[0]) for at, value in places(told.advantage).items()} == pytest.approx(
@@ -137,10 +137,10 @@ def test_actions_that_the_limit_cut_leave_the_statistics_and_the_loss():
 
 
 def test_when_all_were_cut_it_says_why_nothing_is_trained(caplog):
-    forest = Forest(cut=["0:one0", "1:one0"]).grow(chain(0), chain(2))
+    forest = Forest(truncated=["0:one0", "1:one0"]).grow(chain(0), chain(2))
     with caplog.at_level(logging.WARNING, "coterie"):
         assert advantages("reinforce_pp", forest, beta=0.0) == {}
-    assert "all 2 actions were cut" in caplog.text and "max_new_tokens" in caplog.text
+    assert "all 2 actions reached the token limit" in caplog.text and "max_new_tokens" in caplog.text
 
 
 def test_every_branch_is_an_action_of_its_own():

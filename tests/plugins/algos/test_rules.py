@@ -116,7 +116,7 @@ def test_to_fill_up_turns_roles_must_act_at_once():
 
 def test_turn_weights_are_as_many_as_the_teams_turns():
     settings = {"sampler": {"branches": 2, "expand": "all"}, "order": ["one"]}
-    with pytest.raises(ConfigError, match="2 turn weights for 3 turns"):
+    with pytest.raises(ConfigError, match="has 2 weights, and an episode 3 turns"):
         run_of(algorithm={"type": "magrpo", "turn_weights": [1.2, 0.8]}, max_turns=3, **settings)
     run_of(algorithm={"type": "magrpo", "turn_weights": [1.2, 0.8]}, max_turns=2, **settings)
 

@@ -8,7 +8,7 @@ import pytest
 from coterie.core.types import TEAM
 from coterie.plugins.agents.sudoku import SudokuPlanner, SudokuSolver
 from coterie.plugins.envs.sudoku import Sudoku
-from coterie.plugins.envs.sudoku.language import assignment_word
+from coterie.plugins.envs.sudoku.messages import assignment_word
 from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_terms
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import Build, action, context, make, wait

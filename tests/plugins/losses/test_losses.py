@@ -189,13 +189,13 @@ def test_what_else_is_in_the_batch_does_not_change_a_sequence(settings: Any, lib
         }
         alone = TokenBatch(**{**arrays, "sequence": np.zeros(own.sum(), np.int64), "sequences": 1})
         found = loss(xp, in_torch(alone) if library == "torch" else alone)
-        for part in ("value", "slope"):
+        for part in ("value", "grad"):
             np.testing.assert_array_equal(getattr(found, part), getattr(together, part)[own])
 
 
 def test_a_loss_of_whole_sequences_needs_to_know_them() -> None:
     for kind, settings in ((GSPO, {}), (Reinforce, {"correction": {"level": "sequence"}})):
-        with pytest.raises(ValueError, match="which tokens belong together"):
+        with pytest.raises(ValueError, match="needs `sequence`"):
             make(kind, settings)(np, batch([1.0], [1.0], engine=[1.0]))
 
 
@@ -337,7 +337,7 @@ def test_settings_that_mean_nothing_are_refused(settings: dict[str, Any]) -> Non
 def test_the_constant_goes_with_its_rule(name: str) -> None:
     with pytest.raises(ConfigError, match="divides every sequence's sum by this number") as missing:
         build("loss", {"type": name, "length": "constant"})
-    with pytest.raises(ConfigError, match="nothing reads it with the length `sequence_mean`") as idle:
+    with pytest.raises(ConfigError, match="the length `sequence_mean` doesn't use it") as idle:
         build("loss", {"type": name, "length": "sequence_mean", "length_constant": 64})
     assert missing.value.path == idle.value.path == "loss.length_constant"
     found = build("loss", {"type": name, "length": "constant", "length_constant": 64})

@@ -116,7 +116,7 @@ def test_a_function_may_be_a_coroutine_and_is_given_the_view():
 @pytest.mark.parametrize(
     ("answer", "settings", "view", "said"),
     [
-        ("good", {}, joint(), "a number is wanted"),
+        ("good", {}, joint(), "a score must be a number or None"),
         ({"their": 1}, {}, joint(), "not among its components"),
         (1.0, {"components": {"a": "potential", "b": "potential"}}, joint(), "return a table"),
         ([1.0], {"scope": "siblings"}, siblings(), "a list of 2 scores"),

@@ -313,7 +313,7 @@ def breaks(view):
 
 
 def test_a_task_that_is_over_before_anybody_acts_is_an_error():
-    with pytest.raises(CoterieError, match="over before anybody acts"):
+    with pytest.raises(CoterieError, match="over before any role acts"):
         play(run_of(env={"stages": []}))
 
 

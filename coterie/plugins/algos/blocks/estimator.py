@@ -1,7 +1,7 @@
-"""The estimator that is put together from pieces, and what its pieces must say to each other.
+"""The group estimator: a combination of pieces, and the rules for pieces that fit together.
 
-Every group-relative algorithm is one of these with its pieces named; `algorithm: {type: compose}` names them
-in the configuration.
+Every group-relative algorithm is a subclass that names its pieces; `algorithm: {type: compose}` names them in
+the configuration.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ BaselineName = Literal["mean", "loo", "none", "max"]
 
 
 class GroupConfig(Normalised):
-    """What every group-relative estimator can be told."""
+    """Settings of every group-relative estimator."""
 
     alpha: float = Field(1.0, description="Weight of the team's components in the reward.")
     zero_variance: Literal["keep", "drop"] = Field(
@@ -46,19 +46,19 @@ class GroupConfig(Normalised):
 
 
 class SumConfig(GroupConfig):
-    """What estimators can be told whose return adds up several turns."""
+    """Settings of estimators whose return sums over turns."""
 
     gamma: float = Field(1.0, ge=0, le=1, description="Discount per turn.")
     fill: Fill = Field(
         "difference",
-        description="Components that are levels pay their `difference` to the turn before, or (`repeat`) "
-        "their value every turn, an ended episode's last one too.",
+        description="What potentials pay: their `difference` to the turn before, or (`repeat`) their value "
+        "every turn, in the turns after an early end too.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
-    """What an estimator is put together from."""
+    """The pieces of an estimator."""
 
     group: GroupName = "decision"
     returns: ReturnName = "immediate"
@@ -69,13 +69,13 @@ class Pieces:
 
     @property
     def compares(self) -> bool:
-        """Whether a group of one member says nothing."""
+        """Whether a row is compared with its group, so that a group of one member teaches nothing."""
         return self.baseline != "none" or (self.normalise.type != "none" and self.normalise.scope == "group")
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A pair without a meaning."""
+    """A combination of settings that `check` refuses."""
 
     when: str
     needs: str
@@ -86,7 +86,7 @@ class Rule:
 
 
 def _one_member(pieces: Pieces, plan: Plan) -> bool:
-    """Whether a task has one row a role and turn: one chain, and no siblings that count."""
+    """Whether a task has one row per role and turn: one chain, and no siblings with a return."""
     siblings = plan.branches > 1 and (plan.expand == "all" or pieces.returns == "immediate")
     return plan.chains < 2 and not siblings
 
@@ -121,8 +121,8 @@ RULES: tuple[Rule, ...] = (
          "algorithm.normalise.type", "set algorithm.normalise.type to whiten or none",
          lambda p, plan, team: p.baseline == "none" and p.normalise.type == "scale"),
     Rule("`fill: repeat`", "one stage a turn",
-         "a level would be paid once a stage, and an ended episode is filled up by turns", "algorithm.fill",
-         "set algorithm.fill=difference, or let all roles of a turn act at once",
+         "a potential would be paid once per stage, and an ended episode is filled up by turns",
+         "algorithm.fill", "set algorithm.fill=difference, or let all roles of a turn act at once",
          lambda p, plan, team: p.fill == "repeat" and p.returns != "immediate" and len(team.order) > 1),
     Rule("`gamma` below 1", "a return over several turns",
          "an immediate return has no later turn to discount", "algorithm.gamma",
@@ -133,11 +133,11 @@ RULES: tuple[Rule, ...] = (
          "leave it out, or choose the return tree, to_go or episode",
          lambda p, plan, team: p.returns == "immediate" and p.fill != "difference"),
 )  # fmt: skip
-"""What `check` refuses; the table of docs/algorithms.md is made of it."""
+"""The combinations that `check` refuses; the table of docs/algorithms.md is generated from them."""
 
 
 def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
-    """Refuse pieces that mean nothing together, or with this way of sampling.
+    """Refuse pieces that don't fit together or don't fit the way of sampling.
 
     Raises:
         ConfigError: with the first broken rule.
@@ -145,9 +145,9 @@ def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
     for rule in RULES:
         if rule.broken(pieces, plan, team):
             size = {"sampler.branches": plan.branches, "sampler.chains": plan.chains}.get(rule.path)
-            told = f", and {rule.path} is {size}" if size is not None else ""
+            given = f", and {rule.path} is {size}" if size is not None else ""
             raise ConfigError(
-                f"{rule.when.replace('`', '')} needs {rule.needs.replace('`', '')}{told}",
+                f"{rule.when.replace('`', '')} needs {rule.needs.replace('`', '')}{given}",
                 path=rule.path,
                 why=rule.why,
                 fix=rule.fix,
@@ -163,7 +163,7 @@ def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
 
 
 class GroupEstimator(Plugin):
-    """An estimator that compares the rows of groups; a subclass names its pieces."""
+    """Base of the estimators that compare rows within groups; a subclass names its pieces."""
 
     Config: type[PluginConfig] = GroupConfig
     group: GroupName = "decision"
@@ -174,11 +174,12 @@ class GroupEstimator(Plugin):
 
     @property
     def weights(self) -> Mapping[str, float]:
-        """The Mix weights that the algorithm sets: `team` is alpha."""
+        """The reward weights that the algorithm sets: that of `team` (the paper's alpha)."""
         return {TEAM: self.config.alpha}
 
     @property
     def pieces(self) -> Pieces:
+        """The pieces, as the class and the configuration name them."""
         return Pieces(
             group=self.group,
             returns=self.returns,
@@ -190,20 +191,22 @@ class GroupEstimator(Plugin):
 
     @property
     def sums_over_turns(self) -> bool:
-        """Whether its return adds up what was earned in several turns."""
+        """Whether the return sums rewards over turns."""
         return self.pieces.returns != "immediate"
 
     def check(self, plan: Plan, team: Team) -> None:
-        """Refuse what means nothing (see RULES)."""
+        """Refuse combinations that break one of RULES."""
         check_pieces(self.pieces, plan, team)
         self._max_turns = team.max_turns
 
     @property
     def horizon(self) -> Horizon:
+        """The settings of the return."""
         pieces = self.pieces
         return Horizon(gamma=pieces.gamma, fill=pieces.fill, max_turns=self._max_turns)
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
+        """Credit of the batch; the state is passed on unchanged."""
         pieces = self.pieces
         rows = RETURNS[pieces.returns](batch, self.horizon)
         wide = pieces.normalise.scope != "group"

@@ -1,8 +1,8 @@
-"""Credit: groupings, baselines and normalisers, from which (with a return) estimators are put together.
+"""Credit: groupings, baselines and normalisers. An estimator combines one of each with a return.
 
-An estimator answers four questions. What is each action worth (*return*, `returns.py`)? Which of them share a
-baseline (*grouping*)? What are they compared with (*baseline*)? On what scale (*normaliser*)? The answers are
-functions here, and `estimator.py` puts them together.
+An estimator answers four questions. What is each action worth (*return*, `returns.py`)? Which actions share a
+baseline (*grouping*)? What is each action compared with (*baseline*)? On what scale are advantages
+(*normaliser*)? The last three answers are functions in this module; `estimator.py` combines them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Group:
     """Rows that share a baseline."""
 
     role: str
-    """Of its rows; `all` where they are of several."""
+    """The role of the rows; `all` where they have several."""
     rows: tuple[Row, ...]
 
 
@@ -48,28 +48,28 @@ GROUPINGS: dict[str, Callable[[Row], Hashable]] = {
     "role": lambda row: row.role,
     "batch": lambda row: "",
 }
-"""What rows of one group have in common: the prompt; the task, role and turn; the task and role; the role;
-nothing but the step."""
+"""The key that the rows of a group share: the prompt; the task, role and turn; the task and role; the role;
+only the step."""
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Group]:
-    """Rows with the same key, in the order in which the keys come up."""
-    found: dict[Hashable, list[Row]] = {}
+    """Groups of the rows with equal keys, in the order of each key's first row."""
+    by_key: dict[Hashable, list[Row]] = {}
     for row in rows:
-        found.setdefault(key(row), []).append(row)
+        by_key.setdefault(key(row), []).append(row)
     return [
         Group(members[0].role if len({row.role for row in members}) == 1 else "all", tuple(members))
-        for members in found.values()
+        for members in by_key.values()
     ]
 
 
 def by_decision(batch: Batch) -> Iterator[Group]:
-    """The K branches of one decision, each with its immediate reward (AT-GRPO's e, i, t)."""
+    """Groups of the K branches of one decision, each with its immediate reward (AT-GRPO's e, i, t)."""
     yield from grouped(immediate(batch), GROUPINGS["decision"])
 
 
 def by_task(batch: Batch) -> Iterator[Group]:
-    """The chains of one task, one value per (chain, role): the episode's return (GRPO)."""
+    """Groups of the chains of one task, one value per (chain, role): the episode's return (GRPO)."""
     yield from grouped(episode(batch), GROUPINGS["task"])
 
 
@@ -83,17 +83,18 @@ def mean_baseline(values: Floats) -> Floats:
 
 
 def loo_baseline(values: Floats) -> Floats:
-    """Each value minus the mean of the others: n/(n-1) times the above (RLOO, arXiv 2402.14740)."""
+    """Each value minus the mean of the others: n/(n-1) times `mean_baseline` (RLOO, arXiv 2402.14740)."""
     n = len(values)
     return mean_baseline(values) * (n / (n - 1))
 
 
 def no_baseline(values: Floats) -> Floats:
+    """The values themselves."""
     return values.copy()
 
 
 def max_baseline(values: Floats) -> Floats:
-    """Each value minus the group's largest: biased, since no action can be better than its baseline."""
+    """Each value minus the group's largest: biased, since no action exceeds its baseline."""
     below: Floats = values - values.max()
     return below
 
@@ -110,12 +111,12 @@ BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 class Normaliser(PluginConfig):
-    """On what scale advantages are.
+    """The scale of advantages.
 
-    `scale` divides by the standard deviation of the group's values; `whiten` re-centres the advantages
-    first and divides by their own deviation, which makes every baseline of a group the same. Over a role or
-    the whole batch (`global`) both take the deviation of the advantages: what a group's baseline leaves of
-    the values.
+    `scale` divides by the standard deviation of the group's values. `whiten` first subtracts the advantages'
+    mean and then divides by their own deviation, so that the group's baseline makes no difference. With the
+    scopes `role` and `global` both use the deviation of the advantages, that is, of the values after the
+    group's baseline.
     """
 
     type: Literal["none", "scale", "whiten"] = "scale"
@@ -130,10 +131,12 @@ class Normaliser(PluginConfig):
     )
 
     @model_validator(mode="after")
-    def _all_is_read(self) -> Normaliser:
-        others = sorted(self.model_fields_set - {"type"})
-        if self.type == "none" and others:
-            raise ValueError(f"type none reads no {', '.join(others)}: leave it out, or say scale or whiten")
+    def _no_unused_settings(self) -> Normaliser:
+        unused = sorted(self.model_fields_set - {"type"})
+        if self.type == "none" and unused:
+            raise ValueError(
+                f"type none reads no {', '.join(unused)}: leave it out, or set type scale or whiten"
+            )
         if self.scope == "group" and self.per == "token":
             raise ValueError("`per: token` needs scope role or global: in a group every action counts once")
         return self
@@ -148,40 +151,41 @@ class Normaliser(PluginConfig):
         return self.divide(advantages, deviation)
 
     def divide(self, advantages: np.ndarray, deviation: float) -> np.ndarray:
+        """Advantages divided by the deviation and `eps`; 0 where both are 0."""
         scale = deviation + self.eps if self.eps_mode == "add" else max(deviation, self.eps)
         return advantages / scale if scale > 0 else np.zeros_like(advantages)
 
 
 class Normalised(PluginConfig):
-    """Settings with a normaliser: what the configuration says changes the estimator's own, key by key."""
+    """Settings with a normaliser: the configuration overrides the estimator's own normaliser key by key."""
 
     normalise: Normaliser = Normaliser()
 
     @field_validator("normalise", mode="before")
     @classmethod
-    def _over_own(cls, given: Any) -> Any:
+    def _over_default(cls, given: Any) -> Any:
         if not isinstance(given, Mapping) or given.get("type") == "none":
             return given
-        own = cls.model_fields["normalise"].get_default(call_default_factory=True)
-        return {**own.model_dump(exclude_unset=True), **given}
+        default = cls.model_fields["normalise"].get_default(call_default_factory=True)
+        return {**default.model_dump(exclude_unset=True), **given}
 
 
 def normalise_batch(
     advantage: Mapping[Key, Any], tokens: Mapping[Key, int], normaliser: Normaliser
 ) -> dict[Key, Any]:
-    """Advantages on the scale of their role's or of the whole batch's.
+    """Advantages normalised over their role or over the whole batch.
+
+    A branch counts once (`per: action`) or as often as it has tokens; with `per: action` its tokens share its
+    one count.
 
     Args:
-        advantage: by branch: a number, or one a token.
-        tokens: by branch: how many were sampled.
-
-    A branch counts once (`per: action`) or as often as it has tokens; the tokens of a branch share its one
-    count.
+        advantage: by branch: a number, or an array of shape (tokens,).
+        tokens: by branch: the number of sampled tokens.
     """
     scopes: dict[str, list[Key]] = {}
     for key in advantage:
         scopes.setdefault(key.role if normaliser.scope == "role" else "", []).append(key)
-    found: dict[Key, Any] = {}
+    normalised: dict[Key, Any] = {}
     for keys in scopes.values():
         parts = [np.atleast_1d(np.asarray(advantage[key], dtype=np.float64)) for key in keys]
         counts = np.concatenate(
@@ -195,14 +199,14 @@ def normalise_batch(
         shift = mean if normaliser.type == "whiten" else 0.0
         flat = len(values) > 0 and equal(values)
         for key, part in zip(keys, parts, strict=True):
-            # As in a group: a mean of equal numbers can differ from them in the last bit.
+            # As in a group: the mean of equal numbers can differ from them in the last bit.
             number = np.zeros_like(part) if flat and shift else normaliser.divide(part - shift, deviation)
-            found[key] = number if np.ndim(advantage[key]) else float(number[0])
-    return found
+            normalised[key] = number if np.ndim(advantage[key]) else float(number[0])
+    return normalised
 
 
 def equal(values: np.ndarray) -> bool:
-    """Whether values differ by rounding only: sums of the same rewards in another order do."""
+    """Whether values differ by rounding only, as sums of the same rewards in another order do."""
     return bool(np.ptp(values) <= 1e-12 * max(1.0, float(np.abs(values).max())))
 
 
@@ -219,15 +223,15 @@ def credit_groups(
 ) -> Credit:
     """Credit of groups: advantage = normalise(baseline(values)) over the rows whose value is present.
 
-    A group with fewer than two present rows has nothing to compare and is not trained, unless there is
-    neither a baseline nor a normaliser of the group. A branch that lies in several rows (a shared start of
-    two paths) gets the mean of their advantages.
+    A group with fewer than two present rows compares nothing and is not trained on, unless neither a baseline
+    nor a normaliser of scope `group` is set. A branch in several rows (the shared start of two paths) gets
+    the mean of their advantages.
 
     Args:
         tokens: by branch; needed where the normaliser's scope is wider than a group.
     """
-    alone = baseline is no_baseline and (normalise.type == "none" or normalise.scope != "group")
-    inside = normalise if normalise.scope == "group" else Normaliser(type="none")
+    uncompared = baseline is no_baseline and (normalise.type == "none" or normalise.scope != "group")
+    normalise_group = normalise if normalise.scope == "group" else Normaliser(type="none")
     advantage: dict[Key, list[float]] = {}
     returns: dict[Key, list[float]] = {}
     counts: dict[str, Counts] = {}
@@ -236,31 +240,31 @@ def credit_groups(
         rows = [row for row in group.rows if row.value is not None]
         values = np.array([row.value for row in rows], dtype=np.float64)
         flat = len(rows) > 0 and equal(values)
-        small = len(rows) < (1 if alone else 2)
+        small = len(rows) < (1 if uncompared else 2)
         count.add(small, flat and not small, len(group.rows) - len(rows))
         if small or (flat and drop_zero_variance):
             continue
-        # A mean of equal numbers can differ from them in the last bit; with a tiny deviation below
-        # it that would become an advantage of order 1.
-        zero = flat and (baseline is not no_baseline or inside.type == "whiten")
-        numbers = np.zeros_like(values) if zero else inside(baseline(values), values)
+        # The mean of equal numbers can differ from them in the last bit; divided by a tiny deviation, that
+        # difference would become an advantage of order 1.
+        zero = flat and (baseline is not no_baseline or normalise_group.type == "whiten")
+        numbers = np.zeros_like(values) if zero else normalise_group(baseline(values), values)
         for row, number in zip(rows, numbers, strict=True):
             for key in row.branches:
                 advantage.setdefault(key, []).append(float(number))
                 returns.setdefault(key, []).append(float(row.value))  # type: ignore[arg-type]
-    means: dict[Key, Any] = {key: math.fsum(v) / len(v) for key, v in advantage.items()}
+    means: dict[Key, Any] = {key: math.fsum(parts) / len(parts) for key, parts in advantage.items()}
     if normalise.scope != "group" and normalise.type != "none":
         means = normalise_batch(means, tokens or {}, normalise)
     return Credit(
         advantage=means,
-        returns={key: math.fsum(v) / len(v) for key, v in returns.items()},
+        returns={key: math.fsum(parts) / len(parts) for key, parts in returns.items()},
         metrics={name: value for role, count in counts.items() for name, value in count.metrics(role)},
     )
 
 
 @dataclass(slots=True)
 class Counts:
-    """What became of one role's groups."""
+    """Counts of one role's groups, by how they were used."""
 
     groups: int = 0
     small: int = 0
@@ -272,7 +276,8 @@ class Counts:
         self.flat, self.missing = self.flat + flat, self.missing + missing
 
     def metrics(self, role: str) -> Iterator[tuple[str, float]]:
-        """Shares of the groups that were equal or too small, and how many rows were missing."""
+        """The shares of groups with equal rewards and of groups that are too small; the number of missing
+        rows."""
         yield f"groups/{role}/zero_variance", self.flat / max(self.groups, 1)
         yield f"groups/{role}/too_small", self.small / max(self.groups, 1)
         yield f"groups/{role}/missing_rows", float(self.missing)
@@ -281,15 +286,15 @@ class Counts:
 def turn_weights(
     trees: Sequence[Tree], credited: Iterable[Key], weights: Sequence[float]
 ) -> dict[Key, float]:
-    """weights[turn] / (the role's credited branches of that turn in the tree), by branch.
+    """By branch: weights[turn] / (the role's credited branches of that turn in the tree).
 
-    A tree that forks has K times as many branches in every turn than in the one before; without this a flat
-    mean would give nearly all of the gradient to the last turn (MAGRPO, arXiv 2508.04652).
+    Every turn of a tree that forks has K times as many branches as the turn before. Without these weights the
+    last turn would get nearly all of the gradient (MAGRPO, arXiv 2508.04652).
 
     Args:
-        weights: by turn; 1 where there are none.
+        weights: by turn; empty: 1 for every turn.
     """
     turns = {node.key: node.turn for tree in trees for node in tree.nodes()}
-    places = {key: (key.task, key.epoch, key.chain, key.role, turns[key.node]) for key in credited}
-    count = Counter(places.values())
-    return {key: (weights[place[-1]] if weights else 1.0) / count[place] for key, place in places.items()}
+    layers = {key: (key.task, key.epoch, key.chain, key.role, turns[key.node]) for key in credited}
+    count = Counter(layers.values())
+    return {key: (weights[layer[-1]] if weights else 1.0) / count[layer] for key, layer in layers.items()}

@@ -16,7 +16,7 @@ from coterie.plugins.envs.common.code import program, propose
 from coterie.plugins.envs.common.grid import MOVES
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.common.turn_game import Game, GameConfig
-from coterie.plugins.envs.plan_path import language, tasks as maps, telling
+from coterie.plugins.envs.plan_path import feedback, messages, tasks as maps
 from coterie.plugins.envs.plan_path.grid import (
     Maze,
     Mazes,
@@ -61,8 +61,8 @@ class PlanPath(Game):
             "`potential` for returns that sum over turns, `paper` as published.",
         )
         walk: Literal["stop", "skip"] = Field("stop", description="What an illegal move does to the rest.")
-        plan_language: language.Language = Field("waypoints", description="What the planner writes.")
-        waypoint_words: language.WaypointWords = Field(
+        plan_language: messages.Language = Field("waypoints", description="What the planner writes.")
+        waypoint_words: messages.WaypointWords = Field(
             "cells", description="Way-points as cells (`r1c2`), or as offsets from the position (`+2-1`)."
         )
         views: Literal["full", "split"] = Field(
@@ -165,11 +165,11 @@ class PlanPath(Game):
 
     def diagnose(self, state: State, role: str) -> str:
         """What became of the role's last message; empty in its first turn."""
-        return telling.told(state, role, skip=self._skip)
+        return feedback.sentences(state, role, skip=self._skip)
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
-        return language.vocabulary(self.width, self.height, self.config.plan_language)
+        return messages.vocabulary(self.width, self.height, self.config.plan_language)
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message: the shortest path, each move (or way-point) random with probability `noise`.
@@ -183,11 +183,11 @@ class PlanPath(Game):
                 self._random_cell(rng) if rng.random() < noise else cell
                 for cell in corners(state.maze, state.position, path)
             ]
-            words = language.waypoint_words(cells, state.here, self.config.waypoint_words)
+            words = messages.waypoint_words(cells, state.here, self.config.waypoint_words)
         else:
             legs = role == "planner" and self.config.plan_language == "legs"
-            said = language.leg_words(path) if legs else path
-            other = language.leg_vocabulary(self.width, self.height) if legs else list(MOVES)
+            said = messages.leg_words(path) if legs else path
+            other = messages.leg_vocabulary(self.width, self.height) if legs else list(MOVES)
             words = [other[int(rng.integers(len(other)))] if rng.random() < noise else word for word in said]
         return program(words) if role == "tool" else write(words, self.config.rendering)
 
@@ -217,24 +217,24 @@ class PlanPath(Game):
         return walk(state.maze, state.position, moves, limit=self.config.max_moves, skip=self._skip)
 
     def _read(self, state: State, parsed: Any) -> Walk | None:
-        moves = language.as_moves(parsed)
+        moves = messages.as_moves(parsed)
         return None if moves is None else self._walk(state, moves)
 
     async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
         if role == "tool":
             run, moves = await propose(
-                self.config.sandbox, parsed, lambda text: language.read_moves(text, "prose")
+                self.config.sandbox, parsed, lambda text: messages.read_moves(text, "prose")
             )
             return ToolPlan(
                 run=run, moves=moves or (), fork=None if moves is None else self._walk(state, moves)
             )
         if self.config.plan_language == "legs":
-            legs = language.as_legs(parsed)
-            return Plan() if legs is None else Plan(legs=legs, fork=self._walk(state, language.walked(legs)))
+            legs = messages.as_legs(parsed)
+            return Plan() if legs is None else Plan(legs=legs, fork=self._walk(state, messages.walked(legs)))
         if self.config.plan_language == "moves":
-            moves = language.as_moves(parsed)
+            moves = messages.as_moves(parsed)
             return Plan() if moves is None else Plan(moves=moves, fork=self._walk(state, moves))
-        cells = language.as_waypoints(parsed)
+        cells = messages.as_waypoints(parsed)
         if cells is None:
             return Plan()
         path, illegal, tried = along(state.maze, state.position, cells, skip=self._skip)

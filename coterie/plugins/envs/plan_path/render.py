@@ -12,7 +12,7 @@ from typing import cast
 from coterie.plugins.envs.common import code as programs
 from coterie.plugins.envs.common.grid import MOVES, Cell
 from coterie.plugins.envs.common.parsing import cell_word, listed, offset_word
-from coterie.plugins.envs.plan_path.language import waypoint_words
+from coterie.plugins.envs.plan_path.messages import waypoint_words
 from coterie.plugins.envs.plan_path.state import Observation
 
 

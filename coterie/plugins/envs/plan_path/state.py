@@ -9,7 +9,7 @@ from coterie.plugins.envs.common.code import ToolRun
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.plan_path.grid import Maze, Walk
-from coterie.plugins.envs.plan_path.language import Language, WaypointWords
+from coterie.plugins.envs.plan_path.messages import Language, WaypointWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

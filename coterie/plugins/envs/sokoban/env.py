@@ -14,7 +14,7 @@ from coterie.plugins.envs.common.code import program, propose
 from coterie.plugins.envs.common.grid import MOVES, bits
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.common.turn_game import Game, GameConfig
-from coterie.plugins.envs.sokoban import language, tasks as boards, telling
+from coterie.plugins.envs.sokoban import feedback, messages, tasks as boards
 from coterie.plugins.envs.sokoban.board import Board, Walk, deadlocked, follow, play
 from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
 from coterie.plugins.envs.sokoban.solver import solve
@@ -54,7 +54,7 @@ class Sokoban(Game):
         )
         walk: Literal["stop", "skip"] = Field("stop", description="What an illegal move does to the rest.")
         stop_at_deadlock: bool = Field(False, description="End the episode where the boxes are seen stuck.")
-        push_words: language.PushWords = Field(
+        push_words: messages.PushWords = Field(
             "cells",
             description="Pushes with the box's cell (`r1c2R`), with its offset from the player (`+1-2R`), or "
             "of the only box (`pR`).",
@@ -170,11 +170,11 @@ class Sokoban(Game):
 
     def diagnose(self, state: State, role: str) -> str:
         """What became of the role's last message; empty in its first turn."""
-        return telling.told(state, role, skip=self._skip)
+        return feedback.sentences(state, role, skip=self._skip)
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
-        return language.vocabulary(self.width, self.height, self.config.push_words)
+        return messages.vocabulary(self.width, self.height, self.config.push_words)
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message, each of its words random with probability `noise`.
@@ -187,7 +187,7 @@ class Sokoban(Game):
         if role == "planner":
             pushes = list(found.pushes)[: self.config.max_pushes_planned] if found else []
             pushes = [self._random_push(state, rng) if rng.random() < noise else push for push in pushes]
-            words = language.push_words(
+            words = messages.push_words(
                 pushes or [self._random_push(state, rng)], state.here, self.config.push_words
             )
             return write(words, self.config.rendering)
@@ -230,7 +230,7 @@ class Sokoban(Game):
         return play(state.board, state.boxes, state.player, moves, limit=limit, skip=self._skip)
 
     def _read(self, state: State, parsed: Any) -> Walk | None:
-        moves = language.as_moves(parsed)
+        moves = messages.as_moves(parsed)
         return None if moves is None else self._play(state, moves)
 
     async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
@@ -238,11 +238,11 @@ class Sokoban(Game):
         turns for them."""
         if role == "tool":
             run, moves = await propose(
-                self.config.sandbox, parsed, lambda text: language.read_moves(text, "prose")
+                self.config.sandbox, parsed, lambda text: messages.read_moves(text, "prose")
             )
             fork = None if moves is None else self._play(state, moves)
             return Plan(author="tool", run=run, moves=moves or (), fork=fork)
-        pushes = language.as_pushes(parsed, self.config.push_words)
+        pushes = messages.as_pushes(parsed, self.config.push_words)
         if pushes is None:
             return Plan()
         limit = self.config.max_pushes_planned

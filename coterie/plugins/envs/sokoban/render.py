@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from coterie.plugins.envs.common import code as programs
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import cell_word, listed, offset_word
-from coterie.plugins.envs.sokoban.language import push_words
+from coterie.plugins.envs.sokoban.messages import push_words
 from coterie.plugins.envs.sokoban.state import Observation
 
 

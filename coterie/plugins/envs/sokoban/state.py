@@ -9,7 +9,7 @@ from coterie.plugins.envs.common.code import ToolRun
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.sokoban.board import Board, Push, Walk
-from coterie.plugins.envs.sokoban.language import PushWords, Writes
+from coterie.plugins.envs.sokoban.messages import PushWords, Writes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

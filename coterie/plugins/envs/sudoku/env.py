@@ -13,7 +13,7 @@ from coterie.core.types.splits import Split
 from coterie.plugins.envs.common.code import program, propose
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.common.turn_game import Game, GameConfig
-from coterie.plugins.envs.sudoku import language, tasks as puzzles, telling
+from coterie.plugins.envs.sudoku import feedback, messages, tasks as puzzles
 from coterie.plugins.envs.sudoku.fills import Assignment, Fill, fill, still_wrong
 from coterie.plugins.envs.sudoku.grid import (
     DEFAULT_BLANKS,
@@ -57,7 +57,7 @@ class Sudoku(Game):
         illegal: Literal["stop", "skip"] = Field(
             "skip", description="What an illegal assignment does to the rest of its message."
         )
-        plan_language: language.PlanLanguage = Field(
+        plan_language: messages.PlanLanguage = Field(
             "digits", description="What the planner writes in the compact rendering: `3`, or `c`."
         )
         views: Literal["full", "split"] = Field(
@@ -156,11 +156,11 @@ class Sudoku(Game):
 
     def diagnose(self, state: State, role: str) -> str:
         """What became of the role's last message; empty in its first turn."""
-        return telling.told(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
+        return feedback.sentences(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
-        return language.vocabulary(self.size, self.config.plan_language)
+        return messages.vocabulary(self.size, self.config.plan_language)
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message: what is missing and wrong, each digit random with probability `noise`.
@@ -176,7 +176,7 @@ class Sudoku(Game):
         ][: self.config.max_cells]
         if compact_plan:
             return self._plan_words(state, assignments)
-        words = [language.assignment_word(one) for one in assignments]
+        words = [messages.assignment_word(one) for one in assignments]
         said = write(words, self.config.rendering)
         return program(said) if role == "tool" else said
 
@@ -207,7 +207,7 @@ class Sudoku(Game):
         return fill(state.puzzle, state.grid, assignments, limit=self.config.max_cells, skip=self._skip)
 
     def _read(self, state: State, parsed: Any) -> Fill | None:
-        found = language.as_assignments(parsed, self.size, state.grid)
+        found = messages.as_assignments(parsed, self.size, state.grid)
         return None if found is None else self._fill(state, found)
 
     async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
@@ -216,7 +216,7 @@ class Sudoku(Game):
 
         def read(text: str) -> tuple[Assignment, ...]:
             # As it is shown to the role: of a grid that is printed, only what is new in it counts.
-            return language.read_assignments(text, "prose", self.size, state.grid)
+            return messages.read_assignments(text, "prose", self.size, state.grid)
 
         run, found = await propose(self.config.sandbox, parsed, read)
         return Plan(author="tool", run=run, fork=None if found is None else self._fill(state, found))
@@ -244,9 +244,9 @@ class Sudoku(Game):
         """The planner's words for assignments to open cells."""
         said = {(row, column): digit for row, column, digit in assignments}
         words = [
-            language.plan_word(said[cell], self.config.plan_language) if cell in said else language.NOTHING
+            messages.plan_word(said[cell], self.config.plan_language) if cell in said else messages.NOTHING
             for cell in map(state.puzzle.cell, state.open)
         ]
-        while words and words[-1] == language.NOTHING:
+        while words and words[-1] == messages.NOTHING:
             words.pop()
         return " ".join(words)

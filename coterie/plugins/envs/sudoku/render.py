@@ -12,7 +12,7 @@ from math import isqrt
 from coterie.plugins.envs.common import code as programs
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import cell_word
-from coterie.plugins.envs.sudoku.language import NOTHING, assignment_list, plan_word
+from coterie.plugins.envs.sudoku.messages import NOTHING, assignment_list, plan_word
 from coterie.plugins.envs.sudoku.state import Observation
 
 

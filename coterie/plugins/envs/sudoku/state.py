@@ -10,7 +10,7 @@ from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.sudoku.fills import Assignment, Fill, still_wrong
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, conflicts
-from coterie.plugins.envs.sudoku.language import PlanLanguage
+from coterie.plugins.envs.sudoku.messages import PlanLanguage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,8 +1,9 @@
-"""What the losses share: their settings, the weights and penalties around their policy term, and metrics.
+"""The base of the losses: their settings, the weights and penalties around their policy term, and metrics.
 
-Three policies are told apart: the *behaviour* policy (what sampled, by the engine's log-probs), the *old* one
-(the trainer's weights before the first optimiser step of an update) and the *current* one, which is trained.
-A loss says its slope (d value / d logprobs) beside its value, for trainers without autograd.
+Losses distinguish three policies: the *behaviour* policy (which sampled, by the engine's log-probs), the
+*old* policy (the trainer's weights before the first optimiser step of an update) and the *current* policy,
+which is trained. A loss returns its gradient (d value / d logprobs) beside its value, for trainers without
+autograd.
 """
 
 from __future__ import annotations
@@ -14,23 +15,23 @@ from pydantic import Field, ValidationInfo, field_validator
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.training.samples import Length
-from coterie.plugins.losses.blocks.terms import k2, k3, log_ratio, sequence_sums, within
+from coterie.plugins.losses.blocks.ratios import k2, k3, log_ratio, sequence_sums, within
 
 
 class Correction(PluginConfig):
     """Truncated importance sampling between engine and trainer.
 
     An engine and a trainer with the same weights give a token different probabilities (other kernels, a
-    quantised engine), and a stale engine has other weights. Every token's policy term is multiplied with
-    min(old / behaviour, cap), a constant; the trust region is then around the old policy, not around the
-    behaviour policy. Source: Yao et al. 2025, "Your efficient RL framework secretly brings you off-policy
-    RL training"; the truncation is V-trace's (IMPALA, arXiv 1802.01561).
+    quantised engine), and a stale engine has other weights. The correction multiplies every token's policy
+    term with min(old / behaviour, cap), a constant; the trust region is then around the old policy, not
+    around the behaviour policy. Source: Yao et al. 2025, "Your efficient RL framework secretly brings you
+    off-policy RL training"; the truncation is V-trace's (IMPALA, arXiv 1802.01561).
     """
 
     level: Literal["token", "sequence"] = Field(
         "token",
-        description="Whose ratio it is: each `token`'s own, or the product over the `sequence`, which is "
-        "unbiased up to the cap and varies more.",
+        description="The ratio: each `token`'s own, or the product over the `sequence`, which is unbiased "
+        "up to the cap and varies more.",
     )
     cap: float = Field(2.0, ge=1, description="Ratios count at most this much.")
 
@@ -43,8 +44,8 @@ class LossConfig(PluginConfig):
         None,
         gt=0,
         validate_default=True,
-        description="For the length `constant`: what every sequence's sum is divided by; usually the "
-        "longest completion allowed.",
+        description="For the length `constant`: the divisor of every sequence's sum; usually the longest "
+        "completion allowed.",
     )
     entropy: float = Field(0.0, ge=0, description="Coefficient of the entropy bonus.")
     kl: float = Field(0.0, ge=0, description="Coefficient of the KL term against the reference weights.")
@@ -52,22 +53,20 @@ class LossConfig(PluginConfig):
         "k3", description="Its estimator; see http://joschu.net/blog/kl-approx.html."
     )
     correction: Correction | None = Field(
-        None, description="Importance weights for what separates the engine from the trainer; null: none."
+        None, description="Importance weights for the difference of engine and trainer; null: none."
     )
 
     @field_validator("length_constant")
     @classmethod
     def _constant_goes_with_its_rule(cls, value: float | None, info: ValidationInfo) -> float | None:
-        length = info.data.get("length")  # absent where it is wrong itself
+        length = info.data.get("length")  # absent where its own value is invalid
         if length == "constant" and value is None:
             raise ValueError(
                 "the length `constant` divides every sequence's sum by this number: set it, e.g. to the "
                 "longest completion allowed"
             )
         if length not in ("constant", None) and value is not None:
-            raise ValueError(
-                f"nothing reads it with the length `{length}`: set length to constant, or leave it out"
-            )
+            raise ValueError(f"the length `{length}` doesn't use it: set length to constant, or leave it out")
         return value
 
     @field_validator("kl_form", mode="before")
@@ -82,7 +81,7 @@ class LossConfig(PluginConfig):
 
 
 class TokenLoss(Plugin):
-    """Base of the losses: what the Loss protocol asks for besides the call itself."""
+    """Base of the losses: the attributes of the Loss protocol, and the terms that all losses share."""
 
     Config = LossConfig
 
@@ -91,11 +90,14 @@ class TokenLoss(Plugin):
         self.length: Length = self.config.length
         self.length_constant: float | None = self.config.length_constant
         self.entropy: float = self.config.entropy
-        notes = {"ref_logprobs": self.config.kl > 0, "old_logprobs": self.config.correction is not None}
-        self.needs: tuple[str, ...] = tuple(name for name, needed in notes.items() if needed)
+        annotations = {
+            "ref_logprobs": self.config.kl > 0,
+            "old_logprobs": self.config.correction is not None,
+        }
+        self.needs: tuple[str, ...] = tuple(name for name, needed in annotations.items() if needed)
 
     def surrogate(self, xp: Any, tokens: TokenBatch, value: Any, grad: Any, **metrics: Any) -> Surrogate:
-        """A policy term and its slope, corrected where that is asked for, and the KL term added."""
+        """The loss of a policy term `value` and its gradient `grad`, with the correction and the KL term."""
         weights = self.weights(xp, tokens)
         if weights is not None:
             value, grad = weights * value, weights * grad
@@ -109,13 +111,13 @@ class TokenLoss(Plugin):
         return Surrogate(value=value, grad=grad, metrics={**metrics, **divergences(xp, tokens)})
 
     def weights(self, xp: Any, tokens: TokenBatch) -> Any | None:
-        """What the policy term of every token is multiplied with, shape (N,); None without a correction."""
+        """The factor of every token's policy term, shape (N,); None without a correction."""
         if self.config.correction is None:
             return None
         return xp.clip(self._ratios(xp, tokens), None, self.config.correction.cap)
 
     def _ratios(self, xp: Any, tokens: TokenBatch) -> Any:
-        """old / behaviour, of the token or of its sequence."""
+        """old / behaviour, per token or over its sequence, shape (N,)."""
         if tokens.old is None:
             raise ValueError("a loss with a correction needs the samples' old_logprobs")
         difference = tokens.old - tokens.behaviour
@@ -124,8 +126,8 @@ class TokenLoss(Plugin):
         return xp.exp(within(xp, difference)[0])
 
     def _mismatch(self, xp: Any, tokens: TokenBatch, weights: Any) -> dict[str, Any]:
-        """The mean weight, the share of capped ones, and how far the engine is from the trainer: the mean
-        |log old - log behaviour| and the k3 estimate of KL(behaviour || old)."""
+        """Metrics of the correction: the mean weight, the share of capped weights, and two distances of
+        engine and trainer: the mean |log old - log behaviour| and the k3 estimate of KL(behaviour || old)."""
         capped = self._ratios(xp, tokens) > self.config.correction.cap
         return {
             "correction": weights,
@@ -136,10 +138,11 @@ class TokenLoss(Plugin):
 
 
 def divergences(xp: Any, tokens: TokenBatch) -> dict[str, Any]:
-    """Metrics of every loss: the ratio to the policy that the update began with, and k3 estimates.
+    """Metrics of every loss: the ratio to the policy at the start of the update, and k3 estimates.
 
-    That is the old policy where it was asked for, else the behaviour policy. `approx_kl` estimates its KL to
-    the current one; `kl_ref` estimates KL(pi || ref) where the samples carry reference log-probs.
+    That policy is the old one where samples have old log-probs, else the behaviour policy. `approx_kl`
+    estimates its KL to the current policy; `kl_ref` estimates KL(pi || ref) where the samples have reference
+    log-probs.
     """
     difference, _ = log_ratio(xp, tokens.logprobs, tokens.proximal)
     ratio = xp.exp(difference)

@@ -11,7 +11,7 @@ from coterie.plugins.envs.common.parsing import cell_word
 from coterie.plugins.envs.common.roles import named
 from coterie.plugins.envs.common.turn_game import told_of
 from coterie.plugins.envs.sudoku.fills import Fill
-from coterie.plugins.envs.sudoku.language import assignment_list, assignment_word
+from coterie.plugins.envs.sudoku.messages import assignment_list, assignment_word
 from coterie.plugins.envs.sudoku.state import Plan, State
 
 _REFUSED = {
