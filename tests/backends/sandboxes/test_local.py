@@ -208,7 +208,7 @@ def _elsewhere(wrapper: list[str], namespaces: str) -> str:
     """What an open sandbox says of itself and of a program, in another kind of surroundings."""
     code = (
         "import asyncio, logging\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
-        "from coterie.core.sandbox import Program\nlogging.basicConfig(format='%(message)s')\n"
+        "from coterie.core.protocols import Program\nlogging.basicConfig(format='%(message)s')\n"
         "async def go():\n"
         f"    s = LocalSandbox(LocalSandbox.Config(workers=1, namespaces={namespaces!r}))\n"
         "    await s.open()\n    print((await s.run(Program(code='print(6 * 7)'))).stdout)\n"

@@ -96,7 +96,7 @@ def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
 def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal.Signals) -> None:
     code = (
         "import asyncio\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
-        "from coterie.core.sandbox import Program\n"
+        "from coterie.core.protocols import Program\n"
         "async def go():\n"
         f"    s = LocalSandbox(LocalSandbox.Config(workers=1, namespaces={both['namespaces']!r}))\n"
         "    await s.open()\n    await s.run(Program(code='import time; time.sleep(20)'))\n"
