@@ -80,7 +80,7 @@ ROOT = Path(__file__).parents[3]
 def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
     env = make(PlanPath, size=4)
     step = send(env, start(env, *WALLED), executor="north")
-    assert step.state.here == (1, 1) and step.state.turn == 1
+    assert step.state.cell == (1, 1) and step.state.turn == 1
     assert step.info == {"executor": {"readable": False}}
     assert "couldn't be read" in env.diagnose(step.state, "executor")
 
@@ -280,7 +280,7 @@ def test_the_solver_plays_alone():
 def test_a_planner_that_walks_its_way_points_is_told_of_them():
     env = make(PlanPath, Build(order=["planner"]), size=4, plan_moves=True)
     state = send(env, start(env, *WALLED), planner="r0c1 r0c3 r1c2 r3c3").state
-    assert state.here == (0, 3)
+    assert state.cell == (0, 3)
     assert env.diagnose(state, "planner") == (
         "Last turn you went for 2 of 4 way-points from r1c1. Your walk ended at r0c3. "
         "Your way-point 3 (r1c2) is a wall."

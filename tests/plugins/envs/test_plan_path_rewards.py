@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from coterie.core.types import TEAM
 from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, team_terms
+from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, team_rewards
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.support import Build, action, context, make, wait
 
@@ -44,7 +44,7 @@ def team(step, component="team"):
     ],
 )
 def test_golden_numbers_of_the_team_terms(form, before, after, first, reward, progress):
-    assert team_terms(form, before, after, first) == {
+    assert team_rewards(form, before, after, first) == {
         "team": reward,
         "goal": float(after == 0),
         "progress": progress,
@@ -133,14 +133,14 @@ def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, siz
     env = make(PlanPath, size=size, team=form, max_moves=max_moves)
     for index in range(count):
         state = env.reset(env.tasks("train", 1)[index], 0)
-        first = before = distance_by_the_book(state.maze, state.here)
+        first = before = distance_by_the_book(state.maze, state.cell)
         total = 0.0
         while before:
             step = send(
                 env, state, "executor", env.demonstrate(state, "executor", 0.0, np.random.default_rng(0))
             )
             state = step.state
-            after = distance_by_the_book(state.maze, state.here)
+            after = distance_by_the_book(state.maze, state.cell)
             assert after == max(0, before - max_moves)  # no shorter way, and no detour
             gain = before - after
             wanted = {"progress": gain / before, "potential": gain / first, "paper": max(gain, 0) / first}[

@@ -78,7 +78,7 @@ def test_states_pickle_and_have_the_same_digest_in_another_process():
 def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
     env = make(Sokoban, size=4)
     step = send(env, start(env, *CORNER), executor="north")
-    assert step.state.here == (1, 1) and step.state.turn == 1
+    assert step.state.player_cell == (1, 1) and step.state.turn == 1
     assert step.info == {"executor": {"readable": False}}
     assert "couldn't be read" in env.diagnose(step.state, "executor")
 
@@ -198,7 +198,7 @@ def test_a_plan_is_worth_all_its_pushes_though_a_message_plays_fewer_moves():
     env = make(Sokoban, size=4, max_moves=2)
     step = send(env, start(env, *CORNER), planner="r1c2L r1c1D r2c1D")
     assert step.scores[TEAM, "plan_team"] == step.scores[TEAM, "plan_goal"] == 1.0
-    assert send(env, step.state, executor="U R R D L").state.here == (0, 2)
+    assert send(env, step.state, executor="U R R D L").state.player_cell == (0, 2)
 
 
 # ---- what is told

@@ -9,7 +9,7 @@ from coterie.core.types import TEAM
 from coterie.plugins.agents.sudoku import SudokuPlanner, SudokuSolver
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.messages import assignment_word
-from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_terms
+from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_rewards
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import Build, action, context, make, wait
 
@@ -37,7 +37,7 @@ def local(step, role="executor"):
     ],
 )  # fmt: skip
 def test_golden_numbers_of_the_team_terms(form, before, after, first, reward):
-    assert team_terms(form, before, after, first) == {
+    assert team_rewards(form, before, after, first) == {
         "team": reward, "goal": float(after == 0), "progress": reward,
     }  # fmt: skip
 

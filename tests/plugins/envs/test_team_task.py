@@ -133,7 +133,7 @@ def test_a_split_without_records_says_so(tmp_path):
         ('{"question": "x", "answer": 1}', {"id_field": "id"}, "id", "is missing"),
         ('{"question": "x", "answer": 1, "id": [1]}', {"id_field": "id"}, "id", "is list, not text"),
         ('{"question": "x", "answer": 1, "id": "q0"}', {"id_field": "id"}, "id", "also in line 1"),
-        ('{"question": "x", "answer": "no"}', {"success": {"match": "number"}}, "answer", "holds no number"),
+        ('{"question": "x", "answer": "no"}', {"success": {"match": "number"}}, "answer", "has no number"),
         ('{"question": "x", "answer": 1, "turn": 2}', {}, "turn", "templates use"),
     ],
 )
@@ -263,7 +263,7 @@ def test_matching(given, answer, how, right):
         ({"success": "own_functions:scre"}, "did you mean 'score'"),
         ({"success": "no_such_module_of_mine:f"}, "No module named"),
         ({"answer_field": None}, "nothing to compare"),
-        ({"order": ["writer"], "stop_when": "agree"}, "one role alone"),
+        ({"order": ["writer"], "stop_when": "agree"}, "agree needs two roles"),
         ({"fields": {"question": "string"}}, "fields"),
     ],
 )
