@@ -173,7 +173,7 @@ def test_comlrl_pays_for_staying_unsolved_and_we_do_not():
     assert all(agent["advantages"][0] == [-0.25, 0.25] for agent in record["agents"])
     # Rewards are the value of a state (here .5, then 1 or .75 and .75), and theirs are added up: two turns at
     # .75 are more than one at 1. Ours are differences, or an ended episode repeats its last one.
-    forest = tree(record, level=True)
+    forest = tree(record, potential=True)
     difference = of_comlrl(record, forest)
     repeat = of_comlrl(record, forest, fill="repeat")
     for role in range(2):

@@ -74,8 +74,8 @@ def test_a_role_is_paid_what_was_earned_until_its_next_action():
     assert places(found.returns) == {"0:one0": 11, "0.0.0:one0": 1100, "0.0:two0": 110, "0.0.0.0:two0": 1000}
 
 
-def test_levels_pay_their_differences_across_the_others_actions():
-    forest = Forest(order=SEQUENTIAL).grow(chain(J(level=0.3), J(level=0.5), J(level=0.2), J(level=1.0)))
+def test_potentials_pay_their_differences_across_the_others_actions():
+    forest = Forest(order=SEQUENTIAL).grow(chain(J(potential=0.3), J(potential=0.5), J(potential=0.2), J(potential=1.0)))
     found = places(credit(estimator("gae", **PLAIN), forest).returns)
     assert found == pytest.approx({"0:one0": 0.5, "0.0.0:one0": 0.5, "0.0:two0": -0.1, "0.0.0.0:two0": 0.8})
 

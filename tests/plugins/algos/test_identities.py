@@ -198,30 +198,30 @@ def test_where_they_should_not_they_do_not(values):
 def joints(depth: int) -> st.SearchStrategy[list[J]]:
     """Nodes of 1 to 3 joints that end at any depth."""
     then = st.just([]) if depth == 0 else st.one_of(st.just([]), joints(depth - 1))
-    joint = st.builds(J, gain=pays, then=then, level=st.one_of(st.just(...), pays))
+    joint = st.builds(J, gain=pays, then=then, potential=st.one_of(st.just(...), pays))
     return st.lists(joint, min_size=1, max_size=3)
 
 
-def futures(node: list[J], level: float, chance: float = 1.0) -> list[tuple[float, list[float]]]:
+def futures(node: list[J], potential: float, chance: float = 1.0) -> list[tuple[float, list[float]]]:
     """Every way of going on from a node: (its probability under uniform choices, the pay of each turn)."""
     found = []
     for joint in node:
-        after = level if joint.level is ... else joint.level
-        paid, share = joint.gain + after - level, chance / len(node)
+        after = potential if joint.potential is ... else joint.potential
+        paid, share = joint.gain + after - potential, chance / len(node)
         rest = futures(list(joint.then), after, share) if joint.then else [(share, [])]
         found += [(chance_, [paid, *later]) for chance_, later in rest]
     return found
 
 
-def worths(node: list[J], gamma: float, level: float = 0.0, at: str = "0") -> dict[str, float]:
+def worths(node: list[J], gamma: float, potential: float = 0.0, at: str = "0") -> dict[str, float]:
     """Of every branch: the mean over all its leaves of what was paid on the way, discounted."""
     found = {}
     for index, joint in enumerate(node):
-        ways = futures([joint], level)
+        ways = futures([joint], potential)
         found[f"{at}:one{index}"] = math.fsum(
             chance * sum(gamma**turn * paid for turn, paid in enumerate(paid_)) for chance, paid_ in ways
         )
-        after = level if joint.level is ... else joint.level
+        after = potential if joint.potential is ... else joint.potential
         found |= worths(list(joint.then), gamma, after, f"{at}.{index}")
     return found
 
@@ -245,11 +245,11 @@ def test_advantages_along_a_path_sum_to_its_return_less_the_roots_mean(root):
     mean = sum(worths(root, 1.0)[f"0:one{index}"] for index in range(len(root))) / len(root)
     for path in forest.trees[0].chains():
         credited = [told.get(node.key.of_branch("one", index), 0.0) for node, index in path]
-        level, returned, node_ = 0.0, 0.0, root
+        potential, returned, node_ = 0.0, 0.0, root
         for _, index in path:
             joint = node_[index]
-            after = level if joint.level is ... else joint.level
-            returned, level, node_ = returned + joint.gain + after - level, after, list(joint.then)
+            after = potential if joint.potential is ... else joint.potential
+            returned, potential, node_ = returned + joint.gain + after - potential, after, list(joint.then)
         assert sum(credited) == pytest.approx(returned - mean, abs=1e-9)
 
 

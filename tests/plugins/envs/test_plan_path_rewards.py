@@ -186,6 +186,6 @@ def test_naming_the_own_cell_earns_no_local_reward_but_format():
 def test_the_papers_form_warns(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
         make(PlanPath, size=4, team="paper")
-    assert "farmed" in caplog.text
+    assert "earn it repeatedly" in caplog.text
     assert make(PlanPath, size=4, team="potential").not_summable == ()
     assert make(PlanPath, size=4).not_summable == ("team", "progress")

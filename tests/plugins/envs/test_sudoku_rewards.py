@@ -160,14 +160,14 @@ def test_the_planners_counterfactual_is_what_playing_its_plan_earns(form, settin
 
 
 def summed(env, state, texts):
-    """The return that is trained on where it sums over turns: increments, and differences of levels."""
-    total, levels = 0.0, {}
+    """The return that is trained on where it sums over turns: increments, and differences of potentials."""
+    total, potentials = 0.0, {}
     for text in texts:
         step = send(env, state, "executor", text)
         for (_, name), value in step.scores.items():
-            total += WEIGHTS[name] * (value - levels.get(name, 0.0))
+            total += WEIGHTS[name] * (value - potentials.get(name, 0.0))
             if COMPONENTS[name] == "potential":
-                levels[name] = value
+                potentials[name] = value
         state = step.state
         if state.solved:
             break

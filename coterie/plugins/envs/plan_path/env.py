@@ -87,8 +87,8 @@ class PlanPath(Game):
         self._skip = config.walk == "skip"
         if config.team == "paper":
             log.warning(
-                "env.team: paper pays more than the goal for walking back from far away, and a return that sums "
-                "over turns can earn it repeatedly: use it with immediate credit only"
+                "env.team: paper pays more than the goal for walking back from far away, and a return that "
+                "sums over turns can earn it repeatedly: use it with immediate credit only"
             )
 
     # ---- the game ------------------------------------------------------------------------------------------

@@ -245,7 +245,6 @@ class Sudoku(Game):
 
     def _plan_words(self, state: State, assignments: Sequence[Assignment]) -> str:
         """The planner's words for assignments to open cells."""
-        language = self.config.plan_language
         digits = {(row, column): digit for row, column, digit in assignments}
         words = [
             messages.plan_word(digits[cell], self.config.plan_language)
