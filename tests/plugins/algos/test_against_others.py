@@ -25,8 +25,8 @@ TRAINERS = {"MAGRPO": "magrpo", "MARLOO": "marloo", "MAREINFORCE": "mareinforce"
 
 def of_trl(record: Record, algorithm: str, **settings: Any) -> list[float | None]:
     """Our advantages of TRL's completions, in its order; None: no credit."""
-    found = advantages(algorithm, chains(record["rewards"], record["siblings"]), **settings)
-    return [found.get(completion(index, record["siblings"])) for index in range(len(record["rewards"]))]
+    advantage = advantages(algorithm, chains(record["rewards"], record["siblings"]), **settings)
+    return [advantage.get(completion(index, record["siblings"])) for index in range(len(record["rewards"]))]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,10 @@ def of_comlrl(record: Record, forest: Forest | None = None, **settings: Any) -> 
     """Our advantages of CoMLRL's tree, by agent and node: an array over branches."""
     forest = forest or tree(record)
     plan = CROSS if forest.pairing == "cross" else ALL
-    made = estimator(TRAINERS[record["trainer"]], plan=plan, forest=forest, turns=3, **settings)
-    found = credit(made, forest).advantage
+    algorithm = estimator(TRAINERS[record["trainer"]], plan=plan, forest=forest, turns=3, **settings)
+    advantage = credit(algorithm, forest).advantage
     return [
-        [np.array([found[key] for key in node]) for node in branches(forest, role)] for role in roles(record)
+        [np.array([advantage[key] for key in node]) for node in branches(forest, role)] for role in roles(record)
     ]
 
 

@@ -230,21 +230,21 @@ def worths(node: list[J], gamma: float, potential: float = 0.0, at: str = "0") -
 @settings(max_examples=60, deadline=None)
 def test_the_tree_return_is_the_mean_over_leaves(root, gamma):
     forest = Forest().grow(root)
-    told = credit(estimator("mareinforce", forest=forest, gamma=gamma), forest)
+    result = credit(estimator("mareinforce", forest=forest, gamma=gamma), forest)
     wanted = worths(root, gamma)
-    assert places(told.returns) == pytest.approx(wanted, abs=1e-9)
-    assert places(told.advantage) == pytest.approx(wanted, abs=1e-9)
+    assert places(result.returns) == pytest.approx(wanted, abs=1e-9)
+    assert places(result.advantage) == pytest.approx(wanted, abs=1e-9)
 
 
 @given(joints(3))
 @settings(max_examples=60, deadline=None)
 def test_advantages_along_a_path_sum_to_its_return_less_the_roots_mean(root):
     forest = Forest().grow(root)
-    told = credit(estimator("magrpo", forest=forest), forest).advantage
+    advantage = credit(estimator("magrpo", forest=forest), forest).advantage
     # A node of one candidate has no group: it teaches nothing, and its mean is its own return.
     mean = sum(worths(root, 1.0)[f"0:one{index}"] for index in range(len(root))) / len(root)
     for path in forest.trees[0].chains():
-        credited = [told.get(node.key.of_branch("one", index), 0.0) for node, index in path]
+        credited = [advantage.get(node.key.of_branch("one", index), 0.0) for node, index in path]
         potential, returned, node_ = 0.0, 0.0, root
         for _, index in path:
             joint = node_[index]
@@ -297,10 +297,10 @@ histories = st.lists(st.lists(pays, min_size=1, max_size=4), min_size=2, max_siz
 @quick
 def test_an_episodes_return_is_the_discounted_sum_of_its_chain(chains, gamma):
     forest = Forest().grow(*(chain(*paid) for paid in chains))
-    found = advantages("rloo", forest, gamma=gamma)
+    advantage = advantages("rloo", forest, gamma=gamma)
     sums = [sum(gamma**turn * pay for turn, pay in enumerate(paid)) for paid in chains]
-    assert len(found) == sum(len(paid) for paid in chains)  # of whatever length: none is dropped
-    for at, value in found.items():
+    assert len(advantage) == sum(len(paid) for paid in chains)  # of whatever length: none is dropped
+    for at, value in advantage.items():
         mine = int(at[0])
         others = [total for index, total in enumerate(sums) if index != mine]
         assert value == pytest.approx(sums[mine] - sum(others) / len(others), abs=1e-9)
@@ -310,12 +310,12 @@ def test_an_episodes_return_is_the_discounted_sum_of_its_chain(chains, gamma):
 @quick
 def test_rewards_to_go_are_the_tail_of_the_chain(chains, gamma):
     forest = Forest().grow(*(chain(*paid) for paid in chains))
-    found = advantages("reinforce", forest, gamma=gamma)
+    advantage = advantages("reinforce", forest, gamma=gamma)
     for index, paid in enumerate(chains):
         for turn in range(len(paid)):
             at = f"{'.'.join([str(index), *['0'] * turn])}:one0"
             tail = sum(gamma**ahead * pay for ahead, pay in enumerate(paid[turn:]))
-            assert found[at] == pytest.approx(tail, abs=1e-9)
+            assert advantage[at] == pytest.approx(tail, abs=1e-9)
 
 
 @given(histories)

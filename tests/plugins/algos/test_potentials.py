@@ -49,8 +49,8 @@ def episodes(name: str, *potentials: list[float], **more: object) -> list[float]
         forest, first = Forest().grow([path[0] for path in paths]), [f"0:one{b}" for b in range(len(paths))]
     else:
         forest, first = Forest().grow(*paths), [f"{c}:one0" for c in range(len(paths))]
-    found = advantages(name, forest, **{**SETTINGS.get(name, {}), **more})
-    return [float(np.atleast_1d(found[at])[0]) for at in first]
+    advantage = advantages(name, forest, **{**SETTINGS.get(name, {}), **more})
+    return [float(np.atleast_1d(advantage[at])[0]) for at in first]
 
 
 @pytest.mark.parametrize("name", SUMMING)
@@ -108,8 +108,8 @@ def test_repeat_pays_the_potential_every_turn_and_an_ended_episodes_last_one_too
         if PLANS[name].chains == 1
         else Forest().grow(*(chain(*path) for path in padded))
     )
-    found = advantages(name, forest, gamma=gamma)
-    wanted = [value for at, value in found.items() if "." not in at]
+    advantage = advantages(name, forest, gamma=gamma)
+    wanted = [value for at, value in advantage.items() if "." not in at]
     assert filled == pytest.approx(wanted, abs=1e-6)
 
 
@@ -164,22 +164,22 @@ def test_and_one_that_is_missing_makes_nothing_missing(name):
 @pytest.mark.parametrize("name", IMMEDIATE)
 def test_immediate_credit_is_what_it_is_for(name):
     siblings = PLANS[name].chains == 1
-    made = estimator(name)
-    found = places(credit(made, with_forks(9.0, siblings)).returns)
-    assert found["0:one0"] == 10.0
+    algorithm = estimator(name)
+    returns = places(credit(algorithm, with_forks(9.0, siblings)).returns)
+    assert returns["0:one0"] == 10.0
 
 
 @pytest.mark.parametrize("name", IMMEDIATE)
 def test_immediate_credit_takes_a_potential_as_it_is(name):
     once, again = (chain(J(potential=0.5), J(potential=0.5)), chain(J(potential=0.2), J(potential=0.5)))
     forest = Forest().grow([once[0], again[0]]) if PLANS[name].chains == 1 else Forest().grow(once, again)
-    found = places(credit(estimator(name), forest).returns)
-    assert [value for at, value in found.items() if "." not in at] == [0.5, 0.2]
+    returns = places(credit(estimator(name), forest).returns)
+    assert [value for at, value in returns.items() if "." not in at] == [0.5, 0.2]
 
 
 def test_a_potentials_owner_may_be_a_role():
     paths = [chain(J(own_potential={"one": 0.4}), J(own_potential={"one": 1.0})), chain(J(own_potential={"one": 0.5}))]
     forest = Forest(order=(("one", "two"),)).grow([path[0] for path in paths])
-    found = advantages("mareinforce", forest, plan=ALL)
-    assert found["0:one0"] == pytest.approx(1.0) and found["0:one1"] == 0.5
-    assert found["0:two0"] == found["0:two1"] == 0.0
+    advantage = advantages("mareinforce", forest, plan=ALL)
+    assert advantage["0:one0"] == pytest.approx(1.0) and advantage["0:one1"] == 0.5
+    assert advantage["0:two0"] == advantage["0:two1"] == 0.0

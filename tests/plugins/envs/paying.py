@@ -41,8 +41,8 @@ def game(name: str, **settings: Any) -> Any:
 
 
 def send(env: Any, name: str, state: Any, text: str, role: str = "solver") -> Any:
-    said = action(text, SEATS[name, role], env.observe(state, role))
-    return wait(env.step(state, {role: said}, context()))
+    message = action(text, SEATS[name, role], env.observe(state, role))
+    return wait(env.step(state, {role: message}, context()))
 
 
 def said(name: str, state: Any, numbers: Iterable[int]) -> str:

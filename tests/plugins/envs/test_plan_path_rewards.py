@@ -53,8 +53,8 @@ def test_golden_numbers_of_the_team_terms(form, before, after, first, reward, pr
 
 def test_golden_numbers_of_an_episode():
     env = make(PlanPath, size=4, max_moves=4)
-    one = send(env, start(env, *WALLED), "executor", "U R R")
-    assert one.scores == {
+    step = send(env, start(env, *WALLED), "executor", "U R R")
+    assert step.scores == {
         (TEAM, "team"): 0.5,
         (TEAM, "goal"): 0.0,
         (TEAM, "progress"): 0.5,
@@ -64,7 +64,7 @@ def test_golden_numbers_of_an_episode():
         ("executor", "illegal"): 0.0,
         ("executor", "empty"): 0.0,
     }
-    two = send(env, one.state, "executor", "D R D")
+    two = send(env, step.state, "executor", "D R D")
     assert (
         team(two),
         two.scores["executor", "legal"],

@@ -34,8 +34,8 @@ def game(order=("tool", "plan"), **settings):
 
 
 def send(env, state, role, text):
-    said = action(text, SEATS[role], env.observe(state, role))
-    return wait(env.step(state, {role: said}, context()))
+    message = action(text, SEATS[role], env.observe(state, role))
+    return wait(env.step(state, {role: message}, context()))
 
 
 def prompt(env, state, role):
@@ -311,10 +311,10 @@ Your moves (U, D, L, R, at most 4) as a list such as [U, R, R]:"""
 )
 def test_how_programs_end_is_told(code, lines):
     env = game()
-    told = prompt(env, send(env, start(env, *WALLED), "tool", answer(code)).state, "plan")
+    prompt_text = prompt(env, send(env, start(env, *WALLED), "tool", answer(code)).state, "plan")
     for line in lines:
-        assert line in told
-    assert len(told) < 3500
+        assert line in prompt_text
+    assert len(prompt_text) < 3500
 
 
 def test_the_diagnosis_of_both_seats():

@@ -69,10 +69,10 @@ def test_states_pickle_and_have_the_same_digest_in_another_process():
         "print(env.digest(send(env, planned, executor='U U').state))"
     )
     other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
     )
-    assert found.stdout.strip() == env.digest(state)
+    assert process.stdout.strip() == env.digest(state)
 
 
 def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
@@ -111,12 +111,12 @@ def test_split_views_hide_the_targets_from_the_executor(rendering):
         state = send(env, state, planner=env.demonstrate(state, "planner", 0.2, rng)).state
         seen = env.observe(state, "executor")
         assert seen.targets is None and env.observe(state, "planner").targets is not None
-        told = prompt(env, state, "executor")
+        prompt_text = prompt(env, state, "executor")
         if rendering == "compact":
-            assert not any(word.startswith("T") for word in told.split())
+            assert not any(word.startswith("T") for word in prompt_text.split())
         else:
-            assert "target" not in told and not {"*", "+"} & set(told)
-            picture = told.split("\n\n")[1]
+            assert "target" not in prompt_text and not {"*", "+"} & set(prompt_text)
+            picture = prompt_text.split("\n\n")[1]
             assert "." not in picture and picture.count("$") == 2
         # Another board that differs in its targets alone looks the same.
         other = dataclasses.replace(state.board, targets=state.board.boxes)
@@ -136,11 +136,11 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
         for index in range(100):
             state = env.reset(env.tasks("train", 0)[index], 0)
             for role in ("planner", "executor"):
-                said = compact(env.observe(state, role)).split()
+                prompt = compact(env.observe(state, role)).split()
                 message = env.demonstrate(state, role, 0.3, rng)
-                assert {*said, *message.split()} <= words
+                assert {*prompt, *message.split()} <= words
                 assert 1 <= len(message.split()) <= (4 if role == "planner" else 10)
-                counts.append(len(said))
+                counts.append(len(prompt))
                 state = send(env, state, **{role: message}).state
         assert max(counts) < 30
 

@@ -132,11 +132,11 @@ def test_a_task_is_a_function_of_split_seed_and_index():
         "from coterie.plugins.envs.sudoku.grid import *; "
         "print(line(Puzzles(split='val', seed=3, count=9, size=9, blanks=40).draw(7).clues))"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONHASHSEED": "777"}, cwd=Path(__file__).parents[3],
     )  # fmt: skip
-    assert found.stdout.split() == [str(digit) if digit else "." for digit in source[7].payload.clues]
+    assert process.stdout.split() == [str(digit) if digit else "." for digit in source[7].payload.clues]
     # Golden: another value means that every published task has changed.
     first = make(Sudoku).tasks("test", 0)[0].payload
     assert "".join(map(str, first.clues)) == "0214000014232041"

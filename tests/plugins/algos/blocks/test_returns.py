@@ -172,8 +172,8 @@ def test_an_episode_credits_all_that_the_role_did_on_it():
 @pytest.mark.parametrize("rows", [immediate, tree_return, episode])
 def test_a_call_that_the_engine_lost_is_worth_nothing_known_whatever_was_scored(rows):
     forest = Forest(aborted=["0:one1", "1:one0"]).grow([J(1), J(2)], [J(3)])
-    found = {keys[0]: value for _, value, keys in worth(rows, forest)}
-    assert found == {"0:one0": 1.0, "0:one1": None, "1:one0": None}
+    by_branch = {keys[0]: value for _, value, keys in worth(rows, forest)}
+    assert by_branch == {"0:one0": 1.0, "0:one1": None, "1:one0": None}
 
 
 def test_every_path_of_a_tree_is_an_episode():
@@ -212,8 +212,8 @@ def test_tree_rows_come_parents_first_and_role_by_role():
 
 def test_a_joint_all_of_whose_children_are_missing_is_missing():
     forest = Forest().grow([J(1, [J(None), J(lost=True)]), J(1, [J(None), J(5)])])
-    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
-    assert found == {
+    by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert by_branch == {
         "0:one0": None,
         "0:one1": 6.0,
         "0.0:one0": None,
@@ -225,15 +225,15 @@ def test_a_joint_all_of_whose_children_are_missing_is_missing():
 
 def test_below_a_missing_potential_siblings_wait_until_it_is_known_again():
     forest = Forest().grow([J(potential=None, then=[J(potential=0.5, then=[J(potential=0.75)]), J(potential=1.0)])])
-    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
-    assert found == {"0:one0": None, "0.0:one0": None, "0.0:one1": None, "0.0.0:one0": 0.25}
+    by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert by_branch == {"0:one0": None, "0.0:one0": None, "0.0:one1": None, "0.0.0:one0": 0.25}
 
 
 def test_a_recombined_joint_leads_on_and_is_in_no_return():
     forest = Forest(order=PAIR).grow([J(0), J(2), J(9, [J(1), J(3)], recombined={"one": 0, "two": 1})])
-    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
-    assert [found[f"0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 2, 0, 2]
-    assert [found[f"0.2:{at}"] for at in ("one0", "one1")] == [1, 3]
+    by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert [by_branch[f"0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 2, 0, 2]
+    assert [by_branch[f"0.2:{at}"] for at in ("one0", "one1")] == [1, 3]
     assert [value for _, value, _ in worth(immediate, forest)] == [0, 2, 0, 2, 1, 3, 1, 3]
 
 
