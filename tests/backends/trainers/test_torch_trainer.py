@@ -138,7 +138,9 @@ def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_gen
         # Weights and minibatches are the same for all, so that only the dropout can differ.
         source = opened({"source": policy()})._policies["source"].model
         with torch.no_grad():
-            for mine, other in zip(trainer._initial_weights[0].weights().values(), source.parameters(), strict=True):
+            for mine, other in zip(
+                trainer._initial_weights[0].weights().values(), source.parameters(), strict=True
+            ):
                 mine.copy_(other)
         before = torch.get_rng_state()
         found = update(trainer, {name: samples(name)}, step)[name]["loss"]

@@ -145,7 +145,9 @@ def test_bf16_weights_are_warmed_through_masters_and_trained_from_there() -> Non
     found = warm(trainer)
     assert found["loss"] < 0.5 * found["loss_first"]
     owner = trainer._policies["a"]
-    assert all(torch.equal(m.bfloat16(), owner.own_parameters()[n]) for n, m in owner.optimizer.masters().items())
+    assert all(
+        torch.equal(m.bfloat16(), owner.own_parameters()[n]) for n, m in owner.optimizer.masters().items()
+    )
 
 
 def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
@@ -164,7 +166,10 @@ def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
     second = opened(fetched)
     second.load(tmp_path / "fetched")
     assert second._initial_weights[0].warmed
-    assert all(torch.equal(p, second._initial_weights[0].weights()[n]) for n, p in first._initial_weights[0].weights().items())
+    assert all(
+        torch.equal(p, second._initial_weights[0].weights()[n])
+        for n, p in first._initial_weights[0].weights().items()
+    )
 
 
 def test_a_policy_that_was_updated_is_not_warm_started() -> None:
