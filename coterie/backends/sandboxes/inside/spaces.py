@@ -1,8 +1,8 @@
 """The namespaces and the read-only root of a worker, and the additional namespaces of each run.
 
-Each worker has a user, network (empty: loopback is down), ipc, uts, cgroup, pid and mount namespace. Its
-mount namespace has a separate root on a tmpfs with the interpreter and the system's libraries bound read-only,
-and nothing else: no home, no /proc, no /sys. Each run has another pid and mount namespace, with a tmpfs of
+Each worker has a user, network (empty: loopback is down), ipc, uts, cgroup, pid and mount namespace. In its
+mount namespace the root is a tmpfs with the interpreter and the system's libraries bound read-only, and
+nothing else: no home, no /proc, no /sys. Each run has another pid and mount namespace, with a tmpfs of
 limited size that is removed with the run.
 
 A worker that is root builds its root first (only root may be able to read the interpreter's folder) and then
