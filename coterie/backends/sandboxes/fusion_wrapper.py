@@ -4,8 +4,8 @@ Python 3.9 or later.
 The stock server stalls on more than about 200 KB of output, measures wall time only, fetches files by literal
 paths and gives its own environment to the program. So the program runs as a child of the wrapper, with its
 own pipes, limits and user (if the server runs as root and others may read its Python). The wrapper writes the
-result to one file, which the server returns. The file has a nonce that the program never sees. `NONCE started`
-on standard output means that the program was started, exit code 0 that the file is complete.
+result to one file, which the server returns. The file has a nonce that the program never sees. `NONCE
+started` on standard output means that the program was started, exit code 0 that the file is complete.
 """
 
 from __future__ import annotations

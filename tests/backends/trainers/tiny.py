@@ -88,8 +88,9 @@ def update(
 
 
 def sample(
-    policy: str, task: str, branch: int, prompt: Sequence[int], completion: Sequence[int], mask: Sequence[bool], *,
-    seed: int = 0, temperature: float = 1.0, weight: float = 1.0, **extras: np.ndarray,
+    policy: str, task: str, branch: int, prompt: Sequence[int], completion: Sequence[int],
+    mask: Sequence[bool], *, seed: int = 0, temperature: float = 1.0, weight: float = 1.0,
+    **extras: np.ndarray,
 ) -> Sample:  # fmt: skip
     """A sample whose behaviour log-probs and advantages are drawn from `seed`."""
     rng = np.random.default_rng([seed, branch])
