@@ -2,7 +2,7 @@
 
     python benchmarks/quickstart.py [--seeds 0 1 2]
 
-The benchmark runs `coterie quickstart` once per seed, one after the other, and prints the table of docs/results.md.
+Run `coterie quickstart` once per seed, one after the other, and print the table of docs/results.md.
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ MUTATIONS = {
         "tests/core/training/test_samples.py",
     ),
     "6 the denominator is the sample's own": (
-        "coterie/core/training/samples.py",
+        "coterie/backends/models/minibatches.py",
         "share = weight[span.branch] / denominator if denominator else 0.0",
         "share = weight[span.branch] / max(tokens[span.branch], 1)",
         "tests/core/training/test_samples.py",

@@ -19,7 +19,12 @@ from coterie.core.protocols.environment import (
 )
 from coterie.core.protocols.estimator import AdvantageEstimator as AdvantageEstimator, Batch as Batch
 from coterie.core.protocols.executor import Executor as Executor
-from coterie.core.protocols.loss import Loss as Loss, Surrogate as Surrogate, TokenBatch as TokenBatch
+from coterie.core.protocols.loss import (
+    Length as Length,
+    Loss as Loss,
+    Surrogate as Surrogate,
+    TokenBatch as TokenBatch,
+)
 from coterie.core.protocols.reward import (
     ActionView as ActionView,
     EpisodeView as EpisodeView,

@@ -6,6 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+Length = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+"""How a loss sums its tokens (`backends/models/minibatches.py`)."""
+
 
 @runtime_checkable
 class Loss(Protocol):
@@ -18,7 +21,7 @@ class Loss(Protocol):
 
     needs: tuple[str, ...]
     """Annotations it reads: "ref_logprobs", "old_logprobs"."""
-    length: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+    length: Length
     """Normalisation over tokens and sequences (`token_coefficients` in `core/training/samples.py`)."""
     entropy: float
     """Coefficient of the entropy bonus. The trainer adds the bonus, which needs the whole distribution."""

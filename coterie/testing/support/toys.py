@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import Codec, StepContext, Surrogate, TokenBatch
-from coterie.core.training.samples import Length
+from coterie.core.protocols import Codec, Length, StepContext, Surrogate, TokenBatch
 from coterie.core.types import (
     TEAM,
     Action,

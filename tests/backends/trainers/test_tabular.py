@@ -7,13 +7,13 @@ import numpy as np
 import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.models.minibatches import token_coefficients
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
-from coterie.core.training.samples import token_coefficients
 from coterie.core.types import Key, Request, Sample, Sampling, Span
 
 WORDS = ("left", "right")

@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.core.training.samples import (
-    action_samples,
-    minibatches,
-    samples_of,
-    span_ids,
-    token_coefficients,
-)
+from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
+from coterie.core.training.samples import action_samples, samples_of
 from coterie.core.types import (
     Action,
     Call,

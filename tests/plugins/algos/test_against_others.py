@@ -81,7 +81,8 @@ def of_comlrl(record: Record, forest: Forest | None = None, **settings: Any) -> 
     algorithm = estimator(TRAINERS[record["trainer"]], plan=plan, forest=forest, turns=3, **settings)
     advantage = credit(algorithm, forest).advantage
     return [
-        [np.array([advantage[key] for key in node]) for node in branches(forest, role)] for role in roles(record)
+        [np.array([advantage[key] for key in node]) for node in branches(forest, role)]
+        for role in roles(record)
     ]
 
 

@@ -178,7 +178,10 @@ def test_immediate_credit_takes_a_potential_as_it_is(name):
 
 
 def test_a_potentials_owner_may_be_a_role():
-    paths = [chain(J(own_potential={"one": 0.4}), J(own_potential={"one": 1.0})), chain(J(own_potential={"one": 0.5}))]
+    paths = [
+        chain(J(own_potential={"one": 0.4}), J(own_potential={"one": 1.0})),
+        chain(J(own_potential={"one": 0.5})),
+    ]
     forest = Forest(order=(("one", "two"),)).grow([path[0] for path in paths])
     advantage = advantages("mareinforce", forest, plan=ALL)
     assert advantage["0:one0"] == pytest.approx(1.0) and advantage["0:one1"] == 0.5

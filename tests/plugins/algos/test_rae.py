@@ -77,7 +77,9 @@ def test_with_decay_1_it_is_reinforce():
 
 def test_missing_returns_leave_the_mean_alone():
     algorithm = estimator("rae", decay=0.5)
-    result, state = step(algorithm, Forest().grow(chain(None), chain(6), chain(J(lost=True))), state={"one": 2.0})
+    result, state = step(
+        algorithm, Forest().grow(chain(None), chain(6), chain(J(lost=True))), state={"one": 2.0}
+    )
     assert places(result.advantage) == {"1:one0": 4.0} and state == {"one": 4.0}
     assert result.metrics["groups/one/missing_rows"] == 2.0
     result, state = step(algorithm, Forest().grow(chain(None)), state=state)

@@ -74,7 +74,9 @@ def test_the_present_is_shown_after_a_move(name):
     env = game(name, **({"boxes": 1} if name == "sokoban" else {}))
     after = send(env, name, start(env, *rows), text).state
     for role_name in ("planner", "executor", "solver"):
-        prompt_text = SEATS[name, role_name].render(role_input(env.observe(after, role_name), role_name))[-1]["content"]
+        prompt_text = SEATS[name, role_name].render(role_input(env.observe(after, role_name), role_name))[-1][
+            "content"
+        ]
         assert shown in prompt_text and gone not in prompt_text.split()
 
 
@@ -82,9 +84,9 @@ def test_a_digit_that_was_filled_in_is_shown_and_told_from_the_given():
     env = game("sudoku", rendering="prose")
     state = sudokus.start(env, *sudokus.EASY)
     step = send(env, "sudoku", state, "[r0c2=3]", "executor")
-    prompt_text = SEATS["sudoku", "executor"].render(role_input(env.observe(step.state, "executor"), "executor"))[
-        -1
-    ]["content"]
+    prompt_text = SEATS["sudoku", "executor"].render(
+        role_input(env.observe(step.state, "executor"), "executor")
+    )[-1]["content"]
     assert "1 2 | 3 ." in prompt_text and "Filled in so far, and open to change: r0c2=3." in prompt_text
 
 

@@ -129,7 +129,12 @@ def test_split_views_tell_the_executor_its_plan_and_the_walls_beside_it_only():
     assert compact(env.observe(state, "executor")) == "executor r1c1 #+0+1 plan -1+0 -1+2 :"
     prose = make(PlanPath, size=4, views="split", rendering="prose")
     prompt_text = prompt(prose, state, "executor")[-1]["content"]
-    assert "goal" not in prompt_text and "r3c3" not in prompt_text and "walls: R (wall)" in prompt_text and "r0c1, r0c3" in prompt_text
+    assert (
+        "goal" not in prompt_text
+        and "r3c3" not in prompt_text
+        and "walls: R (wall)" in prompt_text
+        and "r0c1, r0c3" in prompt_text
+    )
     assert "The goal is r3c3" in prompt(prose, state, "planner")[-1]["content"]
 
 

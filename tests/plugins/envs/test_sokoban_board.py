@@ -40,7 +40,12 @@ def test_moves(moves, skip, after, illegal, played, pushes):
     board = drawn(["--.", "@$-", "#--"])
     effect = walk(board, moves, skip=skip)
     assert rows(board, effect.boxes, effect.end, targets=False) == after
-    assert (effect.illegal, effect.played, effect.pushes, effect.written) == (illegal, played, pushes, len(moves))
+    assert (effect.illegal, effect.played, effect.pushes, effect.written) == (
+        illegal,
+        played,
+        pushes,
+        len(moves),
+    )
 
 
 def test_boxes_block_boxes_and_a_walk_ends_when_solved_or_at_its_limit():

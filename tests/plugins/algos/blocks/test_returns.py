@@ -87,7 +87,9 @@ def test_a_missing_part_makes_the_return_missing_unless_it_weighs_nothing():
     path, scores = path_of(J(1, potential=None))
     assert episode_return(path, "one", scores, REWARD_WEIGHTS) is None
     assert (
-        episode_return(path, "one", scores, RewardWeights(weights={"potential": 0.0}, kinds=REWARD_WEIGHTS.kinds))
+        episode_return(
+            path, "one", scores, RewardWeights(weights={"potential": 0.0}, kinds=REWARD_WEIGHTS.kinds)
+        )
         == 1.0
     )
 
@@ -224,7 +226,9 @@ def test_a_joint_all_of_whose_children_are_missing_is_missing():
 
 
 def test_below_a_missing_potential_siblings_wait_until_it_is_known_again():
-    forest = Forest().grow([J(potential=None, then=[J(potential=0.5, then=[J(potential=0.75)]), J(potential=1.0)])])
+    forest = Forest().grow(
+        [J(potential=None, then=[J(potential=0.5, then=[J(potential=0.75)]), J(potential=1.0)])]
+    )
     by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
     assert by_branch == {"0:one0": None, "0.0:one0": None, "0.0:one1": None, "0.0.0:one0": 0.25}
 
