@@ -91,16 +91,7 @@ def check_environment(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(env, "environment")
-    with guarded(name):
-        require_components(env, name)
-        known_roles = tuple(env.roles)
-    unknown = [role for role in roles if known_roles and role not in known_roles]
-    require(
-        not unknown,
-        f"doesn't know the role '{', '.join(unknown)}'",
-        where=f"{name}.roles",
-        fix="name every role that `observe` accepts, or leave it empty for any",
-    )
+    _check_declared(env, name, roles)
     tasks_of_splits = _tasks(env, name, splits, seed, disjoint)
     check_data_methods(env, name, tasks_of_splits)
     tasks = tasks_of_splits[splits[0]]
@@ -113,6 +104,19 @@ def check_environment(
 
     asyncio.run(play())
     _check_vocabulary(env, name)
+
+
+def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
+    with guarded(name):
+        require_components(env, name)
+        known_roles = tuple(env.roles)
+    unknown = [role for role in roles if known_roles and role not in known_roles]
+    require(
+        not unknown,
+        f"doesn't know the role '{', '.join(unknown)}'",
+        where=f"{name}.roles",
+        fix="name every role that `observe` accepts, or leave it empty for any",
+    )
 
 
 def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> dict[str, list[Task]]:

@@ -46,8 +46,7 @@ def check_reward(
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
       for scope siblings one such table a branch. It may raise `PolicyFault` and nothing else: while the
       system works, a failure to score is caused by the output. Some of the actions can't be read.
-    - `score` leaves the view unchanged, and a second call gives the same scores (unless `repeats` is False,
-      for a judge that draws).
+    - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
 
     Args:
         environment: the environment whose episodes give views; `roles`, `act`, `order`, `role_plugins` and
