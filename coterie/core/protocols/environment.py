@@ -48,7 +48,7 @@ class Environment(Protocol):
     # - not_summable: components that returns over several turns refuse.
     # For `coterie data`:
     # - record(task) -> dict: the task as JSON.
-    # - task_of(record, id) -> Task: its inverse, which ignores other fields. ValueError: no task of this kind.
+    # - task_of(record, id) -> Task: the inverse; ignores unknown fields. ValueError: no task of this game.
     # - fingerprints(task) -> {"content": str, "solution"?: str, ...}: values that no two splits may share.
     # - picture(task) -> str: the task drawn for people.
 

@@ -60,7 +60,7 @@ class RolloutContext(Protocol):
     evaluation: bool
     """Whether the rollout is an evaluation: its decisions are not trainable."""
     stop_above: float | None
-    """An episode ends at a joint action whose reward, averaged over the roles that acted, is at least this."""
+    """An episode ends at a joint action whose reward, averaged over its roles, is at least this."""
 
     def seed(self, key: Key, what: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
@@ -125,6 +125,6 @@ class Plan:
     expand: str
     """Joint actions from which the episode goes on: `best`, `sampled` or `all`."""
     pairing: str
-    """Joint actions of roles that act at once: `aligned` (the i-th branches) or `cross` (all combinations)."""
+    """Joint actions of roles that act at once: `aligned` (i-th branches) or `cross` (all combinations)."""
     recombines: bool = False
     """Whether a joint action of the best branch of each role is played too (`commit: per_role`)."""

@@ -51,8 +51,8 @@ class Trainer(Protocol):
     # Optional:
     # - set_progress(share): called before each update of a run with `schedule.tokens`, with the share of the
     #   tokens that is spent. `optimizer.horizon: budget` requires it.
-    # - bases() -> {name: policies that start from the same weights}, together with
-    #   async warm_start(policy, demonstrations, config) -> Metrics: trains the initial weights of all of them.
+    # - bases() -> {name: policies with the same initial weights}, together with
+    #   async warm_start(policy, demonstrations, config) -> Metrics: trains the initial weights of them all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -127,7 +127,7 @@ class TreeSampler(Plugin):
         seats = [(one, place.key.of_branch(one.role, branch)) for one in asked for branch in range(count)]
         actions = await ctx.active_rollouts.gather([ctx.act(key, one) for one, key in seats])
         decisions = {
-            one.role: one.decided(
+            one.role: one.decision(
                 tuple(actions[i * count : (i + 1) * count]),
                 ctx.team.trainable.get(one.policy, False) and not ctx.evaluation,
             )

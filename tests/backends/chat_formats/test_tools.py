@@ -88,7 +88,7 @@ def played(template, *texts, native=True, cut=False, turns=4, shows=False, chat=
         await tool.config.sandbox.open()
         asked = await ctx.ask("one", None, 0, (), Sampling(max_new_tokens=99))
         action = await ctx.act(KEY, asked)
-        return asked.decided((action,), True), action
+        return asked.decision((action,), True), action
 
     decision, action = asyncio.run(go())
     return ctx, engine, decision, action
