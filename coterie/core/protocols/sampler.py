@@ -40,7 +40,7 @@ class Sampler(Protocol):
         """The sampling settings of a role."""
 
     def for_evaluation(self, greedy: bool) -> Sampler:
-        """A copy that plays each task once, with one branch per decision; greedy: at temperature 0."""
+        """A copy that plays each task once, one branch per decision; `greedy` sets temperature 0."""
 
     async def play(self, task: Task, epoch: int, chain: int, ctx: RolloutContext) -> Tree:
         """The tree of one task and chain."""
@@ -62,7 +62,7 @@ class RolloutContext(Protocol):
     stop_above: float | None
     """An episode ends at a joint action whose reward, averaged over its roles, is at least this."""
 
-    def seed(self, key: Key, what: str) -> int:
+    def seed(self, key: Key, purpose: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
 
     def digest(self, state: Any) -> str:
@@ -73,7 +73,7 @@ class RolloutContext(Protocol):
     ) -> PromptRequest:
         """Make a role's prompt."""
 
-    async def act(self, key: Key, asked: PromptRequest) -> Action:
+    async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch, tool calls included."""
 
     async def step(
