@@ -83,7 +83,7 @@ class SystemFault(CoterieError):
 
 
 class PolicyFault(CoterieError):
-    """A failure that the policy's output caused, e.g. a verifier time-out. The score is the source's floor."""
+    """A failure that the policy's output caused, e.g. a verifier time-out. The score is the floor."""
 
 
 class TooManyMissing(CoterieError):

@@ -42,13 +42,13 @@ class Environment(Protocol):
     # Optional:
     # - digest(state) -> str: for states that `core/types/digest.py` can't digest.
     # - diagnose(state, role) -> str: feedback for a role, for transition modes.
-    # - vocabulary() -> Iterable[str]: words of the observations, for `tokenizer: words`.
+    # - vocabulary() -> Iterable[str]: words of observations and answers, for `tokenizer: words`.
     # - demonstrate(state, role, noise, rng) -> str: the oracle's message, for warm starts.
     # - concurrent: bool: whether `step` waits (for a sandbox), so that joint actions are stepped at once.
-    # - not_summable: components that returns over several turns refuse.
+    # - not_summable: names of the components that must not be summed over turns.
     # For `coterie data`:
     # - record(task) -> dict: the task as JSON.
-    # - task_of(record, id) -> Task: its inverse, which ignores other fields. ValueError: no task of this kind.
+    # - task_of(record, id) -> Task: the inverse; ignores unknown fields. ValueError: no task of this game.
     # - fingerprints(task) -> {"content": str, "solution"?: str, ...}: values that no two splits may share.
     # - picture(task) -> str: the task drawn for people.
 

@@ -40,7 +40,7 @@ class Sampler(Protocol):
         """The sampling settings of a role."""
 
     def for_evaluation(self, greedy: bool) -> Sampler:
-        """A copy that plays each task once, with one branch per decision; greedy: at temperature 0."""
+        """A copy that plays each task once, one branch per decision; `greedy` sets temperature 0."""
 
     async def play(self, task: Task, epoch: int, chain: int, ctx: RolloutContext) -> Tree:
         """The tree of one task and chain."""
@@ -60,9 +60,9 @@ class RolloutContext(Protocol):
     evaluation: bool
     """Whether the rollout is an evaluation: its decisions are not trainable."""
     stop_above: float | None
-    """An episode ends at a joint action whose reward, averaged over the roles that acted, is at least this."""
+    """An episode ends at a joint action whose reward, averaged over its roles, is at least this."""
 
-    def seed(self, key: Key, what: str) -> int:
+    def seed(self, key: Key, purpose: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
 
     def digest(self, state: Any) -> str:
@@ -73,7 +73,7 @@ class RolloutContext(Protocol):
     ) -> PromptRequest:
         """Make a role's prompt."""
 
-    async def act(self, key: Key, asked: PromptRequest) -> Action:
+    async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch, tool calls included."""
 
     async def step(
@@ -125,6 +125,6 @@ class Plan:
     expand: str
     """Joint actions from which the episode goes on: `best`, `sampled` or `all`."""
     pairing: str
-    """Joint actions of roles that act at once: `aligned` (the i-th branches) or `cross` (all combinations)."""
+    """Joint actions of roles that act at once: `aligned` (i-th branches) or `cross` (all combinations)."""
     recombines: bool = False
     """Whether a joint action of the best branch of each role is played too (`commit: per_role`)."""

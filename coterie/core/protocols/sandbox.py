@@ -1,8 +1,8 @@
 """The protocol of kind `sandbox`, and the plain values that go to a model-written program and come back.
 
 A `Sandbox` runs a `Program` or tests a `Judged` candidate. An end that the program caused (a crash, a
-time-out) is a result. An end that it did not cause (a worker that was killed, an HTTP 500) is a `SystemFault`.
-A program that kills its sandbox twice is a `PolicyFault`.
+time-out) is a result. An end that it did not cause (a killed worker, an HTTP 500) is a `SystemFault`. A
+program that kills its sandbox twice is a `PolicyFault`.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class Ran:
     """Result of a program."""
 
     status: Status
-    """`finished`: exit code 0; `failed`: another exit code; `timeout`: out of CPU or wall time; `killed`: ended
-    by a signal, e.g. at a limit of memory or of output."""
+    """`finished`: exit code 0; `failed`: another exit code; `timeout`: of CPU or wall time; `killed`: by a
+    signal, e.g. at a limit of memory or of output."""
     exit_code: int | None
     """None where a signal or a limit ended the program."""
     stdout: str = ""

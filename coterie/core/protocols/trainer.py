@@ -21,10 +21,10 @@ class Trainer(Protocol):
 
     async def open(self, ctx: TrainerContext) -> None: ...
 
-    async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
+    async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
         """One array of shape (sampled tokens,) per sample key.
 
-        `what` is `ref_logprobs` (under the initial weights), `old_logprobs` (under the present weights) or
+        `name` is `ref_logprobs` (under the initial weights), `old_logprobs` (under the present weights) or
         `values` (of the value head).
         """
 
@@ -44,15 +44,15 @@ class Trainer(Protocol):
         """sha256 of each policy's weights, by policy."""
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
-        """Write a Hugging Face folder, or a PEFT adapter; merge: the adapter is merged into its base."""
+        """Write a Hugging Face folder or a PEFT adapter; `merge` merges the adapter into its base."""
 
     async def close(self) -> None: ...
 
     # Optional:
     # - set_progress(share): called before each update of a run with `schedule.tokens`, with the share of the
     #   tokens that is spent. `optimizer.horizon: budget` requires it.
-    # - bases() -> {name: policies that start from the same weights}, together with
-    #   async warm_start(policy, demonstrations, config) -> Metrics: trains the initial weights of all of them.
+    # - bases() -> {name: policies with the same initial weights}, together with
+    #   async warm_start(policy, demonstrations, config) -> Metrics: trains the initial weights of them all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

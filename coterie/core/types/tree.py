@@ -33,8 +33,8 @@ class Fault:
     """The failure of an action or of a step."""
 
     kind: Literal["policy", "system"]
-    """`policy`: the output caused it (unparsable text), and the action is scored. `system`: anything else (an
-    aborted call, a dead worker), and the scores are missing."""
+    """`policy`: the output caused it (unparsable text), and the action is scored. `system`: something else (an
+    aborted call, a dead worker) caused it, and the scores are missing."""
     reason: str
 
 
@@ -111,7 +111,7 @@ class JointAction:
     truncated: bool = False
     """The turn limit, a sufficient reward (`RolloutContext.stop_above`) or a system fault ended it."""
     child: Node | None = None
-    """The next node, if the joint action was expanded and the episode goes on."""
+    """The next node, if the joint action was committed and the episode goes on."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """`Step.info`."""
     outcome: Mapping[str, float] | None = None

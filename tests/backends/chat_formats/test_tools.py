@@ -90,7 +90,7 @@ def played(
         await tool.config.sandbox.open()
         request = await ctx.ask("one", None, 0, (), Sampling(max_new_tokens=99))
         action = await ctx.act(KEY, request)
-        return request.decided((action,), True), action
+        return request.decision((action,), True), action
 
     decision, action = asyncio.run(go())
     return ctx, engine, decision, action

@@ -109,8 +109,8 @@ def test_the_error_of_a_batch_reaches_every_rollout_that_waits_for_it():
     asyncio.run(asyncio.wait_for(go(), 10))
 
 
-def test_nested_rollouts_are_counted():
-    sizes = []
+def test_nested_active_rollouts_are_counted():
+    seen = []
 
     def generate(policy, requests):
         sizes.append(len(requests))
@@ -140,7 +140,7 @@ def test_nested_rollouts_are_counted():
     assert sizes == [6, 6, 2]
 
 
-def test_a_rollout_that_never_submits_does_not_block_the_batch_for_ever(monkeypatch, caplog):
+def test_an_active_rollout_that_never_requests_does_not_hold_the_batch_for_ever(monkeypatch, caplog):
     monkeypatch.setattr("coterie.core.concurrency.request_batching.STALL_SECONDS", 0.05)
 
     async def go():
@@ -156,4 +156,4 @@ def test_a_rollout_that_never_submits_does_not_block_the_batch_for_ever(monkeypa
         await asyncio.wait_for(batcher.submit(request("a", 0)), 5)
 
     asyncio.run(go())
-    assert "1 of 2 " in caplog.text
+    assert "1 of 2 active rollouts" in caplog.text
