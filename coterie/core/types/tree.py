@@ -33,8 +33,8 @@ class Fault:
     """The failure of an action or of a step."""
 
     kind: Literal["policy", "system"]
-    """`policy`: the output caused it (unparsable text), and the action is scored. `system`: something else (an
-    aborted call, a dead worker) caused it, and the scores are missing."""
+    """`policy`: the output caused it (unparsable text), and the action is scored. `system`: it has another
+    cause (an aborted call, a dead worker), and the scores are missing."""
     reason: str
 
 

@@ -110,7 +110,7 @@ def test_the_error_of_a_batch_reaches_every_rollout_that_waits_for_it():
 
 
 def test_nested_active_rollouts_are_counted():
-    seen = []
+    sizes = []
 
     def generate(policy, requests):
         sizes.append(len(requests))
