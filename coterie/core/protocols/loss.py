@@ -15,8 +15,8 @@ class Loss(Protocol):
     """A per-token surrogate loss, in numpy or torch.
 
     `xp` is the module `numpy` or `torch`; use functions that both have (exp, where, minimum, maximum, clip).
-    The loss also returns its gradient, for trainers without autograd; `check_loss` verifies it. A token's value
-    may depend on the tokens of its sequence (a span), which a trainer never splits, and on no others.
+    The loss also returns its gradient, for trainers without autograd; `check_loss` verifies it. The value of
+    a token may depend on the tokens of its sequence (a span), which a trainer never splits, and on no others.
     """
 
     needs: tuple[str, ...]
