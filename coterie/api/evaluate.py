@@ -16,6 +16,10 @@ from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import Evaluation, evaluate as evaluate_run
+from coterie.core.training.run import Run
+
+MOST_TASKS = 1000
+"""Most tasks of an evaluation whose number is not given."""
 
 
 def evaluate(
@@ -69,11 +73,7 @@ def evaluate(
     async def go() -> Evaluation:
         try:
             await open_run(run, restore.path if restore is not None else None, external)
-            count = (
-                tasks
-                if tasks is not None
-                else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
-            )
+            count = tasks if tasks is not None else _default_tasks(run, split)
             if changes:
                 return await compare(run, changes, split, count, samples=samples, greedy=greedy, show=show)
             return await evaluate_run(run, split, count, samples=samples, greedy=greedy, show=show)
@@ -81,6 +81,10 @@ def evaluate(
             await run.close()
 
     return asyncio.run(go())
+
+
+def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:
+    return min(MOST_TASKS, len(run.environment.tasks(split, run.config.seed)))
 
 
 def is_run(source: Any) -> bool:
