@@ -16,6 +16,10 @@ from coterie.core.config import load
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import evaluate as evaluate_run
+from coterie.core.training.run import Run
+
+MOST_TASKS = 1000
+"""Most tasks of an evaluation whose number is not given."""
 
 
 def evaluate(
@@ -69,8 +73,7 @@ def evaluate(
     async def go() -> TeamEvaluation:
         try:
             await open_run(run, restore.path if restore is not None else None, external)
-            there = len(run.environment.tasks(split, resolved.config.seed)) if tasks is None else 0
-            count = min(1000, there) if tasks is None else tasks
+            count = tasks if tasks is not None else _default_tasks(run, split)
             settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
                 return await compare(run, changes, split, count, **settings)
@@ -79,6 +82,10 @@ def evaluate(
             await run.close()
 
     return asyncio.run(go())
+
+
+def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:
+    return min(MOST_TASKS, len(run.environment.tasks(split, run.config.seed)))
 
 
 def is_run(source: Any) -> bool:
