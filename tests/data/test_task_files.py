@@ -55,7 +55,7 @@ def test_the_split_of_a_content_is_its_hash_by_hand():
 
 def test_half_a_surrogate_pair_has_a_split_too():
     record = json.loads('{"q": "\\ud800"}')  # what a file of JSON may well hold
-    parts = [Records(rows(record)).part(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
+    parts = [Records(rows(record)).in_split(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
     assert sorted(map(len, parts)) == [0, 0, 1]
 
 
@@ -65,7 +65,7 @@ def test_records_are_split_as_the_data_sources_split_one_body_of_them():
     found = prepare(body, Cut(val_share=0.2, test_share=0.3))
     for split in ("train", "val", "test"):
         assert {one["q"] for one in found.splits[split]} == {
-            one["q"] for one in source.part(split, 0.2, 0.3, ())
+            one["q"] for one in source.in_split(split, 0.2, 0.3, ())
         }
     assert [len(part) for part in found.splits.values()] == pytest.approx([150, 60, 90], abs=30)
 
