@@ -58,7 +58,7 @@ def test_the_split_of_a_content_is_its_hash_by_hand():
 
 def test_half_a_surrogate_pair_has_a_split_too():
     record = json.loads('{"q": "\\ud800"}')  # what a file of JSON may well hold
-    parts = [Records(rows(record)).part(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
+    parts = [Records(rows(record)).in_split(split, 0.3, 0.3, ()) for split in ("train", "val", "test")]
     assert sorted(map(len, parts)) == [0, 0, 1]
 
 

@@ -100,7 +100,7 @@ async def nothing(*_):
     return ()
 
 
-def exact(engine, decision, action, notes=None):
+def exact(engine, decision, action, annotations=None):
     """The samples, after a look at every id: all calls, one after the other, and nothing else unmasked."""
     count = sum(len(call.token_ids) for call in engine.calls)
     samples = action_samples(KEY, decision, action, np.arange(count) + 1.0, 1.0, annotations or {})
