@@ -58,7 +58,7 @@ def test_every_command_and_option_exists_and_its_recipe_resolves(words, place):
     params = command.make_context(words[0], rest, parent=context).params
     source = params.get("source") or ""
     if source in {info.name for info in recipes()}:
-        resolved = load(source, overrides=params["overrides"], scale=params.get("scale"))
+        resolved = load(source, overrides=params["settings"], scale=params.get("scale"))
         if NOT_HERE.search(source):
             compose(resolved)  # the others are when they run, below
 
