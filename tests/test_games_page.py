@@ -27,8 +27,8 @@ def rows(first: str) -> dict[str, list[str]]:
 @pytest.mark.parametrize(("column", "game"), enumerate(GAMES))
 def test_components_kinds_and_default_weights(column, game):
     environment = plugins().registry.load("environment", game)
-    told = rows("component")
-    stated = {name: cells for name, cells in told.items() if cells[1 + column] != "–"}
+    table = rows("component")
+    stated = {name: cells for name, cells in table.items() if cells[1 + column] != "–"}
     assert {name: cells[0] for name, cells in stated.items()} == dict(environment.components)
     assert {name: float(cells[1 + column]) for name, cells in stated.items()} == dict(environment.weights)
 

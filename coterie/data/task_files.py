@@ -18,7 +18,7 @@ from typing import Any
 
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.storage.atomic import write_atomic
-from coterie.core.types.splits import SPLITS, Record, Row, _require, content, split_of
+from coterie.core.types.splits import SPLITS, Record, Row, content, require_field, split_of
 
 MANIFEST = "manifest.json"
 FORMATS = ("jsonl", "parquet")
@@ -63,7 +63,7 @@ def rename_fields(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
     result = []
     for row in rows:
         for old, new in names.items():
-            _require(row, old)
+            require_field(row, old)
             if new in row.record and new not in names:
                 raise DataError(row.file, row.line, new, f"it is there, and '{old}' is to be renamed to it")
         result.append(

@@ -109,7 +109,7 @@ def test_what_a_null_hands_over():
     asked, action = asyncio.run(go())
     assert asked.prompt.ids == () and asked.messages
     assert (action.calls, action.text, action.parsed, action.fault) == ((), "", "", None)
-    decision = asked.decided((action,), trainable=run.team.trainable.get(asked.policy, False))
+    decision = asked.decision((action,), trainable=run.team.trainable.get(asked.policy, False))
     assert decision.policy == "" and not decision.trainable
 
 

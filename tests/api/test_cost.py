@@ -10,9 +10,10 @@ import pytest
 
 from coterie import Plugin, PluginConfig
 from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, readable, warn_of_size
+from coterie.backends.models.minibatches import minibatches
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
-from coterie.core.training.samples import minibatches, samples_of
+from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from tests.games import CALLS, play, run_of
 

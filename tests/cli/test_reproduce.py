@@ -11,7 +11,7 @@ import pytest
 from coterie.core.storage.jsonl import read_metrics
 from coterie.studies.runner import Runner
 from tests.cli.support import coterie
-from tests.studies.support import Here
+from tests.studies.support import InProcess
 
 ROOT = Path(__file__).parents[2]
 COLUMN = ROOT / "tests" / "studies" / "column.yaml"
@@ -26,7 +26,7 @@ def made(tmp_path_factory):
     """
     out, found = tmp_path_factory.mktemp("studies"), {}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_launch", lambda runner, folder: Here(folder))
+        patch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
         for name in ("at-grpo-table1", "at-grpo-table3", "sampling", "cooperation"):
             done = coterie("reproduce", name, "--columns", COLUMN, "--seeds", 1, "--out", out, "--json")
             assert done.exit_code == 0, done.output

@@ -222,7 +222,7 @@ def records() -> list[dict[str, Any]]:
     whiten: dict[str, Any] = {"early_termination_threshold": None}
     crossed: dict[str, Any] = {**plain, "joint_mode": "cross"}
     others = ("MARLOO", "MAREINFORCE", "MAReMax")
-    levels = {0: 0.5, 1: 1.0}  # the root; solved after its first joint; unsolved ever after its second
+    potentials = {0: 0.5, 1: 1.0}  # the root; solved after its first joint; unsolved ever after its second
     return [
         played("one agent", agents=1, branches=4, seed=1, **plain),
         played("aligned, 1 turn", branches=4, seed=2, **plain),
@@ -243,7 +243,7 @@ def records() -> list[dict[str, Any]]:
         played("as it comes", branches=3, turns=2, seed=3, brief=True),
         played("crossed", branches=3, seed=5, brief=True, **{**plain, "joint_mode": "crossed"}),
         played(
-            "solved early", turns=3, pay=lambda node: levels.get(node, 0.75), brief=True,
+            "solved early", turns=3, pay=lambda node: potentials.get(node, 0.75), brief=True,
             **{**plain, "early_termination_threshold": 0.9},
         ),
         played("padded", branches=3, seed=11, ragged=True, **plain),

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.models.minibatches import span_ids, token_coefficients
 from coterie.core.protocols import TokenBatch
-from coterie.core.training.samples import span_ids, token_coefficients
 from coterie.core.types import Key, Sample
 from tests.plugins.algos.support import Forest, J, Number
 
@@ -51,10 +51,12 @@ def completion(index: int, siblings: int) -> str:
 # -------------------------------------------------------------------------------------------------- CoMLRL
 
 
-def joints(node: Record, *, level: bool = False) -> list[J]:
-    """A recorded node and all below it; its rewards are increments, or levels of the states reached."""
-    children = [joints(child, level=level) for child in node["children"]] or [[] for _ in node["rewards"]]
-    pays = "level" if level else "gain"
+def joints(node: Record, *, potential: bool = False) -> list[J]:
+    """A recorded node and all below it; its rewards are increments, or potentials of the states reached."""
+    children = [joints(child, potential=potential) for child in node["children"]] or [
+        [] for _ in node["rewards"]
+    ]
+    pays = "potential" if potential else "gain"
     return [J(**{pays: paid, "then": then}) for paid, then in zip(node["rewards"], children, strict=True)]
 
 
@@ -62,7 +64,9 @@ def roles(record: Record) -> tuple[str, ...]:
     return tuple(f"agent{number}" for number in range(record["settings"]["num_agents"]))
 
 
-def tree(record: Record, *, pairing: str | None = None, level: bool = False, sampled: bool = False) -> Forest:
+def tree(
+    record: Record, *, pairing: str | None = None, potential: bool = False, sampled: bool = False
+) -> Forest:
     """The recorded tree.
 
     Args:
@@ -81,7 +85,7 @@ def tree(record: Record, *, pairing: str | None = None, level: bool = False, sam
         pairing=pairing or record["settings"].get("joint_mode", "aligned"),
         logprobs=logprobs,
     )
-    return forest.grow(joints(record["tree"], level=level))
+    return forest.grow(joints(record["tree"], potential=potential))
 
 
 def paths(node: Record, before: tuple[int, ...] = ()) -> Iterator[tuple[int, ...]]:

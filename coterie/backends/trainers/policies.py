@@ -208,7 +208,7 @@ def _check(name: str, config: PolicyConfig) -> None:
     check_schedule(config.optimizer, f"policies.{name}.optimizer")
     if config.lora is not None and config.train != "lora":
         raise ConfigError(
-            f"`lora` is set, and nothing reads it: the policy's `train` is {config.train}",
+            f"`lora` is set and has no effect: the policy's `train` is {config.train}",
             path=f"policies.{name}.lora",
             fix=f"set policies.{name}.train=lora, or drop the table",
         )

@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
 from coterie.backends.models.table import (
     Context,
     Table,
@@ -24,7 +25,6 @@ from coterie.core.config import ModelInit, OptimizerSettings
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
-from coterie.core.training.samples import minibatches, span_ids, token_coefficients
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 

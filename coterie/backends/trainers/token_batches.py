@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.backends.models.minibatches import span_ids
 from coterie.core.protocols import TokenBatch
-from coterie.core.training.samples import span_ids
 from coterie.core.types import Sample
 
 _FOR_ALL = ("ref_logprobs", "old_logprobs")

@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.backends.models.minibatches import minibatches, token_coefficients
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.export import export
@@ -28,7 +29,6 @@ from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Demonstration, TrainerContext
-from coterie.core.training.samples import minibatches, token_coefficients
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 

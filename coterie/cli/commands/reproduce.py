@@ -191,7 +191,7 @@ class _Lines:
         self._last[job.id] = time.monotonic()
         click.echo(f"{done}/{total} done  {job.label}  started", err=True)
 
-    def told(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
+    def progressed(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
         if time.monotonic() - self._last[job.id] >= QUIET_SECONDS:
             self._last[job.id] = time.monotonic()
             click.echo(f"  {job.label}  {100 * part:.0f} %  {_facts(row)}", err=True)
@@ -231,7 +231,7 @@ class _Live:
         self._rich.update(self._all, completed=done, total=total)
         self._tasks[job.id] = self._rich.add_task(job.label, total=1.0 if job.tokens else None, facts="")
 
-    def told(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
+    def progressed(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
         self._rich.update(self._tasks[job.id], completed=part, facts=_facts(row))
 
     def ended(self, job: Job, state: str, done: int, total: int) -> None:

@@ -69,9 +69,7 @@ def last_choice(text: str, choices: Sequence[str]) -> str:
 def last_json(text: str) -> Any:
     """The last complete JSON object or array that isn't inside another."""
     decoder, values, end = json.JSONDecoder(), [], 0
-    for opening in itertools.islice(
-        _OPENING.finditer(text), 2000
-    ):  # bounds the time
+    for opening in itertools.islice(_OPENING.finditer(text), 2000):  # bounds the time
         if opening.start() >= end:
             try:
                 value, end = decoder.raw_decode(text, opening.start())

@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from coterie.backends.models.minibatches import token_coefficients
 from coterie.backends.trainers.policies import Policy
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.protocols import TokenBatch
-from coterie.core.training.samples import token_coefficients
 from coterie.core.types import Sample, Span
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO

@@ -21,7 +21,9 @@ KINDS = ("full", "lora", "none")
 
 def digests(trainer: TorchTrainer) -> dict[str, str]:
     """Of every policy's own weights, and of every frozen base."""
-    bases = {f"base of {s.name}": digest(s.weights()) for s in trainer._initial_weights if s.frozen is not None}
+    bases = {
+        f"base of {s.name}": digest(s.weights()) for s in trainer._initial_weights if s.frozen is not None
+    }
     return trainer.digest() | bases
 
 
@@ -74,7 +76,8 @@ def test_every_policy_has_its_own_learning_rate_and_optimiser() -> None:
 
     def distance(name: str) -> float:
         return max(
-            float((p - start[n]).detach().abs().max()) for n, p in trainer._policies[name].own_parameters().items()
+            float((p - start[n]).detach().abs().max())
+            for n, p in trainer._policies[name].own_parameters().items()
         )
 
     assert 0 < distance("slow") < 2e-6 < 5e-3 < distance("quick")
@@ -108,14 +111,18 @@ def test_adapter_settings_reach_peft() -> None:
 
 
 def test_an_adapter_without_settings_has_the_papers() -> None:
-    settings = opened({"a": policy("lora", lora=None)})._initial_weights[0].peft.peft_config[adapter_name("a")]
+    settings = (
+        opened({"a": policy("lora", lora=None)})._initial_weights[0].peft.peft_config[adapter_name("a")]
+    )
     assert (settings.r, settings.lora_alpha, settings.lora_dropout) == (16, 32, 0)
 
 
 @pytest.mark.parametrize("name", ["plain", "two words", "a.b", "keys", "lora_x", "lora", "7"])
 def test_any_policy_name_can_have_an_adapter(name: str) -> None:
     trainer = opened({name: policy("lora"), "other": policy("lora")})
-    assert len(trainer._policies[name].own_parameters()) == len(trainer._policies["other"].own()) > 0
+    assert (
+        len(trainer._policies[name].own_parameters()) == len(trainer._policies["other"].own_parameters()) > 0
+    )
     assert moved(trainer, [name]) == {name}
     assert adapter_name("plain") == "plain"
 

@@ -124,7 +124,9 @@ def test_the_head_has_a_learning_rate_of_its_own_where_it_is_given() -> None:
         before = trainer._policies["p"].own_parameters()["model.norm.weight"].detach().clone()
         found = update(trainer, {"p": with_targets(samples())})["p"]
         assert float(heads(trainer)["p"].abs().median()) == pytest.approx(wanted, rel=1e-2)
-        moved = (trainer._policies["p"].own_parameters()["model.norm.weight"].detach() - before).abs().median()
+        moved = (
+            (trainer._policies["p"].own_parameters()["model.norm.weight"].detach() - before).abs().median()
+        )
         assert float(moved) == pytest.approx(1e-2, rel=1e-2) and found["learning_rate"] == 1e-2
 
 

@@ -103,7 +103,7 @@ def test_the_seats_are_for_prose_and_for_their_own_names(plugin, name):
     with pytest.raises(ConfigError, match="prose") as caught:
         seat(plugin, name, rendering="compact")
     assert caught.value.path == f"team.roles.{name}.rendering"
-    with pytest.raises(ConfigError, match="seat") as caught:
+    with pytest.raises(ConfigError, match="of the role") as caught:
         seat(plugin, "executor")
     assert caught.value.path == "team.roles.executor.type"
     assert seat(plugin, name, rendering="prose", system="").config.system == ""

@@ -89,7 +89,7 @@ def test_templates_run_in_a_sandbox():
 
 def test_notes_without_a_place_are_refused():
     with pytest.raises(ConfigError, match="no place") as caught:
-        text(role(), notes=("wrong",))
+        text(role(), feedback=("wrong",))
     assert "{{ note }}" in caught.value.fix
 
 

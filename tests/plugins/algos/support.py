@@ -34,7 +34,7 @@ from coterie.core.types import (
     Tree,
 )
 from coterie.testing import build
-from coterie.testing.support.toys import Echo, Quiet
+from coterie.testing.support.toys import EchoRole, NoFeedback
 
 Number = float | None | EllipsisType
 """None: missing; ...: there is no such score."""
@@ -67,11 +67,11 @@ class J:
     gain: Number = ...
     """An increment of the team's."""
     then: Sequence[J] = ()
-    level: Number = ...
+    potential: Number = ...
     """The value of the state reached."""
     own: Mapping[str, Number] = field(default_factory=dict)
     """Increments of the roles' own, scored at their branches."""
-    own_level: Mapping[str, Number] = field(default_factory=dict)
+    own_potential: Mapping[str, Number] = field(default_factory=dict)
     fork: Number = ...
     """A counterfactual."""
     lost: bool = False
@@ -91,7 +91,7 @@ def chain(*joints: J | Number) -> list[J]:
 
 @dataclass
 class Forest:
-    """One step: its trees and scores, and the token-level numbers of its branches."""
+    """One step: its trees and scores, and the token-potential numbers of its branches."""
 
     order: tuple[tuple[str, ...], ...] = (("one",),)
     pairing: str = "aligned"
@@ -152,9 +152,9 @@ class Forest:
 
     def _joint(self, key: Key, index: int, joint: J, combination: Mapping[str, int]) -> JointAction:
         at = key.of_joint(index)
-        for component, value in (("gain", joint.gain), ("level", joint.level), ("fork", joint.fork)):
+        for component, value in (("gain", joint.gain), ("potential", joint.potential), ("fork", joint.fork)):
             self._score(at, TEAM, component, value)
-        for component, table in (("own", joint.own), ("own_level", joint.own_level)):
+        for component, table in (("own", joint.own), ("own_potential", joint.own_potential)):
             for role, value in table.items():
                 self._score(key.of_branch(role, combination[role]), role, component, value)
         fault = Fault(kind="system", reason="the wire was cut") if joint.lost else None
@@ -239,12 +239,12 @@ def estimator(
 def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
     names = [role for stage in order for role in stage]
     return Team(
-        roles=dict.fromkeys(names, Echo()),
+        roles=dict.fromkeys(names, EchoRole()),
         order=tuple(tuple(stage) for stage in order),
         max_turns=turns,
         policies=dict.fromkeys(names, "p"),
         trainable={"p": True},
-        transition=Quiet(),
+        transition=NoFeedback(),
         tools={},
     )
 
@@ -261,7 +261,7 @@ def step(
     zeros = {name: table for need in made.needs for name, table in forest.annotations(need, {}).items()}
     reward_weights = RewardWeights(
         team_weight=float(made.weights.get(TEAM, 1.0)),
-        kinds={"level": "potential", "own_level": "potential", "fork": "counterfactual"},
+        kinds={"potential": "potential", "own_potential": "potential", "fork": "counterfactual"},
     )
     batch = Batch(
         trees=forest.trees,

@@ -25,8 +25,8 @@ TRAINERS = {"MAGRPO": "magrpo", "MARLOO": "marloo", "MAREINFORCE": "mareinforce"
 
 def of_trl(record: Record, algorithm: str, **settings: Any) -> list[float | None]:
     """Our advantages of TRL's completions, in its order; None: no credit."""
-    found = advantages(algorithm, chains(record["rewards"], record["siblings"]), **settings)
-    return [found.get(completion(index, record["siblings"])) for index in range(len(record["rewards"]))]
+    advantage = advantages(algorithm, chains(record["rewards"], record["siblings"]), **settings)
+    return [advantage.get(completion(index, record["siblings"])) for index in range(len(record["rewards"]))]
 
 
 @pytest.mark.parametrize(
@@ -78,10 +78,11 @@ def of_comlrl(record: Record, forest: Forest | None = None, **settings: Any) -> 
     """Our advantages of CoMLRL's tree, by agent and node: an array over branches."""
     forest = forest or tree(record)
     plan = CROSS if forest.pairing == "cross" else ALL
-    made = estimator(TRAINERS[record["trainer"]], plan=plan, forest=forest, turns=3, **settings)
-    found = credit(made, forest).advantage
+    algorithm = estimator(TRAINERS[record["trainer"]], plan=plan, forest=forest, turns=3, **settings)
+    advantage = credit(algorithm, forest).advantage
     return [
-        [np.array([found[key] for key in node]) for node in branches(forest, role)] for role in roles(record)
+        [np.array([advantage[key] for key in node]) for node in branches(forest, role)]
+        for role in roles(record)
     ]
 
 
@@ -173,7 +174,7 @@ def test_comlrl_pays_for_staying_unsolved_and_we_do_not():
     assert all(agent["advantages"][0] == [-0.25, 0.25] for agent in record["agents"])
     # Rewards are the value of a state (here .5, then 1 or .75 and .75), and theirs are added up: two turns at
     # .75 are more than one at 1. Ours are differences, or an ended episode repeats its last one.
-    forest = tree(record, level=True)
+    forest = tree(record, potential=True)
     difference = of_comlrl(record, forest)
     repeat = of_comlrl(record, forest, fill="repeat")
     for role in range(2):

@@ -38,8 +38,8 @@ def play_of_two() -> Forest:
 
 
 def test_at_grpo_centres_each_decision():
-    found = advantages("at_grpo", play_of_two(), alpha=0.5, normalise={"type": "none"})
-    assert found == pytest.approx(
+    advantage = advantages("at_grpo", play_of_two(), alpha=0.5, normalise={"type": "none"})
+    assert advantage == pytest.approx(
         {
             # mean of .2, .5, .9 is 1.6/3
             "0:one0": 0.2 - 1.6 / 3,
@@ -60,20 +60,22 @@ def test_at_grpo_centres_each_decision():
 
 
 def test_at_grpo_divides_by_the_sample_deviation():
-    found = advantages("at_grpo", play_of_two(), alpha=0.5)
+    advantage = advantages("at_grpo", play_of_two(), alpha=0.5)
     # .2, .5, .9 less their mean: -1/3, -1/30, 11/30; squares .1111 + .0011 + .1344, over 2, root .35119
-    assert [found[f"0:one{b}"] for b in range(3)] == pytest.approx([-0.94916, -0.09492, 1.04407], abs=1e-4)
+    assert [advantage[f"0:one{b}"] for b in range(3)] == pytest.approx(
+        [-0.94916, -0.09492, 1.04407], abs=1e-4
+    )
     # .6 and .1: deviation .5 / sqrt 2, so +-.25 become +-1 / sqrt 2
-    assert found["0.2:two0"] == -found["0.2:two1"] == pytest.approx(math.sqrt(0.5), abs=1e-5)
+    assert advantage["0.2:two0"] == -advantage["0.2:two1"] == pytest.approx(math.sqrt(0.5), abs=1e-5)
     # 1, 0, .5: deviation 1/2
-    assert found["0.2.0.0:two0"] == pytest.approx(1.0, abs=1e-5)
-    assert found["0.2.0:one1"] == 0.0
+    assert advantage["0.2.0.0:two0"] == pytest.approx(1.0, abs=1e-5)
+    assert advantage["0.2.0:one1"] == 0.0
 
 
 def test_at_grpo_tells_what_the_advantages_were_made_from():
-    told = credit(estimator("at_grpo", alpha=0.5), play_of_two())
-    assert places(told.returns)["0:one2"] == pytest.approx(0.9)
-    assert told.metrics == {
+    result = credit(estimator("at_grpo", alpha=0.5), play_of_two())
+    assert places(result.returns)["0:one2"] == pytest.approx(0.9)
+    assert result.metrics == {
         "groups/one/zero_variance": 0.5,
         "groups/one/too_small": 0.0,
         "groups/one/missing_rows": 0.0,
@@ -113,24 +115,24 @@ def test_dr_grpo_centres_the_chains_of_a_task_role_by_role():
 
 
 def test_grpo_divides_that_by_the_groups_deviation():
-    found = advantages("grpo", chains())
+    advantage = advantages("grpo", chains())
     # one: squares 1/9 + 16/9 + 25/9 = 42/9, over 2, root 1.527525; TRL's 1e-4 on top
-    assert [found[f"{c}:one0"] for c in range(3)] == pytest.approx(
+    assert [advantage[f"{c}:one0"] for c in range(3)] == pytest.approx(
         [(1 / 3) / 1.527625, (4 / 3) / 1.527625, (-5 / 3) / 1.527625], abs=1e-6
     )
-    assert found["0.0:two0"] == pytest.approx(1 / (math.sqrt(2) + 1e-4))
+    assert advantage["0.0:two0"] == pytest.approx(1 / (math.sqrt(2) + 1e-4))
 
 
 def test_rloo_leaves_the_chain_itself_out_of_its_baseline():
-    found = advantages("rloo", chains())
+    advantage = advantages("rloo", chains())
     # one: 3 - (4 + 1)/2, 4 - (3 + 1)/2, 1 - (3 + 4)/2; two: 3 - 1, 1 - 3
-    assert [found[f"{c}:one0"] for c in range(3)] == pytest.approx([0.5, 2.0, -2.5])
-    assert [found["0.0:two0"], found["2.0:two0"]] == pytest.approx([2.0, -2.0])
+    assert [advantage[f"{c}:one0"] for c in range(3)] == pytest.approx([0.5, 2.0, -2.5])
+    assert [advantage["0.0:two0"], advantage["2.0:two0"]] == pytest.approx([2.0, -2.0])
 
 
 def test_reinforce_pays_what_came_after():
-    found = advantages("reinforce", chains(), gamma=0.5)
-    assert found == pytest.approx(
+    advantage = advantages("reinforce", chains(), gamma=0.5)
+    assert advantage == pytest.approx(
         {
             "0:one0": 1 + 0 + 0.5 * (2 + 0),
             "0.0:two0": 0 + 0.5 * (2 + 0),
@@ -144,9 +146,11 @@ def test_reinforce_pays_what_came_after():
 
 
 def test_reinforce_whitened_over_the_step():
-    found = advantages("reinforce", Forest().grow(chain(1), chain(3), chain(8)), normalise={"type": "whiten"})
+    advantage = advantages(
+        "reinforce", Forest().grow(chain(1), chain(3), chain(8)), normalise={"type": "whiten"}
+    )
     # mean 4, squares 9 + 1 + 16 = 26, over 2
-    assert list(found.values()) == pytest.approx(
+    assert list(advantage.values()) == pytest.approx(
         [-3 / math.sqrt(13), -1 / math.sqrt(13), 4 / math.sqrt(13)], abs=1e-5
     )
 
@@ -154,11 +158,11 @@ def test_reinforce_whitened_over_the_step():
 def test_reinforce_pp_baseline_takes_the_tasks_mean_then_the_batchs_deviation():
     forest = Forest(logprobs={"u/0:one0": (-0.5,) * 3})
     forest.grow(chain(0, 5), chain(2, 7)).grow(chain(10), chain(11), task="u")
-    found = advantages("reinforce_pp_baseline", forest)
+    advantage = advantages("reinforce_pp_baseline", forest)
     # By (task, turn): 0, 2 | 5, 7 | 10, 11 less their means: -1, 1, -1, 1, -.5, .5. One token each, three
     # for the -.5: sum -1.5 + .5 = -1 over 8 tokens, mean -.125; squares 5 over 8, less .125^2: .609375.
     scale = math.sqrt(0.609375)
-    assert found == pytest.approx(
+    assert advantage == pytest.approx(
         {
             "0:one0": -1 / scale,
             "1:one0": 1 / scale,
@@ -172,10 +176,10 @@ def test_reinforce_pp_baseline_takes_the_tasks_mean_then_the_batchs_deviation():
 
 
 def test_rae_compares_with_the_roles_own_past():
-    made = estimator("rae", decay=0.5)
-    found = credit(made, chains(), state={"one": 2.0})
+    algorithm = estimator("rae", decay=0.5)
+    result = credit(algorithm, chains(), state={"one": 2.0})
     # two has no past yet: its mean is 0
-    assert places(found.advantage) == pytest.approx(
+    assert places(result.advantage) == pytest.approx(
         {
             "0:one0": 1.0,
             "0.0.0:one0": 1.0,
@@ -192,7 +196,7 @@ def test_rae_compares_with_the_roles_own_past():
 
 
 def test_a_composed_one_compares_rewards_to_go_turn_by_turn():
-    found = advantages(
+    advantage = advantages(
         "compose",
         Forest().grow(chain(1, 2), chain(3, 5)),
         plan=CHAINS,
@@ -203,7 +207,7 @@ def test_a_composed_one_compares_rewards_to_go_turn_by_turn():
         gamma=0.5,
     )
     # turn 0: 1 + 1 = 2 and 3 + 2.5 = 5.5; turn 1: 2 and 5
-    assert found == pytest.approx({"0:one0": -3.5, "1:one0": 3.5, "0.0:one0": -3.0, "1.0:one0": 3.0})
+    assert advantage == pytest.approx({"0:one0": -3.5, "1:one0": 3.5, "0.0:one0": -3.0, "1.0:one0": 3.0})
 
 
 def test_a_composed_one_compares_all_of_a_role_or_all_of_the_step():
@@ -220,18 +224,22 @@ def test_a_composed_one_compares_all_of_a_role_or_all_of_the_step():
 def test_a_shared_start_of_two_paths_gets_the_mean_of_their_advantages():
     # Paths worth 1 + 2, 1 + 4 and 0: mean 8/3. Branch 0 of the root lies on the first two.
     forest = Forest().grow([J(1, [J(2), J(4)]), J(0)])
-    found = advantages("compose", forest, group="task", **{"return": "episode"}, normalise={"type": "none"})
-    assert found == pytest.approx({"0:one0": 4 / 3, "0:one1": -8 / 3, "0.0:one0": 1 / 3, "0.0:one1": 7 / 3})
+    advantage = advantages(
+        "compose", forest, group="task", **{"return": "episode"}, normalise={"type": "none"}
+    )
+    assert advantage == pytest.approx(
+        {"0:one0": 4 / 3, "0:one1": -8 / 3, "0.0:one0": 1 / 3, "0.0:one1": 7 / 3}
+    )
 
 
 def test_roles_that_act_at_once_share_the_pay_and_have_their_own():
     forest = Forest(order=(("one", "two"),)).grow(
         [J(1, own={"one": 0.2}), J(0, own={"two": 0.6}), J(2, own={"one": 0.1, "two": 0.0})]
     )
-    found = advantages("at_grpo", forest, plan=BRANCHES, normalise={"type": "none"})
+    advantage = advantages("at_grpo", forest, plan=BRANCHES, normalise={"type": "none"})
     # one: 1.2, 0, 2.1, mean 1.1; two: 1, .6, 2, mean 1.2
-    assert [found[f"0:one{b}"] for b in range(3)] == pytest.approx([0.1, -1.1, 1.0])
-    assert [found[f"0:two{b}"] for b in range(3)] == pytest.approx([-0.2, -0.6, 0.8])
+    assert [advantage[f"0:one{b}"] for b in range(3)] == pytest.approx([0.1, -1.1, 1.0])
+    assert [advantage[f"0:two{b}"] for b in range(3)] == pytest.approx([-0.2, -0.6, 0.8])
 
 
 def test_a_recombined_joint_is_in_nobodys_baseline_and_leads_on():
@@ -239,6 +247,6 @@ def test_a_recombined_joint_is_in_nobodys_baseline_and_leads_on():
     forest = Forest(order=(("one", "two"),)).grow(
         [J(0), J(2), J(9, [J(1), J(3)], recombined={"one": 0, "two": 1})]
     )
-    found = advantages("at_grpo", forest, plan=BRANCHES, normalise={"type": "none"})
-    assert [found[f"0:{role}{b}"] for role in ("one", "two") for b in (0, 1)] == [-1, 1, -1, 1]
-    assert [found[f"0.2:{role}{b}"] for role in ("one", "two") for b in (0, 1)] == [-1, 1, -1, 1]
+    advantage = advantages("at_grpo", forest, plan=BRANCHES, normalise={"type": "none"})
+    assert [advantage[f"0:{role}{b}"] for role in ("one", "two") for b in (0, 1)] == [-1, 1, -1, 1]
+    assert [advantage[f"0.2:{role}{b}"] for role in ("one", "two") for b in (0, 1)] == [-1, 1, -1, 1]

@@ -198,30 +198,30 @@ def test_where_they_should_not_they_do_not(values):
 def joints(depth: int) -> st.SearchStrategy[list[J]]:
     """Nodes of 1 to 3 joints that end at any depth."""
     then = st.just([]) if depth == 0 else st.one_of(st.just([]), joints(depth - 1))
-    joint = st.builds(J, gain=pays, then=then, level=st.one_of(st.just(...), pays))
+    joint = st.builds(J, gain=pays, then=then, potential=st.one_of(st.just(...), pays))
     return st.lists(joint, min_size=1, max_size=3)
 
 
-def futures(node: list[J], level: float, chance: float = 1.0) -> list[tuple[float, list[float]]]:
+def futures(node: list[J], potential: float, chance: float = 1.0) -> list[tuple[float, list[float]]]:
     """Every way of going on from a node: (its probability under uniform choices, the pay of each turn)."""
     found = []
     for joint in node:
-        after = level if joint.level is ... else joint.level
-        paid, share = joint.gain + after - level, chance / len(node)
+        after = potential if joint.potential is ... else joint.potential
+        paid, share = joint.gain + after - potential, chance / len(node)
         rest = futures(list(joint.then), after, share) if joint.then else [(share, [])]
         found += [(chance_, [paid, *later]) for chance_, later in rest]
     return found
 
 
-def worths(node: list[J], gamma: float, level: float = 0.0, at: str = "0") -> dict[str, float]:
+def worths(node: list[J], gamma: float, potential: float = 0.0, at: str = "0") -> dict[str, float]:
     """Of every branch: the mean over all its leaves of what was paid on the way, discounted."""
     found = {}
     for index, joint in enumerate(node):
-        ways = futures([joint], level)
+        ways = futures([joint], potential)
         found[f"{at}:one{index}"] = math.fsum(
             chance * sum(gamma**turn * paid for turn, paid in enumerate(paid_)) for chance, paid_ in ways
         )
-        after = level if joint.level is ... else joint.level
+        after = potential if joint.potential is ... else joint.potential
         found |= worths(list(joint.then), gamma, after, f"{at}.{index}")
     return found
 
@@ -230,26 +230,26 @@ def worths(node: list[J], gamma: float, level: float = 0.0, at: str = "0") -> di
 @settings(max_examples=60, deadline=None)
 def test_the_tree_return_is_the_mean_over_leaves(root, gamma):
     forest = Forest().grow(root)
-    told = credit(estimator("mareinforce", forest=forest, gamma=gamma), forest)
+    result = credit(estimator("mareinforce", forest=forest, gamma=gamma), forest)
     wanted = worths(root, gamma)
-    assert places(told.returns) == pytest.approx(wanted, abs=1e-9)
-    assert places(told.advantage) == pytest.approx(wanted, abs=1e-9)
+    assert places(result.returns) == pytest.approx(wanted, abs=1e-9)
+    assert places(result.advantage) == pytest.approx(wanted, abs=1e-9)
 
 
 @given(joints(3))
 @settings(max_examples=60, deadline=None)
 def test_advantages_along_a_path_sum_to_its_return_less_the_roots_mean(root):
     forest = Forest().grow(root)
-    told = credit(estimator("magrpo", forest=forest), forest).advantage
+    advantage = credit(estimator("magrpo", forest=forest), forest).advantage
     # A node of one candidate has no group: it teaches nothing, and its mean is its own return.
     mean = sum(worths(root, 1.0)[f"0:one{index}"] for index in range(len(root))) / len(root)
     for path in forest.trees[0].chains():
-        credited = [told.get(node.key.of_branch("one", index), 0.0) for node, index in path]
-        level, returned, node_ = 0.0, 0.0, root
+        credited = [advantage.get(node.key.of_branch("one", index), 0.0) for node, index in path]
+        potential, returned, node_ = 0.0, 0.0, root
         for _, index in path:
             joint = node_[index]
-            after = level if joint.level is ... else joint.level
-            returned, level, node_ = returned + joint.gain + after - level, after, list(joint.then)
+            after = potential if joint.potential is ... else joint.potential
+            returned, potential, node_ = returned + joint.gain + after - potential, after, list(joint.then)
         assert sum(credited) == pytest.approx(returned - mean, abs=1e-9)
 
 
@@ -297,10 +297,10 @@ histories = st.lists(st.lists(pays, min_size=1, max_size=4), min_size=2, max_siz
 @quick
 def test_an_episodes_return_is_the_discounted_sum_of_its_chain(chains, gamma):
     forest = Forest().grow(*(chain(*paid) for paid in chains))
-    found = advantages("rloo", forest, gamma=gamma)
+    advantage = advantages("rloo", forest, gamma=gamma)
     sums = [sum(gamma**turn * pay for turn, pay in enumerate(paid)) for paid in chains]
-    assert len(found) == sum(len(paid) for paid in chains)  # of whatever length: none is dropped
-    for at, value in found.items():
+    assert len(advantage) == sum(len(paid) for paid in chains)  # of whatever length: none is dropped
+    for at, value in advantage.items():
         mine = int(at[0])
         others = [total for index, total in enumerate(sums) if index != mine]
         assert value == pytest.approx(sums[mine] - sum(others) / len(others), abs=1e-9)
@@ -310,12 +310,12 @@ def test_an_episodes_return_is_the_discounted_sum_of_its_chain(chains, gamma):
 @quick
 def test_rewards_to_go_are_the_tail_of_the_chain(chains, gamma):
     forest = Forest().grow(*(chain(*paid) for paid in chains))
-    found = advantages("reinforce", forest, gamma=gamma)
+    advantage = advantages("reinforce", forest, gamma=gamma)
     for index, paid in enumerate(chains):
         for turn in range(len(paid)):
             at = f"{'.'.join([str(index), *['0'] * turn])}:one0"
             tail = sum(gamma**ahead * pay for ahead, pay in enumerate(paid[turn:]))
-            assert found[at] == pytest.approx(tail, abs=1e-9)
+            assert advantage[at] == pytest.approx(tail, abs=1e-9)
 
 
 @given(histories)

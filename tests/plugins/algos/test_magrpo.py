@@ -34,13 +34,13 @@ BY_HAND = {
 
 @pytest.mark.parametrize("name", TREES)
 def test_a_joint_is_worth_its_pay_and_the_mean_of_what_follows(name):
-    found = advantages(name, two_turns(), gamma=0.5)
+    advantage = advantages(name, two_turns(), gamma=0.5)
     one, two, later = BY_HAND[name]
-    assert [found["0:one0"], found["0:one1"]] == pytest.approx(one)
-    assert [found["0:two0"], found["0:two1"]] == pytest.approx(two)
+    assert [advantage["0:one0"], advantage["0:one1"]] == pytest.approx(one)
+    assert [advantage["0:two0"], advantage["0:two1"]] == pytest.approx(two)
     for role in ("one", "two"):
-        assert [found[f"0.0:{role}0"], found[f"0.0:{role}1"]] == pytest.approx(later)
-    assert len(found) == 8
+        assert [advantage[f"0.0:{role}0"], advantage[f"0.0:{role}1"]] == pytest.approx(later)
+    assert len(advantage) == 8
 
 
 @pytest.mark.parametrize("name", TREES)
@@ -53,45 +53,47 @@ def test_in_a_cross_a_branch_is_worth_the_mean_of_the_joints_that_hold_it(name):
         "mareinforce": [1, 7, 2, 6],
         "maremax": [-6, 0, -4, 0],
     }[name]
-    found = advantages(name, forest, plan=CROSS)
-    assert [found[at] for at in ("0:one0", "0:one1", "0:two0", "0:two1")] == pytest.approx(wanted)
+    advantage = advantages(name, forest, plan=CROSS)
+    assert [advantage[at] for at in ("0:one0", "0:one1", "0:two0", "0:two1")] == pytest.approx(wanted)
 
 
 def test_a_cross_is_credited_after_what_its_joints_led_to():
     # 00 pays 0 and leads to pays of 0, 4, 0, 4 (mean 2); 01 pays 2, 10 pays 4, 11 pays 6: one 2, 5; two 3, 4.
     forest = Forest(order=PAIR, pairing="cross").grow([J(0, [J(0), J(4), J(0), J(4)]), J(2), J(4), J(6)])
-    found = advantages("magrpo", forest, plan=CROSS)
-    assert [found["0:one0"], found["0:one1"]] == [-1.5, 1.5]
-    assert [found["0:two0"], found["0:two1"]] == [-0.5, 0.5]
+    advantage = advantages("magrpo", forest, plan=CROSS)
+    assert [advantage["0:one0"], advantage["0:one1"]] == [-1.5, 1.5]
+    assert [advantage["0:two0"], advantage["0:two1"]] == [-0.5, 0.5]
     # Below it only the second role's action mattered: 0, 4 whatever the first did.
-    assert [found[f"0.0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 0, -2, 2]
+    assert [advantage[f"0.0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 0, -2, 2]
 
 
 def test_stages_of_one_turn_are_not_discounted_against_each_other():
     forest = Forest(order=(("one",), ("two",))).grow([J(0, [J(2, [J(8), J(0)]), J(4)]), J(1)])
-    found = places(credit(estimator("magrpo", forest=forest, gamma=0.5), forest).returns)
-    assert found["0.0.0:one0"] == 8
-    assert found["0.0:two0"] == 2 + 0.5 * (8 + 0) / 2  # the next turn's
-    assert found["0:one0"] == 0 + (4 + 4) / 2  # the same turn's
-    assert found["0:one1"] == 1
+    returns = places(credit(estimator("magrpo", forest=forest, gamma=0.5), forest).returns)
+    assert returns["0.0.0:one0"] == 8
+    assert returns["0.0:two0"] == 2 + 0.5 * (8 + 0) / 2  # the next turn's
+    assert returns["0:one0"] == 0 + (4 + 4) / 2  # the same turn's
+    assert returns["0:one1"] == 1
 
 
 def test_an_early_end_is_a_leaf_and_not_left_out():
     # R_0 = 0 + (5 + 7)/2, R_1 = 5 at once: mean 5.5; groups are of unequal size and depth.
     forest = Forest().grow([J(0, [J(5), J(1, [J(6), J(6), J(6)])]), J(5)])
-    found = advantages("magrpo", forest)
-    assert [found["0:one0"], found["0:one1"]] == [0.5, -0.5]
-    assert [found["0.0:one0"], found["0.0:one1"]] == [-1, 1]
-    assert [found[f"0.0.1:one{b}"] for b in range(3)] == [0, 0, 0]
+    advantage = advantages("magrpo", forest)
+    assert [advantage["0:one0"], advantage["0:one1"]] == [0.5, -0.5]
+    assert [advantage["0.0:one0"], advantage["0.0:one1"]] == [-1, 1]
+    assert [advantage[f"0.0.1:one{b}"] for b in range(3)] == [0, 0, 0]
 
 
-def test_repeated_levels_are_paid_every_turn_and_after_an_early_end():
+def test_repeated_potentials_are_paid_every_turn_and_after_an_early_end():
     # gamma 1/2, three turns. Stopping at .8 is paid .8 (1 + 1/2 + 1/4) = 1.4; going on from .4 to .6 to .6
     # is paid .4 + .3 + .15 = .85.
-    forest = Forest().grow([J(level=0.8), J(level=0.4, then=[J(level=0.6, then=[J(level=0.6)])])])
+    forest = Forest().grow(
+        [J(potential=0.8), J(potential=0.4, then=[J(potential=0.6, then=[J(potential=0.6)])])]
+    )
     settings = {"forest": forest, "turns": 3, "gamma": 0.5, "fill": "repeat"}
-    told = places(credit(estimator("mareinforce", **settings), forest).returns)
-    assert told == pytest.approx({"0:one0": 1.4, "0:one1": 0.85, "0.1:one0": 0.9, "0.1.0:one0": 0.6})
+    returns = places(credit(estimator("mareinforce", **settings), forest).returns)
+    assert returns == pytest.approx({"0:one0": 1.4, "0:one1": 0.85, "0.1:one0": 0.9, "0.1.0:one0": 0.6})
 
 
 # ------------------------------------------------------------------------------------------- weights
@@ -101,8 +103,8 @@ def test_repeated_levels_are_paid_every_turn_and_after_an_early_end():
 def test_a_branch_weighs_its_turns_weight_over_the_turns_branches(name):
     full = [J(0, [J(0), J(1)]), J(1, [J(2), J(0), J(1)])]
     forest = Forest().grow(full)
-    told = credit(estimator(name, forest=forest, turns=2, turn_weights=[1.2, 0.8]), forest)
-    weight = places(told.weight)
+    result = credit(estimator(name, forest=forest, turns=2, turn_weights=[1.2, 0.8]), forest)
+    weight = places(result.weight)
     assert weight == pytest.approx(
         {"0:one0": 0.6, "0:one1": 0.6, **{f"0.0:one{b}": 0.16 for b in (0, 1)}}
         | {f"0.1:one{b}": 0.16 for b in (0, 1, 2)}
@@ -112,8 +114,8 @@ def test_a_branch_weighs_its_turns_weight_over_the_turns_branches(name):
 
 def test_without_weights_every_turn_counts_the_same():
     forest = Forest().grow([J(0, [J(0), J(1)]), J(1)])
-    told = credit(estimator("magrpo", forest=forest), forest)
-    assert places(told.weight) == {"0:one0": 0.5, "0:one1": 0.5, "0.0:one0": 0.5, "0.0:one1": 0.5}
+    result = credit(estimator("magrpo", forest=forest), forest)
+    assert places(result.weight) == {"0:one0": 0.5, "0:one1": 0.5, "0.0:one0": 0.5, "0.0:one1": 0.5}
 
 
 def test_trees_and_roles_have_weights_of_their_own():
@@ -124,8 +126,8 @@ def test_trees_and_roles_have_weights_of_their_own():
 
 def test_a_branch_without_credit_weighs_nothing_and_is_not_counted():
     forest = Forest().grow([J(0), J(2), J(None), J(lost=True)])
-    told = credit(estimator("magrpo", forest=forest), forest)
-    assert places(told.weight) == {"0:one0": 0.5, "0:one1": 0.5}
+    result = credit(estimator("magrpo", forest=forest), forest)
+    assert places(result.weight) == {"0:one0": 0.5, "0:one1": 0.5}
 
 
 @pytest.mark.parametrize("weights", [[1.0], [1.0, 1.0, 1.0], [-1.0, 2.0], [0.0, 0.0], [float("inf"), 1.0]])
@@ -164,12 +166,12 @@ def test_the_leaves_of_a_played_tree(order, turns, branches, pairing):
     roles = sum(1 if isinstance(stage, str) else len(stage) for stage in order)
     exponent = (roles if pairing == "cross" else len(order)) * turns
     assert len(list(tree.leaves())) == branches**exponent
-    told, _ = run.estimator(
+    result, _ = run.estimator(
         Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )
     every = sum(len(d.branches) for node in tree.nodes() for d in node.decisions.values())
-    assert len(told.advantage) == every
-    assert sum(told.weight.values()) == pytest.approx(roles * turns)
+    assert len(result.advantage) == every
+    assert sum(result.weight.values()) == pytest.approx(roles * turns)
 
 
 def test_a_played_cross_knows_what_each_role_added():
@@ -181,9 +183,9 @@ def test_a_played_cross_knows_what_each_role_added():
         algorithm={"type": "magrpo"},
     )
     (tree,), scores = play(run)
-    told, _ = run.estimator(
+    result, _ = run.estimator(
         Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )
     for node, role in itertools.product(tree.nodes(), ("one", "two")):
-        pair = [told.advantage[node.key.of_branch(role, branch)] for branch in (0, 1)]
+        pair = [result.advantage[node.key.of_branch(role, branch)] for branch in (0, 1)]
         assert pair == pytest.approx([-0.55, 0.55])

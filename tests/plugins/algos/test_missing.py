@@ -38,52 +38,52 @@ def numbers(told: object) -> list[float]:
 
 @every_estimator
 def test_what_is_missing_is_out_of_everything_and_counted(name):
-    made = estimator(name, **SETTINGS.get(name, {}))
-    told = credit(made, forest_of(name, [J(1), J(None), J(4), J(lost=True), J(10)]))
-    alone = credit(made, forest_of(name, [J(1), J(4), J(10)]))
+    algorithm = estimator(name, **SETTINGS.get(name, {}))
+    result = credit(algorithm, forest_of(name, [J(1), J(None), J(4), J(lost=True), J(10)]))
+    alone = credit(algorithm, forest_of(name, [J(1), J(4), J(10)]))
     kept = ["0:one0", "0:one2", "0:one4"] if PLANS[name].chains == 1 else ["0:one0", "2:one0", "4:one0"]
-    assert list(places(told.advantage)) == kept
-    assert numbers(told) == numbers(alone)
-    assert list(told.weight.values()) == list(alone.weight.values())
-    (missing,) = [value for metric, value in told.metrics.items() if metric.endswith("missing_rows")]
+    assert list(places(result.advantage)) == kept
+    assert numbers(result) == numbers(alone)
+    assert list(result.weight.values()) == list(alone.weight.values())
+    (missing,) = [value for metric, value in result.metrics.items() if metric.endswith("missing_rows")]
     assert missing == 2.0
 
 
 @every_estimator
 def test_a_part_that_is_missing_makes_the_whole_missing(name):
     joints = [J(1, own={"one": None}), J(1, own={"one": 2.0}), J(5, own={"one": 0.5}), J(2)]
-    told = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, joints))
+    result = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, joints))
     first = "0:one0"
-    assert first not in places(told.advantage) and len(told.advantage) == 3
+    assert first not in places(result.advantage) and len(result.advantage) == 3
 
 
 @every_estimator
 def test_a_group_with_one_member_left_is_not_trained_where_it_is_compared(name):
-    told = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, [J(None), J(3)]))
+    result = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, [J(None), J(3)]))
     if name in COMPARING:
-        assert told.advantage == {} and told.weight == {}
-        assert told.metrics["groups/one/too_small"] == 1.0
+        assert result.advantage == {} and result.weight == {}
+        assert result.metrics["groups/one/too_small"] == 1.0
     else:
-        assert len(told.advantage) == 1
+        assert len(result.advantage) == 1
 
 
 @every_estimator
 def test_a_step_without_a_single_score_trains_nothing(name):
-    told = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, [J(None), J(lost=True)]))
-    assert told.advantage == {} and told.target == {}
-    assert all(np.isfinite(value) for value in told.metrics.values())
+    result = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, [J(None), J(lost=True)]))
+    assert result.advantage == {} and result.target == {}
+    assert all(np.isfinite(value) for value in result.metrics.values())
 
 
 @every_estimator
 def test_equal_rewards_are_kept_at_exactly_zero_and_counted(name):
-    told = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, [J(0.1)] * 7))
+    result = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, [J(0.1)] * 7))
     if name in COMPARING:
-        assert numbers(told) == [0.0] * 7
-        assert told.metrics["groups/one/zero_variance"] == 1.0
+        assert numbers(result) == [0.0] * 7
+        assert result.metrics["groups/one/zero_variance"] == 1.0
     elif name == "reinforce_pp":
-        assert numbers(told) == [0.0] * 7
+        assert numbers(result) == [0.0] * 7
     else:  # nothing is compared
-        assert numbers(told) == [0.1] * 7
+        assert numbers(result) == [0.1] * 7
 
 
 @every_estimator
@@ -93,9 +93,9 @@ def test_equal_rewards_are_dropped_on_request(name):
         with pytest.raises(ConfigError, match="unknown key 'zero_variance'"):
             estimator(name, zero_variance="drop")
         return
-    told = credit(estimator(name, zero_variance="drop"), forest_of(name, joints))
-    assert told.advantage == {} and told.weight == {}
-    assert [v for metric, v in told.metrics.items() if metric.endswith("zero_variance")] == [1.0]
+    result = credit(estimator(name, zero_variance="drop"), forest_of(name, joints))
+    assert result.advantage == {} and result.weight == {}
+    assert [v for metric, v in result.metrics.items() if metric.endswith("zero_variance")] == [1.0]
     mixed = credit(estimator(name, zero_variance="drop"), forest_of(name, [*joints, J(1)]))
     assert len(mixed.advantage) == 4
 
@@ -111,11 +111,11 @@ def test_a_chain_that_was_lost_on_the_way_is_out_and_counted(name):
         lost, kept = ["1:one0", "1.0:one0"], {"0:one0", "0.0:one0", "2:one0", "2.0:one0"}
     if name in ("at_grpo", "reinforce_pp", "reinforce_pp_baseline"):  # looks at the action's own pay only
         lost = lost[1:]
-    told = credit(estimator(name, **SETTINGS.get(name, {})), forest)
-    found = set(places(told.advantage))
+    result = credit(estimator(name, **SETTINGS.get(name, {})), forest)
+    found = set(places(result.advantage))
     assert not found & set(lost) and kept <= found
     rows = 1 if name in ("grpo", "dr_grpo", "rloo", "rae", "gae") else len(lost)
-    assert [v for metric, v in told.metrics.items() if metric.endswith("missing_rows")] == [rows]
+    assert [v for metric, v in result.metrics.items() if metric.endswith("missing_rows")] == [rows]
 
 
 @every_estimator
@@ -123,15 +123,15 @@ def test_an_early_end_is_as_good_as_any(name):
     """Two episodes that earned the same, in one turn and in three, and one that earned more."""
     later = [J(0, [J(0)])]
     forest = forest_of(name, [J(1), J(1, later), J(3)])
-    found = advantages(name, forest, **SETTINGS.get(name, {}))
+    advantage = advantages(name, forest, **SETTINGS.get(name, {}))
     first = [f"0:one{b}" for b in range(3)] if PLANS[name].chains == 1 else [f"{c}:one0" for c in range(3)]
-    early, late, best = (float(np.atleast_1d(found[at])[0]) for at in first)
+    early, late, best = (float(np.atleast_1d(advantage[at])[0]) for at in first)
     assert early == pytest.approx(late) and best > early
 
 
 @pytest.mark.parametrize("name", ["grpo", "dr_grpo", "rloo", "rae"])
 def test_lost_joints_of_a_tree_are_counted_for_its_paths(name):
     forest = Forest().grow([J(1, [J(2), J(lost=True)]), J(lost=True), J(5)])
-    told = credit(estimator(name, plan=ALL), forest)
-    assert set(places(told.advantage)) == {"0:one0", "0.0:one0", "0:one2"}
-    assert told.metrics["groups/one/missing_rows"] == 2.0
+    result = credit(estimator(name, plan=ALL), forest)
+    assert set(places(result.advantage)) == {"0:one0", "0.0:one0", "0:one2"}
+    assert result.metrics["groups/one/missing_rows"] == 2.0

@@ -40,10 +40,10 @@ def of(found: Credit, node: Any, role: str) -> list[float | None]:
 @pytest.mark.parametrize("order", [["one", "two", "three"], [["one", "two", "three"]]])
 def test_every_role_is_rewarded_on_its_own_branches(order):
     """There, the best branch is copied inside the loop over agents: all but the first get K equal rewards."""
-    (tree,), found = played(order=order, max_turns=2, algorithm={"type": "at_grpo", **PLAIN})
+    (tree,), result = played(order=order, max_turns=2, algorithm={"type": "at_grpo", **PLAIN})
     for node in tree.nodes():
         for role in node.decisions:
-            first, second, third = of(found, node, role)
+            first, second, third = of(result, node, role)
             assert first < second < third
 
 
@@ -51,13 +51,13 @@ def test_a_group_is_one_prompts_and_not_that_of_different_problems():
     """There, the group's key lumps K problems together, so that an easy one makes a hard one look bad."""
     hard, easy = [J(0), J(1)], [J(100), J(101)]
     forest = Forest().grow(hard).grow(easy, task="u")
-    found = advantages("at_grpo", forest, **PLAIN)
-    assert found == {"0:one0": -0.5, "0:one1": 0.5, "u/0:one0": -0.5, "u/0:one1": 0.5}
+    advantage = advantages("at_grpo", forest, **PLAIN)
+    assert advantage == {"0:one0": -0.5, "0:one1": 0.5, "u/0:one0": -0.5, "u/0:one1": 0.5}
 
 
 def test_an_end_on_the_first_agent_keeps_what_was_sampled():
     """There, that turn's samples of later agents are lost. Here they were never asked, and all else stays."""
-    (tree,), found = played(
+    (tree,), result = played(
         play="tests.plugins.algos.test_originals:stops_in_turn_2",
         max_turns=3,
         sampler={"branches": 2},
@@ -67,8 +67,8 @@ def test_an_end_on_the_first_agent_keeps_what_was_sampled():
     assert [tuple(node.decisions) for node in nodes] == [("one",), ("two",), ("one",)]
     for node in nodes:
         for role in node.decisions:
-            assert None not in of(found, node, role)
-    assert of(found, nodes[0], "one") == pytest.approx([-0.55, 0.55])
+            assert None not in of(result, node, role)
+    assert of(result, nodes[0], "one") == pytest.approx([-0.55, 0.55])
 
 
 def stops_in_turn_2(request: Any, text: str) -> str:
@@ -78,9 +78,9 @@ def stops_in_turn_2(request: Any, text: str) -> str:
 def test_early_successes_are_not_thrown_away():
     """There, the baseline without a tree keeps only the rollouts of the maximum length."""
     forest = Forest().grow(chain(1.0), chain(0.0, 0.0, 0.0), chain(0.0, 0.0, 1.0), chain(0.0))
-    found = advantages("grpo", forest, normalise={"type": "none"})
-    assert found["0:one0"] == found["2:one0"] == 0.5
-    assert found["1:one0"] == found["3:one0"] == -0.5
+    advantage = advantages("grpo", forest, normalise={"type": "none"})
+    assert advantage["0:one0"] == advantage["2:one0"] == 0.5
+    assert advantage["1:one0"] == advantage["3:one0"] == -0.5
 
 
 def test_no_group_is_filtered_behind_ones_back():
@@ -89,21 +89,21 @@ def test_no_group_is_filtered_behind_ones_back():
     for index in range(4):
         forest.grow([J(index), J(index + 1)], task=f"t{index}")
     assert len(advantages("at_grpo", forest)) == 8
-    told = credit(estimator("at_grpo"), forest)
-    assert set(told.weight.values()) <= {1.0}
+    result = credit(estimator("at_grpo"), forest)
+    assert set(result.weight.values()) <= {1.0}
 
 
 def test_a_failed_generation_is_not_trained():
     """There, it becomes a trained end-of-text token."""
-    trees, found = played(
+    trees, result = played(
         play="tests.plugins.algos.test_originals:loses_branch_1",
         order=["one"],
         algorithm={"type": "at_grpo", **PLAIN},
         schedule={"max_missing": 0.9},
     )
-    assert of(found, trees[0].root, "one") == pytest.approx([-1.1, None, 1.1])
-    assert found.metrics["groups/one/missing_rows"] == 1.0
-    keys = [sample.key.branch for rows in samples_of(trees, found).values() for sample in rows]
+    assert of(result, trees[0].root, "one") == pytest.approx([-1.1, None, 1.1])
+    assert result.metrics["groups/one/missing_rows"] == 1.0
+    keys = [sample.key.branch for rows in samples_of(trees, result).values() for sample in rows]
     assert 1 not in keys
 
 
@@ -127,17 +127,17 @@ def tree_of(**algorithm: Any) -> dict[str, Any]:
 
 def test_advantages_are_not_divided_by_a_deviation_unless_asked():
     """There, the documentation says so, and the default divides."""
-    (tree,), found = played(**tree_of())
+    (tree,), result = played(**tree_of())
     # Joint b pays each 2 b + b/10, and leads to two joints that pay 0 and 2.1
-    assert of(found, tree.root, "one") == pytest.approx([-1.05, 1.05])
+    assert of(result, tree.root, "one") == pytest.approx([-1.05, 1.05])
 
 
 def test_the_discount_is_read():
     """There, `discount` is ignored."""
     for gamma in (1.0, 0.5, 0.0):
-        (tree,), found = played(**tree_of(gamma=gamma))
+        (tree,), result = played(**tree_of(gamma=gamma))
         wanted = [2.1 * branch + gamma * 2.1 / 2 for branch in (0, 1)]
-        returns = [found.returns[tree.root.key.of_branch("one", branch)] for branch in (0, 1)]
+        returns = [result.returns[tree.root.key.of_branch("one", branch)] for branch in (0, 1)]
         assert returns == pytest.approx(wanted)
 
 
@@ -145,10 +145,10 @@ def test_in_a_cross_every_branch_is_credited_with_its_own_joints():
     """There, `crossed` credits the wrong returns. `two` always writes 0 here, so its branches are equal."""
     tables = tree_of()
     tables["sampler"]["pairing"] = "cross"
-    (tree,), found = played(play="tests.plugins.algos.test_originals:only_one_counts", **tables)
+    (tree,), result = played(play="tests.plugins.algos.test_originals:only_one_counts", **tables)
     for node in tree.nodes():
-        assert of(found, node, "one") == pytest.approx([-0.55, 0.55])
-        assert of(found, node, "two") == [0.0, 0.0]
+        assert of(result, node, "one") == pytest.approx([-0.55, 0.55])
+        assert of(result, node, "two") == [0.0, 0.0]
 
 
 def only_one_counts(request: Any, text: str) -> str:
@@ -166,13 +166,13 @@ def test_the_last_turn_has_not_nearly_all_of_the_gradient():
     """A flat mean would give turn 2 80 % of it at K = 4."""
     tables = tree_of()
     tables["sampler"]["branches"] = 4
-    (tree,), found = played(**tables)
+    (tree,), result = played(**tables)
     turns = {node.key: node.turn for node in tree.nodes()}
     share = {0: 0.0, 1: 0.0}
-    for key, weight in found.weight.items():
+    for key, weight in result.weight.items():
         share[turns[key.node]] += weight
     assert share[0] == pytest.approx(share[1])
-    assert sum(turns[key.node] == 1 for key in found.advantage) / len(found.advantage) == 0.8
+    assert sum(turns[key.node] == 1 for key in result.advantage) / len(result.advantage) == 0.8
 
 
 # ---------------------------------------------------------------------------------------------- MAPPA
@@ -180,7 +180,7 @@ def test_the_last_turn_has_not_nearly_all_of_the_gradient():
 
 def test_a_coach_that_fails_gives_no_score():
     """There, the reward is silently 5.0."""
-    _, found = played(
+    _, result = played(
         tasks=4,
         play="tests.plugins.algos.test_originals:names_its_chain",
         order=["one"],
@@ -189,9 +189,9 @@ def test_a_coach_that_fails_gives_no_score():
         rewards={"coach": {"type": "function", "function": "tests.plugins.algos.test_originals:coach"}},
         schedule={"max_missing": 0.9},
     )
-    assert {key.chain for key in found.advantage} == {1}
-    assert [value.tolist()[-1] for value in found.advantage.values()] == [0.7] * 4
-    assert found.metrics["groups/one/missing_rows"] == 4.0
+    assert {key.chain for key in result.advantage} == {1}
+    assert [value.tolist()[-1] for value in result.advantage.values()] == [0.7] * 4
+    assert result.metrics["groups/one/missing_rows"] == 4.0
 
 
 def coach(view: Any) -> float:
@@ -207,7 +207,7 @@ def names_its_chain(request: Any, text: str) -> str:
 
 def test_one_lost_episode_costs_itself():
     """There, one failed workflow floors the batch: 31 become 16, 15 become 0."""
-    trees, found = played(
+    trees, result = played(
         tasks=8,
         play="tests.plugins.algos.test_originals:loses_task_3",
         order=["one"],
@@ -215,7 +215,7 @@ def test_one_lost_episode_costs_itself():
         algorithm={"type": "reinforce_pp", "beta": 0.0},
         schedule={"max_missing": 0.9},
     )
-    assert len(trees) == 8 and len(found.advantage) == 7
+    assert len(trees) == 8 and len(result.advantage) == 7
 
 
 def loses_task_3(request: Any, text: str) -> str:
@@ -227,8 +227,8 @@ def loses_task_3(request: Any, text: str) -> str:
 def test_statistics_are_taken_once_and_over_all_roles():
     """There, rewards are normalised twice, and agent by agent: an agent that always fails looks average."""
     forest = Forest(order=(("one",), ("two",))).grow(chain(0, 10), chain(1, 11), chain(2, 12))
-    found = places(credit(estimator("reinforce_pp", beta=0.0), forest).advantage)
-    assert all(found[f"{c}:one0"][0] < 0 < found[f"{c}.0:two0"][0] for c in range(3))
+    advantage = places(credit(estimator("reinforce_pp", beta=0.0), forest).advantage)
+    assert all(advantage[f"{c}:one0"][0] < 0 < advantage[f"{c}.0:two0"][0] for c in range(3))
     by_role = places(
         credit(estimator("reinforce_pp", beta=0.0, normalise={"scope": "role"}), forest).advantage
     )

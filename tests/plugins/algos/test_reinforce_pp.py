@@ -32,8 +32,8 @@ def one_action() -> tuple[Forest, dict[str, list[float]]]:
 def test_every_token_pays_the_kl_from_itself_to_the_end(gamma, wanted):
     forest, reference = one_action()
     annotations = forest.annotations("ref_logprobs", reference)
-    found = advantages("reinforce_pp", forest, annotations=annotations, beta=0.1, gamma=gamma, **PLAIN)
-    assert found["0:one0"] == pytest.approx(np.array(wanted))
+    advantage = advantages("reinforce_pp", forest, annotations=annotations, beta=0.1, gamma=gamma, **PLAIN)
+    assert advantage["0:one0"] == pytest.approx(np.array(wanted))
 
 
 @given(
@@ -47,13 +47,13 @@ def test_a_loop_over_tokens_says_the_same(tokens, score, beta, gamma):
     policy, reference = zip(*tokens, strict=True)
     forest = Forest(logprobs={"0:one0": policy}).grow(chain(score))
     annotations = forest.annotations("ref_logprobs", {"0:one0": reference})
-    found = advantages("reinforce_pp", forest, annotations=annotations, beta=beta, gamma=gamma, **PLAIN)[
+    advantage = advantages("reinforce_pp", forest, annotations=annotations, beta=beta, gamma=gamma, **PLAIN)[
         "0:one0"
     ]
     count = len(tokens)
     for t in range(count):
         kl = sum(gamma ** (k - t) * (policy[k] - reference[k]) for k in range(t, count))
-        assert found[t] == pytest.approx(gamma ** (count - 1 - t) * score - beta * kl, abs=1e-9)
+        assert advantage[t] == pytest.approx(gamma ** (count - 1 - t) * score - beta * kl, abs=1e-9)
 
 
 def two_actions() -> Forest:
@@ -63,16 +63,16 @@ def two_actions() -> Forest:
 def test_the_kl_stays_inside_its_action():
     forest = two_actions()
     far = forest.annotations("ref_logprobs", {"0:one0": [-1.0, -1.0], "0.0:one0": [-9.0, -9.0, -9.0]})
-    found = advantages("reinforce_pp", forest, annotations=far, beta=1.0, **PLAIN)
-    assert found["0:one0"].tolist() == [1.0, 1.0]
-    assert found["0.0:one0"].tolist() == [5 - 24, 5 - 16, 5 - 8]
+    advantage = advantages("reinforce_pp", forest, annotations=far, beta=1.0, **PLAIN)
+    assert advantage["0:one0"].tolist() == [1.0, 1.0]
+    assert advantage["0.0:one0"].tolist() == [5 - 24, 5 - 16, 5 - 8]
 
 
 def test_an_actions_score_is_its_own_or_what_came_after_it_too():
     forest = two_actions()
-    own = advantages("reinforce_pp", forest, beta=0.0, **PLAIN)
+    advantage = advantages("reinforce_pp", forest, beta=0.0, **PLAIN)
     after = advantages("reinforce_pp", forest, beta=0.0, **{"return": "to_go"}, **PLAIN)
-    assert [own["0:one0"][0], own["0.0:one0"][0]] == [1, 5]
+    assert [advantage["0:one0"][0], advantage["0.0:one0"][0]] == [1, 5]
     assert [after["0:one0"][0], after["0.0:one0"][0]] == [6, 5]
 
 
@@ -83,8 +83,8 @@ def test_no_reference_is_asked_for_without_a_coefficient():
 
 def test_a_policy_that_is_not_trained_has_no_reference_and_needs_none():
     forest = Forest(order=(("one",), ("two",)), untrained=("two",)).grow(chain(1, 3))
-    found = advantages("reinforce_pp", forest, beta=0.5, **PLAIN)
-    assert found["0.0:two0"].tolist() == [3.0]
+    advantage = advantages("reinforce_pp", forest, beta=0.5, **PLAIN)
+    assert advantage["0.0:two0"].tolist() == [3.0]
 
 
 # ----------------------------------------------------------------------------------------- statistics
@@ -106,31 +106,31 @@ def unequal() -> Forest:
     ],
 )
 def test_whose_mean_and_deviation_and_what_counts_once(scope, per, of_one, of_two):
-    found = advantages("reinforce_pp", unequal(), beta=0.0, normalise={"scope": scope, "per": per})
+    advantage = advantages("reinforce_pp", unequal(), beta=0.0, normalise={"scope": scope, "per": per})
     for index, score in enumerate((1, 4, 10)):
         wanted = (score - np.mean(of_one)) / np.std(of_one)
-        assert found[f"{index}:one0"] == pytest.approx(np.full(index + 1, wanted), abs=1e-6)
+        assert advantage[f"{index}:one0"] == pytest.approx(np.full(index + 1, wanted), abs=1e-6)
     alone = len(of_two) == 1  # a role of one action has nothing to be compared with
-    assert found["2.0:two0"] == pytest.approx(
+    assert advantage["2.0:two0"] == pytest.approx(
         [0.0 if alone else (7 - np.mean(of_two)) / np.std(of_two)], abs=1e-6
     )
 
 
 def test_it_is_normalised_once_over_all_roles():
-    found = advantages("reinforce_pp", unequal(), beta=0.0)
-    flat = np.concatenate(list(found.values()))
+    advantage = advantages("reinforce_pp", unequal(), beta=0.0)
+    flat = np.concatenate(list(advantage.values()))
     assert [flat.mean(), flat.std()] == pytest.approx([0, 1], abs=1e-7)
-    assert abs(np.concatenate([found[f"{c}:one0"] for c in range(3)]).mean()) > 0.01
+    assert abs(np.concatenate([advantage[f"{c}:one0"] for c in range(3)]).mean()) > 0.01
 
 
 def test_actions_that_the_limit_cut_leave_the_statistics_and_the_loss():
     forest = Forest(truncated=["2:one0"]).grow(chain(0), chain(2), chain(90))
-    made = estimator("reinforce_pp", beta=0.0)
-    told = credit(made, forest)
-    assert {at: float(value[0]) for at, value in places(told.advantage).items()} == pytest.approx(
+    algorithm = estimator("reinforce_pp", beta=0.0)
+    result = credit(algorithm, forest)
+    assert {at: float(value[0]) for at, value in places(result.advantage).items()} == pytest.approx(
         {"0:one0": -1, "1:one0": 1}, abs=1e-6
     )
-    assert told.metrics["groups/one/truncated"] == 1.0
+    assert result.metrics["groups/one/truncated"] == 1.0
     kept = credit(estimator("reinforce_pp", beta=0.0, truncated="keep"), forest)
     assert set(places(kept.advantage)) == {"0:one0", "1:one0", "2:one0"}
     assert kept.metrics["groups/one/truncated"] == 1.0
@@ -145,8 +145,8 @@ def test_when_all_were_cut_it_says_why_nothing_is_trained(caplog):
 
 def test_every_branch_is_an_action_of_its_own():
     forest = Forest().grow([J(1), J(3), J(5)])
-    found = advantages("reinforce_pp", forest, plan=BRANCHES, beta=0.0, **PLAIN)
-    assert {at: float(value[0]) for at, value in found.items()} == {"0:one0": 1, "0:one1": 3, "0:one2": 5}
+    advantage = advantages("reinforce_pp", forest, plan=BRANCHES, beta=0.0, **PLAIN)
+    assert {at: float(value[0]) for at, value in advantage.items()} == {"0:one0": 1, "0:one1": 3, "0:one2": 5}
 
 
 def test_there_are_no_groups_to_normalise_over():
@@ -159,8 +159,8 @@ def test_there_are_no_groups_to_normalise_over():
 
 
 def test_the_baseline_variant_pays_no_kl():
-    made = estimator("reinforce_pp_baseline")
-    assert made.needs == ()
+    algorithm = estimator("reinforce_pp_baseline")
+    assert algorithm.needs == ()
     with pytest.raises(ConfigError, match="unknown key 'beta'"):
         estimator("reinforce_pp_baseline", beta=0.01)
 
@@ -171,7 +171,7 @@ def test_the_baseline_variant_is_the_groups_centring_on_the_batchs_scale(tasks, 
     forest = Forest(logprobs={f"t{i}/1:one0": (-1.0,) * (i + 2) for i in range(len(tasks))})
     for index, scores in enumerate(tasks):
         forest.grow(*(chain(score) for score in scores), task=f"t{index}")
-    found = advantages(
+    advantage = advantages(
         "reinforce_pp_baseline", forest, normalise={"per": "token" if by_token else "action", "eps": 0.1}
     )
     centred = {
@@ -182,4 +182,4 @@ def test_the_baseline_variant_is_the_groups_centring_on_the_batchs_scale(tasks, 
     repeats = [len(forest.logprobs.get(at, (0,))) if by_token else 1 for at in centred]
     sample = np.repeat(list(centred.values()), repeats)
     for at, value in centred.items():
-        assert found[at] == pytest.approx(value / (sample.std() + 0.1), abs=1e-9)
+        assert advantage[at] == pytest.approx(value / (sample.std() + 0.1), abs=1e-9)

@@ -41,8 +41,8 @@ def game(name: str, **settings: Any) -> Any:
 
 
 def send(env: Any, name: str, state: Any, text: str, role: str = "solver") -> Any:
-    said = action(text, SEATS[name, role], env.observe(state, role))
-    return wait(env.step(state, {role: said}, context()))
+    message = action(text, SEATS[name, role], env.observe(state, role))
+    return wait(env.step(state, {role: message}, context()))
 
 
 def said(name: str, state: Any, numbers: Iterable[int]) -> str:
@@ -86,12 +86,12 @@ def returned(
 ) -> tuple[float, Any]:
     """What an episode returns to an estimator that sums over turns, and where it ends.
 
-    Increments, and levels as differences from 0; counterfactuals are in no sum.
+    Increments, and potentials as differences from 0; counterfactuals are in no sum.
 
     Args:
         numbers: of each message; None: the oracle's, until it solves.
     """
-    total, levels, factor = 0.0, dict.fromkeys(env.components, 0.0), 1.0
+    total, potentials, factor = 0.0, dict.fromkeys(env.components, 0.0), 1.0
     turns = iter(numbers) if numbers is not None else None
     while env.acting_roles(state) != ():
         if turns is None:
@@ -103,9 +103,9 @@ def returned(
         step = send(env, name, state, text)
         for (_, term), value in step.scores.items():
             weight = COSTS.get(term, env.weights[term] or 0.5)  # every term is paid
-            total += factor * weight * (value - levels[term])
+            total += factor * weight * (value - potentials[term])
             if env.components[term] == "potential":
-                levels[term] = value
+                potentials[term] = value
         factor *= discount
         state = step.state
     return total, state

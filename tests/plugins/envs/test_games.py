@@ -230,8 +230,8 @@ def test_a_sandbox_may_be_there_for_a_tool(name):
 @pytest.mark.parametrize(
     ("order", "more", "path", "message"),
     [
-        (["planner"], {}, "env", "nobody in team.order moves"),
-        (["tool"], {"rendering": "prose"}, "env", "nobody in team.order moves"),
+        (["planner"], {}, "env", "no role in team.order moves"),
+        (["tool"], {"rendering": "prose"}, "env", "no role in team.order moves"),
         ([["executor", "solver"]], {}, "env", "can't move at once"),
         (["tool", "plan"], {"rendering": "prose"}, "env.sandbox", "no sandbox"),
         (["tool", "plan"], {}, "env.rendering", "prose"),

@@ -73,19 +73,21 @@ def test_the_present_is_shown_after_a_move(name):
     }[name]
     env = game(name, **({"boxes": 1} if name == "sokoban" else {}))
     after = send(env, name, start(env, *rows), text).state
-    for seat in ("planner", "executor", "solver"):
-        told = SEATS[name, seat].render(role_input(env.observe(after, seat), seat))[-1]["content"]
-        assert shown in told and gone not in told.split()
+    for role_name in ("planner", "executor", "solver"):
+        prompt_text = SEATS[name, role_name].render(role_input(env.observe(after, role_name), role_name))[-1][
+            "content"
+        ]
+        assert shown in prompt_text and gone not in prompt_text.split()
 
 
 def test_a_digit_that_was_filled_in_is_shown_and_told_from_the_given():
     env = game("sudoku", rendering="prose")
     state = sudokus.start(env, *sudokus.EASY)
     step = send(env, "sudoku", state, "[r0c2=3]", "executor")
-    told = SEATS["sudoku", "executor"].render(role_input(env.observe(step.state, "executor"), "executor"))[
-        -1
-    ]["content"]
-    assert "1 2 | 3 ." in told and "Filled in so far, and open to change: r0c2=3." in told
+    prompt_text = SEATS["sudoku", "executor"].render(
+        role_input(env.observe(step.state, "executor"), "executor")
+    )[-1]["content"]
+    assert "1 2 | 3 ." in prompt_text and "Filled in so far, and open to change: r0c2=3." in prompt_text
 
 
 # ---- Plan-Path: shaping by a discounted potential pays for bumping into walls

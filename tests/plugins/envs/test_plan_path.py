@@ -68,10 +68,10 @@ def test_states_pickle_and_equal_states_have_equal_digests():
         "print(env.digest(send(env, planned, executor='U U').state))"
     )
     other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
     )
-    assert found.stdout.strip() == env.digest(state)
+    assert process.stdout.strip() == env.digest(state)
 
 
 ROOT = Path(__file__).parents[3]
@@ -80,7 +80,7 @@ ROOT = Path(__file__).parents[3]
 def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
     env = make(PlanPath, size=4)
     step = send(env, start(env, *WALLED), executor="north")
-    assert step.state.here == (1, 1) and step.state.turn == 1
+    assert step.state.cell == (1, 1) and step.state.turn == 1
     assert step.info == {"executor": {"readable": False}}
     assert "couldn't be read" in env.diagnose(step.state, "executor")
 
@@ -95,8 +95,8 @@ def test_the_present_position_is_shown_after_a_move():
             env, start(env, *WALLED), executor="U R R" if rendering == "compact" else "[U, R, R]"
         ).state
         for role in ("planner", "executor", "solver"):
-            told = prompt(env, state, role)[-1]["content"]
-            assert "r0c3" in told and "r1c1" not in told
+            prompt_text = prompt(env, state, role)[-1]["content"]
+            assert "r0c3" in prompt_text and "r1c1" not in prompt_text
             assert env.observe(state, role).position == (0, 3)
 
 
@@ -128,8 +128,13 @@ def test_split_views_tell_the_executor_its_plan_and_the_walls_beside_it_only():
     assert compact(env.observe(state, "planner")) == "planner r1c1 G+2+2 #+0+1 #+2+0 :"
     assert compact(env.observe(state, "executor")) == "executor r1c1 #+0+1 plan -1+0 -1+2 :"
     prose = make(PlanPath, size=4, views="split", rendering="prose")
-    told = prompt(prose, state, "executor")[-1]["content"]
-    assert "goal" not in told and "r3c3" not in told and "walls: R (wall)" in told and "r0c1, r0c3" in told
+    prompt_text = prompt(prose, state, "executor")[-1]["content"]
+    assert (
+        "goal" not in prompt_text
+        and "r3c3" not in prompt_text
+        and "walls: R (wall)" in prompt_text
+        and "r0c1, r0c3" in prompt_text
+    )
     assert "The goal is r3c3" in prompt(prose, state, "planner")[-1]["content"]
 
 
@@ -142,11 +147,11 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
         for index in range(300):
             state = env.reset(env.tasks("train", 0)[index], 0)
             for role in ("planner", "executor"):
-                said = compact(env.observe(state, role)).split()
+                prompt = compact(env.observe(state, role)).split()
                 message = env.demonstrate(state, role, 0.3, rng)
-                assert {*said, *message.split()} <= words
+                assert {*prompt, *message.split()} <= words
                 assert 1 <= len(message.split()) <= 4
-                counts.append(len(said))
+                counts.append(len(prompt))
                 state = send(env, state, **{role: message}).state
                 if state.solved:
                     break
@@ -280,7 +285,7 @@ def test_the_solver_plays_alone():
 def test_a_planner_that_walks_its_way_points_is_told_of_them():
     env = make(PlanPath, Build(order=["planner"]), size=4, plan_moves=True)
     state = send(env, start(env, *WALLED), planner="r0c1 r0c3 r1c2 r3c3").state
-    assert state.here == (0, 3)
+    assert state.cell == (0, 3)
     assert env.diagnose(state, "planner") == (
         "Last turn you went for 2 of 4 way-points from r1c1. Your walk ended at r0c3. "
         "Your way-point 3 (r1c2) is a wall."

@@ -47,8 +47,8 @@ def test_splits_share_no_maze_under_any_seeds():
 
 def test_the_split_of_a_maze_is_a_function_of_its_content():
     # Written down: these must never change, or old runs would have trained on new test mazes.
-    one = maze(*WALLED)
-    assert content(one) == "4x4:240:5:15"
+    grid = maze(*WALLED)
+    assert content(grid) == "4x4:240:5:15"
     assert [split_of(Maze(4, 4, walls, 0, 15)) for walls in (0, 2, 4, 6, 16, 18, 64, 66)] == [
         "train",
         "train",
@@ -91,10 +91,10 @@ def test_a_maze_that_cannot_be_is_an_error_and_no_endless_loop(monkeypatch):
 
 
 def test_the_oracle_by_hand():
-    one = maze(*WALLED)
-    assert one.left(one.start) == 6
-    assert shortest_path(one, one.start) == ("U", "R", "R", "D", "D", "D")
-    assert corners(one, one.start, shortest_path(one, one.start)) == ((0, 1), (0, 3), (3, 3))
+    grid = maze(*WALLED)
+    assert grid.left(grid.start) == 6
+    assert shortest_path(grid, grid.start) == ("U", "R", "R", "D", "D", "D")
+    assert corners(grid, grid.start, shortest_path(grid, grid.start)) == ((0, 1), (0, 3), (3, 3))
 
 
 def test_corners_name_a_path_exactly():
@@ -123,9 +123,9 @@ def test_corners_name_a_path_exactly():
     ],
 )
 def test_walks_by_hand(moves, skip, end, played, illegal, tried, shortest):
-    one = maze(*WALLED)
-    made = walk(one, one.start, tuple(moves), limit=None, skip=skip)
-    assert (one.cell(made.end), made.played, made.illegal, made.tried, made.shortest) == (
+    grid = maze(*WALLED)
+    effect = walk(grid, grid.start, tuple(moves), limit=None, skip=skip)
+    assert (grid.cell(effect.end), effect.played, effect.illegal, effect.tried, effect.shortest) == (
         end,
         played,
         illegal,
@@ -135,9 +135,9 @@ def test_walks_by_hand(moves, skip, end, played, illegal, tried, shortest):
 
 
 def test_moves_beyond_the_limit_are_not_played():
-    one = maze(*WALLED)
-    made = walk(one, one.start, tuple("URRDDD"), limit=2, skip=False)
-    assert (one.cell(made.end), made.moves, made.written) == ((0, 2), ("U", "R"), 6)
+    grid = maze(*WALLED)
+    effect = walk(grid, grid.start, tuple("URRDDD"), limit=2, skip=False)
+    assert (grid.cell(effect.end), effect.moves, effect.written) == ((0, 2), ("U", "R"), 6)
 
 
 @pytest.mark.parametrize(
@@ -151,11 +151,11 @@ def test_moves_beyond_the_limit_are_not_played():
     ],
 )
 def test_waypoints_by_hand(waypoints, moves, illegal):
-    one = maze(*WALLED)
-    assert along(one, one.start, waypoints, skip=False)[:2] == (tuple(moves), illegal)
+    grid = maze(*WALLED)
+    assert along(grid, grid.start, waypoints, skip=False)[:2] == (tuple(moves), illegal)
 
 
 def test_a_waypoint_that_is_walled_in_is_cut_off():
-    one = maze("S..G", "..##", "..#.")
-    assert along(one, one.start, ((2, 3), (0, 1)), skip=False)[1] == ((1, "cut off"),)
-    assert along(one, one.start, ((2, 3), (0, 1)), skip=True) == (("R",), ((1, "cut off"),), 2)
+    grid = maze("S..G", "..##", "..#.")
+    assert along(grid, grid.start, ((2, 3), (0, 1)), skip=False)[1] == ((1, "cut off"),)
+    assert along(grid, grid.start, ((2, 3), (0, 1)), skip=True) == (("R",), ((1, "cut off"),), 2)

@@ -11,7 +11,7 @@ from hypothesis import given, settings, strategies as st
 from coterie.core.types import TEAM
 from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, team_terms
+from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, team_rewards
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.support import Build, action, context, make, wait
 
@@ -44,7 +44,7 @@ def team(step, component="team"):
     ],
 )
 def test_golden_numbers_of_the_team_terms(form, before, after, first, reward, progress):
-    assert team_terms(form, before, after, first) == {
+    assert team_rewards(form, before, after, first) == {
         "team": reward,
         "goal": float(after == 0),
         "progress": progress,
@@ -53,8 +53,8 @@ def test_golden_numbers_of_the_team_terms(form, before, after, first, reward, pr
 
 def test_golden_numbers_of_an_episode():
     env = make(PlanPath, size=4, max_moves=4)
-    one = send(env, start(env, *WALLED), "executor", "U R R")
-    assert one.scores == {
+    step = send(env, start(env, *WALLED), "executor", "U R R")
+    assert step.scores == {
         (TEAM, "team"): 0.5,
         (TEAM, "goal"): 0.0,
         (TEAM, "progress"): 0.5,
@@ -64,7 +64,7 @@ def test_golden_numbers_of_an_episode():
         ("executor", "illegal"): 0.0,
         ("executor", "empty"): 0.0,
     }
-    two = send(env, one.state, "executor", "D R D")
+    two = send(env, step.state, "executor", "D R D")
     assert (
         team(two),
         two.scores["executor", "legal"],
@@ -133,14 +133,14 @@ def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, siz
     env = make(PlanPath, size=size, team=form, max_moves=max_moves)
     for index in range(count):
         state = env.reset(env.tasks("train", 1)[index], 0)
-        first = before = distance_by_the_book(state.maze, state.here)
+        first = before = distance_by_the_book(state.maze, state.cell)
         total = 0.0
         while before:
             step = send(
                 env, state, "executor", env.demonstrate(state, "executor", 0.0, np.random.default_rng(0))
             )
             state = step.state
-            after = distance_by_the_book(state.maze, state.here)
+            after = distance_by_the_book(state.maze, state.cell)
             assert after == max(0, before - max_moves)  # no shorter way, and no detour
             gain = before - after
             wanted = {"progress": gain / before, "potential": gain / first, "paper": max(gain, 0) / first}[
@@ -186,6 +186,6 @@ def test_naming_the_own_cell_earns_no_local_reward_but_format():
 def test_the_papers_form_warns(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
         make(PlanPath, size=4, team="paper")
-    assert "farmed" in caplog.text
+    assert "earn it repeatedly" in caplog.text
     assert make(PlanPath, size=4, team="potential").not_summable == ()
     assert make(PlanPath, size=4).not_summable == ("team", "progress")

@@ -34,8 +34,8 @@ def game(order=("tool", "plan"), **settings):
 
 
 def send(env, state, role, text):
-    said = action(text, SEATS[role], env.observe(state, role))
-    return wait(env.step(state, {role: said}, context()))
+    message = action(text, SEATS[role], env.observe(state, role))
+    return wait(env.step(state, {role: message}, context()))
 
 
 def prompt(env, state, role):
@@ -195,7 +195,7 @@ def test_a_proposal_is_worth_what_walking_it_earns(form, walk):
         for name in ("format", "legal", "shortest", "illegal", "empty"):
             assert proposed.scores["tool", name] == walked.scores["plan", name]
         if (form, walk) == ("progress", "stop"):
-            expected = worth(state.maze, state.here, moves, 4)
+            expected = worth(state.maze, state.cell, moves, 4)
             assert proposed.scores[TEAM, "plan_team"] == pytest.approx(expected)
         signs.add(proposed.scores[TEAM, "plan_progress"] > 0)
     assert signs == {True, False}
@@ -311,10 +311,10 @@ Your moves (U, D, L, R, at most 4) as a list such as [U, R, R]:"""
 )
 def test_how_programs_end_is_told(code, lines):
     env = game()
-    told = prompt(env, send(env, start(env, *WALLED), "tool", answer(code)).state, "plan")
+    prompt_text = prompt(env, send(env, start(env, *WALLED), "tool", answer(code)).state, "plan")
     for line in lines:
-        assert line in told
-    assert len(told) < 3500
+        assert line in prompt_text
+    assert len(prompt_text) < 3500
 
 
 def test_the_diagnosis_of_both_seats():
@@ -341,14 +341,14 @@ def test_the_diagnosis_of_both_seats():
 def test_a_tool_that_plays_alone_moves_and_is_told_both():
     env = game(order=["tool"], plan_moves=True)
     step = send(env, start(env, *WALLED), "tool", answer("print(['U', 'R', 'D'])"))
-    assert step.state.here == (0, 2) and step.scores[TEAM, "team"] == pytest.approx(2 / 6)
+    assert step.state.cell == (0, 2) and step.scores[TEAM, "team"] == pytest.approx(2 / 6)
     assert (TEAM, "plan_team") not in step.scores
     assert env.diagnose(step.state, "tool") == (
         "Your last program proposed: U, R, D. Last turn you played 2 of 3 moves from r1c1. "
         "Move 3 (D) hit a wall. The walk stopped there. Your walk ended at r0c2."
     )
     crashed = send(env, step.state, "tool", answer("1 / 0"))
-    assert crashed.state.here == (0, 2) and crashed.state.turn == 2
+    assert crashed.state.cell == (0, 2) and crashed.state.turn == 2
     assert "ZeroDivisionError" in env.diagnose(crashed.state, "tool")
 
 

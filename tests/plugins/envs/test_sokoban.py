@@ -69,16 +69,16 @@ def test_states_pickle_and_have_the_same_digest_in_another_process():
         "print(env.digest(send(env, planned, executor='U U').state))"
     )
     other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
     )
-    assert found.stdout.strip() == env.digest(state)
+    assert process.stdout.strip() == env.digest(state)
 
 
 def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
     env = make(Sokoban, size=4)
     step = send(env, start(env, *CORNER), executor="north")
-    assert step.state.here == (1, 1) and step.state.turn == 1
+    assert step.state.player_cell == (1, 1) and step.state.turn == 1
     assert step.info == {"executor": {"readable": False}}
     assert "couldn't be read" in env.diagnose(step.state, "executor")
 
@@ -111,12 +111,12 @@ def test_split_views_hide_the_targets_from_the_executor(rendering):
         state = send(env, state, planner=env.demonstrate(state, "planner", 0.2, rng)).state
         seen = env.observe(state, "executor")
         assert seen.targets is None and env.observe(state, "planner").targets is not None
-        told = prompt(env, state, "executor")
+        prompt_text = prompt(env, state, "executor")
         if rendering == "compact":
-            assert not any(word.startswith("T") for word in told.split())
+            assert not any(word.startswith("T") for word in prompt_text.split())
         else:
-            assert "target" not in told and not {"*", "+"} & set(told)
-            picture = told.split("\n\n")[1]
+            assert "target" not in prompt_text and not {"*", "+"} & set(prompt_text)
+            picture = prompt_text.split("\n\n")[1]
             assert "." not in picture and picture.count("$") == 2
         # Another board that differs in its targets alone looks the same.
         other = dataclasses.replace(state.board, targets=state.board.boxes)
@@ -136,11 +136,11 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
         for index in range(100):
             state = env.reset(env.tasks("train", 0)[index], 0)
             for role in ("planner", "executor"):
-                said = compact(env.observe(state, role)).split()
+                prompt = compact(env.observe(state, role)).split()
                 message = env.demonstrate(state, role, 0.3, rng)
-                assert {*said, *message.split()} <= words
+                assert {*prompt, *message.split()} <= words
                 assert 1 <= len(message.split()) <= (4 if role == "planner" else 10)
-                counts.append(len(said))
+                counts.append(len(prompt))
                 state = send(env, state, **{role: message}).state
         assert max(counts) < 30
 
@@ -198,7 +198,7 @@ def test_a_plan_is_worth_all_its_pushes_though_a_message_plays_fewer_moves():
     env = make(Sokoban, size=4, max_moves=2)
     step = send(env, start(env, *CORNER), planner="r1c2L r1c1D r2c1D")
     assert step.scores[TEAM, "plan_team"] == step.scores[TEAM, "plan_goal"] == 1.0
-    assert send(env, step.state, executor="U R R D L").state.here == (0, 2)
+    assert send(env, step.state, executor="U R R D L").state.player_cell == (0, 2)
 
 
 # ---- what is told

@@ -38,9 +38,14 @@ def walk(board, moves, limit=None, skip=False):
 )
 def test_moves(moves, skip, after, illegal, played, pushes):
     board = drawn(["--.", "@$-", "#--"])
-    made = walk(board, moves, skip=skip)
-    assert rows(board, made.boxes, made.end, targets=False) == after
-    assert (made.illegal, made.played, made.pushes, made.written) == (illegal, played, pushes, len(moves))
+    effect = walk(board, moves, skip=skip)
+    assert rows(board, effect.boxes, effect.end, targets=False) == after
+    assert (effect.illegal, effect.played, effect.pushes, effect.written) == (
+        illegal,
+        played,
+        pushes,
+        len(moves),
+    )
 
 
 def test_boxes_block_boxes_and_a_walk_ends_when_solved_or_at_its_limit():
@@ -60,7 +65,7 @@ def test_every_move_agrees_with_the_rules():
         here = (slow.boxes, slow.player)
         for number in range(60):
             move = "UDLR"[(number * number + index) % 4]
-            made = play(
+            effect = play(
                 board,
                 mask(board, here[0]),
                 mask(board, [here[1]]).bit_length() - 1,
@@ -70,11 +75,11 @@ def test_every_move_agrees_with_the_rules():
             )
             found = slow.moved(*here, move)
             if here[0] != slow.targets:
-                assert (found is None) == bool(made.illegal)
+                assert (found is None) == bool(effect.illegal)
             if found is not None and here[0] != slow.targets:
                 here = found[:2]
-                assert (made.boxes, made.pushes) == (mask(board, here[0]), found[2])
-                assert board.cell(made.end) == here[1]
+                assert (effect.boxes, effect.pushes) == (mask(board, here[0]), found[2])
+                assert board.cell(effect.end) == here[1]
 
 
 @pytest.mark.parametrize(
@@ -93,10 +98,10 @@ def test_every_move_agrees_with_the_rules():
 )
 def test_pushes_are_carried_out_by_the_shortest_walk(pushes, moves, illegal):
     board = drawn(CORNER)
-    made = follow(board, board.boxes, board.player, pushes, limit=None, skip=False)
-    assert ("".join(made.moves), made.illegal) == (moves, illegal)
-    assert walk(board, made.moves).boxes == made.boxes
-    assert (made.written, made.pushes) == (len(pushes), len(pushes) - len(illegal))
+    effect = follow(board, board.boxes, board.player, pushes, limit=None, skip=False)
+    assert ("".join(effect.moves), effect.illegal) == (moves, illegal)
+    assert walk(board, effect.moves).boxes == effect.boxes
+    assert (effect.written, effect.pushes) == (len(pushes), len(pushes) - len(illegal))
 
 
 def test_a_route_goes_round_what_blocks_or_there_is_none():
@@ -152,15 +157,15 @@ def test_no_solvable_state_is_called_a_deadlock(size, boxes, count):
 def test_the_oracle_is_optimal_in_pushes_and_then_in_moves(size, boxes, count):
     for index in range(count):
         board = boards(size=size, boxes=boxes, density=0.15)[index].payload
-        found = solve(board, board.boxes, board.player)
-        assert (len(found.pushes), len(found.moves)) == Slow(board).best(), rows(board)
-        assert walk(board, found.moves).boxes == board.targets
+        solution = solve(board, board.boxes, board.player)
+        assert (len(solution.pushes), len(solution.moves)) == Slow(board).best(), rows(board)
+        assert walk(board, solution.moves).boxes == board.targets
 
 
 def test_the_oracle_with_more_boxes_than_it_assigns():
     board = drawn(["@------", "$$$$$$$", ".......", "-------"])
-    found = solve(board, board.boxes, board.player)
-    assert (len(found.pushes), len(found.moves)) == (7, 19)
+    solution = solve(board, board.boxes, board.player)
+    assert (len(solution.pushes), len(solution.moves)) == (7, 19)
     lost = drawn(["@------", "$-$$$$$", ".......", "$------"])
     assert solve(lost, lost.boxes, lost.player) is None
 
@@ -173,9 +178,9 @@ def test_the_oracle_knows_what_has_no_solution():
         for cells in combinations(sorted(Slow(board).floor), 2):
             boxes = mask(board, cells)
             for player in sorted(Slow(board).floor - set(cells))[::4]:
-                found = solve(board, boxes, player[0] * 4 + player[1])
-                assert (found is not None) == ((frozenset(cells), player) in alive)
-                checked += found is None
+                solution = solve(board, boxes, player[0] * 4 + player[1])
+                assert (solution is not None) == ((frozenset(cells), player) in alive)
+                checked += solution is None
     assert checked > 50
     board = drawn(["@*-"])
     assert solve(board, board.boxes, board.player).moves == ()
@@ -191,9 +196,9 @@ def test_generated_boards_are_solvable_as_hard_as_asked_and_in_one_split_only(si
         source = boards(split, seed=7, size=size, boxes=boxes, least=2, most=8)
         for index in range(each):
             board = source[index].payload
-            found = solve(board, board.boxes, board.player)
-            assert walk(board, found.moves).boxes == board.targets
-            assert 2 <= len(found.pushes) <= 8
+            solution = solve(board, board.boxes, board.player)
+            assert walk(board, solution.moves).boxes == board.targets
+            assert 2 <= len(solution.pushes) <= 8
             assert board.boxes.bit_count() == board.targets.bit_count() == boxes
             assert not board.walls & (board.boxes | board.targets | 1 << board.player)
             assert not board.boxes >> board.player & 1

@@ -40,8 +40,8 @@ def game(**more):
 
 def test_golden_numbers_of_an_episode():
     env = game(size=5, width=6, boxes=2)
-    one = send(env, start(env, *TWO), "solver", "R")
-    assert one.scores == {
+    step = send(env, start(env, *TWO), "solver", "R")
+    assert step.scores == {
         (TEAM, "team"): 0.0,
         (TEAM, "goal"): 0.0,
         (TEAM, "progress"): 0.0,
@@ -52,7 +52,7 @@ def test_golden_numbers_of_an_episode():
         ("solver", "illegal"): 0.0,
         ("solver", "empty"): 0.0,
     }
-    two = send(env, one.state, "solver", "R")
+    two = send(env, step.state, "solver", "R")
     assert (team(two), team(two, "pushed"), team(two, "goal")) == (0.5, 0.25, 0.0)
     off = send(env, two.state, "solver", "R")  # on, off again, along the edge: r1c5 is in line with r3c5
     assert (team(off), team(off, "pushed"), off.scores["solver", "safe"]) == (0.0, 0.0, 1.0)

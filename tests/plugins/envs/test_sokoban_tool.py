@@ -39,10 +39,10 @@ def test_a_program_proposes_and_the_plan_role_moves():
     assert step.state.boxes == state.boxes and step.scores[TEAM, "team"] == 0.0
     assert step.scores[TEAM, "plan_team"] == step.scores[TEAM, "plan_goal"] == 1.0
     assert step.scores["tool", "safe"] == 1.0 and step.info["tool"]["problem"] == ""
-    told = prompt(env, step.state, "plan")
-    assert "The tool's program:\n```python\nprint('so:')" in told
-    assert "It printed:\n```\nso:\n['U', 'R'" in told
-    assert "It proposes: U, R, R, D, L, U, L, D, D." in told
+    prompt_text = prompt(env, step.state, "plan")
+    assert "The tool's program:\n```python\nprint('so:')" in prompt_text
+    assert "It printed:\n```\nso:\n['U', 'R'" in prompt_text
+    assert "It proposes: U, R, R, D, L, U, L, D, D." in prompt_text
     assert "program" not in prompt(env, state, "plan")
     assert prompt(env, state, "tool").splitlines()[-1].startswith("Your program, in one ```python block")
     after = send(env, step.state, plan="As it says: [U, R, R, D, L, U, L, D, D]")

@@ -128,8 +128,8 @@ def test_a_split_executor_sees_nothing_of_the_grid(rendering):
         shown.append(prompt(env, state, "planner"))
     assert shown[0] != shown[1]
     assert seen[0] == seen[1]
-    told = send(env, state, executor="[r0c0=1]" if rendering == "prose" else "r0c0=1").state
-    assert env.diagnose(told, "executor") == (
+    step = send(env, state, executor="[r0c0=1]" if rendering == "prose" else "r0c0=1").state
+    assert env.diagnose(step, "executor") == (
         "Last turn you played 0 of 1 assignment. Assignment 1 (r0c0=1) would change a given digit."
     )
 

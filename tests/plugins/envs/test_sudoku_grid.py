@@ -13,7 +13,7 @@ from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
 from coterie.plugins.envs.sudoku import Sudoku
-from coterie.plugins.envs.sudoku.grid import Puzzles, belongs, conflicts, solutions, solve, solved
+from coterie.plugins.envs.sudoku.grid import Puzzles, conflicts, solutions, solve, solved, split_of_solution
 from tests.plugins.envs.sudokus import EASY, completions, every_small_grid, puzzle, valid
 from tests.plugins.support import make
 
@@ -30,7 +30,7 @@ def test_the_solver_finds_all_grids_of_size_4():
     assert len(SMALL) == 288 == len(set(SMALL))  # a known number
     assert set(solutions(4, [0] * 16)) == set(SMALL)
     for split in SPLITS:
-        assert sum(belongs(grid) == split for grid in SMALL) > 20
+        assert sum(split_of_solution(grid) == split for grid in SMALL) > 20
 
 
 def test_the_oracle_solves_a_hard_one_and_refuses_what_has_no_single_solution():
@@ -132,11 +132,11 @@ def test_a_task_is_a_function_of_split_seed_and_index():
         "from coterie.plugins.envs.sudoku.grid import *; "
         "print(line(Puzzles(split='val', seed=3, count=9, size=9, blanks=40).draw(7).clues))"
     )
-    found = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, check=True,
         env={**os.environ, "PYTHONHASHSEED": "777"}, cwd=Path(__file__).parents[3],
     )  # fmt: skip
-    assert found.stdout.split() == [str(digit) if digit else "." for digit in source[7].payload.clues]
+    assert process.stdout.split() == [str(digit) if digit else "." for digit in source[7].payload.clues]
     # Golden: another value means that every published task has changed.
     first = make(Sudoku).tasks("test", 0)[0].payload
     assert "".join(map(str, first.clues)) == "0214000014232041"
@@ -147,7 +147,7 @@ def test_digits_are_renamed_and_solutions_spread():
     counts: dict[tuple[int, ...], int] = {}
     for one in puzzles(make(Sudoku, test_tasks=2000), "test", 2000):
         counts[one.solution] = counts.get(one.solution, 0) + 1
-    assert set(counts) == {grid for grid in SMALL if belongs(grid) == "test"}
+    assert set(counts) == {grid for grid in SMALL if split_of_solution(grid) == "test"}
     assert min(counts.values()) > 10 and max(counts.values()) < 250
 
 

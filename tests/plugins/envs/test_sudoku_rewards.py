@@ -9,7 +9,7 @@ from coterie.core.types import TEAM
 from coterie.plugins.agents.sudoku import SudokuPlanner, SudokuSolver
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.messages import assignment_word
-from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_terms
+from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_rewards
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import Build, action, context, make, wait
 
@@ -37,7 +37,7 @@ def local(step, role="executor"):
     ],
 )  # fmt: skip
 def test_golden_numbers_of_the_team_terms(form, before, after, first, reward):
-    assert team_terms(form, before, after, first) == {
+    assert team_rewards(form, before, after, first) == {
         "team": reward, "goal": float(after == 0), "progress": reward,
     }  # fmt: skip
 
@@ -45,8 +45,8 @@ def test_golden_numbers_of_the_team_terms(form, before, after, first, reward):
 def test_golden_numbers_of_an_episode():
     env = make(Sudoku)
     # Three right, one wrong, one given cell, one digit that doesn't exist: 3 of 6 cells are right.
-    one = send(env, start(env, *EASY), "executor", "r0c2=3 r0c3=4 r1c2=1 r2c0=1 r0c0=1 r2c1=7")
-    assert one.scores == {
+    step = send(env, start(env, *EASY), "executor", "r0c2=3 r0c3=4 r1c2=1 r2c0=1 r0c0=1 r2c1=7")
+    assert step.scores == {
         (TEAM, "team"): 0.5,
         (TEAM, "goal"): 0.0,
         (TEAM, "progress"): 0.5,
@@ -56,9 +56,9 @@ def test_golden_numbers_of_an_episode():
         ("executor", "illegal"): 1.0,
         ("executor", "empty"): 0.0,
     }
-    assert env.outcome(one.state) == {"success": 0.0, "turns": 1.0, "cells_left": 3.0}
+    assert env.outcome(step.state) == {"success": 0.0, "turns": 1.0, "cells_left": 3.0}
     # One right cell is written again (not counted), one is spoilt, the wrong one is mended.
-    two = send(env, one.state, "executor", "r0c2=3 r0c3=1 r2c0=2")
+    two = send(env, step.state, "executor", "r0c2=3 r0c3=1 r2c0=2")
     assert (two.scores[TEAM, "team"], local(two)["correct"]) == (0.0, 0.5)
     three = send(env, two.state, "executor", "r2c1=1 r3c0=4 r0c3=4 r0c2=1 r1c2=4")
     assert three.scores[TEAM, "team"] == three.scores[TEAM, "goal"] == local(three)["correct"] == 1.0
@@ -160,14 +160,14 @@ def test_the_planners_counterfactual_is_what_playing_its_plan_earns(form, settin
 
 
 def summed(env, state, texts):
-    """The return that is trained on where it sums over turns: increments, and differences of levels."""
-    total, levels = 0.0, {}
+    """The return that is trained on where it sums over turns: increments, and differences of potentials."""
+    total, potentials = 0.0, {}
     for text in texts:
         step = send(env, state, "executor", text)
         for (_, name), value in step.scores.items():
-            total += WEIGHTS[name] * (value - levels.get(name, 0.0))
+            total += WEIGHTS[name] * (value - potentials.get(name, 0.0))
             if COMPONENTS[name] == "potential":
-                levels[name] = value
+                potentials[name] = value
         state = step.state
         if state.solved:
             break

@@ -56,8 +56,8 @@ def game(order=("tool", "plan"), **settings):
 
 
 def send(env, state, role, text):
-    said = action(text, SEATS[role], env.observe(state, role))
-    return wait(env.step(state, {role: said}, context()))
+    message = action(text, SEATS[role], env.observe(state, role))
+    return wait(env.step(state, {role: message}, context()))
 
 
 def prompt(env, state, role):

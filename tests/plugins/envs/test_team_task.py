@@ -133,7 +133,7 @@ def test_a_split_without_records_says_so(tmp_path):
         ('{"question": "x", "answer": 1}', {"id_field": "id"}, "id", "is missing"),
         ('{"question": "x", "answer": 1, "id": [1]}', {"id_field": "id"}, "id", "is list, not text"),
         ('{"question": "x", "answer": 1, "id": "q0"}', {"id_field": "id"}, "id", "also in line 1"),
-        ('{"question": "x", "answer": "no"}', {"success": {"match": "number"}}, "answer", "holds no number"),
+        ('{"question": "x", "answer": "no"}', {"success": {"match": "number"}}, "answer", "has no number"),
         ('{"question": "x", "answer": 1, "turn": 2}', {}, "turn", "templates use"),
     ],
 )
@@ -161,14 +161,14 @@ def test_roles_see_the_record_but_never_the_answer(tmp_path):
     assert "level" not in only.observe(only.reset(only.tasks("train", 0)[0], 0), "writer")
 
 
-def test_the_last_roles_answer_is_paid_by_default_as_a_level(tmp_path):
+def test_the_last_roles_answer_is_paid_by_default_as_a_potential(tmp_path):
     env = env_of(tmp_path)
     task = env.tasks("train", 0)[0]
     root = env.reset(task, 0)
     first = say(env, root, writer=task.answer)
     assert first.scores == {(TEAM, "correct"): 0.0}  # the checker's answer counts
     second = say(env, first.state, checker=str(task.answer))
-    assert second.scores == {(TEAM, "correct"): 1.0} and env.components == {"correct": "level"}
+    assert second.scores == {(TEAM, "correct"): 1.0} and env.components == {"correct": "potential"}
     third = say(env, second.state, 1, writer="hm")
     assert third.scores == {(TEAM, "correct"): 1.0}  # it still stands
     assert say(env, third.state, 1, checker=None).scores == {(TEAM, "correct"): 0.0}
@@ -262,8 +262,8 @@ def test_matching(given, answer, how, right):
         ({"success": "own_functions"}, "module:function"),
         ({"success": "own_functions:scre"}, "did you mean 'score'"),
         ({"success": "no_such_module_of_mine:f"}, "No module named"),
-        ({"answer_field": None}, "nothing to compare"),
-        ({"order": ["writer"], "stop_when": "agree"}, "one role alone"),
+        ({"answer_field": None}, "no field holds the right answer"),
+        ({"order": ["writer"], "stop_when": "agree"}, "agree needs two roles"),
         ({"fields": {"question": "string"}}, "fields"),
     ],
 )

@@ -53,8 +53,8 @@ def of_trl(name: str, loss: dict[str, Any], algorithm: str = "grpo") -> tuple[fl
         return {key: np.array(rollout[policy][index[place(key)]]) for key, _ in forest.actions()}
 
     notes = {"ref_logprobs": table("ref")} | ({"old_logprobs": table("old")} if corrected else {})
-    found = credit(estimator(algorithm, forest=forest), forest)
-    value, gradient = update(made, samples_of(forest.trees, found, notes)["p"], table("current"))
+    result = credit(estimator(algorithm, forest=forest), forest)
+    value, gradient = update(made, samples_of(forest.trees, result, notes)["p"], table("current"))
     rows = {place(key): grad for key, grad in gradient.items()}
     return value, [
         rows.get(completion(number, siblings), [0.0] * len(rollout["current"][number]))
@@ -163,8 +163,8 @@ def of_comlrl(record: Record, *, sampled: bool = False) -> list[tuple[float, lis
     """By agent: our loss, and the gradient by node, branch and token (see `tree`)."""
     forest = tree(record, sampled=sampled)
     plan = CROSS if forest.pairing == "cross" else ALL
-    found = credit(estimator("magrpo", plan=plan, forest=forest, turns=3), forest)
-    samples = samples_of(forest.trees, found)["p"]
+    result = credit(estimator("magrpo", plan=plan, forest=forest, turns=3), forest)
+    samples = samples_of(forest.trees, result)["p"]
     current = {key: action.calls[0].logprobs for key, action in forest.actions()}
     answers = []
     for role in roles(record):

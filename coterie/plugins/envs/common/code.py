@@ -1,8 +1,8 @@
-"""Programs that a role writes: how they are found in an answer, run, and told of.
+"""Programs of the role `tool`: how they are read from an answer, run, and shown in prompts.
 
-Source: PettingLLMs, arXiv 2510.11062: what the program prints is the tool role's action; the plan role is
-shown the code, what it printed and the proposal. Like a planner's words, a proposal moves nothing by itself:
-it is worth what it would earn on a fork.
+Source: PettingLLMs, arXiv 2510.11062: the program's output is the tool role's action; the plan role sees the
+code, its output and the proposal. Like a planner's plan, a proposal doesn't change the state: its score is
+what it would earn on a fork.
 """
 
 from __future__ import annotations
@@ -17,29 +17,30 @@ from coterie.core.protocols import Program
 
 T = TypeVar("T")
 _OUTPUT, _PROBLEM = 2000, 300
-"""Characters of the output's and of the problem's end that are kept."""
+"""Characters kept from the end of the output and of the problem."""
 _FENCE = re.compile(r"(`{3,})[ \t]*([\w+-]*)$")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolRun:
-    """What a role's program did."""
+    """A run of a role's program."""
 
     code: str
     """Empty where the message held no program."""
     output: str = ""
-    """What it printed."""
+    """The printed text."""
     problem: str = ""
-    """In words, where it did not finish; empty: it did."""
+    """Why the program did not finish, in words; empty: it did."""
 
 
 def read_program(text: str) -> str:
     """The program of an answer: its last closed block of ```python, else its last one without a language.
 
-    A block that the end of the text cuts is none: half a program is never run. "" of an empty message.
+    An unclosed block at the end of the text doesn't count: half a program is never run. An empty message
+    gives "".
 
     Raises:
-        PolicyFault: there is no such block, or it is blank.
+        PolicyFault: the text has no such block, or it is blank.
     """
     named, plain, fence, language, lines = "", "", "", "", list[str]()
     for line in text.split("\n"):
@@ -48,7 +49,7 @@ def read_program(text: str) -> str:
             if match is not None:
                 fence, language, lines = match[1], match[2].lower(), []
         elif match is not None and not match[2] and len(match[1]) >= len(fence):
-            block = "".join(one + "\n" for one in lines)
+            block = "".join(code_line + "\n" for code_line in lines)
             if language in ("python", "py", "python3"):
                 named = block
             elif not language:
@@ -56,10 +57,10 @@ def read_program(text: str) -> str:
             fence = ""
         else:
             lines.append(line)
-    found = named or plain
-    if text.strip() and not found.strip():
+    code = named or plain
+    if text.strip() and not code.strip():
         raise PolicyFault("no closed block of Python in the answer")
-    return found
+    return code
 
 
 # ------------------------------------------------------------------------------------------------- running
@@ -72,25 +73,25 @@ async def run_tool(sandbox: Any, code: str) -> ToolRun:
         SystemFault: the sandbox failed; the action's scores are missing.
     """
     try:
-        ran = await sandbox.run(Program(code=code))
-    except PolicyFault as fault:  # it killed its sandbox twice
+        result = await sandbox.run(Program(code=code))
+    except PolicyFault as fault:  # the program killed its sandbox twice
         return ToolRun(code=code, problem=str(fault))
-    if ran.status in ("timeout", "killed"):  # what it had printed by then depends on the machine's speed
-        return ToolRun(code=code, problem=ran.reason or ran.status)
-    said = [] if ran.ok else [ran.reason, *ran.stderr.strip().splitlines()[-1:]]
-    problem = ": ".join(filter(None, said)) or ("" if ran.ok else ran.status)
-    return ToolRun(code=code, output=ran.stdout, problem=problem)
+    if result.status in ("timeout", "killed"):  # its output depends on the machine's speed
+        return ToolRun(code=code, problem=result.reason or result.status)
+    reasons = [] if result.ok else [result.reason, *result.stderr.strip().splitlines()[-1:]]
+    problem = ": ".join(filter(None, reasons)) or ("" if result.ok else result.status)
+    return ToolRun(code=code, output=result.stdout, problem=problem)
 
 
 async def propose(sandbox: Any, parsed: Any, read: Callable[[str], T]) -> tuple[ToolRun, T | None]:
-    """Run what the tool role handed over; what it did, and the proposal that it printed.
+    """Run the tool role's action and read the proposal from its output.
 
     Args:
-        parsed: the program, or a text with a fenced one; anything else is no program.
-        read: an output -> the proposal; raises PolicyFault.
+        parsed: the program, or a text with a fenced one; any other value is no program.
+        read: output -> proposal; raises PolicyFault.
 
     Returns:
-        The run, shortened to what roles are shown; the proposal, None where nothing can be read as one.
+        The run, shortened to what prompts show; the proposal, None where the output can't be read as one.
 
     Raises:
         SystemFault: the sandbox failed.
@@ -98,14 +99,14 @@ async def propose(sandbox: Any, parsed: Any, read: Callable[[str], T]) -> tuple[
     code = _code(parsed)
     if not code:
         return ToolRun(code="", problem="there was no program"), None
-    ran = await run_tool(sandbox, code)
-    kept = replace(ran, output=_ending(ran.output), problem=ran.problem[-_PROBLEM:])
-    if not ran.output.strip():  # a program that prints nothing isn't a role that says nothing
-        return kept, None
+    run = await run_tool(sandbox, code)
+    shortened = replace(run, output=_ending(run.output), problem=run.problem[-_PROBLEM:])
+    if not run.output.strip():  # no output is no proposal, unlike an empty message, which is an empty one
+        return shortened, None
     try:
-        return kept, read(ran.output)
+        return shortened, read(run.output)
     except PolicyFault:
-        return kept, None
+        return shortened, None
 
 
 def _code(parsed: Any) -> str:
@@ -118,29 +119,30 @@ def _code(parsed: Any) -> str:
 
 
 def _ending(text: str) -> str:
-    left = len(text) - _OUTPUT
-    return text if left <= 0 else f"[{left} characters left out]\n{text[-_OUTPUT:]}"
+    """The end of an output that is too long for a prompt."""
+    omitted = len(text) - _OUTPUT
+    return text if omitted <= 0 else f"[{omitted} characters left out]\n{text[-_OUTPUT:]}"
 
 
-def program(value: Any) -> str:
-    """The oracle's message: a program that prints this."""
+def printing_program(value: Any) -> str:
+    """The oracle's message: a program that prints the value."""
     return f"```python\nprint({value!r})\n```"
 
 
-# ------------------------------------------------------------------------------------- what roles are told
+# ------------------------------------------------------------------------------------------ prompts, info
 
 
-def about(run: ToolRun | None) -> dict[str, Any]:
-    """What a program did as plain data, for coaches and records; its code is in the action's text."""
+def run_info(run: ToolRun | None) -> dict[str, Any]:
+    """A run as plain data, for coaches and records, without its code, which is in the action's text."""
     return {} if run is None else {"ran": bool(run.code), "output": run.output, "problem": run.problem}
 
 
-def shown(run: ToolRun | None, proposal: str | None, what: str) -> list[str]:
-    """The plan role's lines on this turn's program; none where it was given none.
+def program_lines(run: ToolRun | None, proposal: str | None, items: str) -> list[str]:
+    """Lines of the plan role's prompt on this turn's program; none where there is no program.
 
     Args:
         proposal: in words; None where it can't be read.
-        what: the things that are proposed, "moves".
+        items: the plural of what is proposed, such as "moves".
     """
     if run is None:
         return []
@@ -151,19 +153,19 @@ def shown(run: ToolRun | None, proposal: str | None, what: str) -> list[str]:
     if run.problem:
         lines.append(f"It did not finish: {run.problem}.")
     if proposal is None:
-        lines.append(f"It proposes nothing that can be read as {what}.")
+        lines.append(f"It proposes nothing that can be read as {items}.")
     else:
         lines.append(f"It proposes: {proposal}.")
     return lines
 
 
-def told(run: ToolRun, proposal: str | None, what: str) -> str:
-    """What became of the tool role's last program, without its effects. Arguments as in `shown`."""
+def program_feedback(run: ToolRun, proposal: str | None, items: str) -> str:
+    """Feedback for the tool role on the run of its last program. Arguments as in `program_lines`."""
     if not run.code:
         return "Your last message held no program."
     sentences = [f"Your last program did not finish: {run.problem}."] if run.problem else []
     if proposal is None:
-        printed = f"no list of {what}" if run.output.strip() else "nothing"
+        printed = f"no list of {items}" if run.output.strip() else "nothing"
         sentences.append(f"Your last program printed {printed}.")
     else:
         sentences.append(f"Your last program proposed: {proposal}.")
@@ -171,7 +173,7 @@ def told(run: ToolRun, proposal: str | None, what: str) -> str:
 
 
 def _fenced(text: str, language: str = "") -> list[str]:
-    """A block that its own content can't close."""
+    """A fenced block whose fence is longer than any fence in the text."""
     longest = max(map(len, re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return [fence + language, text.rstrip("\n"), fence]

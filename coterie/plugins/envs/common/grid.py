@@ -1,8 +1,8 @@
 """Grids of cells: indices, sets of cells as bits, moves, and breadth-first search.
 
-A cell is an int, `row * width + column`, rows counted from the top; a set of cells (walls, boxes) is an int
-with one bit a cell. So sets have no order, and a flood is a few shifts a ring, which is what makes a task
-cost microseconds instead of milliseconds. The grid is the inside: beyond its edges is wall.
+A cell is an int, `row * width + column`, rows counted from the top. A set of cells (walls, boxes) is an int
+with one bit per cell. So sets have no order, and a breadth-first ring costs a few shifts: a task costs
+microseconds instead of milliseconds. The grid has no border cells: beyond its edges is wall.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ MOVES: dict[str, tuple[int, int]] = {"U": (-1, 0), "D": (1, 0), "L": (0, -1), "R
 OPPOSITE = {"U": "D", "D": "U", "L": "R", "R": "L"}
 
 Cell = tuple[int, int]
-"""(row, column), as roles and records see it."""
+"""(row, column), the form in prompts and records."""
 
 
 @dataclass(frozen=True, slots=True)
 class Rectangle:
-    """What has cells."""
+    """The size of a grid, which converts between the two forms of a cell."""
 
     width: int
     height: int
 
     def cell(self, index: int) -> Cell:
+        """The cell as (row, column)."""
         return divmod(index, self.width)
 
     def index(self, cell: Cell) -> int | None:
@@ -36,7 +37,7 @@ class Rectangle:
         return row * self.width + column if inside else None
 
     def cells(self, mask: int) -> tuple[Cell, ...]:
-        """A set of cells, row by row."""
+        """The cells of a set as (row, column), row by row."""
         return tuple(divmod(index, self.width) for index in bits(mask))
 
 
@@ -50,7 +51,7 @@ def bits(mask: int) -> Iterator[int]:
 
 @lru_cache(maxsize=256)
 def masks(width: int, height: int) -> tuple[int, int, int]:
-    """All cells; all but the leftmost column; all but the rightmost."""
+    """Three sets: all cells; all but the leftmost column; all but the rightmost column."""
     everything = (1 << width * height) - 1
     leftmost = sum(1 << row * width for row in range(height))
     return everything, everything & ~leftmost, everything & ~(leftmost << width - 1)
@@ -58,20 +59,21 @@ def masks(width: int, height: int) -> tuple[int, int, int]:
 
 @lru_cache(maxsize=256)
 def neighbours(width: int, height: int) -> tuple[dict[str, int], ...]:
-    """For every cell: the cell that a move leads to, -1 beyond the edge."""
+    """For every cell and move the neighbouring cell, -1 beyond the edge."""
     table = []
     for row in range(height):
         for column in range(width):
-            near = {}
+            by_move = {}
             for move, (rows, columns) in MOVES.items():
                 r, c = row + rows, column + columns
-                near[move] = r * width + c if 0 <= r < height and 0 <= c < width else -1
-            table.append(near)
+                by_move[move] = r * width + c if 0 <= r < height and 0 <= c < width else -1
+            table.append(by_move)
     return tuple(table)
 
 
 def rings(width: int, height: int, blocked: int, start: int) -> Iterator[int]:
-    """Breadth-first search from `start` around what is blocked: the cells at distance 0, 1, 2, ..."""
+    """The sets of cells at distance 0, 1, 2, ... from `start`, without blocked cells (breadth-first
+    search)."""
     everything, not_left, not_right = masks(width, height)
     ring = 1 << start
     free = everything & ~blocked & ~ring
@@ -82,7 +84,7 @@ def rings(width: int, height: int, blocked: int, start: int) -> Iterator[int]:
 
 
 def region(width: int, height: int, blocked: int, start: int) -> int:
-    """The cells that can be walked to."""
+    """The set of cells that are reachable from `start`."""
     reached = 0
     for ring in rings(width, height, blocked, start):
         reached |= ring

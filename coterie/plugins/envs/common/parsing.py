@@ -1,4 +1,4 @@
-"""Words that the games share, and how lists of words are read, in compact messages and out of prose."""
+"""Words of compact messages that the games share, and parsers for lists in compact messages and in prose."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ LIST = re.compile(r"\[(?:[^\[\]]|\[[^\[\]]*\])*\]")
 """A list in square brackets, whose items may be lists."""
 _LONG = {"UP": "U", "DOWN": "D", "LEFT": "L", "RIGHT": "R"}
 _TAIL = 4000
-"""Characters from the end of a prose answer in which its list is looked for."""
-_TOLD = 100
-"""Words of another's list that are told."""
+"""Length of the end of a prose answer that is searched for its list, in characters."""
+_MOST_WORDS = 100
+"""Words of another role's list that a prompt shows."""
 
 
 def cell_word(cell: Cell) -> str:
+    """A cell's word: `r1c2`."""
     return f"r{cell[0]}c{cell[1]}"
 
 
 def offset_word(cell: Cell, origin: Cell) -> str:
-    """A cell as seen from another: `+2-1` is two rows down, one column to the left."""
+    """A cell's offset from another: `+2-1` is two rows down, one column to the left."""
     return f"{cell[0] - origin[0]:+d}{cell[1] - origin[1]:+d}"
 
 
@@ -35,8 +36,8 @@ def write(words: Sequence[str], rendering: Rendering) -> str:
     return " ".join(words) if rendering == "compact" else f"[{', '.join(words)}]"
 
 
-def listed(words: Sequence[str], nothing: str, most: int = _TOLD) -> str:
-    """For sentences; of very many only the first."""
+def listed(words: Sequence[str], nothing: str, most: int = _MOST_WORDS) -> str:
+    """The words as part of a sentence: the first `most` of them, and `nothing` for no words."""
     more = f" and {len(words) - most} more" if len(words) > most else ""
     return (", ".join(words[:most]) or nothing) + more
 
@@ -45,56 +46,58 @@ def listed(words: Sequence[str], nothing: str, most: int = _TOLD) -> str:
 
 
 def label(*words: str) -> re.Pattern[str]:
-    """What introduces a list without brackets: `moves: U R`. The words are patterns."""
+    """A pattern for the label of a list without brackets: `moves: U R`. The words are patterns."""
     return re.compile(rf"(?:{'|'.join(words)})\s*[:=]\s*(.*)", re.IGNORECASE)
 
 
 def ending(text: str, tail: int = _TAIL) -> str:
-    """Where an answer's list is looked for; empty where there is no answer."""
+    """The part of an answer that is searched for its list; empty for an empty answer."""
     return text.strip()[-tail:]
 
 
 def read_prose(
-    text: str, read: Callable[[str], tuple[T, ...]], what: str, labels: re.Pattern[str]
+    text: str, read: Callable[[str], tuple[T, ...]], items: str, labels: re.Pattern[str]
 ) -> tuple[T, ...]:
-    """The items of an answer that may reason first: of its last list, else of its last labelled line, else of
-    the whole text. () of an empty one.
+    """The items of an answer, which may start with reasoning; () for an empty answer.
+
+    They are those of its last list, else of its last labelled line, else of the whole text.
 
     Args:
-        read: what stands between the brackets, or behind the label -> its items; raises PolicyFault.
+        read: the text between the brackets, or after the label -> its items; raises PolicyFault.
+        items: the plural of what is listed, such as "moves".
 
     Raises:
-        PolicyFault: that can't be read; what comes before it is not asked.
+        PolicyFault: that list or line can't be read; earlier ones are not tried.
     """
     text = ending(text)
     if not text:
         return ()
     lists = LIST.findall(text)
-    return read(lists[-1][1:-1]) if lists else read_unlisted(text, read, what, labels)
+    return read(lists[-1][1:-1]) if lists else read_unlisted(text, read, items, labels)
 
 
 def read_unlisted(
-    text: str, read: Callable[[str], tuple[T, ...]], what: str, labels: re.Pattern[str]
+    text: str, read: Callable[[str], tuple[T, ...]], items: str, labels: re.Pattern[str]
 ) -> tuple[T, ...]:
-    """As `read_prose`, of a text without a list."""
+    """As `read_prose`, for a text without a list in brackets."""
     labelled = [match for line in text.splitlines() for match in labels.findall(line)]
     if labelled:
         return read(labelled[-1])
     try:
         return read(text)
     except PolicyFault:
-        raise PolicyFault(f"no list of {what} in the answer") from None
+        raise PolicyFault(f"no list of {items} in the answer") from None
 
 
 def as_list(
-    parsed: Any, from_text: Callable[[str], tuple[T, ...]], one: Callable[[Any], T]
+    parsed: Any, from_text: Callable[[str], tuple[T, ...]], from_item: Callable[[Any], T]
 ) -> tuple[T, ...] | None:
-    """What a role handed over (a text, or items), as items; None where it isn't any."""
+    """A role's parsed action (a text, or a sequence of items) as items; None where it can't be read."""
     try:
         if isinstance(parsed, str):
             return from_text(parsed)
         if isinstance(parsed, (list, tuple)):
-            return tuple(one(item) for item in parsed)
+            return tuple(from_item(item) for item in parsed)
     except (PolicyFault, ValueError, TypeError, LookupError, OverflowError):
         pass
     return None
@@ -109,17 +112,17 @@ def split(part: str) -> list[str]:
 
 
 def move(word: Any) -> str:
-    """The word; raises PolicyFault where it is no move."""
+    """The word as a move; raises PolicyFault where it is none."""
     if word not in MOVES:
         raise PolicyFault(f"'{str(word)[:20]}' is not a move")
     return str(word)
 
 
 def read_moves(text: str, rendering: Rendering, labels: re.Pattern[str]) -> tuple[str, ...]:
-    """Moves of a message; () of an empty one. In prose a move is in any case, and may be `up` for `U`.
+    """Moves of a message; () for an empty one. In prose a move may be in any case, and `up` for `U`.
 
     Raises:
-        PolicyFault: it isn't a list of moves.
+        PolicyFault: the message isn't a list of moves.
     """
     if rendering == "compact":
         return tuple(move(word) for word in text.split())
@@ -127,7 +130,7 @@ def read_moves(text: str, rendering: Rendering, labels: re.Pattern[str]) -> tupl
 
 
 def as_moves(parsed: Any, labels: re.Pattern[str]) -> tuple[str, ...] | None:
-    """What a role handed over, as moves; None where it isn't any. Text is read as prose."""
+    """A role's parsed action as moves; None where it can't be read. Text is read as prose."""
     return as_list(parsed, lambda text: read_moves(text, "prose", labels), lambda item: _spelt(str(item)))
 
 

@@ -1,9 +1,9 @@
-"""The seats of a game, and which of them play with each other.
+"""The roles of a game, and which of them form a team.
 
-`planner` and `executor` play the light form: no code, different languages or information. `tool` and `plan`
-play the paper's (PettingLLMs, arXiv 2510.11062): the tool's program runs in the sandbox and what it prints is
-its proposal; the plan role adopts or overrules it and moves. `solver` is alone, with the same turns and
-feedback.
+`planner` and `executor` are the form without code; their messages or observations may differ. `tool` and
+`plan` are the paper's form (PettingLLMs, arXiv 2510.11062): the tool's program runs in the sandbox and its
+output is the proposal; the plan role adopts or overrules it and moves. `solver` plays alone, with the same
+turns and feedback.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from coterie.core.errors import ConfigError
 from coterie.plugins.envs.common.parsing import Rendering
 
 COMPACT_ROLES = ("planner", "executor", "solver")
-"""Roles that the compact rendering has a word for."""
+"""Roles that the compact rendering can prompt."""
 PROSE_ROLES = ("tool", "plan")
-"""Roles that it has none for: it can't show a program."""
+"""Roles that need the prose rendering: the compact one can't show a program."""
 ROLES = (*COMPACT_ROLES, *PROSE_ROLES)
 MOVERS = ("executor", "solver", "plan")
-"""Roles whose message moves the world."""
+"""Roles whose message changes the state of the game."""
 PROPOSERS = ("planner", "tool")
-"""Roles whose message is a plan for the others; with `plan_moves` it moves the world."""
+"""Roles whose message is a plan for the others; with `plan_moves` it changes the state."""
 
 
-def named(role: str, *, to: str) -> tuple[str, str]:
-    """The role as one of a sentence's first words, and whose: ("You", "Your") for itself."""
+def names_of(role: str, *, to: str) -> tuple[str, str]:
+    """A role's name and its possessive at the start of a sentence for `to`: ("You", "Your") for itself."""
     if role == to:
         return "You", "Your"
     name = "The plan role" if role == "plan" else f"The {role}"
@@ -34,7 +34,7 @@ def named(role: str, *, to: str) -> tuple[str, str]:
 
 
 def check_movers(order: Sequence[Sequence[str]], movers: Sequence[str], path: str) -> None:
-    """Somebody must move, and no two at once.
+    """Check that the team has a mover, and that no two movers act at once.
 
     Raises:
         ConfigError: `team.order` has no mover, or two in one stage.
@@ -42,9 +42,9 @@ def check_movers(order: Sequence[Sequence[str]], movers: Sequence[str], path: st
     moving = [[role for role in stage if role in movers] for stage in order]
     if not any(moving):
         raise ConfigError(
-            "nobody in team.order moves",
+            "no role in team.order moves",
             path=path,
-            why="the messages of the others only advise",
+            why="the messages of planner and tool are only plans",
             fix=f"add one of: {', '.join(movers)}; or set env.plan_moves: true for a planner or a tool that "
             "plays alone",
         )
@@ -53,54 +53,54 @@ def check_movers(order: Sequence[Sequence[str]], movers: Sequence[str], path: st
             raise ConfigError(
                 f"{' and '.join(stage)} can't move at once",
                 path=path,
-                fix="give them stages of their own in team.order, or keep one",
+                why="a stage can play only one message",
+                fix="put them into separate stages of team.order, or keep one",
             )
 
 
 def check_programs(order: Sequence[Sequence[str]], rendering: Rendering, path: str) -> None:
-    """Tool and plan play with each other, in prose.
+    """Check that tool and plan play in prose, and with no other role.
 
     Raises:
         ConfigError: they don't; names the setting.
     """
-    seats = {role for stage in order for role in stage}
-    ours = [role for role in PROSE_ROLES if role in seats]
-    if not ours:
+    roles = {role for stage in order for role in stage}
+    prose_roles = [role for role in PROSE_ROLES if role in roles]
+    if not prose_roles:
         return
     if rendering != "prose":
         raise ConfigError(
-            f"the seat '{ours[0]}' is for the prose rendering",
+            f"the role '{prose_roles[0]}' needs the prose rendering",
             path=f"{path}.rendering",
-            why="the compact one has no words for a program",
+            why="the compact one can't show a program",
             fix="set env.rendering: prose",
         )
-    others = sorted(seats - set(PROSE_ROLES))
+    others = sorted(roles - set(PROSE_ROLES))
     if others:
         raise ConfigError(
-            f"{' and '.join(ours)} can't play with {' and '.join(others)}",
+            f"{' and '.join(prose_roles)} can't play with {' and '.join(others)}",
             path="team.order",
-            why="no other seat is shown what a program printed, and 'plan' no words of a planner",
+            why="no other role sees a program's output, and 'plan' doesn't see a planner's message",
             fix="keep tool and plan, or planner and executor, or solver",
         )
 
 
 def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: str) -> None:
-    """Programs need a sandbox, and a sandbox programs.
+    """Check that a team with programs has a sandbox, and that a sandbox has programs to run.
 
-    The run's table `sandbox` fills the game's field whether or not it is wanted there, so the core takes it
-    for used. It may be meant for a tool or for a reward that runs programs; where there is neither, nothing
-    uses it.
+    The run's table `sandbox` fills the game's field in every game, so the core counts it as used. A tool or a
+    reward source that runs programs may be its user; where there is neither, nothing uses it.
 
     Args:
         run: the run's configuration.
 
     Raises:
-        ConfigError: one is there without the other.
+        ConfigError: programs without a sandbox, or a sandbox without programs.
     """
     if any("tool" in stage for stage in order):
         if sandbox is None:
             raise ConfigError(
-                "the role 'tool' writes programs, and there is no sandbox to run them in",
+                "the role 'tool' writes programs, and no sandbox is configured to run them",
                 path=f"{path}.sandbox",
                 fix="add the table `sandbox: local`, or set env.sandbox: local",
             )
@@ -108,18 +108,18 @@ def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: 
     if sandbox is None:
         return
     shared = getattr(run, "sandbox", None) is not None and "sandbox" not in (getattr(run, "env", None) or {})
-    if shared and (getattr(run, "tools", None) or _judges(getattr(run, "rewards", None) or {})):
+    if shared and (getattr(run, "tools", None) or _other_sources(getattr(run, "rewards", None) or {})):
         return
     raise ConfigError(
-        "nobody in team.order writes programs, so nothing would run in this sandbox",
+        "no role in team.order writes programs, so nothing would run in this sandbox",
         path="sandbox" if shared else f"{path}.sandbox",
-        why="a game runs those of the role 'tool', and no other",
+        why="a game runs only the programs of the role 'tool'",
         fix="remove it, or play with the roles tool and plan",
     )
 
 
-def _judges(rewards: Mapping[str, Any]) -> list[str]:
-    """Reward sources that may run something: all but what the game itself pays."""
+def _other_sources(rewards: Mapping[str, Any]) -> list[str]:
+    """Reward sources that may run programs: all but `environment`."""
     return [
         name
         for name, table in rewards.items()

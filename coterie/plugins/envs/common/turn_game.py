@@ -1,7 +1,7 @@
-"""What the games (Plan-Path, Sudoku, Sokoban) share: tasks, splits by content, and the course of a turn.
+"""The base of the games (Plan-Path, Sudoku, Sokoban): tasks, splits by content, and the course of a turn.
 
-Beside it: who may sit with whom (`seats.py`), what is paid (`terms.py`), programs (`programs.py`), grids
-(`cells.py`), and how lists of words are read (`words.py`).
+Beside it: the roles of a team (`roles.py`), reward components (`rewards.py`), programs (`code.py`), grids
+(`grid.py`), and parsers of lists (`parsing.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import run_info
 from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.common.roles import (
     MOVERS,
@@ -30,22 +30,22 @@ from coterie.plugins.envs.common.roles import (
 )
 
 SHARES: dict[Split, tuple[float, float]] = {"train": (0.0, 0.8), "val": (0.8, 0.9), "test": (0.9, 1.0)}
-"""Which part of the hash range belongs to a split."""
+"""The part of the hash range of each split."""
 
 
 class GameConfig(PluginConfig):
-    """Settings that every game has."""
+    """Settings of every game."""
 
     train_tasks: int = Field(1_000_000, ge=1)
     val_tasks: int = Field(1000, ge=1)
     test_tasks: int = Field(1000, ge=1)
     plan_moves: bool = Field(
         False,
-        description="The message of the planner (or the tool) moves the world: for one that plays alone.",
+        description="The message of the planner (or the tool) changes the state: for one that plays alone.",
     )
-    rendering: Rendering = Field("compact", description="A few words, or English with a picture.")
+    rendering: Rendering = Field("compact", description="Prompts in a few words, or English with a picture.")
     sandbox: Annotated[Any, Composed("sandbox")] = Field(
-        None, description="Runs the program of the role `tool`. Default: the run's table `sandbox`."
+        None, description="Runs the programs of the role `tool`. Default: the run's table `sandbox`."
     )
     data: Annotated[Any, Composed("data_source")] = Field(
         None,
@@ -53,8 +53,8 @@ class GameConfig(PluginConfig):
         "table `data`.",
     )
 
-    def vouched(self, split: Split) -> int:
-        """Generated tasks of a split."""
+    def task_count(self, split: Split) -> int:
+        """The number of generated tasks of a split."""
         return {"train": self.train_tasks, "val": self.val_tasks, "test": self.test_tasks}[split]
 
 
@@ -62,7 +62,7 @@ class GameConfig(PluginConfig):
 
 
 def split_of(content: str) -> Split:
-    """The split that a content belongs to: a function of it alone, never of a seed."""
+    """The split of a task's content: a function of the content alone, never of a seed."""
     digest = hashlib.blake2b(content.encode(), digest_size=8).digest()
     share = int.from_bytes(digest, "little") / 2.0**64
     return "train" if share < SHARES["train"][1] else "val" if share < SHARES["val"][1] else "test"
@@ -70,10 +70,10 @@ def split_of(content: str) -> Split:
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The tasks of one split: endless in kind, `count` in number; task i is a function of (split, seed, i).
+    """The `count` generated tasks of one split; task i is a function of (split, seed, i).
 
-    Problems are drawn until one is of the wanted kind and belongs to the split. Small grids are few, so two
-    tasks of a split may be the same problem; tasks of two splits never are.
+    Problems are drawn until one meets the settings and belongs to the split. There are few small grids, so
+    two tasks of a split may be the same problem; tasks of two splits never are.
     """
 
     split: Split
@@ -92,14 +92,14 @@ class Generated:
         """The problem.
 
         Raises:
-            ConfigError: draws of the wanted kind are so rare that none was found.
+            ConfigError: no draw met the settings.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
 class FrozenTasks:
-    """Tasks of a split from records, whose order is the file's."""
+    """Tasks of a split from records, in the order of the file."""
 
     records: Sequence[Mapping[str, Any]]
     read: Callable[[Mapping[str, Any], str], Task]
@@ -124,31 +124,31 @@ class FrozenTasks:
 
 
 def rows_of(record: Mapping[str, Any], marks: str) -> tuple[str, tuple[int, int]]:
-    """The field `grid` of a record, a list of rows of text, as its marks row by row, and (width, height).
+    """The field `grid` of a record, a list of rows of text: its marks row by row, and (width, height).
 
     Raises:
-        ValueError: there is none, it is no rectangle, or it has other marks.
+        ValueError: the record has no such field, it is no rectangle, or it has other marks.
     """
     if "grid" not in record:
         raise ValueError(f"the record has no field 'grid' (fields: {', '.join(record) or 'none'})")
     rows = record["grid"]
-    rectangle = (
+    rectangular = (
         isinstance(rows, Sequence)
         and not isinstance(rows, str)
         and bool(rows)
         and all(isinstance(row, str) and row and len(row) == len(rows[0]) for row in rows)
     )
-    if not rectangle:
+    if not rectangular:
         raise ValueError(f"a grid is a list of rows of one length, not {rows!r}")
     text = "".join(rows)
-    strange = sorted(set(text) - set(marks))
-    if strange:
-        raise ValueError(f"a grid is made of {' '.join(marks)}, not of {' '.join(strange)}")
+    unknown = sorted(set(text) - set(marks))
+    if unknown:
+        raise ValueError(f"a grid is made of {' '.join(marks)}, not of {' '.join(unknown)}")
     return text, (len(rows[0]), len(rows))
 
 
 def check_shape(shape: tuple[int, int], wanted: tuple[int, int]) -> None:
-    """Hold (width, height) of a record against the environment's; raises ValueError."""
+    """Check (width, height) of a record against the environment's; raises ValueError."""
     if shape != wanted:
         (width, height), (columns, rows) = shape, wanted
         raise ValueError(
@@ -159,22 +159,22 @@ def check_shape(shape: tuple[int, int], wanted: tuple[int, int]) -> None:
 # ----------------------------------------------------------------------------------------------- the game
 
 
-def told_of(state: Any, role: str) -> Any:
-    """The role's own plan whose fate it is told; None where there is none.
+def reported_plan(state: Any, role: str) -> Any:
+    """The role's own plan that its feedback reports on; None where there is none.
 
-    A planner's is that of the last turn; a tool's its newest program, though the last turn wasn't made under
-    it where both speak at once.
+    For a planner it is the plan of the last turn. For a tool it is the newest program, although the mover
+    didn't see it in the last turn where both act at once.
     """
     plan = (state.plan or state.last_plan) if role == "tool" else state.last_plan
     return plan if plan is not None and plan.author == role else None
 
 
 class Game(Plugin):
-    """A game of turns: plans are kept for who moves next, then the one who moves moves.
+    """A game of turns: proposers write plans, then a mover's message changes the state.
 
-    A state has `turn`, `plan` (of the turn that is played), `last_plan` (that the last message was written
-    under), `last_mover` and `solved`; a plan has an `author`, `fork`, what it alone would do, and `run`, what
-    the tool's program did.
+    A state has `turn`, `plan` (of the current turn), `last_plan` (the plan that the last mover saw),
+    `last_mover` and `solved`. A plan has an `author`, `fork` (its effect if played alone) and `run` (of the
+    tool's program). An effect is what a message does to the game, such as a walk.
     """
 
     config: GameConfig
@@ -182,7 +182,7 @@ class Game(Plugin):
     components: Mapping[str, ComponentKind]
     weights: Mapping[str, float]
     repeatable_gains: ClassVar[tuple[str, ...]] = ("team", "progress")
-    """Components that pay again when a state is left and reached again, in every form but `potential`."""
+    """Components that pay again when a state is left and reached again, unless `team` is `potential`."""
 
     def __init__(self, config: Any, build: Any) -> None:
         super().__init__(config, build)
@@ -192,15 +192,15 @@ class Game(Plugin):
         check_programs(order, config.rendering, build.path)
         check_sandbox(order, config.sandbox, build.run, build.path)
         self.concurrent = any("tool" in stage for stage in order)
-        """Its steps wait for the sandbox."""
+        """Whether steps wait, here for the sandbox."""
 
     @property
     def not_summable(self) -> tuple[str, ...]:
-        """Components that no return may sum over turns: an episode could earn them again and again."""
+        """Components that no return may sum over turns, since an episode could earn them repeatedly."""
         return () if self.config.team == "potential" else self.repeatable_gains  # type: ignore[attr-defined]
 
     def tasks(self, split: Split, seed: int) -> TaskSource:
-        """Tasks of a split, disjoint by content from the others' under any seed; or those of `data`."""
+        """Tasks of a split: those of `data`, else generated ones, disjoint by content under any seed."""
         if self.config.data is not None:
             return FrozenTasks(self.config.data.records(split), self.task_of, split)
         return self._generated(split, seed)
@@ -209,68 +209,69 @@ class Game(Plugin):
         return () if state.solved else None
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """One stage.
+        """The step of one stage.
 
         Raises:
-            SystemFault: an action was lost, or the sandbox failed; the joint can't be played.
+            SystemFault: an action was lost, or the sandbox failed.
         """
         lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
         if lost:
             raise SystemFault(f"the action of '{lost[0]}' was lost")
         scores: dict[tuple[str, str], float | None] = {}
         info: dict[str, Any] = {}
-        plan, mover, made = None, "", None
+        plan, mover, played = None, "", None
         for role, action in actions.items():
             if role in PROPOSERS:
                 plan = await self._propose(state, role, action.parsed)
-                message = plan.fork
+                effect = plan.fork
             else:
-                message = self._read(state, action.parsed)
+                effect = self._read(state, action.parsed)
             if role in self._movers:
-                # Unreadable: the world stands still, and that is a turn as well.
-                mover, made = role, message or self._unreadable(state)
-            empty = not action.text.strip() if message is None else not message.written
-            local = self._local(state, message, empty=empty)
+                # An unreadable message changes nothing, and counts as a turn.
+                mover, played = role, effect or self._unreadable(state)
+            empty = not action.text.strip() if effect is None else not effect.written
+            local = self._local_rewards(state, effect, empty=empty)
             scores |= {(role, component): value for component, value in local.items()}
-            info[role] = {"readable": False} if message is None else self._about(state, message)
+            info[role] = {"readable": False} if effect is None else self._info(state, effect)
             if role == "tool" and plan is not None:
-                info[role] |= programs.about(plan.run)
-        if made is not None:
-            after = self._moved(state, mover, made, plan)
+                info[role] |= run_info(plan.run)
+        if played is not None:
+            after = self._state_after(state, mover, played, plan)
         else:
             after = replace(state, plan=plan)
-            worth = self._team(state, plan.fork if plan is not None else None)
-            scores |= {(TEAM, f"plan_{name}"): value for name, value in worth.items()}
-        scores |= {(TEAM, name): value for name, value in self._team(state, made).items()}
+            plan_rewards = self._team_rewards(state, plan.fork if plan is not None else None)
+            scores |= {(TEAM, f"plan_{name}"): value for name, value in plan_rewards.items()}
+        scores |= {(TEAM, name): value for name, value in self._team_rewards(state, played).items()}
         return Step(state=after, scores=scores, info=info)
 
-    def _moved(self, state: Any, mover: str, made: Any, plan: Any) -> Any:
-        """After a message that moved. A plan made in the same stage wasn't seen by who moved: it is for the
-        next turn, unless it is what moved."""
-        own = mover in PROPOSERS
+    def _state_after(self, state: Any, mover: str, effect: Any, plan: Any) -> Any:
+        """The state after a mover's message. The mover didn't see a plan of the same stage: unless that plan
+        is the move itself, it is the plan of the next turn."""
+        plan_moved = mover in PROPOSERS
         return replace(
             state,
             turn=state.turn + 1,
-            last_plan=plan if own else state.plan,
+            last_plan=plan if plan_moved else state.plan,
             last_mover=mover,
-            plan=None if own else plan,
-            **self._changes(made),
+            plan=None if plan_moved else plan,
+            **self._changes(effect),
         )
 
     def digest(self, state: Any) -> str:
-        """Stable across processes: every part of a state is made of ints, strings and tuples."""
+        """A digest that is stable across processes: states consist of ints, strings and tuples."""
         return hashlib.blake2b(repr(state).encode(), digest_size=16).hexdigest()
 
-    # ---- what a game says ----------------------------------------------------------------------------------
+    # ---- of each game --------------------------------------------------------------------------------------
 
     def _generated(self, split: Split, seed: int) -> Generated:
+        """The generated tasks of a split."""
         raise NotImplementedError
 
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
         """The task of a record.
 
         Raises:
-            ValueError: it is no task of this game, of this size, that the oracle solves.
+            ValueError: the record is no task of this game and size that the oracle solves.
         """
         raise NotImplementedError
 
@@ -279,25 +280,25 @@ class Game(Plugin):
         raise NotImplementedError
 
     def _read(self, state: Any, parsed: Any) -> Any:
-        """What a mover's message does, without doing it; None where it can't be read."""
+        """The effect that a mover's message would have; None where it can't be read."""
         raise NotImplementedError
 
     def _unreadable(self, state: Any) -> Any:
-        """What a message does that can't be read: nothing."""
+        """The effect of a message that can't be read: none."""
         return replace(self._read(state, ()), readable=False)
 
-    def _changes(self, made: Any) -> dict[str, Any]:
-        """The fields of a state that a message changes."""
+    def _changes(self, effect: Any) -> dict[str, Any]:
+        """The fields of a state that an effect changes."""
         raise NotImplementedError
 
-    def _team(self, state: Any, made: Any) -> dict[str, float]:
-        """What a message (None: none) earns the team."""
+    def _team_rewards(self, state: Any, effect: Any) -> dict[str, float]:
+        """The team's components for an effect (None: no message)."""
         raise NotImplementedError
 
-    def _local(self, state: Any, message: Any, *, empty: bool) -> dict[str, float]:
-        """What a message (None: it can't be read) earns its role."""
+    def _local_rewards(self, state: Any, effect: Any, *, empty: bool) -> dict[str, float]:
+        """A role's components for its message's effect (None: the message can't be read)."""
         raise NotImplementedError
 
-    def _about(self, state: Any, message: Any) -> dict[str, Any]:
-        """A message's fate as plain data, for coaches and records."""
+    def _info(self, state: Any, effect: Any) -> dict[str, Any]:
+        """An effect as plain data, for coaches and records."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""The environment `plan_path`: a planner names the way, an executor walks it."""
+"""The environment `plan_path`: a planner proposes a path, an executor walks it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.code import program, propose
+from coterie.plugins.envs.common.code import printing_program, propose
 from coterie.plugins.envs.common.grid import MOVES
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.common.turn_game import Game, GameConfig
@@ -27,7 +27,7 @@ from coterie.plugins.envs.plan_path.grid import (
     shortest_path,
     walk,
 )
-from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
+from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, Form, local_rewards, team_rewards
 from coterie.plugins.envs.plan_path.state import Observation, Plan, State, ToolPlan
 
 log = logging.getLogger("coterie")
@@ -36,14 +36,14 @@ log = logging.getLogger("coterie")
 class PlanPath(Game):
     """Find the way through a grid with walls, over several turns.
 
-    Source: Plan-Path of PettingLLMs, arXiv 2510.11062: 10x10, wall probability .22, random start and
-    goal, solvable; success is the goal reached. What differs here and why: the position that is shown
-    is the present one; the team's reward can't be farmed (see `rewards.py`); the splits are disjoint by
-    content; planner and executor may speak different languages (`plan_language`) and see different
-    things (`views`), for a team whose roles see and say the same only costs tokens.
+    Source: Plan-Path of PettingLLMs, arXiv 2510.11062: 10x10, wall probability .22, random start and goal,
+    solvable; success is reaching the goal. What differs here and why: prompts show the current position; no
+    episode earns the team's reward repeatedly (see `rewards.py`); the splits are disjoint by content; planner
+    and executor may write in different languages (`plan_language`) and see different parts (`views`), since
+    roles that see and write the same only cost tokens.
 
-    Roles: `planner` (its message doesn't move the world), `executor`, `solver` (alone: writes moves);
-    and the paper's `tool` and `plan`, whose programs run in the `sandbox` (see `programs.py`).
+    Roles: `planner` (its message doesn't change the state), `executor`, `solver` (alone: writes moves); and
+    the paper's `tool`, whose programs run in the `sandbox` (see `common/code.py`), and `plan`.
     """
 
     class Config(GameConfig):
@@ -53,17 +53,17 @@ class PlanPath(Game):
         wall_density: float = Field(0.22, ge=0, lt=1, description="Probability that a cell is a wall.")
         min_distance: int = Field(1, ge=1, description="Fewest steps from start to goal.")
         max_moves: int | None = Field(
-            None, ge=1, description="Moves of a message that are played; null: all."
+            None, ge=1, description="The most moves of a message that are played; null: all."
         )
         team: Form = Field(
             "progress",
             description="The team's reward: `progress` for immediate credit, "
             "`potential` for returns that sum over turns, `paper` as published.",
         )
-        walk: Literal["stop", "skip"] = Field("stop", description="What an illegal move does to the rest.")
-        plan_language: messages.Language = Field("waypoints", description="What the planner writes.")
+        walk: Literal["stop", "skip"] = Field("stop", description="Stop at an illegal move, or skip it.")
+        plan_language: messages.Language = Field("waypoints", description="Form of the planner's messages.")
         waypoint_words: messages.WaypointWords = Field(
-            "cells", description="Way-points as cells (`r1c2`), or as offsets from the position (`+2-1`)."
+            "cells", description="Way-points as cells (`r1c2`) or as offsets from the position (`+2-1`)."
         )
         views: Literal["full", "split"] = Field(
             "full",
@@ -87,8 +87,8 @@ class PlanPath(Game):
         self._skip = config.walk == "skip"
         if config.team == "paper":
             log.warning(
-                "env.team: paper pays more than the goal for walking back from far away, and can be farmed "
-                "where returns sum over turns: use it with immediate credit only"
+                "env.team: paper pays more than the goal for walking back from far away, and a return that "
+                "sums over turns can earn it repeatedly: use it with immediate credit only"
             )
 
     # ---- the game ------------------------------------------------------------------------------------------
@@ -97,7 +97,7 @@ class PlanPath(Game):
         return Mazes(
             split=split,
             seed=seed,
-            count=self.config.vouched(split),
+            count=self.config.task_count(split),
             width=self.width,
             height=self.height,
             wall_density=self.config.wall_density,
@@ -106,19 +106,19 @@ class PlanPath(Game):
         )
 
     def reset(self, task: Task, seed: int) -> State:
-        """The state at the start; nothing is drawn here."""
+        """The state at the start, without a random draw."""
         maze: Maze = task.payload
         return State(maze=maze, position=maze.start, first=maze.left(maze.start))
 
     def observe(self, state: State, role: str) -> Observation:
         blind = self.config.views == "split" and role == "executor"
-        told = state.plan if role == "plan" else None
+        shown = state.plan if role == "plan" else None
         return Observation(
             role=role,
             turn=state.turn,
             height=self.height,
             width=self.width,
-            position=state.here,
+            position=state.cell,
             goal=None if blind else state.maze.cell(state.maze.goal),
             walls=self._walls_near(state) if blind else state.maze.wall_cells(),
             sees="neighbours" if blind else "map",
@@ -127,12 +127,12 @@ class PlanPath(Game):
             waypoint_words=self.config.waypoint_words,
             rendering=self.config.rendering,
             max_moves=self.config.max_moves,
-            program=told.run if told is not None else None,
-            proposal=told.moves if told is not None and told.fork is not None else None,
+            program=shown.run if shown is not None else None,
+            proposal=shown.moves if shown is not None and shown.fork is not None else None,
         )
 
     def outcome(self, state: State) -> dict[str, float]:
-        """`success`; walks made; steps still to go."""
+        """`success`; the number of walks; the steps left to the goal."""
         return {
             "success": float(state.solved),
             "turns": float(state.turn),
@@ -149,7 +149,7 @@ class PlanPath(Game):
         """The task of a record.
 
         Raises:
-            ValueError: it is no maze of this size with a way from start to goal.
+            ValueError: the record is no maze of this size with a way from start to goal.
         """
         return maps.task_of(record, id, width=self.width, height=self.height)
 
@@ -164,8 +164,8 @@ class PlanPath(Game):
     # ---- the optional part ---------------------------------------------------------------------------------
 
     def diagnose(self, state: State, role: str) -> str:
-        """What became of the role's last message; empty in its first turn."""
-        return feedback.sentences(state, role, skip=self._skip)
+        """Feedback on the role's last message; empty in its first turn."""
+        return feedback.last_turn(state, role, skip=self._skip)
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
@@ -174,7 +174,7 @@ class PlanPath(Game):
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message: the shortest path, each move (or way-point) random with probability `noise`.
 
-        An executor that doesn't see the goal is shown walking the plan it was given.
+        For an executor that doesn't see the goal it is the path of the current plan.
         """
         path = self._planned(state) if role == "executor" and self.config.views == "split" else ()
         path = (path or shortest_path(state.maze, state.position))[: self.config.max_moves]
@@ -183,35 +183,38 @@ class PlanPath(Game):
                 self._random_cell(rng) if rng.random() < noise else cell
                 for cell in corners(state.maze, state.position, path)
             ]
-            words = messages.waypoint_words(cells, state.here, self.config.waypoint_words)
+            words = messages.waypoint_words(cells, state.cell, self.config.waypoint_words)
         else:
             legs = role == "planner" and self.config.plan_language == "legs"
-            said = messages.leg_words(path) if legs else path
-            other = messages.leg_vocabulary(self.width, self.height) if legs else list(MOVES)
-            words = [other[int(rng.integers(len(other)))] if rng.random() < noise else word for word in said]
-        return program(words) if role == "tool" else write(words, self.config.rendering)
+            oracle = messages.leg_words(path) if legs else path
+            vocabulary = messages.leg_vocabulary(self.width, self.height) if legs else list(MOVES)
+            words = [
+                vocabulary[int(rng.integers(len(vocabulary)))] if rng.random() < noise else word
+                for word in oracle
+            ]
+        return printing_program(words) if role == "tool" else write(words, self.config.rendering)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    def _team(self, state: State, made: Walk | None) -> dict[str, float]:
-        left = state.left if made is None else state.maze.left(made.end)
-        return team_terms(self.config.team, state.left, left, state.first)
+    def _team_rewards(self, state: State, effect: Walk | None) -> dict[str, float]:
+        left = state.left if effect is None else state.maze.left(effect.end)
+        return team_rewards(self.config.team, state.left, left, state.first)
 
-    def _local(self, state: State, message: Walk | None, *, empty: bool) -> dict[str, float]:
-        return local_terms(message, empty=empty)
+    def _local_rewards(self, state: State, effect: Walk | None, *, empty: bool) -> dict[str, float]:
+        return local_rewards(effect, empty=empty)
 
-    def _about(self, state: State, message: Walk) -> dict[str, Any]:
+    def _info(self, state: State, effect: Walk) -> dict[str, Any]:
         return {
             "readable": True,
-            "moves": list(message.moves),
-            "played": message.played,
-            "illegal": [list(one) for one in message.illegal],
-            "reached": list(state.maze.cell(message.end)),
-            "shortest": message.shortest,
+            "moves": list(effect.moves),
+            "played": effect.played,
+            "illegal": [list(refused) for refused in effect.illegal],
+            "reached": list(state.maze.cell(effect.end)),
+            "shortest": effect.shortest,
         }
 
-    def _changes(self, made: Walk) -> dict[str, Any]:
-        return {"position": made.end, "last_walk": made}
+    def _changes(self, effect: Walk) -> dict[str, Any]:
+        return {"position": effect.end, "last_walk": effect}
 
     def _walk(self, state: State, moves: Sequence[str]) -> Walk:
         return walk(state.maze, state.position, moves, limit=self.config.max_moves, skip=self._skip)
@@ -255,7 +258,7 @@ class PlanPath(Game):
         ]
 
     def _planned(self, state: State) -> tuple[str, ...]:
-        """The legal moves that the plan makes on a fork."""
+        """The legal moves of the plan, as played on a fork."""
         fork = state.plan.fork if state.plan else None
         if fork is None or self.config.plan_language == "waypoints":
             return fork.moves[: fork.played] if fork is not None else ()
@@ -263,10 +266,12 @@ class PlanPath(Game):
         return tuple(move for number, move in enumerate(fork.moves[: fork.tried], 1) if number not in refused)
 
     def _walls_near(self, state: State) -> tuple[tuple[int, int], ...]:
-        row, column = state.here
-        near = ((row + rows, column + columns) for rows, columns in MOVES.values())
+        row, column = state.cell
+        neighbours = ((row + rows, column + columns) for rows, columns in MOVES.values())
         return tuple(
-            cell for cell in near if (index := state.maze.index(cell)) is not None and state.maze.wall(index)
+            cell
+            for cell in neighbours
+            if (index := state.maze.index(cell)) is not None and state.maze.wall(index)
         )
 
     def _random_cell(self, rng: np.random.Generator) -> tuple[int, int]:

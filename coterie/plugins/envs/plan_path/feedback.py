@@ -1,15 +1,15 @@
-"""What happened to a role's last message in Plan-Path, in sentences.
+"""Feedback of Plan-Path: sentences on a role's last message.
 
-Honest: nothing is said here that the role couldn't know from its own message and the world's answer
-to it. The distance to the goal is not told, and the walls of way-points only to who wrote them.
+They contain only what follows from the role's own message and its effect. The distance to the goal is left
+out, and only the author of way-points learns which of them are walls.
 """
 
 from __future__ import annotations
 
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import program_feedback
 from coterie.plugins.envs.common.parsing import cell_word, listed
-from coterie.plugins.envs.common.roles import named
-from coterie.plugins.envs.common.turn_game import told_of
+from coterie.plugins.envs.common.roles import names_of
+from coterie.plugins.envs.common.turn_game import reported_plan
 from coterie.plugins.envs.plan_path.grid import Maze, Walk
 from coterie.plugins.envs.plan_path.state import Plan, State
 
@@ -22,22 +22,22 @@ _BAD_WAYPOINT = {
 }
 
 
-def told(state: State, role: str, *, skip: bool) -> str:
-    """Sentences for a role on the last turn; empty in the first."""
+def last_turn(state: State, role: str, *, skip: bool) -> str:
+    """Sentences for a role on the last turn; empty in its first turn."""
     walk = state.last_walk
     if walk is None:
         return ""
-    own = role == state.last_mover
-    toured = state.last_plan if state.last_mover == "planner" else None
-    who, whose = named(state.last_mover, to=role)
-    if toured is not None and toured.waypoints:
-        sentences = [_toured(state.maze, walk, who, whose), _plan(toured) if own else ""]
+    moved = role == state.last_mover
+    walked_plan = state.last_plan if state.last_mover == "planner" else None
+    who, whose = names_of(state.last_mover, to=role)
+    if walked_plan is not None and walked_plan.waypoints:
+        sentences = [_waypoint_walk(state.maze, walk, who, whose), _plan(walked_plan) if moved else ""]
     else:
         sentences = [_walk(state.maze, walk, who, whose, skip=skip)]
-    plan = told_of(state, role)
+    plan = reported_plan(state, role)
     if plan is not None:
         before = [_program(plan)] if role == "tool" else []
-        if not own and (plan.fork is not None or role == "planner"):
+        if not moved and (plan.fork is not None or role == "planner"):
             before.append(_plan(plan))
         sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
@@ -64,8 +64,8 @@ def _walk(maze: Maze, walk: Walk, who: str, whose: str, *, skip: bool) -> str:
     return " ".join(sentences)
 
 
-def _toured(maze: Maze, walk: Walk, who: str, whose: str) -> str:
-    """Of a planner that walked its way-points itself: these are counted, not the moves between them."""
+def _waypoint_walk(maze: Maze, walk: Walk, who: str, whose: str) -> str:
+    """For a planner that walked its own way-points: counts the way-points, not the moves between them."""
     start, end = cell_word(maze.cell(walk.start)), cell_word(maze.cell(walk.end))
     reached = walk.tried - len(walk.illegal)
     return (
@@ -92,4 +92,4 @@ def _plan(plan: Plan) -> str:
 
 def _program(plan: Plan) -> str:
     assert plan.run is not None
-    return programs.told(plan.run, None if plan.fork is None else listed(plan.moves, "no move"), "moves")
+    return program_feedback(plan.run, None if plan.fork is None else listed(plan.moves, "no move"), "moves")

@@ -10,19 +10,19 @@ from functools import lru_cache
 
 from coterie.core.errors import ConfigError
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common import turn_game as games
+from coterie.plugins.envs.common import turn_game
 from coterie.plugins.envs.common.grid import MOVES, Cell, Rectangle, bits, neighbours, rings
 
 ATTEMPTS = 20_000
-"""Rejected draws after which a maze of the wanted kind is said not to exist."""
+"""Rejected draws after which generation fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Maze(Rectangle):
-    """One problem: where the walls are, where it starts, where it should end."""
+    """One problem: walls, start and goal."""
 
     walls: int
-    """Bit r * width + c is set where there is a wall."""
+    """Bit r * width + c is set where cell (r, c) is a wall."""
     start: int
     goal: int
 
@@ -42,11 +42,11 @@ class Maze(Rectangle):
         return _wall_cells(self.width, self.height, self.walls)
 
     def neighbour(self, index: int, move: str) -> int | str:
-        """The cell one move away, or what is in the way: `wall` or `edge`."""
-        there = neighbours(self.width, self.height)[index][move]
-        if there < 0:
+        """The cell one move away, or the obstacle: `wall` or `edge`."""
+        cell = neighbours(self.width, self.height)[index][move]
+        if cell < 0:
             return "edge"
-        return "wall" if self.wall(there) else there
+        return "wall" if self.wall(cell) else cell
 
 
 @lru_cache(maxsize=8192)
@@ -65,7 +65,8 @@ def _wall_cells(width: int, height: int, walls: int) -> tuple[Cell, ...]:
 
 
 def shortest_path(maze: Maze, start: int, target: int | None = None) -> tuple[str, ...]:
-    """The oracle: moves of a shortest path to `target` (the goal), of equals the first in U, D, L, R.
+    """The oracle: moves of a shortest path to `target` (default: the goal); ties go to the first of U, D, L,
+    R.
 
     Raises:
         ValueError: there is no way.
@@ -73,13 +74,13 @@ def shortest_path(maze: Maze, start: int, target: int | None = None) -> tuple[st
     field = maze.distances(maze.goal if target is None else target)
     if field[start] < 0:
         raise ValueError(f"no way from {maze.cell(start)} to the target")
-    path, here = [], start
-    while field[here]:
+    path, cell = [], start
+    while field[cell]:
         for move in MOVES:
-            there = maze.neighbour(here, move)
-            if isinstance(there, int) and field[there] == field[here] - 1:
+            neighbour = maze.neighbour(cell, move)
+            if isinstance(neighbour, int) and field[neighbour] == field[cell] - 1:
                 path.append(move)
-                here = there
+                cell = neighbour
                 break
     return tuple(path)
 
@@ -89,47 +90,47 @@ def shortest_path(maze: Maze, start: int, target: int | None = None) -> tuple[st
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """What became of a list of moves."""
+    """The effect of a list of moves."""
 
     start: int
     end: int
     moves: tuple[str, ...]
     """As written, without those beyond `max_moves`."""
     written: int
-    """How many were written, those beyond `max_moves` included."""
+    """The number of moves in the message, those beyond `max_moves` included."""
     played: int = 0
-    """How many moved the walker."""
+    """The number of legal moves."""
     illegal: tuple[tuple[int, str], ...] = ()
-    """(number of the move or way-point counted from 1, what was in the way) where one was refused."""
+    """(number of the move or way-point counted from 1, obstacle) of every refused one."""
     tried: int = 0
-    """How many were played or refused; a walk that stops leaves the rest untried."""
+    """The number of moves played or refused; after a stop the rest are not tried."""
     readable: bool = True
     shortest: bool = False
     """At least one move was played, none refused, and each brought the goal one step closer."""
 
 
 def walk(maze: Maze, start: int, moves: Sequence[str], *, limit: int | None, skip: bool) -> Walk:
-    """Play moves. It ends at the goal, after `limit` moves, and at the first illegal move unless `skip`."""
+    """Play moves up to the goal, the limit, or (unless `skip`) the first illegal move."""
     field = maze.distances(maze.goal)
-    read, here, played, tried = tuple(moves[:limit]), start, 0, 0
+    within_limit, position, played, tried = tuple(moves[:limit]), start, 0, 0
     illegal: list[tuple[int, str]] = []
     closer = True
-    for number, move in enumerate(read, 1):
-        if here == maze.goal:
+    for number, move in enumerate(within_limit, 1):
+        if position == maze.goal:
             break
         tried = number
-        there = maze.neighbour(here, move)
-        if isinstance(there, str):
-            illegal.append((number, there))
+        neighbour = maze.neighbour(position, move)
+        if isinstance(neighbour, str):
+            illegal.append((number, neighbour))
             if not skip:
                 break
             continue
-        closer = closer and field[there] == field[here] - 1
-        here, played = there, played + 1
+        closer = closer and field[neighbour] == field[position] - 1
+        position, played = neighbour, played + 1
     return Walk(
         start=start,
-        end=here,
-        moves=read,
+        end=position,
+        moves=within_limit,
         written=len(moves),
         played=played,
         illegal=tuple(illegal),
@@ -141,51 +142,51 @@ def walk(maze: Maze, start: int, moves: Sequence[str], *, limit: int | None, ski
 def along(
     maze: Maze, start: int, waypoints: Sequence[Cell], *, skip: bool
 ) -> tuple[tuple[str, ...], tuple[tuple[int, str], ...], int]:
-    """The moves that visit way-points in turn, each leg on a shortest path; it ends at the goal.
+    """The moves that visit way-points in order, each leg on a shortest path, up to the goal.
 
-    A way-point is illegal where it is outside the grid, a wall, cut off, or the cell one stands on
-    already (naming it says nothing, so it earns nothing).
+    A way-point is illegal where it is outside the grid, a wall, cut off, or the current position (which says
+    nothing, so it earns nothing).
 
     Returns:
-        The moves; (number, reason) of the illegal way-points; how many way-points were tried.
+        The moves; (number, reason) of the illegal way-points; the number of way-points tried.
     """
-    here, tried = start, 0
+    position, tried = start, 0
     moves: list[str] = []
     illegal: list[tuple[int, str]] = []
     for number, cell in enumerate(waypoints, 1):
-        if here == maze.goal:
+        if position == maze.goal:
             break
         tried = number
-        there = _waypoint(maze, here, cell)
-        if isinstance(there, str):
-            illegal.append((number, there))
+        target = _waypoint(maze, position, cell)
+        if isinstance(target, str):
+            illegal.append((number, target))
             if not skip:
                 break
             continue
-        leg = shortest_path(maze, here, there)
-        passes = _cells(maze, here, leg)
-        if maze.goal in passes:
-            leg = leg[: passes.index(maze.goal) + 1]
-            there = maze.goal
+        leg = shortest_path(maze, position, target)
+        passed = _cells(maze, position, leg)
+        if maze.goal in passed:
+            leg = leg[: passed.index(maze.goal) + 1]
+            target = maze.goal
         moves += leg
-        here = there
+        position = target
     return tuple(moves), tuple(illegal), tried
 
 
-def _waypoint(maze: Maze, here: int, cell: Cell) -> int | str:
-    """The way-point as a cell, or what is wrong with it."""
-    there = maze.index(cell)
-    if there is None:
+def _waypoint(maze: Maze, position: int, cell: Cell) -> int | str:
+    """The way-point as an int, or the reason why it is illegal."""
+    target = maze.index(cell)
+    if target is None:
         return "edge"
-    if maze.wall(there):
+    if maze.wall(target):
         return "wall"
-    if there == here:
+    if target == position:
         return "here"
-    return there if maze.distances(there)[here] >= 0 else "cut off"
+    return target if maze.distances(target)[position] >= 0 else "cut off"
 
 
 def corners(maze: Maze, start: int, moves: Sequence[str]) -> tuple[Cell, ...]:
-    """Way-points that say a path exactly: the cells where it turns, and its end."""
+    """Way-points that determine a path: the cells where it turns, and its end."""
     cells = _cells(maze, start, moves)
     return tuple(
         maze.cell(cell)
@@ -208,18 +209,18 @@ def _cells(maze: Maze, start: int, moves: Sequence[str]) -> list[int]:
 
 
 def content(maze: Maze) -> str:
-    """What makes two mazes the same problem."""
+    """A text that is equal for equal mazes."""
     return f"{maze.width}x{maze.height}:{maze.walls:x}:{maze.start}:{maze.goal}"
 
 
 def split_of(maze: Maze) -> Split:
-    """The split that a maze belongs to: a function of its content alone, never of a seed."""
-    return games.split_of(content(maze))
+    """The split of a maze: a function of its content alone, never of a seed."""
+    return turn_game.split_of(content(maze))
 
 
 @dataclass(frozen=True, slots=True)
-class Mazes(games.Generated):
-    """Mazes that are solvable and far enough, split by their content."""
+class Mazes(turn_game.Generated):
+    """Solvable mazes whose start and goal are `min_distance` apart, split by content."""
 
     width: int
     height: int
@@ -232,8 +233,8 @@ class Mazes(games.Generated):
         layout = struct.Struct(f"<{cells}HII")
         threshold = round(self.wall_density * 65536)
         for attempt in range(ATTEMPTS):
-            place = f"plan_path|{self.split}|{self.seed}|{index}|{attempt}"
-            *draws, first, second = layout.unpack(hashlib.shake_128(place.encode()).digest(layout.size))
+            purpose = f"plan_path|{self.split}|{self.seed}|{index}|{attempt}"
+            *draws, first, second = layout.unpack(hashlib.shake_128(purpose.encode()).digest(layout.size))
             free = [cell for cell in range(cells) if draws[cell] >= threshold]
             if len(free) < 2:
                 continue

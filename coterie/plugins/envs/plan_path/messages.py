@@ -1,6 +1,6 @@
 """The words of Plan-Path: how moves, cells and way-points are written and read.
 
-The environment (its oracle writes, its step reads whatever a role hands over) and the roles share it.
+Shared by the roles and the environment, whose oracle writes messages and whose step reads parsed actions.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from itertools import groupby
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common import parsing as lists
+from coterie.plugins.envs.common import parsing
 from coterie.plugins.envs.common.grid import MOVES, Cell
 from coterie.plugins.envs.common.parsing import Rendering, as_list, cell_word, offset_word, read_prose
 from coterie.plugins.envs.common.roles import COMPACT_ROLES
@@ -23,10 +23,11 @@ _CELL = re.compile(r"r(-?\d{1,6})c(-?\d{1,6})", re.IGNORECASE)
 _PAIR = re.compile(r"[(\[]\s*(-?\d{1,6})\s*,\s*(-?\d{1,6})\s*[)\]]")
 _LEG = re.compile(r"([UDLR])([1-9]\d{0,2})", re.IGNORECASE)
 _OFFSET = re.compile(r"([+-]\d{1,6})([+-]\d{1,6})")
-_LABELS = lists.label("moves", "path", "plan", "answer", "way-?points")
+_LABELS = parsing.label("moves", "path", "plan", "answer", "way-?points")
 
 
 def waypoint_words(cells: Iterable[Cell], origin: Cell, words: WaypointWords) -> list[str]:
+    """The words of way-points: cells, or offsets from `origin`."""
     return [cell_word(cell) if words == "cells" else offset_word(cell, origin) for cell in cells]
 
 
@@ -46,7 +47,7 @@ def walked(legs: Iterable[str]) -> tuple[str, ...]:
 
 
 def vocabulary(width: int, height: int, language: Language) -> Iterator[str]:
-    """Every word of the compact rendering at a size; legs only where they are spoken."""
+    """Every word of the compact rendering at a size; legs only if the planner writes them."""
     yield from (*COMPACT_ROLES, ":", "plan", *MOVES)
     yield from (cell_word((row, column)) for row in range(height) for column in range(width))
     for rows in range(1 - height, height):
@@ -61,20 +62,20 @@ def vocabulary(width: int, height: int, language: Language) -> Iterator[str]:
 
 
 def read_moves(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """As `words.read_moves`."""
-    return lists.read_moves(text, rendering, _LABELS)
+    """As `parsing.read_moves`, with the labels of this game."""
+    return parsing.read_moves(text, rendering, _LABELS)
 
 
 def as_moves(parsed: Any) -> tuple[str, ...] | None:
-    """As `words.as_moves`."""
-    return lists.as_moves(parsed, _LABELS)
+    """As `parsing.as_moves`, with the labels of this game."""
+    return parsing.as_moves(parsed, _LABELS)
 
 
 def read_waypoints(text: str, rendering: Rendering, origin: Cell, words: WaypointWords) -> tuple[Cell, ...]:
-    """Way-points of a message as (row, column), which may lie outside the grid; () of an empty one.
+    """Way-points of a message as (row, column), which may be outside the grid; () for an empty message.
 
     Raises:
-        PolicyFault: it isn't a list of way-points.
+        PolicyFault: the message isn't a list of way-points.
     """
     if rendering == "compact":
         return tuple(_waypoint(word, origin, words) for word in text.split())
@@ -82,31 +83,31 @@ def read_waypoints(text: str, rendering: Rendering, origin: Cell, words: Waypoin
 
 
 def read_legs(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """Straight legs of a message, such as `R2 D1`; () of an empty one.
+    """Straight legs of a message, such as `R2 D1`; () for an empty message.
 
     Raises:
-        PolicyFault: it isn't a list of legs.
+        PolicyFault: the message isn't a list of legs.
     """
     if rendering == "compact":
         return tuple(_leg(word) for word in text.split())
-    return read_prose(text, lambda part: tuple(map(_leg, lists.split(part))), "legs", _LABELS)
+    return read_prose(text, lambda part: tuple(map(_leg, parsing.split(part))), "legs", _LABELS)
 
 
 def as_legs(parsed: Any) -> tuple[str, ...] | None:
-    """What a role handed over, as legs; None where it isn't any. Text is read as prose."""
+    """A role's parsed action as legs; None where it can't be read. Text is read as prose."""
     return as_list(parsed, lambda text: read_legs(text, "prose"), lambda item: _leg(str(item)))
 
 
 def as_waypoints(parsed: Any) -> tuple[Cell, ...] | None:
-    """What a role handed over, as way-points; None where it isn't any. Text is read as prose."""
+    """A role's parsed action as way-points; None where it can't be read. Text is read as prose."""
 
-    def one(item: Any) -> Cell:
+    def from_item(item: Any) -> Cell:
         if isinstance(item, str):
             return _waypoint(item, (0, 0), "cells")
         row, column = item
         return int(row), int(column)
 
-    return as_list(parsed, lambda text: read_waypoints(text, "prose", (0, 0), "cells"), one)
+    return as_list(parsed, lambda text: read_waypoints(text, "prose", (0, 0), "cells"), from_item)
 
 
 def _leg(word: str) -> str:
@@ -126,5 +127,5 @@ def _waypoint(word: str, origin: Cell, words: WaypointWords) -> Cell:
 
 def _cells(part: str) -> tuple[Cell, ...]:
     """`r1c2, r3c2` or `(1, 2), (3, 2)` or `[1, 2], [3, 2]`."""
-    rest = _PAIR.sub(lambda match: f" r{match[1]}c{match[2]} ", part)
-    return tuple(_waypoint(word, (0, 0), "cells") for word in lists.split(rest))
+    words = _PAIR.sub(lambda match: f" r{match[1]}c{match[2]} ", part)
+    return tuple(_waypoint(word, (0, 0), "cells") for word in parsing.split(words))

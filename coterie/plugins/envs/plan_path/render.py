@@ -1,15 +1,15 @@
-"""How an observation of Plan-Path is written: egocentric words, or English with a map.
+"""Prompts of Plan-Path: egocentric words, or English with a map.
 
-The compact form is what a model of under a million parameters learns from: the own cell once, all else
-as offsets from it, 4 to 12 words at 4x4. Absolute cells for everything plateaued at .64 to .70 success
-where this reached .88, and a character grid was not learned in the time.
+The compact form is for models of under a million parameters: the position once, everything else as offsets
+from it, 4 to 12 words at 4x4. With it success reached .88; with absolute cells for everything it plateaued at
+.64 to .70, and a character grid was not learned in the same time.
 """
 
 from __future__ import annotations
 
 from typing import cast
 
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import program_lines
 from coterie.plugins.envs.common.grid import MOVES, Cell
 from coterie.plugins.envs.common.parsing import cell_word, listed, offset_word
 from coterie.plugins.envs.plan_path.messages import waypoint_words
@@ -17,7 +17,7 @@ from coterie.plugins.envs.plan_path.state import Observation
 
 
 def plan_words(seen: Observation) -> list[str]:
-    """The plan in words; [] of an empty one."""
+    """The words of the plan; [] for an empty plan."""
     if seen.plan_language != "waypoints":
         return [str(word) for word in seen.plan or ()]
     cells = cast("tuple[Cell, ...]", seen.plan or ())
@@ -25,9 +25,9 @@ def plan_words(seen: Observation) -> list[str]:
 
 
 def compact(seen: Observation) -> str:
-    """`planner r1c2 G+2-1 #+0+1 #-1+0 :`; the executor's has `plan U R R` before the colon.
+    """`planner r1c2 G+2-1 #+0+1 #-1+0 :`; the executor's prompt has `plan U R R` before the colon.
 
-    Walls come nearest first, so that what can be bumped into stands at the same place of the prompt.
+    The nearest walls come first, so that the walls next to the position are at a stable place of the prompt.
     """
     words = [seen.role, cell_word(seen.position)]
     if seen.goal is not None:
@@ -42,13 +42,13 @@ def compact(seen: Observation) -> str:
     return " ".join([*words, ":"])
 
 
-def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
-    """English; with a map where the role sees it."""
+def prose(seen: Observation, feedback: tuple[str, ...] = ()) -> str:
+    """English, with a map if the role sees it."""
     lines = [
         f"Turn {seen.turn + 1}. The grid has {seen.height} rows (r0 at the top) and {seen.width} columns "
         "(c0 at the left)."
     ]
-    here = cell_word(seen.position)
+    position = cell_word(seen.position)
     if seen.sees == "map":
         lines += [
             "'#' is a wall, '.' is free, '@' is where you are now, 'G' is the goal.",
@@ -56,16 +56,18 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
             *_map(seen),
             "",
         ]
-        lines.append(f"You are at {here}." + (f" The goal is {cell_word(seen.goal)}." if seen.goal else ""))
+        lines.append(
+            f"You are at {position}." + (f" The goal is {cell_word(seen.goal)}." if seen.goal else "")
+        )
     else:
-        lines.append(f"You are at {here}. {_around(seen)}")
+        lines.append(f"You are at {position}. {_around(seen)}")
     if seen.plan is not None:
-        what = "way-points" if seen.plan_language == "waypoints" else seen.plan_language
+        items = "way-points" if seen.plan_language == "waypoints" else seen.plan_language
         words = plan_words(seen)
-        lines.append(f"The planner's {what}: {', '.join(words)}." if words else "The planner named nothing.")
+        lines.append(f"The planner's {items}: {', '.join(words)}." if words else "The planner named nothing.")
     proposal = None if seen.proposal is None else listed(seen.proposal, "no move")
-    lines += programs.shown(seen.program, proposal, "moves")
-    lines += notes
+    lines += program_lines(seen.program, proposal, "moves")
+    lines += feedback
     lines.append(_task(seen))
     return "\n".join(lines)
 

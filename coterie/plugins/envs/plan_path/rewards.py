@@ -1,39 +1,40 @@
-"""What a walk is worth in Plan-Path: three forms of the team's reward, and the roles' local terms.
+"""Rewards of Plan-Path: three forms of the team's reward, and the roles' local components.
 
-Source: PettingLLMs, arXiv 2510.11062 (Plan-Path). Its team term, max(0, (d_prev - d_now) / d_0) or 1
-at the goal, pays more than the goal for walking back from far away and, summed over turns, for going
-to and fro; so it is here by name, and the default is a form that neither does.
+Source: PettingLLMs, arXiv 2510.11062 (Plan-Path). Its team reward, max(0, (d_prev - d_now) / d_0) or 1 at the
+goal, pays more than the goal for walking back from far away and, summed over turns, for going to and fro. It
+is available as `paper`; the default is a form that does neither.
 
-What holds, whatever is written (bumps, to and fro, away and back, thousands of moves):
+Guarantees for every message (bumps, to and fro, away and back, thousands of moves):
 
 - Immediate credit, with `progress` and with `potential`: from any cell, with or without `max_moves`, no
-  message has a term above that of the oracle's message (`illegal`, `empty`: below); so none earns more,
-  whatever the weights. So it is for plans in every language. One that ends no closer earns the team nothing.
-- Summed returns, with `potential`: with levels as differences and counterfactuals left out, an episode's team
-  terms add up to (first - last) / first, at most 1, and no episode returns more than the oracle's, under any
-  discount. With `progress` there is no such bound: hence `not_summable`.
-- `paper`: neither. A message may earn more than the oracle's.
+  message has a component above that of the oracle's message (`illegal`, `empty`: below); so none earns more,
+  whatever the weights. The same holds for plans in every language. A message that ends no closer earns the
+  team nothing.
+- Summed returns, with `potential`: with potentials as differences and counterfactuals left out, an episode's
+  team components add up to (first - last) / first, at most 1, and no episode returns more than the oracle's,
+  under any discount. With `progress` there is no such bound: hence `not_summable`.
+- `paper`: no guarantee. A message may earn more than the oracle's.
 """
 
 from __future__ import annotations
 
 from typing import Literal
 
-from coterie.plugins.envs.common import rewards as terms
+from coterie.plugins.envs.common import rewards
 from coterie.plugins.envs.plan_path.grid import Walk
 
 Form = Literal["progress", "potential", "paper"]
 
-COMPONENTS = terms.components("shortest")
-WEIGHTS = terms.weights(COMPONENTS, "shortest")
+COMPONENTS = rewards.components("shortest")
+WEIGHTS = rewards.weights(COMPONENTS, "shortest")
 
 
-def team_terms(form: Form, before: int, after: int, first: int) -> dict[str, float]:
-    """The terms that everybody shares.
+def team_rewards(form: Form, before: int, after: int, first: int) -> dict[str, float]:
+    """The components that all roles share.
 
-    `team` is the form, the goal included (once). `progress` is the form without its bonus at the goal,
-    for recipes that weigh the goal by itself: 1.0 goal + 0.5 progress - 0.2 illegal (a team with a planner
-    gives `plan_goal` and `plan_progress` the same weights).
+    `team` is the form with the goal (once). `progress` is the form without its bonus at the goal, for recipes
+    that weigh the goal separately: 1.0 goal + 0.5 progress - 0.2 illegal (a team with a planner gives
+    `plan_goal` and `plan_progress` the same weights).
 
     Args:
         before, after: steps to the goal before and after the walk.
@@ -60,7 +61,7 @@ def team_terms(form: Form, before: int, after: int, first: int) -> dict[str, flo
     }
 
 
-def local_terms(message: Walk | None, *, empty: bool) -> dict[str, float]:
-    """The terms of one role's message; `shortest` where all its moves were on a shortest path."""
-    shortest = float(message is not None and message.shortest)
-    return terms.message_terms(message, "shortest", shortest, empty=empty)
+def local_rewards(effect: Walk | None, *, empty: bool) -> dict[str, float]:
+    """The components of one role's message; `shortest` is 1 where all its moves were on a shortest path."""
+    shortest = float(effect is not None and effect.shortest)
+    return rewards.message_rewards(effect, "shortest", shortest, empty=empty)

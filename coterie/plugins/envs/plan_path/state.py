@@ -1,4 +1,4 @@
-"""The values of Plan-Path: what the game is in, and what a role sees of it."""
+"""The values of Plan-Path: plans, states and observations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.plugins.envs.plan_path.messages import Language, WaypointWords
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the planner handed over, and what became of it on a fork."""
+    """The planner's message, and its effect on a fork."""
 
     moves: tuple[str, ...] = ()
     """Written in the language of moves."""
@@ -23,7 +23,7 @@ class Plan:
     waypoints: tuple[Cell, ...] = ()
     """Written in the language of way-points."""
     fork: Walk | None = None
-    """The walk that the plan alone would make; None where it couldn't be read."""
+    """The walk of the plan alone; None where it couldn't be read."""
 
     @property
     def author(self) -> str:
@@ -31,13 +31,13 @@ class Plan:
 
     @property
     def run(self) -> ToolRun | None:
-        """What the tool's program did; None of a planner."""
+        """The run of the tool's program; None for a planner."""
         return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolPlan(Plan):
-    """What a program printed as `moves`."""
+    """A plan whose `moves` a program printed."""
 
     run: ToolRun = field()  # type: ignore[assignment]  # not the property, which would be taken for a default
 
@@ -57,9 +57,9 @@ class State:
     turn: int = 0
     """Walks so far."""
     plan: Plan | None = None
-    """Of the turn that is played; None before the planner spoke."""
+    """The plan of the current turn; None before the planner acted."""
     last_plan: Plan | None = None
-    """The plan that the last walk was made under."""
+    """The plan that the last mover saw."""
     last_walk: Walk | None = None
     last_mover: str = ""
 
@@ -73,13 +73,14 @@ class State:
         return self.maze.left(self.position)
 
     @property
-    def here(self) -> Cell:
+    def cell(self) -> Cell:
+        """The position as (row, column)."""
         return self.maze.cell(self.position)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a role sees. The position is where it stands *now*."""
+    """The observation of a role. The position is the current one."""
 
     role: str
     turn: int
@@ -87,20 +88,20 @@ class Observation:
     width: int
     position: Cell
     goal: Cell | None
-    """None where the role doesn't see the map."""
+    """None if the role doesn't see the map."""
     walls: tuple[Cell, ...]
-    """All of them, or with `sees: neighbours` those next to the position."""
+    """All walls, or with `sees: neighbours` those next to the position."""
     sees: Literal["map", "neighbours"]
     plan: tuple[str, ...] | tuple[Cell, ...] | None
-    """The planner's, in its language; () where it has none; None where the role is given no plan."""
+    """The planner's plan, in its language; () for none; None if the role sees no plan."""
     plan_language: Language
     waypoint_words: WaypointWords
     rendering: Rendering
     max_moves: int | None
     program: ToolRun | None = None
-    """What the tool's program of this turn did; None where the role is shown none."""
+    """The run of this turn's program; None if the role sees none."""
     proposal: tuple[str, ...] | None = None
-    """What it printed, as moves; None where it can't be read."""
+    """The moves that it printed; None where they can't be read."""
 
     @property
     def writes(self) -> Language:

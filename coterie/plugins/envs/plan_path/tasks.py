@@ -1,4 +1,4 @@
-"""Mazes of Plan-Path as records and for people: rows of text with `S`tart, `G`oal, `#` wall and `.` free."""
+"""Mazes of Plan-Path as records: rows of text with `S`tart, `G`oal, `#` wall and `.` free."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def record(task: Task) -> dict[str, Any]:
 
 
 def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int) -> Task:
-    """The task of a record; of its fields `grid` alone is read.
+    """The task of a record; only its field `grid` is read.
 
     Raises:
-        ValueError: there is no grid, it is of another size, or it has no way from start to goal.
+        ValueError: the record has no grid, it has another size, or it has no way from start to goal.
     """
     text, shape = rows_of(record, "SG#.")
     check_shape(shape, (width, height))

@@ -1,6 +1,7 @@
-"""The world of Sokoban: boards, moves, pushes, distances, deadlocks.
+"""Sokoban boards: moves, pushes, distances and deadlocks.
 
-A set of cells (walls, targets, boxes) is an int with one bit a cell (see `cells.py`), so boxes have no order.
+A set of cells (walls, targets, boxes) is an int with one bit per cell (see `common/grid.py`), so boxes have
+no order.
 """
 
 from __future__ import annotations
@@ -12,27 +13,27 @@ from functools import lru_cache
 from coterie.plugins.envs.common.grid import MOVES, OPPOSITE, Cell, Rectangle, bits, masks, neighbours, rings
 
 Push = tuple[Cell | None, str]
-"""(the cell of the box, direction); no cell: the only box."""
+"""(the cell of the box, direction); None for the cell: the only box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Board(Rectangle):
-    """One problem: where the walls and the targets are, where the boxes and the player start."""
+    """One problem: the walls and targets, and the start of the boxes and the player."""
 
     walls: int
-    """Bit r * width + c is set where there is a wall."""
+    """Bit r * width + c is set where cell (r, c) is a wall."""
     targets: int
     boxes: int
     player: int
 
     def left(self, boxes: int) -> int:
-        """Boxes that are on no target."""
+        """The number of boxes that are on no target."""
         return (boxes & ~self.targets).bit_count()
 
     def distance(self, boxes: int) -> int:
-        """Pushes that the boxes are from their nearest targets, each as if it were alone; summed.
+        """The sum over boxes of the pushes to the nearest target, each box as if it were alone.
 
-        A box that can't be brought to any target counts as `width * height`, more than any that can.
+        A box that can't reach any target counts as `width * height`, more than any that can.
         """
         field, _ = lone_box(self.width, self.height, self.walls, self.targets)
         cap = self.width * self.height
@@ -40,7 +41,7 @@ class Board(Rectangle):
 
 
 def route(width: int, height: int, blocked: int, start: int, end: int) -> tuple[str, ...] | None:
-    """Moves of a shortest walk, of equals the first in U, D, L, R; None where there is no way."""
+    """Moves of a shortest walk; ties go to the first of U, D, L, R; None where there is no way."""
     fields = []
     for ring in rings(width, height, blocked, end):
         if ring >> start & 1:
@@ -48,11 +49,11 @@ def route(width: int, height: int, blocked: int, start: int, end: int) -> tuple[
         fields.append(ring)
     else:
         return None
-    near, path, here = neighbours(width, height), [], start
+    next_to, path, cell = neighbours(width, height), [], start
     for ring in reversed(fields):
-        move = next(move for move, there in near[here].items() if there >= 0 and ring >> there & 1)
+        move = next(move for move, other in next_to[cell].items() if other >= 0 and ring >> other & 1)
         path.append(move)
-        here = near[here][move]
+        cell = next_to[cell][move]
     return tuple(path)
 
 
@@ -61,16 +62,16 @@ def route(width: int, height: int, blocked: int, start: int, end: int) -> tuple[
 
 @lru_cache(maxsize=8192)
 def lone_box(width: int, height: int, walls: int, targets: int) -> tuple[tuple[int, ...], int]:
-    """How far a box is from the targets, were it alone and the player free to stand anywhere.
+    """The pushes from every cell to the nearest target, for a lone box and a player that can stand anywhere.
 
-    Found by pulling from the targets. No real push does better, so the field is a lower bound of pushes,
-    and a cell that it doesn't reach is dead: a box there never comes to a target.
+    Computed by pulling from the targets. The distances are lower bounds of the pushes on a real board, and a
+    cell that they don't reach is dead: a box there never reaches a target.
 
     Returns:
-        Pushes from every cell to the nearest target, -1 where dead, shape (height * width,); the dead
-        cells that are no walls, as a set.
+        Pushes from every cell to the nearest target, -1 where dead, shape (height * width,); the set of dead
+        cells that are no walls.
     """
-    near = neighbours(width, height)
+    next_to = neighbours(width, height)
     field = [-1] * (width * height)
     ring = list(bits(targets))
     for cell in ring:
@@ -79,25 +80,25 @@ def lone_box(width: int, height: int, walls: int, targets: int) -> tuple[tuple[i
         after = []
         for cell in ring:
             for move in MOVES:
-                there = near[cell][move]  # the box is pulled to here, and the player stands beyond
-                if there < 0 or walls >> there & 1 or field[there] >= 0:
+                pulled = next_to[cell][move]  # the box's cell after the pull; the player stands beyond it
+                if pulled < 0 or walls >> pulled & 1 or field[pulled] >= 0:
                     continue
-                beyond = near[there][move]
+                beyond = next_to[pulled][move]
                 if beyond >= 0 and not walls >> beyond & 1:
-                    field[there] = field[cell] + 1
-                    after.append(there)
+                    field[pulled] = field[cell] + 1
+                    after.append(pulled)
         ring = after
     dead = sum(1 << cell for cell, distance in enumerate(field) if distance < 0 and not walls >> cell & 1)
     return tuple(field), dead
 
 
 def deadlocked(board: Board, boxes: int) -> bool:
-    """Whether the boxes can be seen to be stuck for good; False promises nothing.
+    """Whether a deadlock is detected; True is certain, False is not.
 
-    Two tests, both sound: a box on a dead cell (see `lone_box`); and boxes that freeze each other, one of
-    them off the targets. The frozen are found as what is left when every box that can be pushed along some
-    axis is taken away, again and again. A box can't be pushed along an axis where a wall, the edge or
-    another frozen box is beside it, or where it would land on a dead cell either way.
+    Two tests: a box on a dead cell (see `lone_box`); and boxes that freeze each other, one of them off the
+    targets. The frozen boxes are those that remain after removing, again and again, every box that can be
+    pushed along some axis. A box can't be pushed along an axis where a wall, the edge or another frozen box
+    is next to it, or where it would land on a dead cell either way.
     """
     _, dead = lone_box(board.width, board.height, board.walls, board.targets)
     if boxes & dead:
@@ -106,23 +107,23 @@ def deadlocked(board: Board, boxes: int) -> bool:
 
 
 def frozen(board: Board, boxes: int, dead: int) -> int:
-    """The boxes that can't be pushed before one of the others among them was: none of them, ever."""
+    """The set of boxes that block each other, so that none of them can ever be pushed."""
     width = board.width
     everything, not_left, not_right = masks(width, board.height)
     top, bottom = (1 << width) - 1, ((1 << width) - 1) << width * (board.height - 1)
-    # Beside which cells is a given set: above, below, to the left, to the right of the cell.
+    # Cells with a dead cell on both sides: to the left and right, above and below.
     dead_across = (dead << 1 & not_left) & (dead >> 1 & not_right)
     dead_along = (dead << width & everything) & (dead >> width)
-    left = boxes
+    remaining = boxes
     while True:
-        solid = board.walls | left
+        solid = board.walls | remaining
         across = (solid << 1 & not_left) | (solid >> 1 & not_right) | everything & ~not_left
         across |= everything & ~not_right | dead_across
         along = solid << width | solid >> width | top | bottom | dead_along
-        still = left & across & along
-        if still == left:
-            return left
-        left = still
+        stuck = remaining & across & along
+        if stuck == remaining:
+            return remaining
+        remaining = stuck
 
 
 # -------------------------------------------------------------------------------------------- moves, pushes
@@ -130,52 +131,51 @@ def frozen(board: Board, boxes: int, dead: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Walk:
-    """What became of a message: of moves, or of pushes with the walks between them."""
+    """The effect of a message: of moves, or of pushes with the walks between them."""
 
     start: int
-    """Where the player stood."""
+    """The player's cell before it."""
     end: int
     boxes: int
     """The boxes after it."""
     moves: tuple[str, ...]
-    """As written, without those beyond the limit; of pushes: what the player would do for them."""
+    """As written, without those beyond the limit; for pushes: the moves that make them."""
     written: int
-    """How many words were written, those beyond the limit included."""
+    """The number of words in the message, those beyond the limit included."""
     played: int = 0
-    """How many moves moved the player."""
+    """The number of legal moves."""
     pushes: int = 0
-    """How many of these moved a box."""
+    """The number of legal moves that pushed a box."""
     illegal: tuple[tuple[int, str], ...] = ()
-    """(number of the word counted from 1, what was in the way) where one was refused."""
+    """(number of the word counted from 1, obstacle) of every refused one."""
     tried: int = 0
-    """How many words were played or refused; a walk that stops leaves the rest untried."""
+    """The number of words played or refused; after a stop the rest are not tried."""
     readable: bool = True
 
 
 def moved(board: Board, boxes: int, player: int, move: str) -> tuple[int, int] | str:
-    """The boxes and the player after a move, or what is in the way: `edge`, `wall` or `box`."""
-    near = neighbours(board.width, board.height)
-    there = near[player][move]
-    if there < 0:
+    """The boxes and the player after a move, or the obstacle: `edge`, `wall` or `box`."""
+    next_to = neighbours(board.width, board.height)
+    target = next_to[player][move]
+    if target < 0:
         return "edge"
-    if board.walls >> there & 1:
+    if board.walls >> target & 1:
         return "wall"
-    if boxes >> there & 1:
-        beyond = near[there][move]
+    if boxes >> target & 1:
+        beyond = next_to[target][move]
         if beyond < 0 or (board.walls | boxes) >> beyond & 1:
             return "box"
-        boxes ^= 1 << there | 1 << beyond
-    return boxes, there
+        boxes ^= 1 << target | 1 << beyond
+    return boxes, target
 
 
 def play(
     board: Board, boxes: int, player: int, moves: Sequence[str], *, limit: int | None, skip: bool
 ) -> Walk:
-    """Play moves. It ends when all boxes are on targets, after `limit` moves, and at the first illegal
-    move unless `skip`."""
-    read, start, played, pushes, tried = tuple(moves[:limit]), player, 0, 0, 0
+    """Play moves until the board is solved, up to the limit, or (unless `skip`) the first illegal move."""
+    within_limit, start, played, pushes, tried = tuple(moves[:limit]), player, 0, 0, 0
     illegal: list[tuple[int, str]] = []
-    for number, move in enumerate(read, 1):
+    for number, move in enumerate(within_limit, 1):
         if boxes == board.targets:
             break
         tried = number
@@ -192,7 +192,7 @@ def play(
         start=start,
         end=player,
         boxes=boxes,
-        moves=read,
+        moves=within_limit,
         written=len(moves),
         played=played,
         pushes=pushes,
@@ -204,10 +204,10 @@ def play(
 def follow(
     board: Board, boxes: int, player: int, pushes: Sequence[Push], *, limit: int | None, skip: bool
 ) -> Walk:
-    """Carry out pushes, the player walking the shortest way to each without pushing anything.
+    """Make pushes; the player walks the shortest way to each of them without other pushes.
 
-    A push is illegal where there is no such box (`no box`, `edge`), where what is beyond the box is in the
-    way (`blocked`), and where the player can't get behind it (`cut off`).
+    A push is illegal where the cell has no box (`no box`, `edge`), where the cell beyond the box isn't free
+    (`blocked`), and where the player can't get behind the box (`cut off`).
     """
     start, tried = player, 0
     moves: list[str] = []
@@ -239,15 +239,15 @@ def follow(
 
 
 def _way(board: Board, boxes: int, player: int, push: Push) -> tuple[str, ...] | str:
-    """The moves of a push, or what is wrong with it."""
+    """The moves of a push, or the reason why it is illegal."""
     cell, move = push
     box = boxes.bit_length() - 1 if cell is None else board.index(cell)
     if box is None:
         return "edge"
     if not boxes >> box & 1:
         return "no box"
-    near = neighbours(board.width, board.height)[box]
-    beyond, behind = near[move], near[OPPOSITE[move]]
+    next_to = neighbours(board.width, board.height)[box]
+    beyond, behind = next_to[move], next_to[OPPOSITE[move]]
     if beyond < 0 or (board.walls | boxes) >> beyond & 1:
         return "blocked"
     if behind < 0 or (board.walls | boxes) >> behind & 1:

@@ -1,4 +1,4 @@
-"""The environment `sokoban`: a planner names pushes, an executor walks and pushes."""
+"""The environment `sokoban`: a planner proposes pushes, an executor walks and pushes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pydantic import Field, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.code import program, propose
+from coterie.plugins.envs.common.code import printing_program, propose
 from coterie.plugins.envs.common.grid import MOVES, bits
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.common.turn_game import Game, GameConfig
 from coterie.plugins.envs.sokoban import feedback, messages, tasks as boards
 from coterie.plugins.envs.sokoban.board import Board, Walk, deadlocked, follow, play
-from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
+from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS, Form, local_rewards, team_rewards
 from coterie.plugins.envs.sokoban.solver import solve
 from coterie.plugins.envs.sokoban.state import Observation, Plan, State
 
@@ -24,13 +24,13 @@ from coterie.plugins.envs.sokoban.state import Observation, Plan, State
 class Sokoban(Game):
     """Push every box onto a target, over several turns.
 
-    Source: Sokoban of PettingLLMs, arXiv 2510.11062: 6x6, drawn by reverse play. What differs here and
-    why: `size` is the inside, without the walls around it; the team's reward can't be farmed (see
-    `rewards.py`); the splits are disjoint by content; planner and executor speak different languages
-    (pushes, moves) and may see different things (`views`).
+    Source: Sokoban of PettingLLMs, arXiv 2510.11062: 6x6, drawn by reverse play. What differs here and why:
+    `size` is the inside, without the walls around it; no episode earns the team's reward repeatedly (see
+    `rewards.py`); the splits are disjoint by content; planner and executor write in different languages
+    (pushes, moves) and may see different parts (`views`).
 
-    Roles: `planner` (names pushes; doesn't move the world), `executor`, `solver` (alone: writes moves);
-    and in prose `tool` (writes a program that prints moves), `plan` (sees what it did, and moves).
+    Roles: `planner` (proposes pushes; doesn't change the state), `executor`, `solver` (alone: writes moves);
+    and in prose `tool` (writes a program that prints moves) and `plan` (sees its run, and moves).
     """
 
     class Config(GameConfig):
@@ -42,22 +42,22 @@ class Sokoban(Game):
         min_pushes: int = Field(1, ge=1, description="Fewest pushes that a solution takes.")
         max_pushes: int | None = Field(None, ge=1, description="Most pushes that the best solution takes.")
         max_moves: int | None = Field(
-            None, ge=1, description="Moves of a message that are played; null: all."
+            None, ge=1, description="The most moves of a message that are played; null: all."
         )
         max_pushes_planned: int | None = Field(
-            None, ge=1, description="Pushes of a plan that are read; null: all."
+            None, ge=1, description="The most pushes of a plan that are read; null: all."
         )
         team: Form = Field(
             "progress",
             description="The team's reward: `progress` for immediate credit, "
             "`potential` for returns that sum over turns.",
         )
-        walk: Literal["stop", "skip"] = Field("stop", description="What an illegal move does to the rest.")
-        stop_at_deadlock: bool = Field(False, description="End the episode where the boxes are seen stuck.")
+        walk: Literal["stop", "skip"] = Field("stop", description="Stop at an illegal move, or skip it.")
+        stop_at_deadlock: bool = Field(False, description="End the episode at a detected deadlock.")
         push_words: messages.PushWords = Field(
             "cells",
             description="Pushes with the box's cell (`r1c2R`), with its offset from the player (`+1-2R`), or "
-            "of the only box (`pR`).",
+            "(a single box) without either (`pR`).",
         )
         views: Literal["full", "split"] = Field(
             "full", description="`split`: the executor doesn't see the targets."
@@ -93,7 +93,7 @@ class Sokoban(Game):
         return boards.Boards(
             split=split,
             seed=seed,
-            count=config.vouched(split),
+            count=config.task_count(split),
             width=self.width,
             height=self.height,
             boxes=config.boxes,
@@ -104,31 +104,33 @@ class Sokoban(Game):
         )
 
     def reset(self, task: Task, seed: int) -> State:
-        """The state at the start; nothing is drawn here."""
+        """The state at the start, without a random draw."""
         board: Board = task.payload
         return State(board=board, boxes=board.boxes, player=board.player)
 
     def acting_roles(self, state: State) -> tuple[str, ...] | None:
-        lost = self.config.stop_at_deadlock and deadlocked(state.board, state.boxes)
-        return () if lost else super().acting_roles(state)
+        """No roles where the board is solved, or deadlocked with `stop_at_deadlock`; else the team's
+        order."""
+        stuck = self.config.stop_at_deadlock and deadlocked(state.board, state.boxes)
+        return () if stuck else super().acting_roles(state)
 
     def observe(self, state: State, role: str) -> Observation:
         board, plan = state.board, state.plan
         blind = self.config.views == "split" and role == "executor"
         pushes = plan.pushes if plan is not None else ()
-        told = plan if role == "plan" else None
+        shown = plan if role == "plan" else None
         return Observation(
             role=role,
             turn=state.turn,
             height=self.height,
             width=self.width,
-            player=state.here,
+            player=state.player_cell,
             boxes=board.cells(state.boxes),
             targets=None if blind else board.cells(board.targets),
             walls=board.cells(board.walls),
             plan=pushes if role == "executor" else None,
-            program=told.run if told is not None else None,
-            proposal=told.moves if told is not None and told.fork is not None else None,
+            program=shown.run if shown is not None else None,
+            proposal=shown.moves if shown is not None and shown.fork is not None else None,
             push_words=self.config.push_words,
             rendering=self.config.rendering,
             max_moves=self.config.max_moves,
@@ -136,7 +138,7 @@ class Sokoban(Game):
         )
 
     def outcome(self, state: State) -> dict[str, float]:
-        """`success`; messages that moved; boxes that are on no target; `deadlocked` where seen to be lost."""
+        """`success`; the number of turns; boxes that are on no target; whether a deadlock is detected."""
         return {
             "success": float(state.solved),
             "turns": float(state.turn),
@@ -154,7 +156,7 @@ class Sokoban(Game):
         """The task of a record.
 
         Raises:
-            ValueError: it is no board of this size and number of boxes that the oracle solves.
+            ValueError: the record is no board of this size and number of boxes that the oracle solves.
         """
         return boards.task_of(record, id, width=self.width, height=self.height, boxes=self.config.boxes)
 
@@ -169,8 +171,8 @@ class Sokoban(Game):
     # ---- the optional part ---------------------------------------------------------------------------------
 
     def diagnose(self, state: State, role: str) -> str:
-        """What became of the role's last message; empty in its first turn."""
-        return feedback.sentences(state, role, skip=self._skip)
+        """Feedback on the role's last message; empty in its first turn."""
+        return feedback.last_turn(state, role, skip=self._skip)
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
@@ -179,51 +181,51 @@ class Sokoban(Game):
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
         """The oracle's message, each of its words random with probability `noise`.
 
-        A random push is of one of the boxes. An executor that doesn't see the targets is shown carrying
-        out the plan it was given. Where there is no solution (any more), the message is one random word;
-        the tool's program prints the moves.
+        A random push is of one of the boxes. For an executor that doesn't see the targets the message is the
+        walk of the current plan. Without a solution it is one random word. For the tool it is a program that
+        prints the moves.
         """
-        found = solve(state.board, state.boxes, state.player)
+        solution = solve(state.board, state.boxes, state.player)
         if role == "planner":
-            pushes = list(found.pushes)[: self.config.max_pushes_planned] if found else []
+            pushes = list(solution.pushes)[: self.config.max_pushes_planned] if solution else []
             pushes = [self._random_push(state, rng) if rng.random() < noise else push for push in pushes]
             words = messages.push_words(
-                pushes or [self._random_push(state, rng)], state.here, self.config.push_words
+                pushes or [self._random_push(state, rng)], state.player_cell, self.config.push_words
             )
             return write(words, self.config.rendering)
-        moves = found.moves if found else ()
+        moves = solution.moves if solution else ()
         if role == "executor" and self.config.views == "split":
             fork = state.plan.fork if state.plan else None
             moves = fork.moves if fork is not None and fork.moves else moves
         moves = moves[: self.config.max_moves] or (_random_move(rng),)
         words = [_random_move(rng) if rng.random() < noise else move for move in moves]
-        return program(words) if role == "tool" else write(words, self.config.rendering)
+        return printing_program(words) if role == "tool" else write(words, self.config.rendering)
 
     # ---- inside --------------------------------------------------------------------------------------------
 
-    def _team(self, state: State, made: Walk | None) -> dict[str, float]:
-        after = state.boxes if made is None else made.boxes
-        return team_terms(self.config.team, state.board, state.boxes, after)
+    def _team_rewards(self, state: State, effect: Walk | None) -> dict[str, float]:
+        after = state.boxes if effect is None else effect.boxes
+        return team_rewards(self.config.team, state.board, state.boxes, after)
 
-    def _local(self, state: State, message: Walk | None, *, empty: bool) -> dict[str, float]:
-        stuck = message is not None and deadlocked(state.board, message.boxes)
-        return local_terms(message, empty=empty, deadlocked=stuck)
+    def _local_rewards(self, state: State, effect: Walk | None, *, empty: bool) -> dict[str, float]:
+        stuck = effect is not None and deadlocked(state.board, effect.boxes)
+        return local_rewards(effect, empty=empty, deadlocked=stuck)
 
-    def _about(self, state: State, message: Walk) -> dict[str, Any]:
+    def _info(self, state: State, effect: Walk) -> dict[str, Any]:
         board = state.board
         return {
             "readable": True,
-            "moves": list(message.moves),
-            "played": message.played,
-            "pushes": message.pushes,
-            "illegal": [list(one) for one in message.illegal],
-            "reached": list(board.cell(message.end)),
-            "boxes": [list(cell) for cell in board.cells(message.boxes)],
-            "deadlocked": deadlocked(board, message.boxes),
+            "moves": list(effect.moves),
+            "played": effect.played,
+            "pushes": effect.pushes,
+            "illegal": [list(refused) for refused in effect.illegal],
+            "reached": list(board.cell(effect.end)),
+            "boxes": [list(cell) for cell in board.cells(effect.boxes)],
+            "deadlocked": deadlocked(board, effect.boxes),
         }
 
-    def _changes(self, made: Walk) -> dict[str, Any]:
-        return {"boxes": made.boxes, "player": made.end, "last_walk": made}
+    def _changes(self, effect: Walk) -> dict[str, Any]:
+        return {"boxes": effect.boxes, "player": effect.end, "last_walk": effect}
 
     def _play(self, state: State, moves: tuple[str, ...]) -> Walk:
         limit = self.config.max_moves
@@ -234,8 +236,8 @@ class Sokoban(Game):
         return None if moves is None else self._play(state, moves)
 
     async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
-        """A planner's pushes aren't cut at `max_moves`: they may be right though their executor needs several
-        turns for them."""
+        """The plan of a role's message. `max_moves` doesn't limit a planner's pushes, which may be right
+        although the executor needs several turns for them."""
         if role == "tool":
             run, moves = await propose(
                 self.config.sandbox, parsed, lambda text: messages.read_moves(text, "prose")

@@ -1,15 +1,15 @@
-"""What happened to a role's last message in Sokoban, in sentences.
+"""Feedback of Sokoban: sentences on a role's last message.
 
-Honest: nothing is said here that the role couldn't know from its own message and the world's answer to
-it. Neither the targets nor a deadlock is told; the faults of a plan only to who wrote it.
+They contain only what follows from the role's own message and its effect. Targets and deadlocks are left out,
+and only a plan's author learns of its faults.
 """
 
 from __future__ import annotations
 
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import program_feedback
 from coterie.plugins.envs.common.parsing import cell_word, listed
-from coterie.plugins.envs.common.roles import named
-from coterie.plugins.envs.common.turn_game import told_of
+from coterie.plugins.envs.common.roles import names_of
+from coterie.plugins.envs.common.turn_game import reported_plan
 from coterie.plugins.envs.sokoban.board import Board, Walk
 from coterie.plugins.envs.sokoban.state import Plan, State
 
@@ -26,17 +26,17 @@ _BAD_PUSH = {
 }
 
 
-def told(state: State, role: str, *, skip: bool) -> str:
-    """Sentences for a role on the last turn; empty in the first."""
+def last_turn(state: State, role: str, *, skip: bool) -> str:
+    """Sentences for a role on the last turn; empty in its first turn."""
     walk = state.last_walk
     if walk is None:
         return ""
-    own = role == state.last_mover
-    sentences = [_walk(state, walk, *named(state.last_mover, to=role), skip=skip)]
-    plan = told_of(state, role)
+    moved = role == state.last_mover
+    sentences = [_walk(state, walk, *names_of(state.last_mover, to=role), skip=skip)]
+    plan = reported_plan(state, role)
     if plan is not None:
         before = [_program(plan)] if role == "tool" else []
-        if (role == "tool" and plan.fork is not None and not own) or role == "planner":
+        if (role == "tool" and plan.fork is not None and not moved) or role == "planner":
             before.append(_plan(plan))
         sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
@@ -45,15 +45,15 @@ def told(state: State, role: str, *, skip: bool) -> str:
 def _walk(state: State, walk: Walk, who: str, whose: str, *, skip: bool) -> str:
     board, planned = state.board, state.last_mover == "planner"
     start, end = cell_word(board.cell(walk.start)), cell_word(board.cell(walk.end))
-    what = "push" if planned else "move"
+    item = "push" if planned else "move"
     if not walk.readable:
-        return f"{whose} message last turn couldn't be read as {what}{'es' if planned else 's'}."
+        return f"{whose} message last turn couldn't be read as {item}{'es' if planned else 's'}."
     if not walk.written:
         return f"{who} played nothing last turn, and the player stayed at {end}."
     done = walk.pushes if planned else walk.played
     plural = ("es" if planned else "s") * (walk.written != 1)
     sentences = [
-        f"Last turn {who[0].lower() + who[1:]} played {done} of {walk.written} {what}{plural} from {start}."
+        f"Last turn {who[0].lower() + who[1:]} played {done} of {walk.written} {item}{plural} from {start}."
     ]
     if not planned:
         sentences += [
@@ -96,4 +96,4 @@ def _plan(plan: Plan) -> str:
 def _program(plan: Plan) -> str:
     assert plan.run is not None
     proposal = None if plan.fork is None else listed(plan.moves, "no move")
-    return programs.told(plan.run, proposal, "moves")
+    return program_feedback(plan.run, proposal, "moves")

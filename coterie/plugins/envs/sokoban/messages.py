@@ -1,6 +1,6 @@
 """The words of Sokoban: how moves, cells and pushes are written and read.
 
-The environment (its oracle writes, its step reads whatever a role hands over) and the roles share it.
+Shared by the roles and the environment, whose oracle writes messages and whose step reads parsed actions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common import parsing as lists
+from coterie.plugins.envs.common import parsing
 from coterie.plugins.envs.common.grid import MOVES, Cell
 from coterie.plugins.envs.common.parsing import Rendering, as_list, cell_word, offset_word, read_prose
 from coterie.plugins.envs.common.roles import COMPACT_ROLES
@@ -25,11 +25,11 @@ _PUSH: dict[PushWords, re.Pattern[str]] = {
     "directions": re.compile(r"p([UDLR])", re.IGNORECASE),
 }
 _LOOSE = re.compile(r"(r-?\d{1,6}c-?\d{1,6})[\s:,-]+(up|down|left|right|[UDLR])(?![a-z])", re.IGNORECASE)
-_LABELS = lists.label("moves", "pushes", "path", "plan", "answer")
+_LABELS = parsing.label("moves", "pushes", "path", "plan", "answer")
 
 
 def push_words(pushes: Iterable[Push], origin: Cell, words: PushWords) -> list[str]:
-    """`r2c3R`; `+1-2R`, from where the player stands when the message is written; or `pR`."""
+    """The words of pushes: `r2c3R`; `+1-2R`, from the player's cell when the message is written; or `pR`."""
     if words == "directions":
         return [f"p{move}" for _, move in pushes]
     return [
@@ -40,61 +40,59 @@ def push_words(pushes: Iterable[Push], origin: Cell, words: PushWords) -> list[s
 
 
 def vocabulary(width: int, height: int, words: PushWords) -> Iterator[str]:
-    """Every word of the compact rendering at a size; pushes as they are spoken."""
+    """Every word of the compact rendering at a size, with pushes in the form `words`."""
     yield from (*COMPACT_ROLES, ":", "plan", *MOVES)
     cells = [(row, column) for row in range(height) for column in range(width)]
     yield from map(cell_word, cells)
     offsets = [(rows, columns) for rows in range(1 - height, height) for columns in range(1 - width, width)]
     for offset in offsets:
         yield from (mark + offset_word(offset, (0, 0)) for mark in "TB#")
-    spoken: Sequence[Cell | None] = (
-        [None] if words == "directions" else cells if words == "cells" else offsets
-    )
-    yield from push_words(((cell, move) for cell in spoken for move in MOVES), (0, 0), words)
+    boxes: Sequence[Cell | None] = [None] if words == "directions" else cells if words == "cells" else offsets
+    yield from push_words(((cell, move) for cell in boxes for move in MOVES), (0, 0), words)
 
 
 # ------------------------------------------------------------------------------------------------- reading
 
 
 def read_moves(text: str, rendering: Rendering) -> tuple[str, ...]:
-    """As `words.read_moves`."""
-    return lists.read_moves(text, rendering, _LABELS)
+    """As `parsing.read_moves`, with the labels of this game."""
+    return parsing.read_moves(text, rendering, _LABELS)
 
 
 def as_moves(parsed: Any) -> tuple[str, ...] | None:
-    """As `words.as_moves`."""
-    return lists.as_moves(parsed, _LABELS)
+    """As `parsing.as_moves`, with the labels of this game."""
+    return parsing.as_moves(parsed, _LABELS)
 
 
 def read_pushes(text: str, rendering: Rendering, origin: Cell, words: PushWords) -> tuple[Push, ...]:
-    """Pushes of a message, whose cells may lie outside the grid; () of an empty one.
+    """Pushes of a message, whose cells may be outside the grid; () for an empty message.
 
     Raises:
-        PolicyFault: it isn't a list of pushes.
+        PolicyFault: the message isn't a list of pushes.
     """
     if rendering == "compact":
         return tuple(_push(word, origin, words) for word in text.split())
 
     def read(part: str) -> tuple[Push, ...]:
         part = _LOOSE.sub(lambda match: f" {match[1]}{match[2][0]} ", part)
-        return tuple(_push(word, origin, words) for word in lists.split(part))
+        return tuple(_push(word, origin, words) for word in parsing.split(part))
 
     return read_prose(text, read, "pushes", _LABELS)
 
 
 def as_pushes(parsed: Any, words: PushWords) -> tuple[Push, ...] | None:
-    """What a role handed over, as pushes; None where it isn't any. Text is read as prose."""
+    """A role's parsed action as pushes; None where it can't be read. Text is read as prose."""
     plain: PushWords = "directions" if words == "directions" else "cells"
 
-    def one(item: Any) -> Push:
+    def from_item(item: Any) -> Push:
         if isinstance(item, str):
             return _push(item, (0, 0), plain)
         cell, move = item
         if (cell is None) != (words == "directions"):
             raise ValueError("pushes name the box, unless there is only one to name")
-        return (None if cell is None else (int(cell[0]), int(cell[1]))), lists.move(move)
+        return (None if cell is None else (int(cell[0]), int(cell[1]))), parsing.move(move)
 
-    return as_list(parsed, lambda text: read_pushes(text, "prose", (0, 0), plain), one)
+    return as_list(parsed, lambda text: read_pushes(text, "prose", (0, 0), plain), from_item)
 
 
 def _push(word: str, origin: Cell, words: PushWords) -> Push:

@@ -1,14 +1,14 @@
-"""How an observation of Sokoban is written: egocentric words, or English with a picture.
+"""Prompts of Sokoban: egocentric words, or English with a picture.
 
-The compact form is for models of under a million parameters with a word a token: the own cell once, all
-else as offsets from it, each kind nearest first.
+The compact form is for models of under a million parameters with one token per word: the player's cell once,
+everything else as offsets from it, each kind nearest first.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import program_lines
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import cell_word, listed, offset_word
 from coterie.plugins.envs.sokoban.messages import push_words
@@ -16,7 +16,7 @@ from coterie.plugins.envs.sokoban.state import Observation
 
 
 def compact(seen: Observation) -> str:
-    """`planner r1c2 T+0+2 B+1+0 #-1+0 :`; the executor's has `plan +1+0R` before the colon."""
+    """`planner r1c2 T+0+2 B+1+0 #-1+0 :`; the executor's prompt has `plan +1+0R` before the colon."""
     words = [seen.role, cell_word(seen.player)]
     words += _around(seen, "T", seen.targets or ())
     words += _around(seen, "B", seen.boxes)
@@ -39,8 +39,8 @@ def _around(seen: Observation, mark: str, cells: Iterable[Cell]) -> list[str]:
 # ---------------------------------------------------------------------------------------------------- prose
 
 
-def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
-    """English with a picture; targets only where the role sees them."""
+def prose(seen: Observation, feedback: tuple[str, ...] = ()) -> str:
+    """English with a picture; targets only if the role sees them."""
     lines = [
         f"Turn {seen.turn + 1}. The grid has {seen.height} rows (r0 at the top) and {seen.width} columns "
         "(c0 at the left).",
@@ -55,8 +55,8 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
         words = push_words(seen.plan, seen.player, seen.push_words)
         lines.append(f"The planner's pushes: {', '.join(words)}." if words else "The planner named nothing.")
     proposal = None if seen.proposal is None else listed(seen.proposal, "no move")
-    lines += programs.shown(seen.program, proposal, "moves")
-    lines += notes
+    lines += program_lines(seen.program, proposal, "moves")
+    lines += feedback
     lines.append(_task(seen))
     return "\n".join(lines)
 
@@ -84,9 +84,9 @@ def _picture(seen: Observation) -> list[str]:
     return [" ".join(mark((row, column)) for column in range(seen.width)) for row in range(seen.height)]
 
 
-def _placed(one: str, many: str, cells: tuple[Cell, ...]) -> str:
+def _placed(singular: str, plural: str, cells: tuple[Cell, ...]) -> str:
     words = ", ".join(map(cell_word, cells))
-    return f"the {one} at {words}" if len(cells) == 1 else f"the {many} at {words}"
+    return f"the {singular} at {words}" if len(cells) == 1 else f"the {plural} at {words}"
 
 
 def _task(seen: Observation) -> str:

@@ -1,4 +1,4 @@
-"""The values of Sokoban: what the game is in, and what a role sees of it."""
+"""The values of Sokoban: plans, states and observations."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from coterie.plugins.envs.sokoban.messages import PushWords, Writes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the planner or the tool proposed, and what became of it on a fork."""
+    """The proposal of the planner or the tool, and its effect on a fork."""
 
     author: Literal["planner", "tool"] = "planner"
     pushes: tuple[Push, ...] = ()
-    """The planner's."""
+    """Written by the planner."""
     moves: tuple[str, ...] = ()
     """Printed by the tool's program."""
     run: ToolRun | None = None
-    """What the tool's program did; None of a planner."""
+    """The run of the tool's program; None for a planner."""
     fork: Walk | None = None
-    """What the plan alone would do; None where it couldn't be read."""
+    """The walk of the plan alone; None where it couldn't be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,9 +37,9 @@ class State:
     turn: int = 0
     """Messages that moved so far."""
     plan: Plan | None = None
-    """Of the turn that is played; None before anybody proposed."""
+    """The plan of the current turn; None before it is proposed."""
     last_plan: Plan | None = None
-    """The plan that the last walk was made under."""
+    """The plan that the last mover saw."""
     last_walk: Walk | None = None
     last_mover: str = ""
 
@@ -48,13 +48,14 @@ class State:
         return self.boxes == self.board.targets
 
     @property
-    def here(self) -> Cell:
+    def player_cell(self) -> Cell:
+        """The player's cell as (row, column)."""
         return self.board.cell(self.player)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a role sees. The player and the boxes are where they are *now*."""
+    """The observation of a role. The player and the boxes are the current ones."""
 
     role: str
     turn: int
@@ -63,14 +64,14 @@ class Observation:
     player: Cell
     boxes: tuple[Cell, ...]
     targets: tuple[Cell, ...] | None
-    """None where the role doesn't see them."""
+    """None if the role doesn't see them."""
     walls: tuple[Cell, ...]
     plan: tuple[Push, ...] | None
-    """The planner's; () where it has none; None where the role is given no plan."""
+    """The planner's pushes; () for none; None if the role sees no plan."""
     program: ToolRun | None
-    """What the tool's program of this turn did; None where the role is shown none."""
+    """The run of this turn's program; None if the role sees none."""
     proposal: tuple[str, ...] | None
-    """What it printed, as moves; None where it can't be read."""
+    """The moves that it printed; None where they can't be read."""
     push_words: PushWords
     rendering: Rendering
     max_moves: int | None
@@ -78,7 +79,7 @@ class Observation:
 
     @property
     def writes(self) -> Writes:
-        """What this role's messages are made of."""
+        """The form of this role's messages."""
         if self.role == "tool":
             return "code"
         return "pushes" if self.role == "planner" else "moves"

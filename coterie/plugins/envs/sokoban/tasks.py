@@ -1,7 +1,7 @@
 """Boards of Sokoban: drawn by reverse play, or read from records.
 
-Reverse play starts from the solved board and *pulls* boxes off the targets; what was pulled can be pushed
-back, so every board has a solution. The oracle then says how many pushes it takes.
+Reverse play starts from the solved board and *pulls* boxes off the targets. A pull can be undone by a push,
+so every board has a solution. The oracle then counts the pushes of the best one.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from coterie.plugins.envs.sokoban.board import Board
 from coterie.plugins.envs.sokoban.solver import solve
 
 ATTEMPTS = 5_000
-"""Rejected draws after which a board of the wanted kind is said not to exist."""
+"""Rejected draws after which generation fails."""
 
 
 def content(board: Board) -> str:
-    """What makes two boards the same problem.
+    """A text that is equal for boards that are the same problem.
 
-    Boxes and targets are sets; where in its region the player starts changes the first steps and no
-    push, so two boards that differ in nothing else are one problem and belong to one split.
+    Boxes and targets are sets. The player's start within its region changes the first steps and no push, so
+    boards that differ in nothing else are one problem and belong to one split.
     """
     reach = region(board.width, board.height, board.walls | board.boxes, board.player)
     return (
@@ -38,7 +38,7 @@ def content(board: Board) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Boards(Generated):
-    """Boards that are as hard as wanted, split by their content."""
+    """Boards whose solutions have a wanted number of pushes, split by content."""
 
     width: int
     height: int
@@ -63,20 +63,20 @@ class Boards(Generated):
             fix="use a larger grid, fewer walls or boxes, or other bounds of pushes",
         )
 
-    def _drawn(self, place: str) -> Board | None:
-        """Walls, targets, and boxes pulled off them; None where that leaves nothing to do."""
+    def _drawn(self, purpose: str) -> Board | None:
+        """A random board: walls, targets, and boxes pulled off them; None for a draw without a problem."""
         cells, most = self.width * self.height, self._most_pulls()
         layout = struct.Struct(f"<{cells}H{self.boxes + 3 + most}I")
-        draws = layout.unpack(hashlib.shake_128(place.encode()).digest(layout.size))
+        draws = layout.unpack(hashlib.shake_128(purpose.encode()).digest(layout.size))
         threshold = round(self.wall_density * 65536)
         free = [cell for cell in range(cells) if draws[cell] >= threshold]
         if len(free) < self.boxes + 2:
             return None
         walls = (1 << cells) - 1 - sum(1 << cell for cell in free)
         first, number, last, *rest = draws[cells:]
-        for place_ in range(self.boxes):  # the first steps of a shuffle
-            other = place_ + rest[place_] % (len(free) - place_)
-            free[place_], free[other] = free[other], free[place_]
+        for at in range(self.boxes):  # the first steps of a shuffle
+            other = at + rest[at] % (len(free) - at)
+            free[at], free[other] = free[other], free[at]
         targets = sum(1 << cell for cell in free[: self.boxes])
         player = free[self.boxes + first % (len(free) - self.boxes)]
         pulls = self.min_pushes + number % (most - self.min_pushes + 1)
@@ -87,7 +87,7 @@ class Boards(Generated):
         return Board(self.width, self.height, walls, targets, boxes, reach[last % len(reach)])
 
     def _most_pulls(self) -> int:
-        """Pulling wanders, so more pulls are drawn than pushes are wanted."""
+        """The most pulls of a draw: more than the wanted pushes, since random pulls undo each other."""
         wanted = self.max_pushes or max(self.min_pushes, (self.width + self.height) * self.boxes)
         return 2 * wanted
 
@@ -95,7 +95,7 @@ class Boards(Generated):
         if self.max_pushes is not None and board.distance(board.boxes) > self.max_pushes:
             return False
         solution = solve(board, board.boxes, board.player)
-        if solution is None:  # too large for the oracle, which then couldn't vouch for the difficulty
+        if solution is None:  # too large for the oracle, so the difficulty is unknown
             return False
         pushes = len(solution.pushes)
         return self.min_pushes <= pushes and (self.max_pushes is None or pushes <= self.max_pushes)
@@ -104,24 +104,24 @@ class Boards(Generated):
 def _pulled(
     width: int, height: int, walls: int, boxes: int, player: int, draws: Sequence[int]
 ) -> tuple[int, int]:
-    """The boxes and the player after one pull a draw; a pull never undoes the one before it."""
-    near, undo = neighbours(width, height), None
+    """The boxes and the player after one pull per draw; no pull undoes the one before it."""
+    next_to, undo = neighbours(width, height), None
     for draw in draws:
         solid = walls | boxes
         reach = region(width, height, solid, player)
-        found = []
+        pulls = []
         for box in bits(boxes):
             for move in MOVES:
-                there = near[box][move]
-                beyond = near[there][move] if there >= 0 else -1
-                free = beyond >= 0 and reach >> there & 1 and not solid >> beyond & 1
+                pulled = next_to[box][move]
+                beyond = next_to[pulled][move] if pulled >= 0 else -1
+                free = beyond >= 0 and reach >> pulled & 1 and not solid >> beyond & 1
                 if free and (box, move) != undo:
-                    found.append((box, move, there, beyond))
-        if not found:
+                    pulls.append((box, move, pulled, beyond))
+        if not pulls:
             break
-        box, move, there, player = found[draw % len(found)]
-        boxes ^= 1 << box | 1 << there
-        undo = (there, OPPOSITE[move])
+        box, move, pulled, player = pulls[draw % len(pulls)]
+        boxes ^= 1 << box | 1 << pulled
+        undo = (pulled, OPPOSITE[move])
     return boxes, player
 
 
@@ -133,14 +133,16 @@ MARKS = "#.$@*+-"
 def rows(
     board: Board, boxes: int | None = None, player: int | None = None, targets: bool = True
 ) -> list[str]:
-    """The usual picture: `#` wall, `.` target, `$` box, `@` player, `*` box and `+` player on a target,
-    `-` nothing. Row by row from the top; the walls around the grid are left out."""
+    """The usual picture, row by row from the top, without the walls around the grid.
+
+    `#` wall, `.` target, `$` box, `@` player, `*` box on a target, `+` player on a target, `-` free.
+    """
     boxes = board.boxes if boxes is None else boxes
     player = board.player if player is None else player
-    shown = board.targets if targets else 0
+    visible_targets = board.targets if targets else 0
 
     def mark(cell: int) -> str:
-        on = shown >> cell & 1
+        on = visible_targets >> cell & 1
         if cell == player:
             return "+" if on else "@"
         if boxes >> cell & 1:
@@ -157,10 +159,10 @@ def record(task: Task) -> dict[str, Any]:
 
 
 def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int, boxes: int) -> Task:
-    """The task of a record; of its fields `grid` alone is read.
+    """The task of a record; only its field `grid` is read.
 
     Raises:
-        ValueError: there is no grid, it is of another size or number of boxes, or the oracle solves it not.
+        ValueError: the record has no grid, another size or number of boxes, or the oracle doesn't solve it.
     """
     board = board_of(record)
     check_shape((board.width, board.height), (width, height))
@@ -174,15 +176,15 @@ def task_of(record: Mapping[str, Any], id: str, *, width: int, height: int, boxe
 
 
 def board_of(record: Mapping[str, Any]) -> Board:
-    """The board of a record; raises ValueError where it is none, or boxes and targets differ in number."""
+    """The board of a record; raises ValueError where it is none, or has more boxes than targets or fewer."""
     text, (width, height) = rows_of(record, MARKS)
 
-    def places(marks: str) -> int:
+    def cells(marks: str) -> int:
         return sum(1 << cell for cell, mark in enumerate(text) if mark in marks)
 
-    players, boxes, targets = places("@+"), places("$*"), places(".*+")
+    players, boxes, targets = cells("@+"), cells("$*"), cells(".*+")
     if players.bit_count() != 1:
         raise ValueError(f"a grid has one player (@ or +), not {players.bit_count()}")
     if not boxes or boxes.bit_count() != targets.bit_count():
         raise ValueError(f"{boxes.bit_count()} boxes for {targets.bit_count()} targets")
-    return Board(width, height, places("#"), targets, boxes, players.bit_length() - 1)
+    return Board(width, height, cells("#"), targets, boxes, players.bit_length() - 1)

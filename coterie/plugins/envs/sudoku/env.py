@@ -1,4 +1,4 @@
-"""The environment `sudoku`: a planner names digits, an executor writes them into cells."""
+"""The environment `sudoku`: a planner proposes digits, an executor writes them into cells."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.common.code import program, propose
+from coterie.plugins.envs.common.code import printing_program, propose
 from coterie.plugins.envs.common.parsing import write
 from coterie.plugins.envs.common.turn_game import Game, GameConfig
 from coterie.plugins.envs.sudoku import feedback, messages, tasks as puzzles
@@ -24,7 +24,7 @@ from coterie.plugins.envs.sudoku.grid import (
     solved,
 )
 from coterie.plugins.envs.sudoku.render import picture
-from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, Form, local_terms, team_terms
+from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, Form, local_rewards, team_rewards
 from coterie.plugins.envs.sudoku.state import Observation, Plan, State
 
 
@@ -33,8 +33,9 @@ class Sudoku(Game):
 
     Source: Sudoku 4x4 of PettingLLMs, arXiv 2510.11062; success is a full, valid grid that keeps the clues.
     What differs here and why: every puzzle has one solution and clues can't be overwritten (there one grid
-    passes for every puzzle); the splits are disjoint by the solution; the team's reward can't be farmed (see
-    `rewards.py`); planner and executor may speak different languages and see different things.
+    solves every puzzle); the splits are disjoint by the solution; no episode earns the team's reward
+    repeatedly (see `rewards.py`); planner and executor may write in different languages and see different
+    parts.
 
     Roles: `planner` and `tool` (their messages don't fill the grid), `executor`, `plan` (sees the tool's
     program and decides), `solver` (alone).
@@ -46,19 +47,19 @@ class Sudoku(Game):
             None, ge=1, description="Empty cells at the start; null: 6, 40 or 90 by the size."
         )
         max_cells: int | None = Field(
-            None, ge=1, description="Assignments of a message that are played; null: all."
+            None, ge=1, description="The most assignments of a message that are played; null: all."
         )
         team: Form = Field(
             "progress",
             description="The team's reward: `progress` for immediate credit, "
             "`potential` for returns that sum over turns.",
         )
-        # Unlike a move, an assignment means the same whatever became of the one before it.
+        # Unlike a move, an assignment means the same after an illegal one.
         illegal: Literal["stop", "skip"] = Field(
-            "skip", description="What an illegal assignment does to the rest of its message."
+            "skip", description="Stop at an illegal assignment of a message, or skip it."
         )
         plan_language: messages.PlanLanguage = Field(
-            "digits", description="What the planner writes in the compact rendering: `3`, or `c`."
+            "digits", description="The planner's digits in the compact rendering: `3`, or `c`."
         )
         views: Literal["full", "split"] = Field(
             "full",
@@ -97,13 +98,13 @@ class Sudoku(Game):
 
     def _generated(self, split: Split, seed: int) -> Puzzles:
         blanks = self.config.blanks if self.config.blanks is not None else DEFAULT_BLANKS[self.size]
-        count = self.config.vouched(split)
+        count = self.config.task_count(split)
         return Puzzles(
             split=split, seed=seed, count=count, size=self.size, blanks=blanks, path=self.build.path
         )
 
     def reset(self, task: Task, seed: int) -> State:
-        """The state at the start; nothing is drawn here."""
+        """The state at the start, without a random draw."""
         puzzle: Puzzle = task.payload
         return State(puzzle=puzzle, grid=puzzle.clues)
 
@@ -126,7 +127,7 @@ class Sudoku(Game):
         )
 
     def outcome(self, state: State) -> dict[str, float]:
-        """`success`, by the rules and not by the oracle; messages that filled; cells still empty or wrong."""
+        """`success`, by the rules and not by the oracle; the number of fills; cells still empty or wrong."""
         won = solved(state.puzzle.size, state.grid, state.puzzle.clues)
         return {"success": float(won), "turns": float(state.turn), "cells_left": float(state.left)}
 
@@ -140,7 +141,7 @@ class Sudoku(Game):
         """The task of a record.
 
         Raises:
-            ValueError: it is no Sudoku of this size with one solution.
+            ValueError: the record is no Sudoku of this size with one solution.
         """
         return puzzles.task_of(record, id, self.size)
 
@@ -155,18 +156,18 @@ class Sudoku(Game):
     # ---- the optional part ---------------------------------------------------------------------------------
 
     def diagnose(self, state: State, role: str) -> str:
-        """What became of the role's last message; empty in its first turn."""
-        return feedback.sentences(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
+        """Feedback on the role's last message; empty in its first turn."""
+        return feedback.last_turn(state, role, skip=self._skip, sees_grid=self._sees_grid(role))
 
     def vocabulary(self) -> Iterable[str]:
         """Every word of the compact rendering at this size."""
         return messages.vocabulary(self.size, self.config.plan_language)
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
-        """The oracle's message: what is missing and wrong, each digit random with probability `noise`.
+        """The oracle's message: empty and wrong cells, each digit random with probability `noise`.
 
-        In the compact rendering the planner names digits of open cells only. An executor that doesn't see the
-        grid is shown writing down the plan it was given. The tool's program prints the list.
+        In the compact rendering a planner names digits of open cells only. For an executor that doesn't see
+        the grid it is the current plan. For the tool it is a program that prints the list.
         """
         compact_plan = role == "planner" and self.config.rendering == "compact"
         planned = self._planned(state) if role == "executor" and self.config.views == "split" else ()
@@ -176,50 +177,50 @@ class Sudoku(Game):
         ][: self.config.max_cells]
         if compact_plan:
             return self._plan_words(state, assignments)
-        words = [messages.assignment_word(one) for one in assignments]
-        said = write(words, self.config.rendering)
-        return program(said) if role == "tool" else said
+        words = [messages.assignment_word(assignment) for assignment in assignments]
+        message = write(words, self.config.rendering)
+        return printing_program(message) if role == "tool" else message
 
     # ---- inside --------------------------------------------------------------------------------------------
 
     def _sees_grid(self, role: str) -> bool:
         return not (self.config.views == "split" and role == "executor")
 
-    def _team(self, state: State, made: Fill | None) -> dict[str, float]:
-        left = state.left if made is None else still_wrong(state.puzzle, made.end)
-        return team_terms(self.config.team, state.left, left, state.puzzle.blanks)
+    def _team_rewards(self, state: State, effect: Fill | None) -> dict[str, float]:
+        left = state.left if effect is None else still_wrong(state.puzzle, effect.end)
+        return team_rewards(self.config.team, state.left, left, state.puzzle.blanks)
 
-    def _local(self, state: State, message: Fill | None, *, empty: bool) -> dict[str, float]:
-        return local_terms(message, empty=empty)
+    def _local_rewards(self, state: State, effect: Fill | None, *, empty: bool) -> dict[str, float]:
+        return local_rewards(effect, empty=empty)
 
-    def _about(self, state: State, message: Fill) -> dict[str, Any]:
+    def _info(self, state: State, effect: Fill) -> dict[str, Any]:
         return {
             "readable": True,
-            "assignments": [list(one) for one in message.assignments],
-            "illegal": [list(one) for one in message.illegal],
-            "gained": message.gained,
+            "assignments": [list(assignment) for assignment in effect.assignments],
+            "illegal": [list(refused) for refused in effect.illegal],
+            "gained": effect.gained,
         }
 
-    def _changes(self, made: Fill) -> dict[str, Any]:
-        return {"grid": made.end, "last_fill": made}
+    def _changes(self, effect: Fill) -> dict[str, Any]:
+        return {"grid": effect.end, "last_fill": effect}
 
     def _fill(self, state: State, assignments: Sequence[Assignment]) -> Fill:
         return fill(state.puzzle, state.grid, assignments, limit=self.config.max_cells, skip=self._skip)
 
     def _read(self, state: State, parsed: Any) -> Fill | None:
-        found = messages.as_assignments(parsed, self.size, state.grid)
-        return None if found is None else self._fill(state, found)
+        assignments = messages.as_assignments(parsed, self.size, state.grid)
+        return None if assignments is None else self._fill(state, assignments)
 
     async def _propose(self, state: State, role: str, parsed: Any) -> Plan:
         if role == "planner":
             return Plan(fork=self._read(state, parsed))
 
         def read(text: str) -> tuple[Assignment, ...]:
-            # As it is shown to the role: of a grid that is printed, only what is new in it counts.
+            # As for a message: only the new digits of a printed grid count.
             return messages.read_assignments(text, "prose", self.size, state.grid)
 
-        run, found = await propose(self.config.sandbox, parsed, read)
-        return Plan(author="tool", run=run, fork=None if found is None else self._fill(state, found))
+        run, proposal = await propose(self.config.sandbox, parsed, read)
+        return Plan(author="tool", run=run, fork=None if proposal is None else self._fill(state, proposal))
 
     def _planned(self, state: State) -> tuple[Assignment, ...]:
         """The legal assignments of the plan."""
@@ -228,23 +229,27 @@ class Sudoku(Game):
             return ()
         refused = {number for number, _ in fork.illegal}
         return tuple(
-            one for number, one in enumerate(fork.assignments[: fork.tried], 1) if number not in refused
+            assignment
+            for number, assignment in enumerate(fork.assignments[: fork.tried], 1)
+            if number not in refused
         )
 
     def _oracle(self, state: State, cells: Sequence[int] | None) -> tuple[Assignment, ...]:
-        """The right digits of those cells (of all) that are empty or wrong, in reading order."""
-        solution, every = state.puzzle.solution, range(len(state.grid))
+        """The right digits of the empty and wrong cells among `cells` (default: all), in reading order."""
+        solution, all_cells = state.puzzle.solution, range(len(state.grid))
         return tuple(
             (*state.puzzle.cell(cell), solution[cell])
-            for cell in (cells if cells is not None else every)
+            for cell in (cells if cells is not None else all_cells)
             if state.grid[cell] != solution[cell]
         )
 
     def _plan_words(self, state: State, assignments: Sequence[Assignment]) -> str:
         """The planner's words for assignments to open cells."""
-        said = {(row, column): digit for row, column, digit in assignments}
+        digits = {(row, column): digit for row, column, digit in assignments}
         words = [
-            messages.plan_word(said[cell], self.config.plan_language) if cell in said else messages.NOTHING
+            messages.plan_word(digits[cell], self.config.plan_language)
+            if cell in digits
+            else messages.NOTHING
             for cell in map(state.puzzle.cell, state.open)
         ]
         while words and words[-1] == messages.NOTHING:

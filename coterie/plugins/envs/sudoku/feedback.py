@@ -1,15 +1,15 @@
-"""What happened to a role's last message in Sudoku, in sentences.
+"""Feedback of Sudoku: sentences on a role's last message.
 
-Honest: nothing is said here that the role couldn't know from its own message and the grid it sees. Which
-digits are right is the oracle's to know, and is not told.
+They contain only what follows from the role's own message and the grid that it sees, and never which digits
+are right.
 """
 
 from __future__ import annotations
 
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import program_feedback
 from coterie.plugins.envs.common.parsing import cell_word
-from coterie.plugins.envs.common.roles import named
-from coterie.plugins.envs.common.turn_game import told_of
+from coterie.plugins.envs.common.roles import names_of
+from coterie.plugins.envs.common.turn_game import reported_plan
 from coterie.plugins.envs.sudoku.fills import Fill
 from coterie.plugins.envs.sudoku.messages import assignment_list, assignment_word
 from coterie.plugins.envs.sudoku.state import Plan, State
@@ -20,24 +20,24 @@ _REFUSED = {
     "given": "would change a given digit",
 }
 
-_TOLD = 10
-"""Refused assignments that are told one by one."""
+_MOST_REFUSED = 10
+"""Refused assignments with a sentence of their own."""
 
 
-def told(state: State, role: str, *, skip: bool, sees_grid: bool) -> str:
-    """Sentences for a role on the last turn; empty in the first."""
+def last_turn(state: State, role: str, *, skip: bool, sees_grid: bool) -> str:
+    """Sentences for a role on the last turn; empty in its first turn."""
     fill = state.last_fill
     if fill is None:
         return ""
-    own = role == state.last_mover
+    moved = role == state.last_mover
     sentences = [
-        _fill(fill, *named(state.last_mover, to=role), skip=skip),
+        _fill(fill, *names_of(state.last_mover, to=role), skip=skip),
         _clashes(state, fill) if sees_grid else "",
     ]
-    plan = told_of(state, role)
+    plan = reported_plan(state, role)
     if plan is not None:
         before = [_program(plan)] if role == "tool" else []
-        if not own and (plan.fork is not None or role == "planner"):
+        if not moved and (plan.fork is not None or role == "planner"):
             before.append(_plan(plan))
         sentences = [*before, *sentences]
     return " ".join(filter(None, sentences))
@@ -62,19 +62,19 @@ def _fill(fill: Fill, who: str, whose: str, *, skip: bool) -> str:
 
 
 def _refused(fill: Fill, sentence: str) -> list[str]:
-    """A sentence for each refused assignment; of very many only the first."""
+    """A sentence for each of the first refused assignments, and one for the rest."""
     sentences = [
         sentence.format(
             number=number, word=assignment_word(fill.assignments[number - 1]), reason=_REFUSED[reason]
         )
-        for number, reason in fill.illegal[:_TOLD]
+        for number, reason in fill.illegal[:_MOST_REFUSED]
     ]
-    more = len(fill.illegal) - _TOLD
+    more = len(fill.illegal) - _MOST_REFUSED
     return [*sentences, f"So it is with {more} more."] if more > 0 else sentences
 
 
 def _clashes(state: State, fill: Fill) -> str:
-    """Which of the cells that were filled clash now."""
+    """A sentence on the filled cells that clash now; empty for none."""
     size, clashing = state.puzzle.size, state.clashing
     touched = {
         row * size + column
@@ -96,4 +96,4 @@ def _plan(plan: Plan) -> str:
 def _program(plan: Plan) -> str:
     assert plan.run is not None
     proposal = None if plan.assignments is None else assignment_list(plan.assignments)
-    return programs.told(plan.run, proposal, "assignments")
+    return program_feedback(plan.run, proposal, "assignments")

@@ -1,4 +1,4 @@
-"""What becomes of a list of assignments in Sudoku."""
+"""Assignments of Sudoku and their effect."""
 
 from __future__ import annotations
 
@@ -8,38 +8,37 @@ from dataclasses import dataclass
 from coterie.plugins.envs.sudoku.grid import Grid, Puzzle
 
 Assignment = tuple[int, int, int]
-"""(row, column, digit), as written: cell and digit may not exist."""
+"""(row, column, digit), as written: the cell or the digit may not exist."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fill:
-    """What became of a message."""
+    """The effect of a message."""
 
     end: Grid
     assignments: tuple[Assignment, ...]
     """As written, without those beyond `max_cells`."""
     written: int
-    """How many were written, those beyond `max_cells` included."""
+    """The number of assignments in the message, those beyond `max_cells` included."""
     tried: int = 0
-    """How many were played or refused; what comes after the solution, or after a stop, is left untried."""
+    """The number of assignments played or refused; those after the solution or a stop are not tried."""
     illegal: tuple[tuple[int, str], ...] = ()
-    """(number of the assignment counted from 1, `outside`, `digit` or `given`) where one was refused."""
+    """(number of the assignment counted from 1, `outside`, `digit` or `given`) of every refused one."""
     idle: int = 0
-    """Assignments that wrote the right digit where it stood already."""
+    """Assignments of the right digit to a cell that already had it."""
     gained: int = 0
-    """Cells that are right at the end and were not at the start."""
+    """Cells that are right at the end and weren't at the start."""
     readable: bool = True
 
     @property
     def correct(self) -> float:
-        """Share of the assignments that made a cell right for good; those that changed nothing for the
-        better or the worse aren't counted."""
+        """Share of the tried assignments that made a cell right for good; `idle` ones aren't counted."""
         counted = self.tried - self.idle
         return self.gained / counted if counted else 0.0
 
 
 def refusal(puzzle: Puzzle, assignment: Assignment) -> str:
-    """What is wrong with an assignment by the rules; empty: nothing. A wrong digit is legal."""
+    """The reason why an assignment breaks the rules; empty: it doesn't. A wrong digit is legal."""
     row, column, digit = assignment
     cell = puzzle.index((row, column))
     if cell is None:
@@ -52,12 +51,11 @@ def refusal(puzzle: Puzzle, assignment: Assignment) -> str:
 def fill(
     puzzle: Puzzle, grid: Grid, assignments: Sequence[Assignment], *, limit: int | None, skip: bool
 ) -> Fill:
-    """Play assignments in order. It ends when the grid is solved, after `limit` assignments, and at the first
-    illegal one unless `skip`."""
-    read, here, tried, idle = tuple(assignments[:limit]), list(grid), 0, 0
+    """Play assignments in order, up to the solution, the limit, or (unless `skip`) the first illegal one."""
+    within_limit, after, tried, idle = tuple(assignments[:limit]), list(grid), 0, 0
     wrong = still_wrong(puzzle, grid)
     illegal: list[tuple[int, str]] = []
-    for number, (row, column, digit) in enumerate(read, 1):
+    for number, (row, column, digit) in enumerate(within_limit, 1):
         if not wrong:
             break
         tried = number
@@ -69,13 +67,13 @@ def fill(
             continue
         cell = row * puzzle.size + column
         right = puzzle.solution[cell]
-        idle += here[cell] == digit == right
-        wrong += int(here[cell] == right) - int(digit == right)
-        here[cell] = digit
-    gained = sum(was != right == now for was, now, right in zip(grid, here, puzzle.solution, strict=True))
+        idle += after[cell] == digit == right
+        wrong += int(after[cell] == right) - int(digit == right)
+        after[cell] = digit
+    gained = sum(was != right == now for was, now, right in zip(grid, after, puzzle.solution, strict=True))
     return Fill(
-        end=tuple(here),
-        assignments=read,
+        end=tuple(after),
+        assignments=within_limit,
         written=len(assignments),
         tried=tried,
         illegal=tuple(illegal),
@@ -85,5 +83,5 @@ def fill(
 
 
 def still_wrong(puzzle: Puzzle, grid: Grid) -> int:
-    """Cells that are empty or not as in the solution."""
-    return sum(one != other for one, other in zip(grid, puzzle.solution, strict=True))
+    """The number of cells that are empty or not as in the solution."""
+    return sum(digit != right for digit, right in zip(grid, puzzle.solution, strict=True))

@@ -1,7 +1,7 @@
-"""The world of Sudoku: grids, the solver that is the oracle, and the generation of puzzles.
+"""Sudoku grids: the solver, which is the oracle, and the generation of puzzles.
 
-A grid is a tuple of size * size ints in reading order, 0 where a cell is empty. A set of digits is an
-int whose bit d - 1 is set where digit d is in it, so the candidates of a cell are two operations.
+A grid is a tuple of size * size ints in reading order, 0 for an empty cell. A set of digits is an int with
+bit d - 1 set for digit d, so that the possible digits of a cell take two operations.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from coterie.plugins.envs.common.turn_game import Generated, split_of
 Grid = tuple[int, ...]
 
 FEWEST_CLUES = {4: 4, 9: 17}
-"""Below these no puzzle has a unique solution (9x9: McGuire, Tugemann and Civario, arXiv 1201.0749)."""
+"""With fewer clues no solution is unique (9x9: McGuire, Tugemann and Civario, arXiv 1201.0749)."""
 DEFAULT_BLANKS = {4: 6, 9: 40, 16: 90}
 
 SEARCH = 3000
-"""Nodes after which the drawing of a full grid starts anew: a search that went wrong early hardly ends."""
+"""Nodes after which the draw of a full grid starts again: a search with a wrong early choice hardly ends."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Puzzle:
-    """One problem: the given digits, and the only grid that keeps them."""
+    """One problem: the clues, and the only full valid grid that keeps them."""
 
     size: int
     clues: Grid
@@ -84,56 +84,82 @@ def solutions(
     Raises:
         _GaveUp: it took more than `nodes`.
     """
-    place, everything = units(size), (1 << size) - 1
-    rows, columns, boxes = [0] * size, [0] * size, [0] * size
-    found = list(grid)
-    for cell, digit in enumerate(grid):
-        if digit:
-            (row, column, box), bit = place[cell], 1 << digit - 1
-            if (rows[row] | columns[column] | boxes[box]) & bit:
-                return
-            rows[row] |= bit
-            columns[column] |= bit
-            boxes[box] |= bit
-    left = [cell for cell, digit in enumerate(grid) if not digit]
-    spent = 0
+    search = _Search(size, grid, order, barred, nodes)
+    if search.valid:
+        yield from search.completions()
 
-    def search() -> Iterator[Grid]:
-        nonlocal spent
-        if not left:
-            yield tuple(found)
+
+class _Search:
+    """A depth-first search for the completions of a grid; arguments as in `solutions`."""
+
+    def __init__(
+        self,
+        size: int,
+        grid: Sequence[int],
+        order: Sequence[Sequence[int]] | None,
+        barred: tuple[int, int] | None,
+        nodes: int | None,
+    ) -> None:
+        self._units, self._digits = units(size), range(1, size + 1)
+        self._order, self._barred, self._nodes = order, barred, nodes
+        self._rows, self._columns, self._boxes = [0] * size, [0] * size, [0] * size
+        """The set of digits in every row, column and box."""
+        self._grid = [0] * len(grid)
+        self._empty = [cell for cell, digit in enumerate(grid) if not digit]
+        self._spent = 0
+        self.valid = all(self._write(cell, digit) for cell, digit in enumerate(grid) if digit)
+        """Whether the digits of the grid keep the rules."""
+
+    def completions(self) -> Iterator[Grid]:
+        """The completions of the grid as it is filled now."""
+        if not self._empty:
+            yield tuple(self._grid)
             return
-        spent += 1
-        if nodes is not None and spent > nodes:
+        self._spent += 1
+        if self._nodes is not None and self._spent > self._nodes:
             raise _GaveUp
-        fewest, at, options = size + 1, 0, 0
-        for number, cell in enumerate(left):
-            row, column, box = place[cell]
-            free = everything & ~(rows[row] | columns[column] | boxes[box])
-            count = free.bit_count()
+        at = self._most_constrained()
+        empty = self._empty
+        cell = empty[at]
+        empty[at] = empty[-1]
+        empty.pop()
+        for digit in self._order[cell] if self._order is not None else self._digits:
+            if (cell, digit) != self._barred and self._write(cell, digit):
+                yield from self.completions()
+                self._erase(cell, digit)
+        empty.append(cell)
+        empty[at], empty[-1] = empty[-1], empty[at]
+
+    def _most_constrained(self) -> int:
+        """The index in `_empty` of the first cell with the fewest possible digits."""
+        rows, columns, boxes, places = self._rows, self._columns, self._boxes, self._units
+        size = len(rows)
+        fewest, at = size + 1, 0
+        for index, cell in enumerate(self._empty):
+            row, column, box = places[cell]
+            count = size - (rows[row] | columns[column] | boxes[box]).bit_count()
             if count < fewest:
-                fewest, at, options = count, number, free
+                fewest, at = count, index
                 if count < 2:
                     break
-        cell = left[at]
-        left[at] = left[-1]
-        left.pop()
-        row, column, box = place[cell]
-        for digit in order[cell] if order is not None else range(1, size + 1):
-            bit = 1 << digit - 1
-            if options & bit and (cell, digit) != barred:
-                rows[row] |= bit
-                columns[column] |= bit
-                boxes[box] |= bit
-                found[cell] = digit
-                yield from search()
-                rows[row] ^= bit
-                columns[column] ^= bit
-                boxes[box] ^= bit
-        left.append(cell)
-        left[at], left[-1] = left[-1], left[at]
+        return at
 
-    yield from search()
+    def _write(self, cell: int, digit: int) -> bool:
+        """Write a digit into an empty cell; False where its row, column or box already has it."""
+        (row, column, box), bit = self._units[cell], 1 << digit - 1
+        if (self._rows[row] | self._columns[column] | self._boxes[box]) & bit:
+            return False
+        self._rows[row] |= bit
+        self._columns[column] |= bit
+        self._boxes[box] |= bit
+        self._grid[cell] = digit
+        return True
+
+    def _erase(self, cell: int, digit: int) -> None:
+        (row, column, box), bit = self._units[cell], 1 << digit - 1
+        self._rows[row] ^= bit
+        self._columns[column] ^= bit
+        self._boxes[box] ^= bit
 
 
 def solve(size: int, grid: Sequence[int]) -> Grid:
@@ -142,24 +168,26 @@ def solve(size: int, grid: Sequence[int]) -> Grid:
     Raises:
         ValueError: there is none, or more than one.
     """
-    found = list(islice(solutions(size, grid), 2))
-    if len(found) != 1:
-        raise ValueError("the clues have no solution" if not found else "the clues have several solutions")
-    return found[0]
+    first_two = list(islice(solutions(size, grid), 2))
+    if len(first_two) != 1:
+        raise ValueError(
+            "the clues have no solution" if not first_two else "the clues have several solutions"
+        )
+    return first_two[0]
 
 
 def conflicts(size: int, grid: Sequence[int]) -> frozenset[int]:
-    """Cells whose digit stands in their row, column or box once more."""
-    seen: dict[tuple[int, int, int], list[int]] = {}
+    """The cells with an equal digit in their row, column or box."""
+    by_unit: dict[tuple[int, int, int], list[int]] = {}
     for cell, (digit, unit) in enumerate(zip(grid, units(size), strict=True)):
         if digit:
             for kind, number in enumerate(unit):
-                seen.setdefault((kind, number, digit), []).append(cell)
-    return frozenset(cell for cells in seen.values() if len(cells) > 1 for cell in cells)
+                by_unit.setdefault((kind, number, digit), []).append(cell)
+    return frozenset(cell for cells in by_unit.values() if len(cells) > 1 for cell in cells)
 
 
 def solved(size: int, grid: Sequence[int], clues: Sequence[int]) -> bool:
-    """Full, valid, and keeps the clues; asked of no oracle."""
+    """Whether the grid is full and valid and keeps the clues; by the rules, without the oracle."""
     kept = all(digit in (0, grid[cell]) for cell, digit in enumerate(clues))
     return kept and all(1 <= digit <= size for digit in grid) and not conflicts(size, grid)
 
@@ -168,7 +196,7 @@ def solved(size: int, grid: Sequence[int], clues: Sequence[int]) -> bool:
 
 
 def line(grid: Sequence[int]) -> str:
-    """The digits in reading order, `.` for an empty cell, blanks between them."""
+    """The digits in reading order, separated by spaces, `.` for an empty cell."""
     return " ".join(str(digit) if digit else "." for digit in grid)
 
 
@@ -177,9 +205,9 @@ def fingerprints(puzzle: Puzzle) -> Mapping[str, str]:
     return {"content": line(puzzle.clues), "solution": line(puzzle.solution)}
 
 
-def belongs(solution: Sequence[int]) -> Split:
-    """The split of a solution: a function of it alone. There are only 288 full grids of size 4, so a split
-    by the puzzle would let a model meet the answers of the test split in training."""
+def split_of_solution(solution: Sequence[int]) -> Split:
+    """The split of a solution, a function of it alone. There are only 288 full grids of size 4, so with a
+    split by puzzle a model would see the answers of the test split in training."""
     return split_of(line(solution))
 
 
@@ -187,7 +215,7 @@ def belongs(solution: Sequence[int]) -> Split:
 class Puzzles(Generated):
     """Puzzles with one solution, split by that solution.
 
-    A full grid is drawn by search in a random order and its digits are renamed at random until it belongs
+    A full grid is drawn by search in a random order, and its digits are permuted at random until it belongs
     to the split; then cells are emptied in a random order wherever the solution stays unique.
     """
 
@@ -198,9 +226,9 @@ class Puzzles(Generated):
     def draw(self, index: int) -> Puzzle:
         attempts = 20_000 // self.size**2
         for attempt in range(attempts):
-            place = f"sudoku|{self.size}|{self.split}|{self.seed}|{index}|{attempt}"
-            grid = _drawn(self.size, place, self.split)
-            clues = None if grid is None else _dug(self.size, grid, self.blanks, place)
+            purpose = f"sudoku|{self.size}|{self.split}|{self.seed}|{index}|{attempt}"
+            grid = _full_grid(self.size, purpose, self.split)
+            clues = None if grid is None else _clues(self.size, grid, self.blanks, purpose)
             if grid is not None and clues is not None:
                 return Puzzle(size=self.size, clues=clues, solution=grid)
         raise ConfigError(
@@ -211,18 +239,18 @@ class Puzzles(Generated):
         )
 
 
-def _shuffled(count: int, place: str) -> list[int]:
-    """0..count - 1 in an order that is a function of `place`."""
+def _shuffled(count: int, purpose: str) -> list[int]:
+    """0..count - 1 in an order that is a function of `purpose`."""
     layout = struct.Struct(f"<{count}I")
-    draws = layout.unpack(hashlib.shake_128(place.encode()).digest(layout.size))
+    draws = layout.unpack(hashlib.shake_128(purpose.encode()).digest(layout.size))
     return sorted(range(count), key=draws.__getitem__)
 
 
-def _drawn(size: int, place: str, split: Split) -> Grid | None:
-    """A full grid of the split; None where this draw found none."""
+def _full_grid(size: int, purpose: str, split: Split) -> Grid | None:
+    """A random full grid of the split; None where this draw gives none."""
     cells = size * size
     layout = struct.Struct(f"<{cells * size}H")
-    draws = layout.unpack(hashlib.shake_128(f"{place}|fill".encode()).digest(layout.size))
+    draws = layout.unpack(hashlib.shake_128(f"{purpose}|fill".encode()).digest(layout.size))
     digits = range(1, size + 1)
     order = [
         sorted(digits, key=lambda digit, base=cell * size - 1: draws[base + digit])  # type: ignore[misc]
@@ -232,19 +260,19 @@ def _drawn(size: int, place: str, split: Split) -> Grid | None:
         grid = next(solutions(size, (0,) * cells, order=order, nodes=SEARCH))
     except _GaveUp:
         return None
-    for renaming in range(64):
-        names = _shuffled(size, f"{place}|rename {renaming}")
-        renamed = tuple(names[digit - 1] + 1 for digit in grid)
-        if belongs(renamed) == split:
+    for number in range(64):
+        permutation = _shuffled(size, f"{purpose}|rename {number}")
+        renamed = tuple(permutation[digit - 1] + 1 for digit in grid)
+        if split_of_solution(renamed) == split:
             return renamed
     return None
 
 
-def _dug(size: int, grid: Grid, blanks: int, place: str) -> Grid | None:
-    """The grid with that many cells emptied and still one solution; None where this order leads nowhere.
+def _clues(size: int, grid: Grid, blanks: int, purpose: str) -> Grid | None:
+    """The grid with that many cells emptied and still one solution; None where the random order allows none.
 
-    The same as emptying cell by cell, for a puzzle with more clues than a unique one is unique as well; but
-    the many cells that go at once cost one search.
+    The result is that of emptying cell by cell, since more clues keep a unique solution unique; but emptying
+    many cells at once costs one search.
     """
     clues, left = list(grid), blanks
 
@@ -262,7 +290,7 @@ def _dug(size: int, grid: Grid, blanks: int, place: str) -> Grid | None:
             empty(cells[:half])
             empty(cells[half:])
 
-    order = _shuffled(size * size, f"{place}|dig")
+    order = _shuffled(size * size, f"{purpose}|dig")
     at = 0
     while left and at < len(order):
         chunk = order[at : at + left]
@@ -272,7 +300,7 @@ def _dug(size: int, grid: Grid, blanks: int, place: str) -> Grid | None:
 
 
 def _unique(size: int, clues: Sequence[int], grid: Grid, emptied: Sequence[int]) -> bool:
-    """Whether `grid` is the only solution, given that it was before those cells were emptied."""
+    """Whether `grid` is the only solution, given that it was before these cells were emptied."""
     if len(emptied) == 1:
         cell = emptied[0]
         return next(solutions(size, clues, barred=(cell, grid[cell])), None) is None

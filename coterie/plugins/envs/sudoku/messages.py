@@ -1,6 +1,6 @@
 """The words of Sudoku: how cells, digits and assignments are written and read.
 
-The environment (its oracle writes, its step reads whatever a role hands over) and the roles share it.
+Shared by the roles and the environment, whose oracle writes messages and whose step reads parsed actions.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Literal
 
 from coterie.core.errors import PolicyFault
-from coterie.plugins.envs.common import parsing as lists
+from coterie.plugins.envs.common import parsing
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import LIST, Rendering, as_list, cell_word, listed
 from coterie.plugins.envs.common.roles import COMPACT_ROLES
@@ -19,37 +19,39 @@ from coterie.plugins.envs.sudoku.fills import Assignment
 PlanLanguage = Literal["digits", "letters"]
 
 NOTHING = "-"
-"""The plan's word for a cell that it says nothing of."""
+"""The plan's word for a cell that it leaves open."""
 
 _NUMBER = r"(-?\d{1,6})"
 _ASSIGNMENT = re.compile(rf"r{_NUMBER}c{_NUMBER}\s*[=:]\s*{_NUMBER}", re.IGNORECASE)
 _TRIPLE = re.compile(rf"[(\[]\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*[)\]]")
 _ROWS = re.compile(r"\[[^\[\]]*\]")
-_LABELS = lists.label("assignments?", "digits", "cells", "answer", "solution", "plan")
+_LABELS = parsing.label("assignments?", "digits", "cells", "answer", "solution", "plan")
 _RULE = re.compile(r"[-+|=\s]*")
 _TAIL = 8000
-"""Characters from the end of a prose answer in which its list is looked for: it may hold a large grid."""
-_TOLD = 256
-"""Assignments of another's message that are told: as many as the largest grid has cells."""
+"""Length of the end of a prose answer that is searched for its list or grid, in characters."""
+_MOST_ASSIGNMENTS = 256
+"""Assignments of another role's message that a prompt shows: as many as the largest grid has cells."""
 
 
 def assignment_word(assignment: Assignment) -> str:
+    """An assignment's word: `r0c1=3`."""
     row, column, digit = assignment
     return f"{cell_word((row, column))}={digit}"
 
 
 def assignment_list(assignments: Sequence[Assignment]) -> str:
-    """For sentences; of very many only the first."""
-    return listed([assignment_word(one) for one in assignments], "nothing", _TOLD)
+    """The assignments as part of a sentence, at most the first `_MOST_ASSIGNMENTS`."""
+    words = [assignment_word(assignment) for assignment in assignments]
+    return listed(words, "nothing", _MOST_ASSIGNMENTS)
 
 
 def plan_word(digit: int, language: PlanLanguage) -> str:
-    """A digit of the planner's: `3`, or `c`."""
+    """The planner's word for a digit: `3`, or `c`."""
     return chr(ord("a") + digit - 1) if language == "letters" else str(digit)
 
 
 def vocabulary(size: int, language: PlanLanguage) -> Iterator[str]:
-    """Every word of the compact rendering at a size; letters only where they are spoken."""
+    """Every word of the compact rendering at a size; letters only if the planner writes them."""
     digits = range(1, size + 1)
     cells = [(row, column) for row in range(size) for column in range(size)]
     yield from (*COMPACT_ROLES, "plan", ":", NOTHING)
@@ -64,12 +66,12 @@ def vocabulary(size: int, language: PlanLanguage) -> Iterator[str]:
 
 
 def read_plan(text: str, opened: Sequence[Cell], size: int, language: PlanLanguage) -> tuple[Assignment, ...]:
-    """The planner's compact message: a word for each open cell in turn, or for the first of them.
+    """The planner's compact message: one word for each open cell in order; cells at the end may be left out.
 
     `-` leaves a cell as it is.
 
     Raises:
-        PolicyFault: a word is no digit of the grid in that language, or there are more words than open cells.
+        PolicyFault: a word is no digit in that language, or there are more words than open cells.
     """
     words = text.split()
     if len(words) > len(opened):
@@ -78,52 +80,53 @@ def read_plan(text: str, opened: Sequence[Cell], size: int, language: PlanLangua
     for word in words:
         if word != NOTHING and word not in digits:
             raise PolicyFault(f"'{word[:20]}' is no digit of the plan")
-    said = zip(opened, words, strict=False)
-    return tuple((*cell, digits[word]) for cell, word in said if word != NOTHING)
+    pairs = zip(opened, words, strict=False)
+    return tuple((*cell, digits[word]) for cell, word in pairs if word != NOTHING)
 
 
 def read_assignments(
     text: str, rendering: Rendering, size: int, shown: Sequence[int] | None = None
 ) -> tuple[Assignment, ...]:
-    """Assignments of a message, which may name cells and digits that don't exist; () of an empty one.
+    """Assignments of a message, which may name cells and digits that don't exist; () for an empty message.
 
-    Prose may reason first: its last list or its last grid counts, whichever comes later; then its last
-    labelled line; then the whole text. A list holds `r0c1=3`, or (row, column, digit).
+    Prose may start with reasoning: its last list or last grid counts, whichever comes later; else its last
+    labelled line; else the whole text. Items of a list are `r0c1=3`, or (row, column, digit).
 
     Args:
-        shown: the grid that the role saw. A grid in prose says what is new in it; without it every digit.
+        shown: the grid that the role saw: of a grid in prose only digits that differ from it count; None:
+        all.
 
     Raises:
-        PolicyFault: it isn't a list of assignments.
+        PolicyFault: the message isn't a list of assignments.
     """
     if rendering == "compact":
         return tuple(_assignment(word) for word in text.split())
-    text = lists.ending(text, _TAIL)
+    text = parsing.ending(text, _TAIL)
     if not text:
         return ()
-    found = list(LIST.finditer(text))
-    drawn, end = _last_grid(text, size)
-    if drawn is not None and (not found or end >= found[-1].end()):
-        return _news(drawn, size, shown)
-    if not found:
-        return lists.read_unlisted(text, _read_list, "assignments", _LABELS)
-    last = found[-1][0][1:-1]
+    lists = list(LIST.finditer(text))
+    grid, end = _last_grid(text, size)
+    if grid is not None and (not lists or end >= lists[-1].end()):
+        return _changed_digits(grid, size, shown)
+    if not lists:
+        return parsing.read_unlisted(text, _read_list, "assignments", _LABELS)
+    last = lists[-1][0][1:-1]
     rows = [_row(row, size) for row in _ROWS.findall(last)]
     if len(rows) == size and None not in rows:  # a grid on one line, as Python prints it
-        return _news([digit for row in rows for digit in row or ()], size, shown)
+        return _changed_digits([digit for row in rows for digit in row or ()], size, shown)
     return _read_list(last)
 
 
 def as_assignments(parsed: Any, size: int, shown: Sequence[int]) -> tuple[Assignment, ...] | None:
-    """What a role handed over, as assignments; None where it isn't any. Text is read as prose."""
+    """A role's parsed action as assignments; None where it can't be read. Text is read as prose."""
 
-    def one(item: Any) -> Assignment:
+    def from_item(item: Any) -> Assignment:
         if isinstance(item, str):
             return _assignment(item)
         row, column, digit = item
         return int(row), int(column), int(digit)
 
-    return as_list(parsed, lambda text: read_assignments(text, "prose", size, shown), one)
+    return as_list(parsed, lambda text: read_assignments(text, "prose", size, shown), from_item)
 
 
 def _assignment(word: str) -> Assignment:
@@ -134,7 +137,7 @@ def _assignment(word: str) -> Assignment:
 
 
 def _read_list(part: str) -> tuple[Assignment, ...]:
-    """`r0c1=3, r2c3: 1` or `(0, 1, 3), (2, 3, 1)`; a part that is one bare triple is one assignment."""
+    """The assignments of `r0c1=3, r2c3: 1` or `(0, 1, 3), (2, 3, 1)`; one bare triple is one assignment."""
     if re.fullmatch(rf"\s*{_NUMBER}\s*,\s*{_NUMBER}\s*,\s*{_NUMBER}\s*", part):
         part = f"({part})"
     part = _TRIPLE.sub(lambda match: f" r{match[1]}c{match[2]}={match[3]} ", part)
@@ -143,26 +146,27 @@ def _read_list(part: str) -> tuple[Assignment, ...]:
 
 
 def _last_grid(text: str, size: int) -> tuple[list[int] | None, int]:
-    """The last `size` lines in a row that hold `size` digits each, and where they end in the text.
+    """The last `size` consecutive lines of `size` digits each, and the position of their end in the text.
 
-    Lines of a frame (`---+---`) between them are passed over. An empty cell is `.`, `_` or 0.
+    Frame lines (`---+---`) between them are skipped. An empty cell is `.`, `_` or 0.
     """
     rows: list[list[int]] = []
-    found: list[int] | None = None
-    end = at = 0
+    grid: list[int] | None = None
+    end = position = 0
     for line in text.splitlines(keepends=True):
-        at += len(line)
+        position += len(line)
         row = _row(line, size)
         if row is not None:
             rows.append(row)
             if len(rows) >= size:
-                found, end = [digit for one in rows[-size:] for digit in one], at
+                grid, end = [digit for grid_row in rows[-size:] for digit in grid_row], position
         elif not (line.strip() and _RULE.fullmatch(line)):
             rows = []
-    return found, end
+    return grid, end
 
 
 def _row(line: str, size: int) -> list[int] | None:
+    """The digits of a line; None where it isn't a row of a grid."""
     words = re.sub(r"[\[\](),|]", " ", line).split()
     if len(words) == 1 and size < 10:
         words = list(words[0])
@@ -174,8 +178,9 @@ def _row(line: str, size: int) -> list[int] | None:
     return None if min(digits) < 0 else digits
 
 
-def _news(drawn: Sequence[int], size: int, shown: Sequence[int] | None) -> tuple[Assignment, ...]:
-    before = shown if shown is not None else [0] * len(drawn)
+def _changed_digits(grid: Sequence[int], size: int, shown: Sequence[int] | None) -> tuple[Assignment, ...]:
+    """The assignments for the digits of a grid that the shown one doesn't have."""
+    before = shown if shown is not None else [0] * len(grid)
     return tuple(
-        (*divmod(cell, size), digit) for cell, digit in enumerate(drawn) if digit and digit != before[cell]
+        (*divmod(cell, size), digit) for cell, digit in enumerate(grid) if digit and digit != before[cell]
     )

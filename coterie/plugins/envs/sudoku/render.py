@@ -1,7 +1,7 @@
-"""How an observation of Sudoku is written: words at stable places, or English with a picture.
+"""Prompts of Sudoku: words at stable places, or English with a picture.
 
 In the compact form the n-th word after the role is the n-th cell: a digit, `?3` for one that clashes, or the
-cell's own name where it is empty. So a model of one word a token learns position and content together.
+cell's own name where it is empty. So a model with one token per word learns position and content together.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import isqrt
 
-from coterie.plugins.envs.common import code as programs
+from coterie.plugins.envs.common.code import program_lines
 from coterie.plugins.envs.common.grid import Cell
 from coterie.plugins.envs.common.parsing import cell_word
 from coterie.plugins.envs.sudoku.messages import NOTHING, assignment_list, plan_word
@@ -17,7 +17,7 @@ from coterie.plugins.envs.sudoku.state import Observation
 
 
 def compact(seen: Observation) -> str:
-    """`planner 1 r0c1 3 ?3 ... :`; `executor r0c1 b r2c3 - :` for one that doesn't see the grid, with
+    """`planner 1 r0c1 3 ?3 ... :`; `executor r0c1 b r2c3 - :` for an executor that doesn't see the grid,
     `executor 1 r0c1 3 ?3 ... plan r0c1 b r2c3 - :` for one that does."""
     words = [seen.role, *_cells(seen)]
     if seen.role == "executor":
@@ -37,14 +37,14 @@ def _cells(seen: Observation) -> list[str]:
 
 
 def _planned(seen: Observation) -> list[str]:
-    """Each open cell and the plan's word for it; cells that a plan in prose names besides come last."""
-    said: dict[Cell, int] = {}
+    """Each open cell and the plan's word for it; other cells of a plan in prose come last."""
+    digits: dict[Cell, int] = {}
     for row, column, digit in seen.plan or ():
         if 0 <= row < seen.size and 0 <= column < seen.size and 1 <= digit <= seen.size:
-            said[row, column] = digit
+            digits[row, column] = digit
     words = []
-    for cell in (*seen.open, *(cell for cell in said if cell not in seen.open)):
-        word = plan_word(said[cell], seen.plan_language) if cell in said else NOTHING
+    for cell in (*seen.open, *(cell for cell in digits if cell not in seen.open)):
+        word = plan_word(digits[cell], seen.plan_language) if cell in digits else NOTHING
         words += [cell_word(cell), word]
     return words
 
@@ -52,8 +52,8 @@ def _planned(seen: Observation) -> list[str]:
 # --------------------------------------------------------------------------------------------------- prose
 
 
-def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
-    """English; with a picture where the role sees the grid."""
+def prose(seen: Observation, feedback: tuple[str, ...] = ()) -> str:
+    """English, with a picture if the role sees the grid."""
     size, box = seen.size, isqrt(seen.size)
     lines = [
         f"Turn {seen.turn + 1}. A Sudoku of {size} rows (r0 at the top) and {size} columns (c0 at the left), "
@@ -75,10 +75,10 @@ def prose(seen: Observation, notes: tuple[str, ...] = ()) -> str:
     else:
         lines.append(f"Cells that are empty or clash: {_cell_list(seen.open)}.")
     proposal = None if seen.plan is None else assignment_list(seen.plan)
-    lines += programs.shown(seen.program, proposal, "assignments")
+    lines += program_lines(seen.program, proposal, "assignments")
     if seen.role == "executor":
         lines.append(f"The planner says: {assignment_list(seen.plan or ())}.")
-    lines += notes
+    lines += feedback
     lines.append(_task(seen))
     return "\n".join(lines)
 

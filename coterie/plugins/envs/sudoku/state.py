@@ -1,4 +1,4 @@
-"""The values of Sudoku: what the game is in, and what a role sees of it."""
+"""The values of Sudoku: plans, states and observations."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from coterie.plugins.envs.sudoku.messages import PlanLanguage
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What the planner or the tool handed over, and what became of it on a fork."""
+    """The message of the planner or the tool, and its effect on a fork."""
 
     author: Literal["planner", "tool"] = "planner"
     fork: Fill | None = None
-    """The grid that the plan alone would make; None where it couldn't be read."""
+    """The fill of the plan alone; None where it couldn't be read."""
     run: ToolRun | None = None
-    """What the tool's program did; None of a planner."""
+    """The run of the tool's program; None for a planner."""
 
     @property
     def assignments(self) -> tuple[Assignment, ...] | None:
-        """As written; None where they couldn't be read."""
+        """The assignments as written; None where they couldn't be read."""
         return self.fork.assignments if self.fork is not None else None
 
 
@@ -35,13 +35,13 @@ class State:
 
     puzzle: Puzzle
     grid: Grid
-    """The clues and what was filled in, right or wrong."""
+    """The clues and the filled digits, right or wrong."""
     turn: int = 0
     """Messages that filled cells so far."""
     plan: Plan | None = None
-    """Of the turn that is played; None before the planner spoke."""
+    """The plan of the current turn; None before the planner acted."""
     last_plan: Plan | None = None
-    """The plan that the last message was written under."""
+    """The plan that the last mover saw."""
     last_fill: Fill | None = None
     last_mover: str = ""
 
@@ -51,27 +51,27 @@ class State:
 
     @property
     def left(self) -> int:
-        """Cells that are empty or wrong."""
+        """The number of cells that are empty or wrong."""
         return still_wrong(self.puzzle, self.grid)
 
     @property
     def clashing(self) -> frozenset[int]:
-        """Filled cells (no clues) whose digit stands in their row, column or box once more."""
+        """Filled cells (no clues) with an equal digit in their row, column or box."""
         return frozenset(
             cell for cell in conflicts(self.puzzle.size, self.grid) if not self.puzzle.clues[cell]
         )
 
     @property
     def open(self) -> tuple[int, ...]:
-        """Cells that are visibly not done: empty, or clashing. Never what the oracle knows to be wrong. It is
-        empty when the puzzle is solved and only then, for a full grid without a clash is the solution."""
+        """Cells that are empty or clash, whatever the oracle knows. There are none exactly when the puzzle is
+        solved, since a full grid without a clash is the solution."""
         clashing = self.clashing
         return tuple(cell for cell, digit in enumerate(self.grid) if not digit or cell in clashing)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Observation:
-    """What a role sees."""
+    """The observation of a role."""
 
     role: str
     turn: int
@@ -79,15 +79,15 @@ class Observation:
     open: tuple[Cell, ...]
     """Cells that are empty or clash, in reading order."""
     clues: Grid | None
-    """The given digits, 0 elsewhere; None where the role doesn't see the grid."""
+    """The clues, 0 elsewhere; None if the role doesn't see the grid."""
     grid: Grid | None
-    """The given digits and the filled ones, 0 where it is empty; None as above."""
+    """The clues and the filled digits, 0 for an empty cell; None as above."""
     clashing: tuple[Cell, ...] | None
     """None as above."""
     plan: tuple[Assignment, ...] | None
-    """The proposal in this turn; None where there is none that can be read, or the role is given none."""
+    """The proposal of this turn; None where none can be read, or the role sees none."""
     program: ToolRun | None
-    """The tool's, for the role `plan`."""
+    """The run of the tool's program, for the role `plan`."""
     plan_language: PlanLanguage
     rendering: Rendering
     max_cells: int | None

@@ -1,4 +1,4 @@
-"""Sudoku's tasks as records, for `coterie data` and for tasks that were written to files."""
+"""Sudoku's tasks as records, for `coterie data` and for task files."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coterie.plugins.envs.sudoku.grid import Grid, Puzzle, solve
 
 
 def record(task: Task) -> dict[str, Any]:
-    """JSON: `size`, `clues` and `solution`, the grids as lists of rows, 0 for an empty cell."""
+    """The task as JSON: `size`, `clues` and `solution`, the grids as lists of rows, 0 for an empty cell."""
     puzzle: Puzzle = task.payload
     return {
         "size": puzzle.size,
@@ -20,10 +20,10 @@ def record(task: Task) -> dict[str, Any]:
 
 
 def task_of(record: Mapping[str, Any], id: str, size: int) -> Task:
-    """The task of a record; a solution in it is optional, and checked.
+    """The task of a record; its field `solution` is optional, and checked.
 
     Raises:
-        ValueError: it is no Sudoku of this size, its clues have no solution or several, or not that one.
+        ValueError: the record is no Sudoku of this size; its clues have no solution, several, or another one.
     """
     if "clues" not in record:
         raise ValueError(f"the record has no field 'clues' (fields: {', '.join(record) or 'none'})")
@@ -42,12 +42,12 @@ def _rows(size: int, grid: Grid) -> list[list[int]]:
 
 
 def _grid(rows: Any, size: int, field: str) -> Grid:
-    def good(digit: Any) -> bool:
+    def valid(digit: Any) -> bool:
         return isinstance(digit, int) and not isinstance(digit, bool) and 0 <= digit <= size
 
-    def wide(row: Any) -> bool:
-        return isinstance(row, Sequence) and len(row) == size and all(map(good, row))
+    def valid_row(row: Any) -> bool:
+        return isinstance(row, Sequence) and len(row) == size and all(map(valid, row))
 
-    if not (isinstance(rows, Sequence) and len(rows) == size and all(map(wide, rows))):
+    if not (isinstance(rows, Sequence) and len(rows) == size and all(map(valid_row, rows))):
         raise ValueError(f"'{field}' is not {size} rows of {size} whole numbers from 0 to {size}")
     return tuple(int(digit) for row in rows for digit in row)

@@ -1,4 +1,4 @@
-"""The environment `team_task`: the user's own records, any roles, and an answer to be found together."""
+"""The environment `team_task`: records of the user, any roles, and one answer of the team."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Match = Literal["exact", "text", "number"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Utterance:
-    """What one role handed over."""
+    """One action of a role."""
 
     turn: int
     role: str
@@ -33,6 +33,7 @@ class Utterance:
     """None where the text couldn't be read."""
 
     def plain(self) -> dict[str, Any]:
+        """The utterance as plain data."""
         return {"turn": self.turn, "role": self.role, "text": self.text, "parsed": self.parsed}
 
 
@@ -44,27 +45,27 @@ class State:
     answer: Any
     transcript: tuple[Utterance, ...] = ()
     correct: float = 0.0
-    """Of the answer as it stands."""
+    """The score of the current answer."""
     stopped: bool = False
 
     def latest(self) -> dict[str, Utterance]:
         """Every role's last utterance."""
-        return {said.role: said for said in self.transcript}
+        return {utterance.role: utterance for utterance in self.transcript}
 
 
 class Answered(PluginConfig):
-    """Success: a role's latest answer, as its parser read it, matches the record's."""
+    """Success: a role's latest parsed answer matches the record's."""
 
-    role: str | None = Field(None, description="Whose answer counts; null: the last of team.order.")
+    role: str | None = Field(None, description="The role whose answer counts; null: the last of team.order.")
     match: Match = Field(
-        "exact", description="`exact`; `text`: apart from case and spaces; `number`: the last number."
+        "exact", description="`exact`; `text`: ignores case and spaces; `number`: compares the last number."
     )
 
 
 class TeamTask(Plugin):
-    """A task a record; roles speak in team.order for up to team.max_turns turns.
+    """One task per record; roles act in team.order for up to team.max_turns turns.
 
-    The reward `correct` is a level: 1 while the answer that stands is right. A recipe may replace it:
+    The reward `correct` is a potential: 1 while the current answer is right. A recipe may replace it:
     `rewards: {mine: {type: function, function: my_module:score}}`.
     """
 
@@ -80,15 +81,15 @@ class TeamTask(Plugin):
         test_share: float | None = Field(None, ge=0, lt=1, description="Of `path`; default 0.1.")
         fields: list[str] | dict[str, FieldType] = Field(
             default_factory=list,
-            description="What roles see of a record, and every record must have; with types "
-            f"({', '.join(TYPES)}) as a table. Empty: all but the answer, id and stratum.",
+            description="The fields that roles see, which every record must have; as a table: with types "
+            f"({', '.join(TYPES)}). Empty: all but the answer, id and stratum.",
         )
         answer_field: str | None = "answer"
         id_field: str | None = None
         stratum_field: str | None = Field(None, description="For schedule.stratify.")
         success: Answered | FunctionReference = Field(
             Answered(),
-            description="A role and how its answer is compared, or `module:function` (record, transcript) "
+            description="A role and the comparison of its answer, or `module:function` (record, transcript) "
             "-> 0..1, async or not.",
         )
         stop_when: FunctionReference | None = Field(
@@ -99,8 +100,8 @@ class TeamTask(Plugin):
 
         @model_validator(mode="after")
         def _one_origin(self) -> TeamTask.Config:
-            given = [bool(self.path), bool(self.train or self.val or self.test), self.data is not None]
-            if sum(given) != 1:
+            origins = [bool(self.path), bool(self.train or self.val or self.test), self.data is not None]
+            if sum(origins) != 1:
                 raise ValueError("give one of: path (split by content); train, val and test; data")
             if not self.path and (self.val_share is not None or self.test_share is not None):
                 raise ValueError("val_share and test_share are for a single path")
@@ -116,7 +117,7 @@ class TeamTask(Plugin):
         self._team = tuple(chain.from_iterable(as_tuple(build.run.team.order)))
         self._success = self._find_success()
         self._stops = self._find_stop()
-        self.concurrent = any(inspect.iscoroutinefunction(one) for one in (self._success, self._stops))
+        self.concurrent = any(inspect.iscoroutinefunction(f) for f in (self._success, self._stops))
         numeric = isinstance(config.success, Answered) and config.success.match == "number"
         self._reader = Reader(
             self._source(),
@@ -155,7 +156,7 @@ class TeamTask(Plugin):
         return () if state.stopped else None
 
     def observe(self, state: State, role: str) -> dict[str, Any]:
-        """The record's fields, and what was said.
+        """The record's fields, and the team's actions.
 
         Returns:
             {field: value, ..., actions: {role: latest text}, parsed: {role: its value}, transcript: [...]}.
@@ -163,27 +164,27 @@ class TeamTask(Plugin):
         latest = state.latest()
         return {
             **self._reader.visible(state.record),
-            "actions": {name: said.text for name, said in latest.items()},
-            "parsed": {name: said.parsed for name, said in latest.items()},
-            "transcript": [said.plain() for said in state.transcript],
+            "actions": {name: utterance.text for name, utterance in latest.items()},
+            "parsed": {name: utterance.parsed for name, utterance in latest.items()},
+            "transcript": _plain(state),
         }
 
     async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """What was said is added; whether the answer that stands is right, and whether that is the end."""
-        said = tuple(
+        """The state with the actions added, scored, and stopped if the episode is over."""
+        utterances = tuple(
             Utterance(turn=ctx.turn, role=role, text=action.text, parsed=action.parsed)
             for role, action in actions.items()
         )
-        after = replace(state, transcript=(*state.transcript, *said))
+        after = replace(state, transcript=(*state.transcript, *utterances))
         after = replace(after, correct=await self._correct(after), stopped=await self._is_over(after))
         return Step(
             state=after,
             scores={(TEAM, "correct"): after.correct},
-            info={"said": {one.role: one.text for one in said}},
+            info={"said": {utterance.role: utterance.text for utterance in utterances}},
         )
 
     def outcome(self, state: State) -> dict[str, float]:
-        """`success`: of the answer that stands at the end."""
+        """`success` of the last answer; the number of turns."""
         turns = state.transcript[-1].turn + 1 if state.transcript else 0
         return {"success": state.correct, "turns": float(turns)}
 
@@ -192,27 +193,29 @@ class TeamTask(Plugin):
     async def _correct(self, state: State) -> float:
         config = self.config.success
         if isinstance(config, Answered):
-            said = state.latest().get(config.role or self._team[-1])
-            return float(said is not None and matches(said.parsed, state.answer, config.match))
+            answer = state.latest().get(config.role or self._team[-1])
+            return float(answer is not None and matches(answer.parsed, state.answer, config.match))
         assert self._success is not None
         try:
-            value = await call(self._success, state.record, [said.plain() for said in state.transcript])
+            value = await call(self._success, state.record, _plain(state))
         except PolicyFault:
             return 0.0
         if isinstance(value, (bool, int, float)) and math.isfinite(value):
             return float(value)
-        raise TypeError(f"{self.config.success} returned {value!r}; a number from 0 to 1 is wanted")
+        raise TypeError(f"{self.config.success} returned {value!r}; it must return a number from 0 to 1")
 
     async def _is_over(self, state: State) -> bool:
         if self.config.stop_when is None:
             return False
         if self._stops is not None:
-            return bool(await call(self._stops, state.record, [said.plain() for said in state.transcript]))
+            return bool(await call(self._stops, state.record, _plain(state)))
         turn = state.transcript[-1].turn
-        given = {said.role: said.parsed for said in state.transcript if said.turn == turn}
-        if set(given) != set(self._team) or any(value is None for value in given.values()):
+        answers = {
+            utterance.role: utterance.parsed for utterance in state.transcript if utterance.turn == turn
+        }
+        if set(answers) != set(self._team) or any(answer is None for answer in answers.values()):
             return False
-        first, *others = given.values()
+        first, *others = answers.values()
         return all(matches(other, first, "exact") for other in others)
 
     def _find_success(self) -> Any:
@@ -221,7 +224,7 @@ class TeamTask(Plugin):
             return load_function(config, path)
         if self.config.answer_field is None:
             raise ConfigError(
-                "there is nothing to compare an answer with: answer_field is null",
+                "no field holds the right answer: answer_field is null",
                 path=path,
                 fix=f"set {path}=module:function, or answer_field",
             )
@@ -234,14 +237,14 @@ class TeamTask(Plugin):
         return None
 
     def _find_stop(self) -> Any:
-        wanted, path = self.config.stop_when, f"{self.build.path}.stop_when"
-        if wanted is None:
+        condition, path = self.config.stop_when, f"{self.build.path}.stop_when"
+        if condition is None:
             return None
-        if wanted != "agree":
-            return load_function(wanted, path)
+        if condition != "agree":
+            return load_function(condition, path)
         if len(set(self._team)) < 2:
             raise ConfigError(
-                "one role alone can't agree", path=path, fix="add a role, or leave stop_when out"
+                "stop_when: agree needs two roles", path=path, fix="add a role, or leave stop_when out"
             )
         return None
 
@@ -255,7 +258,7 @@ class TeamTask(Plugin):
             if getattr(config, name) is not None
         }
         if config.path:
-            # What is not content must not decide where a record goes: equal questions stay together.
+            # Fields other than the content must not decide the split, so that equal questions stay together.
             table["split_ignore"] = [
                 name for name in (config.id_field, config.stratum_field, config.answer_field) if name
             ]
@@ -263,20 +266,25 @@ class TeamTask(Plugin):
         return source
 
 
+def _plain(state: State) -> list[dict[str, Any]]:
+    """The transcript as plain data."""
+    return [utterance.plain() for utterance in state.transcript]
+
+
 def matches(given: Any, answer: Any, how: Match) -> bool:
     """Whether an answer is the record's.
 
-    exact: equal; text apart from spaces around it, and a number by value where either side is one.
-    text: equal as text apart from case and spacing. number: the last number in each, to 1e-9 relative.
+    exact: equal; text ignores surrounding spaces, and where either side is a number values are compared.
+    text: equal as text, ignoring case and spacing. number: the last numbers are equal to 1e-9 relative.
     """
     if given is None:
         return False
     if how == "text":
         return " ".join(str(given).split()).casefold() == " ".join(str(answer).split()).casefold()
     if how == "number" or any(
-        isinstance(one, (int, float)) and not isinstance(one, bool) for one in (given, answer)
+        isinstance(value, (int, float)) and not isinstance(value, bool) for value in (given, answer)
     ):
-        left, right = (as_number(one, anywhere=how == "number") for one in (given, answer))
+        left, right = (as_number(value, anywhere=how == "number") for value in (given, answer))
         return (
             left is not None and right is not None and math.isclose(left, right, rel_tol=1e-9, abs_tol=1e-12)
         )

@@ -1,4 +1,4 @@
-"""Records as tasks: what every record must have, ids, strata, and no record in two splits."""
+"""Records as tasks: required fields, ids, strata, and a check that no record is in two splits."""
 
 from __future__ import annotations
 
@@ -24,19 +24,21 @@ TYPES: Mapping[FieldType, tuple[type, ...]] = {
     "table": (dict,),
 }
 RESERVED = ("role", "turn", "notes", "history", "actions", "observation", "parsed", "transcript")
-"""Names that a template uses for something else."""
+"""Names that templates use for other variables."""
 
 _NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d+)?")
 
 
 class Reader:
-    """Tasks of a data source, checked.
+    """Checked tasks of a data source.
 
     Args:
-        shown: fields that roles see; as a table, with types; empty: all that are no answer, id or stratum.
-        numeric: the answer must hold a number.
-        splits: those that there are.
-        path: of the environment in the configuration, for messages.
+        shown: fields that roles see; as a table, with types; empty: all but the answer, id and stratum.
+        answer, id, stratum: names of these fields; None: there is none.
+        numeric: the answer must contain a number.
+        needs_answer: every record must have an answer.
+        splits: the names of the splits.
+        path: the path of the environment in the configuration, for messages.
     """
 
     def __init__(
@@ -61,17 +63,17 @@ class Reader:
         self._tasks: dict[str, tuple[Task, ...]] | None = None
 
     def visible(self, record: Mapping[str, Any]) -> dict[str, Any]:
-        """What roles see of a record: copies, so that whoever changes one doesn't change the task."""
+        """Copies of the fields that roles see, so that changing one doesn't change the task."""
         hidden = (self._answer, self._id, self._stratum)
         names = self._shown or [name for name in record if name not in hidden]
         return {name: deepcopy(record[name]) for name in names}
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
-        """The split's tasks. The first call reads every split, so that what they share is found at once."""
+        """The split's tasks. The first call reads every split, to find records that two splits share."""
         if self._tasks is None:
             self._tasks = self._read()
         if split not in self._tasks:
-            self._source.records(split)  # says why there is none
+            self._source.records(split)  # raises with the reason
         tasks = self._tasks.get(split, ())
         if not tasks:
             raise ConfigError(
@@ -99,7 +101,7 @@ class Reader:
     ) -> tuple[Task, ...]:
         tasks: list[Task] = []
         ids: dict[str, int] = {}
-        where = getattr(records, "where", None)  # sources that know their files say so
+        where = getattr(records, "where", None)  # (file, line) of a record, if the source has it
         for index, record in enumerate(records):
             file, line = where(index) if where else (f"{type(self._source).__name__}/{split}", index + 1)
             self._check(record, file, line)
@@ -111,7 +113,7 @@ class Reader:
                     line,
                     "-",
                     f"this record of '{split}' is also in '{other[0]}' ({other[1]}, line {other[2]})",
-                    fix="remove it from one: a score on what was trained on says nothing",
+                    fix="remove it from one of them: a score on training tasks measures nothing",
                 )
             name = f"{split}-{record[self._id] if self._id else index}"
             if name in ids:
@@ -128,14 +130,14 @@ class Reader:
         return tuple(tasks)
 
     def _check(self, record: Mapping[str, Any], file: str, line: int) -> None:
-        wanted: dict[str, FieldType] = dict(self._shown)
+        required: dict[str, FieldType] = dict(self._shown)
         for name in (self._id, self._stratum, self._answer if self._needs_answer else None):
             if name:
-                wanted.setdefault(name, "any")
-        for name, kind in wanted.items():
+                required.setdefault(name, "any")
+        for name, kind in required.items():
             if name not in record:
-                has = ", ".join(record) or "nothing"
-                raise DataError(file, line, name, "is missing", fix=f"the record has: {has}")
+                has = ", ".join(record) or "no fields"
+                raise DataError(file, line, name, "is missing", fix=f"add it; the record has: {has}")
             value = record[name]
             if not isinstance(value, TYPES[kind]) or (kind == "number" and isinstance(value, bool)):
                 raise DataError(file, line, name, f"is {_name(value)}, not {kind}")
@@ -150,8 +152,8 @@ class Reader:
                     file,
                     line,
                     self._answer,
-                    f"holds no number: {record[self._answer]!r}",
-                    fix="answers are compared as numbers (success.match)",
+                    f"has no number: {record[self._answer]!r}",
+                    fix="correct the answer, or set success.match: numbers are compared",
                 )
         taken = [name for name in self.visible(record) if name in RESERVED]
         if taken:
@@ -159,7 +161,7 @@ class Reader:
                 file,
                 line,
                 taken[0],
-                "is a name that templates use for something else",
+                "has a name that templates use for another variable",
                 fix="rename the field, or leave it out of `fields`",
             )
 
@@ -171,8 +173,8 @@ def number(value: Any, *, anywhere: bool) -> float | None:
     if isinstance(value, (int, float)):
         text = repr(value)
     elif isinstance(value, str):
-        found = _NUMBER.findall(value) if anywhere else [value]
-        text = found[-1].strip().replace(",", "") if found else ""
+        texts = _NUMBER.findall(value) if anywhere else [value]
+        text = texts[-1].strip().replace(",", "") if texts else ""
     else:
         return None
     try:
@@ -183,6 +185,7 @@ def number(value: Any, *, anywhere: bool) -> float | None:
 
 
 def _name(value: Any) -> str:
+    """The name of the value's type, for messages."""
     for kind, types in TYPES.items():
         if kind != "any" and isinstance(value, types):
             return "bool" if isinstance(value, bool) else kind

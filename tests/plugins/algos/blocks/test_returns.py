@@ -20,7 +20,7 @@ from coterie.plugins.algos.blocks.returns import (
 from tests.plugins.algos.support import Forest, J, chain, place
 
 REWARD_WEIGHTS = RewardWeights(
-    kinds={"level": "potential", "own_level": "potential", "fork": "counterfactual"}
+    kinds={"potential": "potential", "own_potential": "potential", "fork": "counterfactual"}
 )
 PLAIN = Horizon()
 PAIR = (("one", "two"),)
@@ -43,8 +43,8 @@ def path_of(*joints, order=(("one",),)):
 # --------------------------------------------------------------------------------------------- a path
 
 
-def test_increments_add_up_and_levels_telescope():
-    path, scores = path_of(J(1, level=0.2), J(0, level=0.5), J(2, level=0.5))
+def test_increments_add_up_and_potentials_telescope():
+    path, scores = path_of(J(1, potential=0.2), J(0, potential=0.5), J(2, potential=0.5))
     assert episode_return(path, "one", scores, REWARD_WEIGHTS) == pytest.approx(3.0 + 0.5)
 
 
@@ -55,20 +55,20 @@ def test_a_path_is_discounted_from_its_first_turn_turn_by_turn():
 
 @given(st.lists(potentials, min_size=1, max_size=8))
 def test_staying_unsolved_never_pays_and_early_success_is_never_punished(before):
-    path, scores = path_of(*(J(level=level) for level in [*before, 1.0]))
-    early, early_scores = path_of(J(level=1.0))
-    unsolved, unsolved_scores = path_of(*[J(level=0.5)] * 9)
+    path, scores = path_of(*(J(potential=potential) for potential in [*before, 1.0]))
+    early, early_scores = path_of(J(potential=1.0))
+    unsolved, unsolved_scores = path_of(*[J(potential=0.5)] * 9)
     assert episode_return(path, "one", scores, REWARD_WEIGHTS) == pytest.approx(1.0, abs=1e-12)
     assert episode_return(early, "one", early_scores, REWARD_WEIGHTS) == 1.0
     assert episode_return(unsolved, "one", unsolved_scores, REWARD_WEIGHTS) == 0.5
 
 
-def test_weights_and_alpha_scale_levels_and_increments_alike():
-    path, scores = path_of(J(2, level=0.5, own={"one": 3.0}), J(1, level=1.0))
+def test_weights_and_alpha_scale_potentials_and_increments_alike():
+    path, scores = path_of(J(2, potential=0.5, own={"one": 3.0}), J(1, potential=1.0))
     reward_weights = RewardWeights(
-        weights={"gain": 0.5, "level": 10.0}, team_weight=0.1, kinds=REWARD_WEIGHTS.kinds
+        weights={"gain": 0.5, "potential": 10.0}, team_weight=0.1, kinds=REWARD_WEIGHTS.kinds
     )
-    # alpha * (half of the gains + ten times the last level) + the role's own
+    # alpha * (half of the gains + ten times the last potential) + the role's own
     assert episode_return(path, "one", scores, reward_weights) == pytest.approx(0.1 * (1.5 + 10) + 3)
 
 
@@ -78,21 +78,23 @@ def test_a_role_is_not_paid_what_is_anothers_own():
 
 
 def test_a_counterfactual_is_in_no_sum():
-    path, scores = path_of(J(1, level=0, fork=9.0))
+    path, scores = path_of(J(1, potential=0, fork=9.0))
     assert episode_return(path, "one", scores, REWARD_WEIGHTS) == 1.0
     assert REWARD_WEIGHTS.reward(scores.at(path[0][0].key.of_joint(0)), "one") == 10.0
 
 
 def test_a_missing_part_makes_the_return_missing_unless_it_weighs_nothing():
-    path, scores = path_of(J(1, level=None))
+    path, scores = path_of(J(1, potential=None))
     assert episode_return(path, "one", scores, REWARD_WEIGHTS) is None
     assert (
-        episode_return(path, "one", scores, RewardWeights(weights={"level": 0.0}, kinds=REWARD_WEIGHTS.kinds))
+        episode_return(
+            path, "one", scores, RewardWeights(weights={"potential": 0.0}, kinds=REWARD_WEIGHTS.kinds)
+        )
         == 1.0
     )
 
 
-# -------------------------------------------------------------------------------- levels that are missing
+# -------------------------------------------------------------------------------- potentials that are missing
 
 
 def gains(role, *joints, fill="difference", order=(("one",),), also=()):
@@ -107,36 +109,36 @@ def gains(role, *joints, fill="difference", order=(("one",),), also=()):
     return found
 
 
-def test_a_level_after_a_missing_one_pays_an_unknown_difference():
-    some = [J(level=0.25), J(level=None), J(level=0.75), J(level=1.0)]
+def test_a_potential_after_a_missing_one_pays_an_unknown_difference():
+    some = [J(potential=0.25), J(potential=None), J(potential=0.75), J(potential=1.0)]
     assert gains("one", *some) == [0.25, None, None, 0.25]
     assert gains("one", *some, fill="repeat") == [0.25, None, 0.75, 1.0]
 
 
-def test_a_source_that_failed_as_a_whole_makes_its_roles_levels_unknown():
+def test_a_source_that_failed_as_a_whole_makes_its_roles_potentials_unknown():
     """It can't say whose its components would have been, so it says team."""
     one = {"one": 0.25}, {"one": 0.75}, {"one": 1.0}
-    some = [J(own_level=one[0]), J(0), J(own_level=one[1]), J(own_level=one[2])]
-    assert gains("one", *some, also=[(1, TEAM, "own_level", None)]) == [0.25, None, None, 0.25]
+    some = [J(own_potential=one[0]), J(0), J(own_potential=one[1]), J(own_potential=one[2])]
+    assert gains("one", *some, also=[(1, TEAM, "own_potential", None)]) == [0.25, None, None, 0.25]
 
 
 def test_what_is_known_again_can_be_filled_up():
-    forest = Forest().grow(chain(J(0), J(own_level={"one": 0.75}), J(own_level={"one": 1.0})))
-    forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "own_level", Score(None, "503"))
+    forest = Forest().grow(chain(J(0), J(own_potential={"one": 0.75}), J(own_potential={"one": 1.0})))
+    forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "own_potential", Score(None, "503"))
     found = worth(tree_return, forest, Horizon(fill="repeat", max_turns=4))
     assert [value for _, value, _ in found] == [None, 0.75 + 1.0 + 1.0, 1.0 + 1.0]
 
 
 def test_what_was_never_scored_starts_at_0_and_a_gap_is_no_change():
-    assert gains("one", J(0), J(level=0.5), J(1), J(level=0.75)) == [0.0, 0.5, 1.0, 0.25]
+    assert gains("one", J(0), J(potential=0.5), J(1), J(potential=0.75)) == [0.0, 0.5, 1.0, 0.25]
 
 
-def test_a_filled_up_episode_is_missing_where_its_last_level_is():
+def test_a_filled_up_episode_is_missing_where_its_last_potential_is():
     horizon = Horizon(fill="repeat", max_turns=3)
-    known, scores = path_of(J(level=0.5), J(1))
+    known, scores = path_of(J(potential=0.5), J(1))
     assert episode_return(known, "one", scores, REWARD_WEIGHTS, horizon) == 0.5 + 1 + 0.5
     unknown, scores = path_of(J(1), J(1))
-    scores.add(unknown[1][0].key.of_joint(0), TEAM, "level", Score(None, "503"))
+    scores.add(unknown[1][0].key.of_joint(0), TEAM, "potential", Score(None, "503"))
     assert episode_return(unknown, "one", scores, REWARD_WEIGHTS, horizon) is None
 
 
@@ -172,8 +174,8 @@ def test_an_episode_credits_all_that_the_role_did_on_it():
 @pytest.mark.parametrize("rows", [immediate, tree_return, episode])
 def test_a_call_that_the_engine_lost_is_worth_nothing_known_whatever_was_scored(rows):
     forest = Forest(aborted=["0:one1", "1:one0"]).grow([J(1), J(2)], [J(3)])
-    found = {keys[0]: value for _, value, keys in worth(rows, forest)}
-    assert found == {"0:one0": 1.0, "0:one1": None, "1:one0": None}
+    by_branch = {keys[0]: value for _, value, keys in worth(rows, forest)}
+    assert by_branch == {"0:one0": 1.0, "0:one1": None, "1:one0": None}
 
 
 def test_every_path_of_a_tree_is_an_episode():
@@ -212,8 +214,8 @@ def test_tree_rows_come_parents_first_and_role_by_role():
 
 def test_a_joint_all_of_whose_children_are_missing_is_missing():
     forest = Forest().grow([J(1, [J(None), J(lost=True)]), J(1, [J(None), J(5)])])
-    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
-    assert found == {
+    by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert by_branch == {
         "0:one0": None,
         "0:one1": 6.0,
         "0.0:one0": None,
@@ -223,17 +225,19 @@ def test_a_joint_all_of_whose_children_are_missing_is_missing():
     }
 
 
-def test_below_a_missing_level_siblings_wait_until_it_is_known_again():
-    forest = Forest().grow([J(level=None, then=[J(level=0.5, then=[J(level=0.75)]), J(level=1.0)])])
-    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
-    assert found == {"0:one0": None, "0.0:one0": None, "0.0:one1": None, "0.0.0:one0": 0.25}
+def test_below_a_missing_potential_siblings_wait_until_it_is_known_again():
+    forest = Forest().grow(
+        [J(potential=None, then=[J(potential=0.5, then=[J(potential=0.75)]), J(potential=1.0)])]
+    )
+    by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert by_branch == {"0:one0": None, "0.0:one0": None, "0.0:one1": None, "0.0.0:one0": 0.25}
 
 
 def test_a_recombined_joint_leads_on_and_is_in_no_return():
     forest = Forest(order=PAIR).grow([J(0), J(2), J(9, [J(1), J(3)], recombined={"one": 0, "two": 1})])
-    found = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
-    assert [found[f"0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 2, 0, 2]
-    assert [found[f"0.2:{at}"] for at in ("one0", "one1")] == [1, 3]
+    by_branch = {keys[0]: value for _, value, keys in worth(tree_return, forest)}
+    assert [by_branch[f"0:{at}"] for at in ("one0", "one1", "two0", "two1")] == [0, 2, 0, 2]
+    assert [by_branch[f"0.2:{at}"] for at in ("one0", "one1")] == [1, 3]
     assert [value for _, value, _ in worth(immediate, forest)] == [0, 2, 0, 2, 1, 3, 1, 3]
 
 

@@ -42,15 +42,15 @@ def test_these_are_all():
         assert not estimator(name).sums_over_turns
 
 
-def episodes(name: str, *levels: list[float], **more: object) -> list[float]:
+def episodes(name: str, *potentials: list[float], **more: object) -> list[float]:
     """Advantages of the first actions of episodes whose states had these values, turn by turn."""
-    paths = [chain(*(J(level=level) for level in path)) for path in levels]
+    paths = [chain(*(J(potential=potential) for potential in path)) for path in potentials]
     if PLANS[name].chains == 1:
         forest, first = Forest().grow([path[0] for path in paths]), [f"0:one{b}" for b in range(len(paths))]
     else:
         forest, first = Forest().grow(*paths), [f"{c}:one0" for c in range(len(paths))]
-    found = advantages(name, forest, **{**SETTINGS.get(name, {}), **more})
-    return [float(np.atleast_1d(found[at])[0]) for at in first]
+    advantage = advantages(name, forest, **{**SETTINGS.get(name, {}), **more})
+    return [float(np.atleast_1d(advantage[at])[0]) for at in first]
 
 
 @pytest.mark.parametrize("name", SUMMING)
@@ -100,7 +100,7 @@ def test_increments_of_the_same_numbers_would_be_farmed(name):
     st.lists(st.lists(values, min_size=1, max_size=4), min_size=2, max_size=4), st.sampled_from([1.0, 0.5])
 )
 @quick
-def test_repeat_pays_the_level_every_turn_and_an_ended_episodes_last_one_too(name, paths, gamma):
+def test_repeat_pays_the_potential_every_turn_and_an_ended_episodes_last_one_too(name, paths, gamma):
     filled = episodes(name, *paths, fill="repeat", gamma=gamma, turns=4)
     padded = [[*path, *path[-1:] * (4 - len(path))] for path in paths]
     forest = (
@@ -108,8 +108,8 @@ def test_repeat_pays_the_level_every_turn_and_an_ended_episodes_last_one_too(nam
         if PLANS[name].chains == 1
         else Forest().grow(*(chain(*path) for path in padded))
     )
-    found = advantages(name, forest, gamma=gamma)
-    wanted = [value for at, value in found.items() if "." not in at]
+    advantage = advantages(name, forest, gamma=gamma)
+    wanted = [value for at, value in advantage.items() if "." not in at]
     assert filled == pytest.approx(wanted, abs=1e-6)
 
 
@@ -122,7 +122,7 @@ def test_repeat_does_not_punish_an_early_stop(name):
 
 
 @pytest.mark.parametrize("name", FILLED)
-def test_without_repeat_only_the_last_level_counts(name):
+def test_without_repeat_only_the_last_potential_counts(name):
     stopped, unsolved, improving = episodes(name, [0.8], [0.5] * 4, [0.2, 0.8, 0.8, 0.8], turns=4)
     assert stopped == pytest.approx(improving) and stopped > unsolved
 
@@ -164,22 +164,25 @@ def test_and_one_that_is_missing_makes_nothing_missing(name):
 @pytest.mark.parametrize("name", IMMEDIATE)
 def test_immediate_credit_is_what_it_is_for(name):
     siblings = PLANS[name].chains == 1
-    made = estimator(name)
-    found = places(credit(made, with_forks(9.0, siblings)).returns)
-    assert found["0:one0"] == 10.0
+    algorithm = estimator(name)
+    returns = places(credit(algorithm, with_forks(9.0, siblings)).returns)
+    assert returns["0:one0"] == 10.0
 
 
 @pytest.mark.parametrize("name", IMMEDIATE)
-def test_immediate_credit_takes_a_level_as_it_is(name):
-    once, again = (chain(J(level=0.5), J(level=0.5)), chain(J(level=0.2), J(level=0.5)))
+def test_immediate_credit_takes_a_potential_as_it_is(name):
+    once, again = (chain(J(potential=0.5), J(potential=0.5)), chain(J(potential=0.2), J(potential=0.5)))
     forest = Forest().grow([once[0], again[0]]) if PLANS[name].chains == 1 else Forest().grow(once, again)
-    found = places(credit(estimator(name), forest).returns)
-    assert [value for at, value in found.items() if "." not in at] == [0.5, 0.2]
+    returns = places(credit(estimator(name), forest).returns)
+    assert [value for at, value in returns.items() if "." not in at] == [0.5, 0.2]
 
 
-def test_a_levels_owner_may_be_a_role():
-    paths = [chain(J(own_level={"one": 0.4}), J(own_level={"one": 1.0})), chain(J(own_level={"one": 0.5}))]
+def test_a_potentials_owner_may_be_a_role():
+    paths = [
+        chain(J(own_potential={"one": 0.4}), J(own_potential={"one": 1.0})),
+        chain(J(own_potential={"one": 0.5})),
+    ]
     forest = Forest(order=(("one", "two"),)).grow([path[0] for path in paths])
-    found = advantages("mareinforce", forest, plan=ALL)
-    assert found["0:one0"] == pytest.approx(1.0) and found["0:one1"] == 0.5
-    assert found["0:two0"] == found["0:two1"] == 0.0
+    advantage = advantages("mareinforce", forest, plan=ALL)
+    assert advantage["0:one0"] == pytest.approx(1.0) and advantage["0:one1"] == 0.5
+    assert advantage["0:two0"] == advantage["0:two1"] == 0.0
