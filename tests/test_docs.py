@@ -107,7 +107,7 @@ def test_the_study_of_ones_own_is_one():
     exec(source, module)
     study = module["MINE"]
     assert isinstance(study, Study)
-    assert [method.id for method in study.rows(None)] == ["shared", "per_role"]
+    assert [method.id for method in study.methods(None)] == ["shared", "per_role"]
 
 
 def test_the_new_imports_of_the_changelog_are_there():

@@ -58,7 +58,7 @@ def test_every_command_and_option_exists_and_its_recipe_resolves(arguments, fold
     params = command.make_context(arguments[0], rest, parent=context).params
     source = params.get("source") or ""
     if source in {info.name for info in recipes()}:
-        resolved = load(source, overrides=params["words"], scale=params.get("scale"))
+        resolved = load(source, overrides=params["settings"], scale=params.get("scale"))
         if NOT_RUN.search(source):
             compose(resolved)  # the test below runs the others
 
