@@ -68,7 +68,7 @@ def test_records_are_split_as_the_data_sources_split_one_body_of_them():
     prepared = split_records(body, SplitRule(val_share=0.2, test_share=0.3))
     for split in ("train", "val", "test"):
         assert {record["q"] for record in prepared.splits[split]} == {
-            record["q"] for record in source.part(split, 0.2, 0.3, ())
+            record["q"] for record in source.in_split(split, 0.2, 0.3, ())
         }
     assert [len(part) for part in prepared.splits.values()] == pytest.approx([150, 60, 90], abs=30)
 
