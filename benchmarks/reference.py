@@ -217,7 +217,7 @@ def golden_digests(processes: int) -> dict[str, dict[str, str]]:
         }
         for algorithm, future in futures.items():
             if error := future.result().error:
-                raise click.ClickException(f"the run of {algorithm} failed\n  why: {error}\n  fix: mend it")
+                raise click.ClickException(f"the run of {algorithm} failed\n  why: {error}\n  fix: repair it")
         return {algorithm: digests(Path(folder) / algorithm) for algorithm in ALGORITHMS}
 
 

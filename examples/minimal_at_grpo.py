@@ -125,9 +125,9 @@ def update(policy, groups):
         advantages_K_1 = group.advantages_K[:, None]
         unclipped_K_T = np.where(advantages_K_1 > 0, ratio_K_T < 1 + CLIP, ratio_K_T > 1 - CLIP)
         # The chain rule: d objective / d log-prob, then d log-prob / d logits.
-        slope_K_T = advantages_K_1 * ratio_K_T * unclipped_K_T / ratio_K_T.size
+        grad_K_T = advantages_K_1 * ratio_K_T * unclipped_K_T / ratio_K_T.size
         score_K_T_V = (np.eye(V)[group.tokens_K_T] - np.exp(logprobs_T_V)) / TEMPERATURE
-        policy[group.prompt] += LEARNING_RATE * (slope_K_T[:, :, None] * score_K_T_V).sum(axis=0)
+        policy[group.prompt] += LEARNING_RATE * (grad_K_T[:, :, None] * score_K_T_V).sum(axis=0)
 
 
 def success(policies, rng, episodes=1000):

@@ -160,7 +160,7 @@ class HandOver(Plugin):
         return ("a", "b", "c")
 
 
-class Seat(Plugin):
+class PlainRole(Plugin):
     """A role whose prompt is the observation and whose parser refuses the text `bad`."""
 
     class Config(PluginConfig):
@@ -219,7 +219,9 @@ def run_of(
         "team": {
             "order": list(order),
             "max_turns": max_turns,
-            "roles": {name: {"type": "tests.games:Seat", "policy": "p"} for name in dict.fromkeys(names)},
+            "roles": {
+                name: {"type": "tests.games:PlainRole", "policy": "p"} for name in dict.fromkeys(names)
+            },
         },
         "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
         "sampler": {"branches": 3},

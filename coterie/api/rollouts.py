@@ -67,7 +67,7 @@ def rollout_rows(
     Args:
         credit: None for an evaluation: return and advantage are null.
         decode: adds the text of every call; the branch's `completion` is the last call's anyway.
-        notes: adds per-token notes, such as reference log-probs, where an estimator used them.
+        annotations: adds per-token arrays, such as reference log-probs, where an estimator used them.
     """
     for tree in trees:
         for node in tree.nodes():
@@ -102,13 +102,13 @@ def rollout_rows(
 
 def branch_scores(node: Node, role: str, branch: int, scores: Scores) -> dict[tuple[str, str], Score]:
     """{(role or TEAM, component): score} of one branch: its own, and the mean over its played joints."""
-    found: dict[tuple[str, str], list[Score]] = {}
+    of_joints: dict[tuple[str, str], list[Score]] = {}
     for index, joint in enumerate(node.joints):
         if joint.branches.get(role) == branch and not joint.recombined:
             for owner, score in scores.at(node.key.of_joint(index)).items():
                 if owner[0] in (role, TEAM):
-                    found.setdefault(owner, []).append(score)
-    table = {owner: _mean(several) for owner, several in found.items()}
+                    of_joints.setdefault(owner, []).append(score)
+    table = {owner: _mean(several) for owner, several in of_joints.items()}
     for owner, score in scores.at(node.key.of_branch(role, branch)).items():
         # Under one name in both places: their sum, for that is what the reward adds up.
         table[owner] = _sum(score, table[owner]) if owner in table else score
@@ -203,9 +203,9 @@ def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights
     }
 
 
-def _cells(name: str, cell: Mapping[tuple[str, str], Score], own: str | None = None) -> dict[str, Any]:
+def _cells(name: str, cell: Mapping[tuple[str, str], Score], role: str | None = None) -> dict[str, Any]:
     """Scores and, where there is one, the reason of each (why it is missing, or a floor)."""
-    named = {(c if owner == own else f"{owner}.{c}"): score for (owner, c), score in cell.items()}
+    named = {(c if owner == role else f"{owner}.{c}"): score for (owner, c), score in cell.items()}
     return {
         name: {component: score.value for component, score in named.items()},
         "reasons": {component: score.reason for component, score in named.items() if score.reason},

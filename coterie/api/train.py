@@ -212,7 +212,7 @@ def _goes_further(before: RunConfig, after: RunConfig) -> bool:
     """Whether one of two configurations' bounds lets a run go on for longer than the other's did."""
 
     def bound(config: RunConfig, name: str) -> float:
-        found: int | None = getattr(config.schedule, name)
-        return math.inf if found is None else found
+        bound_value: int | None = getattr(config.schedule, name)
+        return math.inf if bound_value is None else bound_value
 
     return any(bound(after, name) > bound(before, name) for name in ("steps", "epochs", "tokens"))

@@ -14,13 +14,13 @@ from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.training.assemble import compose
 from coterie.core.types import Key, Sampling
 from examples.signals import WORDS, Signals
-from tests.games import Seat, play as played, run_of
+from tests.games import PlainRole, play as played, run_of
 
 ASKED: list[str] = []
 """Roles of the engine's requests; a test clears the list."""
 
 
-class Signalling(Seat):
+class Signalling(PlainRole):
     """An empty message is a fault."""
 
     def parse(self, text, observation):
@@ -38,7 +38,7 @@ def talks(request, prompt):
     return next((known[word] for word in heard if word in known), "0")
 
 
-def signals(role_type="tests.games:Seat", **tables):
+def signals(role_type="tests.games:PlainRole", **tables):
     """A team that understands all 3 numbers."""
     role = {"type": role_type}
     return {
@@ -57,7 +57,7 @@ def signals(role_type="tests.games:Seat", **tables):
     }
 
 
-@pytest.mark.parametrize("role_type", ["tests.games:Seat", "tests.api.test_compare:Signalling"])
+@pytest.mark.parametrize("role_type", ["tests.games:PlainRole", "tests.api.test_compare:Signalling"])
 def test_without_its_speaker_the_team_knows_what_a_constant_guess_knows(role_type):
     """Of 3 numbers, saying 0 to all is right for one, also where the parser calls silence a fault."""
     ASKED.clear()

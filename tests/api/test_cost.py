@@ -84,7 +84,7 @@ def two_policies():
     return {
         "policies": {"p": trained, "q": trained},
         "team": {
-            "roles": {role: {"type": "tests.games:Seat", "policy": policies[role]} for role in policies}
+            "roles": {role: {"type": "tests.games:PlainRole", "policy": policies[role]} for role in policies}
         },
         "trainer": {"type": "tests.api.test_cost:Idle", "minibatch_size": 4, "epochs": 3},
     }
@@ -182,7 +182,7 @@ def test_a_policy_that_is_not_trained_gives_no_samples():
 
 
 def test_a_tool_may_be_used_as_often_as_the_team_allows():
-    role = {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"]}
+    role = {"type": "tests.games:PlainRole", "policy": "p", "tools": ["adder"]}
     run = run_of(
         order=["one"],
         tools={"adder": {"type": "tests.api.test_cost:Adder"}},
@@ -286,7 +286,7 @@ def test_first_prompts_are_those_that_a_step_asks(monkeypatch):
 
 
 def test_a_role_that_remembers_sees_its_own_words_again():
-    role = {"type": "tests.games:Seat", "policy": "p"}
+    role = {"type": "tests.games:PlainRole", "policy": "p"}
     lengths = {}
     for remembers in (False, True):
         run = run_of(

@@ -265,7 +265,7 @@ def test_under_a_curriculum_the_train_tasks_are_those_of_its_levels(tmp_path: Pa
     env = {"type": "tests.core.training.test_curriculum:Guess", "curriculum": levels}
     team = {
         "order": ["one"],
-        "roles": {"one": {"type": "tests.games:Seat", "policy": "shared"}},
+        "roles": {"one": {"type": "tests.games:PlainRole", "policy": "shared"}},
     }
     file = tmp_path / "guess.yaml"
     file.write_text(yaml.safe_dump({**recipe, "env": env, "team": team}))

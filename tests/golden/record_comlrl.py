@@ -186,11 +186,11 @@ def played(
     lengths = [
         [2 + branch if ragged else 3 + node % 2 for branch in range(branches)] for node in range(count)
     ]
-    seats = [Agent(lengths, draw) for _ in range(agents)]
+    team = [Agent(lengths, draw) for _ in range(agents)]
     game = Game(agents, branches, pay or (lambda node: recording.reward(draw)))
     said = {"num_agents": agents, "num_generations": branches, "num_turns": turns, **settings}
     made: Any = keeping(getattr(reinforce, f"{trainer}Trainer"))(
-        agents=seats,
+        agents=team,
         num_agents=agents,
         tokenizer=words(),
         reward_func=game.reward,
@@ -201,11 +201,11 @@ def played(
             **said,
         ),
     )
-    made.kept, made.optimizers = {}, [Steps(seat) for seat in seats]
+    made.kept, made.optimizers = {}, [Steps(agent) for agent in team]
     made._train_step_returns({"prompt": "fill"})
     made._drain_ready_buffers(list(range(agents)))  # of a tree that ended early
     records = [
-        seat.record(made.kept[seat], steps) for seat, steps in zip(seats, made.optimizers, strict=True)
+        agent.record(made.kept[agent], steps) for agent, steps in zip(team, made.optimizers, strict=True)
     ]
     kept = ("returns", "advantages") if brief else tuple(records[0])
     return {

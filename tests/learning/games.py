@@ -46,7 +46,7 @@ def game(name: str, sampler: Mapping[str, Any], algorithm: Any, seed: int, **tab
         "team": {
             "order": [list(roles)] if chosen.get("together") else list(roles),
             "max_turns": chosen.get("turns", 1),
-            "roles": {role: {"type": "tests.games:Seat", "policy": role} for role in roles},
+            "roles": {role: {"type": "tests.games:PlainRole", "policy": role} for role in roles},
         },
         "policies": {role: {"model": {"init": "tabular"}} for role in roles},
         "sampler": {**sampler, "sampling": {"max_new_tokens": 1}},

@@ -15,7 +15,7 @@ import coterie.testing
 from coterie import Plugin, PluginConfig, hookimpl
 from coterie.core.errors import ConfigError, PluginError
 from coterie.testing import build, check_plugin
-from tests.games import Ledger, Matrix, Seat
+from tests.games import Ledger, Matrix, PlainRole
 from tests.testing.support import caught
 
 
@@ -39,20 +39,20 @@ class Loose(Plugin):
     class Config(PluginConfig):
         model_config = {"extra": "ignore"}
 
-    render = Seat.render
-    parse = Seat.parse
+    render = PlainRole.render
+    parse = PlainRole.parse
 
 
-class NoSettings(Seat):
+class NoSettings(PlainRole):
     Config: Any = dict
 
 
-class Lonely(Seat):
+class Lonely(PlainRole):
     def __init__(self) -> None:
         super().__init__()
 
 
-class Misread(Seat):
+class Misread(PlainRole):
     def parse(self, text: str) -> Any:
         return text
 
@@ -62,7 +62,7 @@ class Mute(Plugin):
         return text
 
 
-class Silent(Seat):
+class Silent(PlainRole):
     parse: Any = None
 
 
@@ -92,7 +92,7 @@ def test_sound_plugins_pass(tmp_path):
     check_plugin(
         module(
             environment=[("ledger", Ledger), ("matrix", "tests.games:Matrix")],
-            role=[("seat", Seat)],
+            role=[("speaker", PlainRole)],
             recipe=[("mine", str(recipe)), ("shipped", "coterie.recipes:quickstart.yaml")],
             command=[("nothing", command)],
         )
@@ -104,18 +104,18 @@ def test_sound_plugins_pass(tmp_path):
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
     (SimpleNamespace(), "implements no hook"),
-    (module(role=[("seat", Seat), ("seat", Seat)]), "already registered"),
-    (module(role=[("a:b", Seat)]), "is not a plain word"),
-    (module(role=[("seat", "tests.games:Chair")]), "can't be imported"),
-    (module(role=[("seat", "tests.no_such_module:Seat")]), "can't be imported"),
-    (module(role=[("seat", Seat())]), "role 'seat' of mine: is a Seat"),
-    (module(role=[("seat", Mute)]), "Mute lacks render"),
-    (module(role=[("seat", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
-    (module(role=[("seat", Silent)]), "Silent.parse can't be called"),
-    (module(role=[("seat", Lonely)]), "cls(config, build)"),
-    (module(role=[("seat", Loose)]), "takes unknown keys"),
-    (module(role=[("seat", NoSettings)]), "no pydantic model"),
-    (module(environment=[("matrix", Seat)]), "Seat lacks tasks, reset"),
+    (module(role=[("speaker", PlainRole), ("speaker", PlainRole)]), "already registered"),
+    (module(role=[("a:b", PlainRole)]), "is not a plain word"),
+    (module(role=[("speaker", "tests.games:Chair")]), "can't be imported"),
+    (module(role=[("speaker", "tests.no_such_module:PlainRole")]), "can't be imported"),
+    (module(role=[("speaker", PlainRole())]), "role 'speaker' of mine: is a PlainRole"),
+    (module(role=[("speaker", Mute)]), "Mute lacks render"),
+    (module(role=[("speaker", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
+    (module(role=[("speaker", Silent)]), "Silent.parse can't be called"),
+    (module(role=[("speaker", Lonely)]), "cls(config, build)"),
+    (module(role=[("speaker", Loose)]), "takes unknown keys"),
+    (module(role=[("speaker", NoSettings)]), "no pydantic model"),
+    (module(environment=[("matrix", PlainRole)]), "PlainRole lacks tasks, reset"),
     (module(recipe=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
     (module(recipe=[("mine", "coterie.recipes:nothing.yaml")]), "there is no file"),
     (module(recipe=[("mine", __file__)]), "raised ConfigError"),
@@ -143,7 +143,9 @@ def test_build_makes_what_a_run_makes():
     game = build("environment", {"type": "tests.games:Ledger", "tasks": 3}, order=["one", ["two", "three"]])
     assert len(game.tasks("train", 0)) == 3 and game.build.path == "env"
     assert list(game.build.run.team.roles) == ["one", "two", "three"]
-    role = build("role", "tests.games:Seat", name="critic", env={"type": "tests.games:Matrix"}, order=["row"])
+    role = build(
+        "role", "tests.games:PlainRole", name="critic", env={"type": "tests.games:Matrix"}, order=["row"]
+    )
     assert role.build.path == "team.roles.critic" and role.build.name == "critic"
     assert isinstance(role.build.environment, Matrix)
     reward = build("reward", {"type": "function", "function": len}, name="length", seed=5)

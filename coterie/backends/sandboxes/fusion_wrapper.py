@@ -55,8 +55,8 @@ def main(order: dict[str, Any]) -> None:
         json.dump(report, file)
         file.flush()
         written = os.fstat(file.fileno())
-    found = os.lstat(place)
-    if (written.st_dev, written.st_ino) != (found.st_dev, found.st_ino):
+    status = os.lstat(place)
+    if (written.st_dev, written.st_ino) != (status.st_dev, status.st_ino):
         sys.exit(3)  # the program swapped the folder
 
 

@@ -86,7 +86,7 @@ class Scorer:
         """Score rows that fit in one forward.
 
         Args:
-            entropy_slope: whether the entropy must be differentiable.
+            entropy_grad: whether the entropy must be differentiable.
             value_head: shape (H,); None: no values.
         """
         return self._score(rows, self.mode, entropy_grad, value_head)

@@ -91,7 +91,7 @@ def register_tools(register: Register) -> None:
 
 @hookspec(historic=True)
 def register_chat_formats(register: Register) -> None:
-    """Register chat formats: messages to text (`protocols.Chat`)."""
+    """Register chat formats: messages to text (`protocols.ChatFormat`)."""
 
 
 @hookspec(historic=True)

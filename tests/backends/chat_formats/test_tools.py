@@ -21,7 +21,7 @@ from coterie.core.types import Call, Credit, Key, Node, RewardWeights, Sampling,
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING
 from tests.backends.chat_formats.tokenizers import KEEPS, bpe
 from tests.backends.tools.support import Subprocess, native
-from tests.games import Seat
+from tests.games import PlainRole
 
 pytestmark = pytest.mark.torch
 
@@ -70,7 +70,7 @@ def played(
     tool = PythonTool(settings, SimpleNamespace(name="python"))
     engine = Recited(chat().codec(bpe(template), context), *texts, truncate_last=truncate_last)
     team = Team(
-        roles={"one": Seat()}, order=(("one",),), max_turns=1,
+        roles={"one": PlainRole()}, order=(("one",),), max_turns=1,
         policies={"one": "p"}, trainable={"p": True}, transition=SimpleNamespace(tell=nothing),
         tools={"one": (tool,)}, max_tool_turns=turns,
         show_thoughts=frozenset({"one"} if shows else ()),

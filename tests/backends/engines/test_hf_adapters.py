@@ -291,7 +291,7 @@ def test_two_roles_that_act_at_once_on_two_lora_policies_generate_in_one_batch_a
         "team": {
             "order": [["row", "column"]],
             "max_turns": 1,
-            "roles": {role: {"type": "tests.games:Seat", "policy": role} for role in policies},
+            "roles": {role: {"type": "tests.games:PlainRole", "policy": role} for role in policies},
         },
         "policies": policies,
         "sampler": {"branches": 4, "sampling": {"max_new_tokens": 3}},

@@ -114,7 +114,7 @@ def test_it_runs_in_the_runs_sandbox():
         tools={"python": {}},
         team={
             "order": ["one"],
-            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "tools": ["python"]}},
+            "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p", "tools": ["python"]}},
         },
     )
     trees, _ = play(run)

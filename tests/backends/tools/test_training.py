@@ -62,7 +62,7 @@ def tokenizer(folder, template):
 def run_of(folder, template, **team):
     tokenizer(folder, template)
     size = {"init": "qwen3", "hidden_size": 16, "layers": 1, "heads": 2, "head_dim": 8, "mlp_size": 16}
-    role = {"type": "tests.games:Seat", "policy": "p", "tools": ["vowels"], "max_tool_turns": 3}
+    role = {"type": "tests.games:PlainRole", "policy": "p", "tools": ["vowels"], "max_tool_turns": 3}
     return compose(load({
         "env": {"type": "tests.games:Ledger"},
         "team": {"order": ["one"], "max_turns": 2, "roles": {"one": {**role, **team}}},

@@ -13,7 +13,7 @@ summary: base
 env: {type: "tests.games:Ledger", tasks: 4}
 team:
   order: [one]
-  roles: {one: {type: "tests.games:Seat", policy: p}}
+  roles: {one: {type: "tests.games:PlainRole", policy: p}}
 policies: {p: {model: {init: none}, train: none}}
 sampler: {branches: 2}
 algorithm: {type: at_grpo, alpha: 0.5}

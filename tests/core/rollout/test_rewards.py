@@ -8,7 +8,7 @@ from coterie import PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, TooManyMissing
 from coterie.core.rollout.rewards import branch_rewards, missing_share
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
-from tests.games import Seat, play, run_of
+from tests.games import PlainRole, play, run_of
 
 
 def source(name, **settings):
@@ -175,7 +175,7 @@ def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
     assert faults[0] is None and faults[1].kind == "policy" and "ZeroDivisionError" in faults[1].reason
 
 
-class Fragile(Seat):
+class Fragile(PlainRole):
     def parse(self, text, observation):
         return 1 / (1 - int(text))
 

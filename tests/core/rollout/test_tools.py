@@ -11,7 +11,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from coterie.plugins.algos.blocks.groups import by_decision
-from tests.games import Seat, play, run_of
+from tests.games import PlainRole, play, run_of
 
 
 class Adder(Plugin):
@@ -38,7 +38,9 @@ def run(**settings):
         team={
             "order": ["one"],
             "max_turns": 2,
-            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"], **settings}},
+            "roles": {
+                "one": {"type": "tests.games:PlainRole", "policy": "p", "tools": ["adder"], **settings}
+            },
         },
     )
 
@@ -107,7 +109,7 @@ def test_max_tool_turns_bounds_the_loop():
             "order": ["one"],
             "max_turns": 1,
             "max_tool_turns": 3,
-            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"]}},
+            "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p", "tools": ["adder"]}},
         },
     )
     action = play(endless)[0][0].root.decisions["one"].branches[0]
@@ -143,7 +145,7 @@ def recorded_rows(run):
     ]
 
 
-class ParsingRole(Seat):
+class ParsingRole(PlainRole):
     """A role whose parser marks what it read."""
 
     def parse(self, text, observation):
@@ -323,7 +325,7 @@ def thoughts(**settings):
             "max_turns": 2,
             "roles": {
                 "one": {"type": "tests.core.rollout.test_tools:ParsingRole", "policy": "p", **settings},
-                "two": {"type": "tests.games:Seat", "policy": "p"},
+                "two": {"type": "tests.games:PlainRole", "policy": "p"},
             },
         },
     )

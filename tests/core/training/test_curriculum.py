@@ -100,7 +100,7 @@ def table(engine: str, **env: Any) -> dict[str, Any]:
     model = {"model": {"init": "none"}, "train": "none"} if scripted else {"model": {"init": "tabular"}}
     return {
         "env": {"type": "tests.core.training.test_curriculum:Guess", **env},
-        "team": {"order": ["one"], "roles": {"one": {"type": "tests.games:Seat", "policy": "p"}}},
+        "team": {"order": ["one"], "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p"}}},
         "policies": {"p": model},
         "sampler": {"branches": 2 if scripted else 8, "sampling": {"max_new_tokens": 1}},
         "algorithm": "at_grpo",

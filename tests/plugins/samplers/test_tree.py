@@ -324,7 +324,7 @@ def test_a_conversation_extends_the_ids_that_were_sampled():
         team={
             "order": ["one"],
             "max_turns": 2,
-            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "remembers": True}},
+            "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p", "remembers": True}},
         },
     )
     first, second = nodes(play(run)[0][0])

@@ -81,13 +81,13 @@ def _when(number: int, body: list[bytes]) -> list[bytes]:
 
 
 @functools.cache
-def build(*, alone: bool, own: int) -> bytes:
+def build(*, alone: bool, process: int) -> bytes:
     """The filter as BPF code; empty on machines whose calls are not in the table.
 
     Args:
-        alone: whether the program has its own namespaces. Without them no socket is allowed, and signals only
-            to the process `own`: kill(-1) would reach all processes of the user.
-        own: the program's process id; unused with namespaces.
+        alone: whether the program has its own namespaces. Without them no socket is allowed, and signals
+            only to the process with the id `process`: kill(-1) would reach all processes of the user.
+        process: the program's process id; unused with namespaces.
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -111,7 +111,7 @@ def build(*, alone: bool, own: int) -> bytes:
     read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
     code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     if not alone:
-        only_own = [_low(0), _op(_JEQ, own, 1, 0), _deny(), allow]
+        only_own = [_low(0), _op(_JEQ, process, 1, 0), _deny(), allow]
         # kill(0) reaches the program's own session and nothing else.
         code += _when(conditional["kill"], [_low(0), _op(_JEQ, 0, 2, 0), *only_own[1:]])
         code += _when(conditional["tgkill"], only_own)
@@ -131,12 +131,12 @@ def _laid_out(code: bytes) -> tuple[Any, Any]:
 
 def prepare() -> None:
     """Build the filter of programs with namespaces in advance, so that runs need not build it."""
-    _laid_out(build(alone=True, own=0))
+    _laid_out(build(alone=True, process=0))
 
 
 def install(*, alone: bool) -> bool:
     """Filter this process and its descendants. Needs PR_SET_NO_NEW_PRIVS. False: not available here."""
-    code = build(alone=alone, own=0 if alone else os.getpid())
+    code = build(alone=alone, process=0 if alone else os.getpid())
     if not code:
         return False
     try:
