@@ -53,7 +53,9 @@ def completion(index: int, siblings: int) -> str:
 
 def joints(node: Record, *, potential: bool = False) -> list[J]:
     """A recorded node and all below it; its rewards are increments, or potentials of the states reached."""
-    children = [joints(child, potential=potential) for child in node["children"]] or [[] for _ in node["rewards"]]
+    children = [joints(child, potential=potential) for child in node["children"]] or [
+        [] for _ in node["rewards"]
+    ]
     pays = "potential" if potential else "gain"
     return [J(**{pays: paid, "then": then}) for paid, then in zip(node["rewards"], children, strict=True)]
 
@@ -62,7 +64,9 @@ def roles(record: Record) -> tuple[str, ...]:
     return tuple(f"agent{number}" for number in range(record["settings"]["num_agents"]))
 
 
-def tree(record: Record, *, pairing: str | None = None, potential: bool = False, sampled: bool = False) -> Forest:
+def tree(
+    record: Record, *, pairing: str | None = None, potential: bool = False, sampled: bool = False
+) -> Forest:
     """The recorded tree.
 
     Args:
@@ -120,7 +124,7 @@ def update(
 
     sequence, sequences = span_ids(samples)
     shares = flat(token_coefficients(samples, loss.length, loss.length_constant))
-    found = loss(
+    surrogate = loss(
         np,
         TokenBatch(
             logprobs=np.concatenate([np.array(current[sample.key]) for sample in samples]),
@@ -133,7 +137,7 @@ def update(
         ),
     )
     ends = np.cumsum([int(sample.loss_mask.sum()) for sample in samples])[:-1]
-    grads = np.split(shares * found.grad, ends)
-    return float(shares @ found.value), {
+    grads = np.split(shares * surrogate.grad, ends)
+    return float(shares @ surrogate.value), {
         sample.key: grad.tolist() for sample, grad in zip(samples, grads, strict=True)
     }

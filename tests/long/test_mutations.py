@@ -98,7 +98,7 @@ MUTATIONS = {
     ),
     "10 levels are summed over turns": (
         "coterie/plugins/algos/blocks/returns.py",
-        'if kind == "level":',
+        'if kind == "potential":',
         'if kind == "nothing":',
         "tests/plugins/algos/blocks/test_returns.py",
     ),

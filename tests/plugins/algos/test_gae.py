@@ -56,8 +56,8 @@ def test_a_naive_double_sum_says_the_same(actions, gamma, lam):
     advantage = advantages(
         "gae", forest, annotations=forest.annotations("values", given_values), gamma=gamma, lam=lam, **PLAIN
     )
-    values = [value for own, _ in actions for value in own]
-    rewards = [pay * (place == len(own) - 1) for own, pay in actions for place in range(len(own))]
+    values = [value for action, _ in actions for value in action]
+    rewards = [pay * (place == len(action) - 1) for action, pay in actions for place in range(len(action))]
     count = len(values)
 
     def error(t: int) -> float:
@@ -75,7 +75,9 @@ def test_a_role_is_paid_what_was_earned_until_its_next_action():
 
 
 def test_potentials_pay_their_differences_across_the_others_actions():
-    forest = Forest(order=SEQUENTIAL).grow(chain(J(potential=0.3), J(potential=0.5), J(potential=0.2), J(potential=1.0)))
+    forest = Forest(order=SEQUENTIAL).grow(
+        chain(J(potential=0.3), J(potential=0.5), J(potential=0.2), J(potential=1.0))
+    )
     returns = places(credit(estimator("gae", **PLAIN), forest).returns)
     assert returns == pytest.approx({"0:one0": 0.5, "0.0.0:one0": 0.5, "0.0:two0": -0.1, "0.0.0.0:two0": 0.8})
 

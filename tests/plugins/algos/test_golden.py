@@ -62,7 +62,9 @@ def test_at_grpo_centres_each_decision():
 def test_at_grpo_divides_by_the_sample_deviation():
     advantage = advantages("at_grpo", play_of_two(), alpha=0.5)
     # .2, .5, .9 less their mean: -1/3, -1/30, 11/30; squares .1111 + .0011 + .1344, over 2, root .35119
-    assert [advantage[f"0:one{b}"] for b in range(3)] == pytest.approx([-0.94916, -0.09492, 1.04407], abs=1e-4)
+    assert [advantage[f"0:one{b}"] for b in range(3)] == pytest.approx(
+        [-0.94916, -0.09492, 1.04407], abs=1e-4
+    )
     # .6 and .1: deviation .5 / sqrt 2, so +-.25 become +-1 / sqrt 2
     assert advantage["0.2:two0"] == -advantage["0.2:two1"] == pytest.approx(math.sqrt(0.5), abs=1e-5)
     # 1, 0, .5: deviation 1/2
@@ -144,7 +146,9 @@ def test_reinforce_pays_what_came_after():
 
 
 def test_reinforce_whitened_over_the_step():
-    advantage = advantages("reinforce", Forest().grow(chain(1), chain(3), chain(8)), normalise={"type": "whiten"})
+    advantage = advantages(
+        "reinforce", Forest().grow(chain(1), chain(3), chain(8)), normalise={"type": "whiten"}
+    )
     # mean 4, squares 9 + 1 + 16 = 26, over 2
     assert list(advantage.values()) == pytest.approx(
         [-3 / math.sqrt(13), -1 / math.sqrt(13), 4 / math.sqrt(13)], abs=1e-5
@@ -220,8 +224,12 @@ def test_a_composed_one_compares_all_of_a_role_or_all_of_the_step():
 def test_a_shared_start_of_two_paths_gets_the_mean_of_their_advantages():
     # Paths worth 1 + 2, 1 + 4 and 0: mean 8/3. Branch 0 of the root lies on the first two.
     forest = Forest().grow([J(1, [J(2), J(4)]), J(0)])
-    advantage = advantages("compose", forest, group="task", **{"return": "episode"}, normalise={"type": "none"})
-    assert advantage == pytest.approx({"0:one0": 4 / 3, "0:one1": -8 / 3, "0.0:one0": 1 / 3, "0.0:one1": 7 / 3})
+    advantage = advantages(
+        "compose", forest, group="task", **{"return": "episode"}, normalise={"type": "none"}
+    )
+    assert advantage == pytest.approx(
+        {"0:one0": 4 / 3, "0:one1": -8 / 3, "0.0:one0": 1 / 3, "0.0:one1": 7 / 3}
+    )
 
 
 def test_roles_that_act_at_once_share_the_pay_and_have_their_own():
@@ -234,7 +242,7 @@ def test_roles_that_act_at_once_share_the_pay_and_have_their_own():
     assert [advantage[f"0:two{b}"] for b in range(3)] == pytest.approx([-0.2, -0.6, 0.8])
 
 
-def test_a_recombined_joint_is_in_nobodys_baseline_and_leads_on():
+def test_a_recombined_joint_is_in_no_baseline_and_leads_on():
     # Branch 0 of one with branch 1 of two was played once more, paid 9, and went on.
     forest = Forest(order=(("one", "two"),)).grow(
         [J(0), J(2), J(9, [J(1), J(3)], recombined={"one": 0, "two": 1})]

@@ -88,7 +88,9 @@ def test_an_early_end_is_a_leaf_and_not_left_out():
 def test_repeated_potentials_are_paid_every_turn_and_after_an_early_end():
     # gamma 1/2, three turns. Stopping at .8 is paid .8 (1 + 1/2 + 1/4) = 1.4; going on from .4 to .6 to .6
     # is paid .4 + .3 + .15 = .85.
-    forest = Forest().grow([J(potential=0.8), J(potential=0.4, then=[J(potential=0.6, then=[J(potential=0.6)])])])
+    forest = Forest().grow(
+        [J(potential=0.8), J(potential=0.4, then=[J(potential=0.6, then=[J(potential=0.6)])])]
+    )
     settings = {"forest": forest, "turns": 3, "gamma": 0.5, "fill": "repeat"}
     returns = places(credit(estimator("mareinforce", **settings), forest).returns)
     assert returns == pytest.approx({"0:one0": 1.4, "0:one1": 0.85, "0.1:one0": 0.9, "0.1.0:one0": 0.6})
