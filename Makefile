@@ -11,7 +11,7 @@ STAMP  := $(VENV)/.installed
 SEED   ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-sandbox test-wheels test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-wheels test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -31,6 +31,9 @@ test: setup lint  ## lint, then every test that takes seconds
 
 test-learning: setup  ## the quickstart's team and every algorithm really learn (4 minutes)
 	$(BIN)/python -m pytest -n2 -m learning tests/learning
+
+test-resume: setup  ## N steps equal k steps and a resume, also after kill -9 (2 minutes)
+	$(BIN)/python -m pytest -n2 -m "resume and not long" tests/test_resume.py
 
 test-sandbox: setup  ## hostile programs, and servers with faults (3 minutes)
 	$(BIN)/python -m pytest -n2 -m "sandbox and not long" tests/backends/sandboxes

@@ -1,12 +1,12 @@
-"""Several LoRA adapters of one base: one mixed batch against one merged batch after the other.
+"""Several LoRA adapters of one base: one mixed batch against a merged batch per adapter.
 
     python benchmarks/mixed_adapters.py [--widths 64 128 256] [--rows 16 32 64 128 256] [--repeats 5]
 
-Adapters (rank 8, all linear layers) share a batch evenly: 4 siblings a prompt of 32 tokens, 32 new
-tokens a row, one thread. *Mixed* holds the base once and adds each adapter's low-rank part to its own rows;
-*merged* adds one adapter after the other into a copy of the weights, which is part of its time. The two take
-turns, and the time is the processor's, so that other work on the machine matters little; figures are medians.
-The rule of `engine.adapters: auto` comes from here.
+Adapters (rank 8, all linear layers) share a batch evenly: 4 siblings per prompt of 32 tokens, 32 new tokens
+per row, one thread. *Mixed* holds the base once and adds each adapter's low-rank part to its own rows.
+*Merged* adds one adapter after the other into a copy of the weights, which is part of its time. The two take
+turns, and the clock counts processor time, so that other work on the machine has little influence. Figures
+are medians. The rule of `engine.adapters: auto` follows from them.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from rich.table import Table
 
 from coterie.backends.engines.lean.decode import LeanDecoder
 from coterie.backends.engines.rows import Row
-from coterie.backends.engines.shared import SharedBase
-from coterie.backends.models.dense import MergedWeights
+from coterie.backends.engines.shared_base import SharedBase
+from coterie.backends.models.merged_weights import MergedWeights
 
 HERE = Path(__file__).resolve().parent
 LAYERS = {64: 2, 128: 3, 256: 4}
-"""By width; heads have 32 dimensions, the MLP is three times as wide."""
+"""width -> number of layers. Heads have 32 dimensions; the MLP is three times as wide as the model."""
 WORDS, PROMPT, SIBLINGS, NEW, RANK = 512, 32, 4, 32, 8
 
 
 def adapted(width: int, adapters: int) -> Any:
-    """A Qwen3 with adapters that are not at zero."""
+    """A Qwen3 with random, nonzero adapters."""
     config = transformers.Qwen3Config(
         vocab_size=WORDS,
         hidden_size=width,
@@ -66,8 +66,8 @@ def adapted(width: int, adapters: int) -> Any:
     return model.eval()
 
 
-def asked(count: int, adapters: int) -> list[Row]:
-    """Rows without stops, so that every one has the same length."""
+def requests(count: int, adapters: int) -> list[Row]:
+    """Rows without stop tokens, so that all have the same length."""
     rng = np.random.default_rng(0)
     prompts = [tuple(rng.integers(2, WORDS, PROMPT).tolist()) for _ in range(count // SIBLINGS)]
     return [
@@ -84,27 +84,29 @@ def asked(count: int, adapters: int) -> list[Row]:
 
 
 def base(model: Any, adapters: int, mixed_rows: float | None) -> SharedBase:
-    made = SharedBase("base", MergedWeights(model), partial(LeanDecoder, dtype=torch.float32), mixed_rows)
+    """The engine of the base with all adapters loaded."""
+    engine = SharedBase("base", MergedWeights(model), partial(LeanDecoder, dtype=torch.float32), mixed_rows)
     for index in range(adapters):
-        made.load(MergedWeights(model, str(index)))
-    return made
+        engine.load(MergedWeights(model, str(index)))
+    return engine
 
 
 def measured(width: int, adapters: int, rows: list[int], repeats: int) -> list[dict[str, Any]]:
+    """One case per number of rows: tokens per second of both modes."""
     model = adapted(width, adapters)
-    ways = {"mixed": base(model, adapters, None), "merged": base(model, adapters, 0.0)}
-    found = []
+    modes = {"mixed": base(model, adapters, None), "merged": base(model, adapters, 0.0)}
+    cases = []
     for count in rows:
-        batch = asked(count, adapters)
-        seconds: dict[str, list[float]] = {name: [] for name in ways}
+        batch = requests(count, adapters)
+        seconds: dict[str, list[float]] = {name: [] for name in modes}
         for turn in range(repeats + 1):
-            for name, way in ways.items():
+            for name, engine in modes.items():
                 begin = time.process_time()
-                way.generate(batch)
-                if turn:  # the first warms up
+                engine.generate(batch)
+                if turn:  # turn 0 warms up
                     seconds[name].append(time.process_time() - begin)
         speed = {name: count * NEW / statistics.median(taken) for name, taken in seconds.items()}
-        found.append(
+        cases.append(
             {
                 "width": width,
                 "adapters": adapters,
@@ -115,15 +117,15 @@ def measured(width: int, adapters: int, rows: list[int], repeats: int) -> list[d
                 "seconds": seconds,
             }
         )
-    return found
+    return cases
 
 
-def table(found: list[dict[str, Any]]) -> Table:
+def table(cases: list[dict[str, Any]]) -> Table:
     names = ["width", "adapters", "rows", "mixed_tokens_per_second", "merged_tokens_per_second"]
-    made = Table(*[name.replace("_", " ") for name in names], "mixed over merged")
-    for row in found:
-        made.add_row(*[f"{row[name]:,}" for name in names], f"{row['mixed_over_merged']:.2f}")
-    return made
+    columns = Table(*[name.replace("_", " ") for name in names], "mixed over merged")
+    for case in cases:
+        columns.add_row(*[f"{case[name]:,}" for name in names], f"{case['mixed_over_merged']:.2f}")
+    return columns
 
 
 def main() -> None:
@@ -137,17 +139,17 @@ def main() -> None:
     parser.add_argument("--json", type=Path, default=HERE / "results" / "mixed_adapters.json")
     options = parser.parse_args()
     torch.set_num_threads(1)
-    found: list[dict[str, Any]] = []
+    cases: list[dict[str, Any]] = []
     load = os.getloadavg()[0]
     for width in options.widths:
         for adapters in options.adapters:
-            found += measured(width, adapters, options.rows, options.repeats)
-    Console(width=110).print(table(found))
+            cases += measured(width, adapters, options.rows, options.repeats)
+    Console(width=110).print(table(cases))
     options.json.parent.mkdir(parents=True, exist_ok=True)
     options.json.write_text(
         json.dumps(
             {
-                "cases": found,
+                "cases": cases,
                 "threads": 1,
                 "load_before": load,
                 "cpus": os.cpu_count(),

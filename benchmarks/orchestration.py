@@ -1,9 +1,9 @@
 """Framework time per generated action, with an engine that answers at once.
 
-Plays steps of a team of two over several turns with the scripted engine, then scores, credits and makes
-samples of them, and divides the time by the number of generated actions. The time of the environment, of the
-roles and of the tokenizer is left out: a clock around each measures it in the same run, and it is subtracted.
-Nothing is recorded.
+The benchmark runs steps of a team of two over several turns with the scripted engine: rollouts, scores,
+credit and samples. It divides the time by the number of generated actions. The time of the environment, the
+roles and the tokenizer doesn't count: clocks measure it in the same run, and it is subtracted. Nothing is
+recorded.
 
     python benchmarks/orchestration.py [--live 100 1000 10000] [--repeats 3]
 """
@@ -32,24 +32,25 @@ from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run
 from coterie.core.training.samples import samples_of
 
-SPENT = {"environment": 0.0, "template": 0.0, "tokenizer": 0.0, "engine": 0.0}
+CLOCKS = {"environment": 0.0, "template": 0.0, "tokenizer": 0.0, "engine": 0.0}
+"""Seconds of the parts that are measured separately."""
 
 
-def clocked(what: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with its time added to SPENT."""
+def clocked(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function, with its time added to CLOCKS."""
 
     def timed(*args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter()
         try:
             return function(*args, **kwargs)
         finally:
-            SPENT[what] += time.perf_counter() - begin
+            CLOCKS[part] += time.perf_counter() - begin
 
     return timed
 
 
 class Count(Plugin):
-    """Counts turns; pays the number that was written."""
+    """An environment that counts turns and rewards each role with the number that it wrote."""
 
     roles = ()
     components = {"value": "increment"}
@@ -80,7 +81,9 @@ class Count(Plugin):
         return str(state)
 
 
-class Seat(Plugin):
+class Writer(Plugin):
+    """A role that writes a number."""
+
     def render(self, role_input: Any) -> list[dict[str, str]]:
         return [{"role": "user", "content": f"{role_input.role} {role_input.observation}"}]
 
@@ -89,24 +92,26 @@ class Seat(Plugin):
 
 
 def answer(request: Any, text: str) -> str:
+    """The scripted engine's answer: the index of the branch."""
     return str(request.key.branch)
 
 
 def make(live: int, branches: int, turns: int) -> Run:
-    here = "benchmarks.orchestration" if __name__ != "__main__" else "__main__"
+    """A run with this many episodes at once, branches per decision and turns."""
+    module = "benchmarks.orchestration" if __name__ != "__main__" else "__main__"
     return compose(
         load(
             {
-                "env": {"type": f"{here}:Count"},
+                "env": {"type": f"{module}:Count"},
                 "team": {
                     "order": ["one", "two"],
                     "max_turns": turns,
-                    "roles": {name: {"type": f"{here}:Seat", "policy": name} for name in ("one", "two")},
+                    "roles": {name: {"type": f"{module}:Writer", "policy": name} for name in ("one", "two")},
                 },
                 "policies": {name: {"model": {"init": "none"}, "train": "none"} for name in ("one", "two")},
                 "sampler": {"branches": branches},
                 "algorithm": "at_grpo",
-                "engine": {"type": "scripted", "play": f"{here}:answer"},
+                "engine": {"type": "scripted", "play": f"{module}:answer"},
                 "trainer": "none",
                 "executor": {"max_live": live},
                 "schedule": {"steps": 1, "tasks_per_step": live, "record_every": 0},
@@ -116,17 +121,18 @@ def make(live: int, branches: int, turns: int) -> Run:
 
 
 async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
-    """One step with `live` episodes at once; microseconds per generated action."""
+    """Run one step with `live` episodes at once; return microseconds per generated action."""
     run = make(live, branches, turns)
     await open_run(run)
-    for name in ("reset", "stage", "observe", "outcome", "digest"):
+    for name in ("reset", "acting_roles", "observe", "outcome", "digest"):
         setattr(run.environment, name, clocked("environment", getattr(run.environment, name)))
-    for seat in run.team.roles.values():
-        seat.render, seat.parse = clocked("template", seat.render), clocked("template", seat.parse)  # type: ignore[method-assign]
+    for role in run.team.roles.values():
+        for name in ("render", "parse"):
+            setattr(role, name, clocked("template", getattr(role, name)))
     codec = run.engine.codec("one")
     codec.encode, codec.decode = clocked("tokenizer", codec.encode), clocked("tokenizer", codec.decode)
     tasks = run.order.step(0, live)
-    SPENT.update(dict.fromkeys(SPENT, 0.0))
+    CLOCKS.update(dict.fromkeys(CLOCKS, 0.0))
     begin = time.perf_counter()
     trees = await run.play(tasks)
     scores = await run.score(trees)
@@ -134,16 +140,16 @@ async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
         Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )
     samples_of(trees, credit)
-    whole = time.perf_counter() - begin
+    total = time.perf_counter() - begin
     await run.close()
     actions = live * branches * turns * 2
-    apart = sum(SPENT.values())
+    separate = sum(CLOCKS.values())
     return {
         "live": live,
         "actions": actions,
-        "microseconds": 1e6 * (whole - apart) / actions,
-        "whole_microseconds": 1e6 * whole / actions,
-        **{f"{name}_microseconds": 1e6 * value / actions for name, value in SPENT.items()},
+        "microseconds": 1e6 * (total - separate) / actions,
+        "whole_microseconds": 1e6 * total / actions,
+        **{f"{name}_microseconds": 1e6 * value / actions for name, value in CLOCKS.items()},
     }
 
 
@@ -160,7 +166,7 @@ def main() -> None:
     rows = []
     for live in options.live:
         runs = [asyncio.run(measure(live, options.branches, options.turns)) for _ in range(options.repeats)]
-        rows.append({name: statistics.median(one[name] for one in runs) for name in runs[0]})
+        rows.append({name: statistics.median(run[name] for run in runs) for name in runs[0]})
     table = Table(title="framework time per generated action (microseconds, medians)")
     for name in rows[0]:
         table.add_column(name.replace("_microseconds", ""), justify="right")

@@ -1,8 +1,8 @@
-"""What the quickstart learns, on several seeds: success before and after on 1,000 unseen tasks.
+"""Success of the quickstart before and after training, on 1,000 unseen tasks, for several seeds.
 
     python benchmarks/quickstart.py [--seeds 0 1 2]
 
-Runs `coterie quickstart` once a seed, one after the other, and prints the table of the README.
+Run `coterie quickstart` once per seed, one after the other, and print the table of docs/results.md.
 """
 
 from __future__ import annotations
@@ -21,17 +21,19 @@ COLUMNS = [(key, when) for key in ("success", "success_greedy") for when in ("be
 
 
 def run(seed: int, folder: Path) -> dict[str, object]:
+    """One quickstart: metrics before and after, and seconds."""
     done = subprocess.run(
         [sys.executable, "-m", "coterie", "quickstart", "--seed", str(seed), "--out", str(folder)],
         check=True,
         capture_output=True,
         text=True,
     )
-    found = json.loads(done.stdout.strip().splitlines()[-1])
-    return {"seed": seed, **{key: found[key] for key in ("before", "after", "seconds")}}
+    result = json.loads(done.stdout.strip().splitlines()[-1])
+    return {"seed": seed, **{key: result[key] for key in ("before", "after", "seconds")}}
 
 
 def line(row: dict[str, object]) -> str:
+    """A line of the Markdown table."""
     cells = [str(row["seed"])]
     for key, when in COLUMNS:
         interval = row[when][key]  # type: ignore[index]

@@ -1,8 +1,8 @@
-"""Judged runs a second in the sandbox `local`, and the protections that were active.
+"""Judged runs per second in the sandbox `local`, and the protections that were active.
 
     python benchmarks/sandbox.py
 
-A judged run is a candidate and its tests, each in a cell of its own: the tests call the candidate over a
+A judged run executes a candidate and its tests, each in its own cell. The tests call the candidate over a
 pipe.
 """
 
@@ -34,27 +34,27 @@ HERE = Path(__file__).parent
 
 
 def main() -> None:
-    made = argparse.ArgumentParser(description=__doc__)
-    made.add_argument("--runs", type=int, default=300, help="judged runs of a turn")
-    made.add_argument("--turns", type=int, default=5)
-    made.add_argument("--workers", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
-    made.add_argument("--results", type=Path, default=HERE / "results")
-    args = made.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--runs", type=int, default=300, help="judged runs per turn")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--workers", type=int, nargs="+", default=sorted({1, os.cpu_count() or 1}))
+    parser.add_argument("--results", type=Path, default=HERE / "results")
+    args = parser.parse_args()
     rows = [asyncio.run(measure(workers, args.runs, args.turns)) for workers in args.workers]
     show(rows)
     args.results.mkdir(parents=True, exist_ok=True)
-    told = {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0], "rows": rows}
-    (args.results / "sandbox.json").write_text(json.dumps(told, indent=1) + "\n")
+    result = {"cpus": os.cpu_count(), "load_before": os.getloadavg()[0], "rows": rows}
+    (args.results / "sandbox.json").write_text(json.dumps(result, indent=1) + "\n")
 
 
 async def measure(workers: int, runs: int, turns: int) -> dict[str, Any]:
-    """Medians over the turns; all runs of a turn are asked for at once."""
+    """Medians over the turns; all runs of a turn are requested at once."""
     sandbox = LocalSandbox(LocalSandbox.Config(workers=workers))
     await sandbox.open()
     try:
         report = sandbox.report()
-        judged = await turn(sandbox, runs, turns, judge)
-        plain = await turn(sandbox, runs, turns, run)
+        judged = await rates(sandbox, runs, turns, judge)
+        plain = await rates(sandbox, runs, turns, run)
         memory = sum(resident(pid) for pid in tree(os.getpid()) if pid != os.getpid())
     finally:
         await sandbox.close()
@@ -64,19 +64,20 @@ async def measure(workers: int, runs: int, turns: int) -> dict[str, Any]:
         "judged_by_turn": judged,
         "runs_per_second": statistics.median(plain),
         "idle_workers_mb": round(memory / 2**20, 1),
-        "active": [one.name for one in report if one.active],
-        "missing": [one.name for one in report if not one.active],
+        "active": [protection.name for protection in report if protection.active],
+        "missing": [protection.name for protection in report if not protection.active],
     }
 
 
-async def turn(sandbox: LocalSandbox, runs: int, turns: int, one: Any) -> list[float]:
-    await asyncio.gather(*(one(sandbox) for _ in range(20)))
-    found = []
+async def rates(sandbox: LocalSandbox, runs: int, turns: int, request: Any) -> list[float]:
+    """Requests per second of each turn, after 20 requests of warm-up."""
+    await asyncio.gather(*(request(sandbox) for _ in range(20)))
+    per_second = []
     for _ in range(turns):
         begin = time.perf_counter()
-        await asyncio.gather(*(one(sandbox) for _ in range(runs)))
-        found.append(round(runs / (time.perf_counter() - begin), 1))
-    return found
+        await asyncio.gather(*(request(sandbox) for _ in range(runs)))
+        per_second.append(round(runs / (time.perf_counter() - begin), 1))
+    return per_second
 
 
 async def judge(sandbox: LocalSandbox) -> None:
@@ -89,7 +90,7 @@ async def run(sandbox: LocalSandbox) -> None:
 
 
 def tree(root: int) -> list[int]:
-    """A process and all below it."""
+    """The ids of a process and all its descendants."""
     parents = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -97,14 +98,14 @@ def tree(root: int) -> list[int]:
                 parents[int(name)] = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-    found = [root]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found
+    pids = [root]
+    for pid in pids:
+        pids.extend(child for child, parent in parents.items() if parent == pid)
+    return pids
 
 
 def resident(pid: int) -> int:
-    """Bytes that are this process's own (shared pages counted in part)."""
+    """The proportional set size of a process in bytes (its share of shared pages counts)."""
     try:
         lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except OSError:

@@ -1,7 +1,7 @@
-"""Time a training step of Coterie against a bare loop, TRL and CoMLRL: same model, same prompts, same tokens.
+"""Times of a training step of Coterie, a bare loop, TRL and CoMLRL: same model, same prompts, same tokens.
 
-Every measurement is a process of its own, in the peer's own environment, and the peers take turns
-(A B C D, A B C D, ...), so that a machine that slows down slows all of them. See README.md.
+Every measurement runs in its own process and in the peer's own environment. The peers take turns (A B C D,
+A B C D, ...), so that a machine that becomes slower slows all of them. See README.md.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rich.table import Table
 
 HERE = Path(__file__).resolve().parent
 
-# One torch and one transformers for everybody: the loops are compared, not the libraries under them.
+# The same torch and transformers for all peers: the benchmark compares loops, not libraries.
 SHARED = ["torch==2.13.0", "transformers==5.19.0"]
 REQUIREMENTS = {"trl": [*SHARED, "trl==1.16.0"], "comlrl": [*SHARED, "comlrl==1.4.3"]}
 
@@ -36,16 +36,16 @@ SCRIPTS = {
     "comlrl_own": "comlrl_step.py",
 }
 
-OWN = {"siblings": 4, "agents": 2, "rollout-buffer": 2}
-"""CoMLRL's defaults, for peer `comlrl_own`: 4 generations of 2 agents a prompt, an optimiser step per 2
-prompts. 32 prompts are then 256 sequences as well. `comlrl` has the siblings of the others: it is quicker."""
+COMLRL_DEFAULTS = {"siblings": 4, "agents": 2, "rollout-buffer": 2}
+"""CoMLRL's defaults, for peer `comlrl_own`: 4 generations of 2 agents per prompt, one optimiser step per 2
+prompts. 32 prompts make 256 sequences, as for the other peers. `comlrl` has the others' siblings."""
 
 NEW_TOKENS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """`prompts` x `siblings` sequences a step, and how many times a peer's speed Coterie wants to have."""
+    """`prompts` x `siblings` sequences per step; `targets` are the least multiples of the peers' speeds."""
 
     prompts: int
     siblings: int
@@ -61,7 +61,7 @@ CASES = {
 
 console = Console()
 if not console.is_terminal:
-    console = Console(width=110)  # a pipe has no width of its own, and 80 columns cut the table
+    console = Console(width=110)  # a pipe has no width; the default of 80 columns cuts the table
 
 
 def main() -> int:
@@ -75,41 +75,43 @@ def main() -> int:
                 for repeat in range(args.repeats):
                     for peer, python in pythons.items():
                         if peer == "comlrl_own" and case_name != "wide":
-                            continue  # its batch is the same in all cases
+                            continue  # its batch doesn't depend on the case
                         setting = {"case": case_name, "threads": threads, "wait_policy": policy}
                         runs.append(measure(peer, python, setting, repeat, args, Path(scratch)))
-                # Written as it goes: the whole takes long, and what was measured should not be lost.
+                # Written after each setting, so that an interrupt keeps the measurements.
                 write(out, runs, args)
     summary = write(out, runs, args)
-    console.print(table(summary))
+    console.print(summary_table(summary))
     console.print(f"written to {out}")
     return 1 if any("seconds" not in run for run in runs) else 0
 
 
 def arguments() -> argparse.ArgumentParser:
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("--venvs", type=Path, default=Path.home() / ".cache" / "coterie-bench")
-    made.add_argument(
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--venvs", type=Path, default=Path.home() / ".cache" / "coterie-bench")
+    parser.add_argument(
         "--python", type=Path, default=Path(sys.executable), help="runs Coterie and the bare loop"
     )
-    made.add_argument("--trl-python", type=Path, default=None, help="instead of the environment in --venvs")
-    made.add_argument(
+    parser.add_argument("--trl-python", type=Path, default=None, help="instead of the environment in --venvs")
+    parser.add_argument(
         "--comlrl-python", type=Path, default=None, help="instead of the environment in --venvs"
     )
-    made.add_argument("--peers", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
-    made.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
-    made.add_argument("--threads", nargs="+", type=int, default=[1, 2])
-    made.add_argument("--wait-policy", nargs="+", choices=["passive", "default"], default=["passive"])
-    made.add_argument("--repeats", type=int, default=3, help="turns of every peer")
-    made.add_argument("--steps", type=int, default=5, help="measured steps a turn")
-    made.add_argument("--warmup", type=int, default=2, help="unmeasured steps a turn")
-    made.add_argument("--timeout", type=float, default=1800.0, help="seconds a turn may take")
-    made.add_argument("--results", type=Path, default=HERE / "results", help="folder of the JSON")
-    return made
+    parser.add_argument("--peers", nargs="+", choices=list(SCRIPTS), default=list(SCRIPTS))
+    parser.add_argument("--cases", nargs="+", choices=list(CASES), default=list(CASES))
+    parser.add_argument("--threads", nargs="+", type=int, default=[1, 2])
+    parser.add_argument("--wait-policy", nargs="+", choices=["passive", "default"], default=["passive"])
+    parser.add_argument("--repeats", type=int, default=3, help="turns of every peer")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps a turn")
+    parser.add_argument("--warmup", type=int, default=2, help="unmeasured steps a turn")
+    parser.add_argument("--timeout", type=float, default=1800.0, help="seconds a turn may take")
+    parser.add_argument("--results", type=Path, default=HERE / "results", help="folder of the JSON")
+    return parser
 
 
 def thread_settings(args: argparse.Namespace) -> list[tuple[int, str]]:
-    """(threads, wait policy) to measure; one thread never waits, so its policy is no setting."""
+    """(threads, wait policy) to measure; one thread never waits, so the policy makes no difference to it."""
     return [
         (threads, policy)
         for threads in args.threads
@@ -121,23 +123,25 @@ def thread_settings(args: argparse.Namespace) -> list[tuple[int, str]]:
 
 
 def interpreters(args: argparse.Namespace) -> dict[str, Path]:
-    """The python of each peer that can run, in the order in which they take turns."""
-    found: dict[str, Path] = {}
-    given = {"trl": args.trl_python, "comlrl": args.comlrl_python}
+    """The Python interpreter of each available peer, in the order of the turns."""
+    pythons: dict[str, Path] = {}
+    options = {"trl": args.trl_python, "comlrl": args.comlrl_python}
     for peer in args.peers:
         if not (HERE / "peers" / SCRIPTS[peer]).exists():
             console.print(f"[yellow]skipped {peer}: benchmarks/peers/{SCRIPTS[peer]} does not exist[/yellow]")
         elif peer not in REQUIREMENTS:
-            found[peer] = args.python
+            pythons[peer] = args.python
         else:
-            found[peer] = given[peer] or environment(args.venvs / peer, REQUIREMENTS[peer])
-    if "comlrl_own" in found:
-        found["comlrl_own"] = given["comlrl"] or environment(args.venvs / "comlrl", REQUIREMENTS["comlrl"])
-    return found
+            pythons[peer] = options[peer] or environment(args.venvs / peer, REQUIREMENTS[peer])
+    if "comlrl_own" in pythons:
+        pythons["comlrl_own"] = options["comlrl"] or environment(
+            args.venvs / "comlrl", REQUIREMENTS["comlrl"]
+        )
+    return pythons
 
 
 def environment(folder: Path, requirements: list[str]) -> Path:
-    """The python of a virtual environment that has these requirements; made or completed when it has not."""
+    """The Python of a virtual environment with these requirements; made or completed if necessary."""
     python = folder / "bin" / "python"
     if not python.exists():
         console.print(f"making {folder}")
@@ -161,7 +165,7 @@ def environment(folder: Path, requirements: list[str]) -> Path:
 def measure(
     peer: str, python: Path, setting: dict[str, Any], repeat: int, args: argparse.Namespace, scratch: Path
 ) -> dict[str, Any]:
-    """One turn of one peer: its report, or without `seconds` when it failed."""
+    """Run one turn of one peer; return its report, which has no `seconds` if the turn failed."""
     case, report = CASES[setting["case"]], scratch / "report.json"
     report.unlink(missing_ok=True)
     options = {
@@ -177,11 +181,11 @@ def measure(
         "json": report,
     }
     if peer == "comlrl_own":
-        options |= OWN
+        options |= COMLRL_DEFAULTS
     command = [str(python), str(HERE / "peers" / SCRIPTS[peer])]
-    command += [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    command += [argument for name, value in options.items() for argument in (f"--{name}", str(value))]
     run: dict[str, Any] = {"peer": peer, **setting, "repeat": repeat}
-    # Other work on the machine is the usual reason for an odd figure.
+    # Other work on the machine is the usual reason for an outlier.
     run["load_before"] = round(os.getloadavg()[0], 2)
     begun = time.perf_counter()
     try:
@@ -208,7 +212,7 @@ def thread_label(row: dict[str, Any]) -> str:
 
 
 def child_environment() -> dict[str, str]:
-    """Ours without thread settings: each script makes its own from --threads, before it imports torch."""
+    """The environment without thread settings, which each script takes from --threads."""
     prefixes = ("OMP_", "GOMP_", "KMP_", "MKL_")
     return {name: value for name, value in os.environ.items() if not name.startswith(prefixes)}
 
@@ -217,7 +221,7 @@ def child_environment() -> dict[str, str]:
 
 
 def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """A row for each setting and peer: medians over all steps of all turns, and Coterie's multiple."""
+    """A row for each setting and peer: medians over all steps of all turns, and Coterie's speed-up."""
     groups: dict[tuple[str, int, str, str], list[dict[str, Any]]] = {}
     for run in runs:
         if "seconds" in run:
@@ -227,7 +231,7 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for (case_name, threads, policy, peer), group in groups.items():
         speed = pooled(group)
         turns = [run["median_tokens_per_second"] for run in group]
-        ours = groups.get((case_name, threads, policy, "coterie"))
+        coterie = groups.get((case_name, threads, policy, "coterie"))
         rows.append(
             {
                 "case": case_name,
@@ -242,9 +246,9 @@ def summarise(runs: list[dict[str, Any]]) -> list[dict[str, Any]]:
                 "tokens_per_second": speed,
                 "slowest_turn": min(turns),
                 "fastest_turn": max(turns),
-                "seconds": statistics.median(taken for run in group for taken in run["seconds"]),
+                "seconds": statistics.median(seconds for run in group for seconds in run["seconds"]),
                 "peak_rss_mib": max(run["peak_rss_mib"] for run in group),
-                "coterie_is": pooled(ours) / speed if ours else None,
+                "coterie_is": pooled(coterie) / speed if coterie else None,
                 "target": CASES[case_name].targets.get(peer),
             }
         )
@@ -280,20 +284,20 @@ def cpu_model() -> str:
     return names[0] if names else platform.machine()
 
 
-def table(summary: list[dict[str, Any]]) -> Table:
-    made = Table(title="Medians over all measured steps; batch: sequences decoded / learnt from at once")
+def summary_table(summary: list[dict[str, Any]]) -> Table:
+    table = Table(title="Medians over all measured steps; batch: sequences decoded / learnt from at once")
     for heading in ("case", "threads", "peer"):
-        made.add_column(heading, no_wrap=True)
+        table.add_column(heading, no_wrap=True)
     for heading in ("batch", "s/step", "tokens/s", "by turn", "Coterie is", "target"):
-        made.add_column(heading, justify="right", no_wrap=True)
+        table.add_column(heading, justify="right", no_wrap=True)
     previous = None
     for row in summary:
         if previous not in (None, (row["case"], thread_label(row))):
-            made.add_section()
+            table.add_section()
         previous = (row["case"], thread_label(row))
         multiple, target = row["coterie_is"], row["target"]
         colour = "" if multiple is None or target is None else "[green]" if multiple >= target else "[red]"
-        made.add_row(
+        table.add_row(
             f"{row['case']}: {row['sequences']} x {row['prompt_tokens']}",
             thread_label(row),
             row["name"],
@@ -304,7 +308,7 @@ def table(summary: list[dict[str, Any]]) -> Table:
             "–" if multiple is None else f"{colour}{multiple:.2f} x",
             "" if target is None else f"≥ {target:.1f} x",
         )
-    return made
+    return table
 
 
 if __name__ == "__main__":

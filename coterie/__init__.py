@@ -1,6 +1,6 @@
 """Coterie: reinforcement learning for teams of language models.
 
-Nothing heavy is imported here: public names load on first use (PEP 562).
+Importing this package is cheap: public names load on first use (PEP 562).
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Coterie's own plugins, registered through the entry point like anybody's.
+"""The built-in plugins, registered through the same entry-point group as third-party ones.
 
-Targets are text: nothing is imported until a run chooses it.
+Targets are strings: a plugin is imported when a run chooses it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Error bars and tests for evaluations: the *task* is the unit, its samples are a cluster.
+"""Intervals and tests for evaluations: the *task* is the unit, and its samples are a cluster.
 
 Samples of one task resemble each other, so intervals resample tasks and never single samples (the cluster
 bootstrap: Cameron, Gelbach & Miller 2008; for language models: Miller, arXiv 2411.00640). Every task weighs
@@ -35,7 +35,7 @@ _NORMAL = NormalDist()
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A mean over tasks and its confidence interval. NaN bounds: the data says nothing about them."""
+    """A mean over tasks and its confidence interval; bounds that the data does not determine are NaN."""
 
     mean: float
     lo: float
@@ -45,7 +45,7 @@ class Interval:
     level: float = 0.95
 
     def as_dict(self) -> dict[str, Any]:
-        """`{"mean": 0.5, "ci95": [0.4, 0.6], "n": 64}`; what is not finite is None."""
+        """`{"mean": 0.5, "ci95": [0.4, 0.6], "n": 64}`; numbers that are not finite become None."""
         return {
             "mean": _finite(self.mean),
             f"ci{100 * self.level:g}": [_finite(self.lo), _finite(self.hi)],
@@ -79,30 +79,30 @@ def clustered_bootstrap(
     The interval is BCa (Efron 1987) at the expanded quantiles of Hesterberg (arXiv 1411.5279): t instead of
     z, times sqrt(n / (n - 1)). In simulations with 6 to 128 tasks, 1 or 4 samples each and mean success of
     0.05 to 0.98, its 95 % interval covered in 91 to 100 %; the plain percentile in 83 to 100 %, plain BCa in
-    88 to 100 %. Where resampling says nothing, something else does:
+    88 to 100 %. Where resampling is uninformative, another interval replaces it:
 
     * fewer than 6 tasks: Student's t over task means, clipped to [0, 1] for shares;
     * no spread at all, shares (64 of 64 solved): Wilson's interval, counting tasks and not samples;
     * no spread, or one task, and no shares: NaN bounds.
 
     Args:
-        values: {task: values of its samples}, or one value a sample with `tasks` beside it.
+        values: {task: values of its samples}, or one value per sample together with `tasks`.
         tasks: the task of each value; None for a mapping.
         resamples: bootstrap resamples.
         level: nominal coverage, in (0, 1).
-        seed: the same seed and data give the same interval, in whatever order the tasks come.
-        share: whether values lie in [0, 1] by their meaning; None: if they all do.
+        seed: the same seed and data give the same interval, whatever the order of the tasks.
+        share: whether values are shares, in [0, 1] by their meaning; None: whether all of them lie there.
 
     Raises:
-        ValueError: a value is not finite, a task has no value, or lengths differ. A missing sample is to be
-            left out by the caller, who alone can count it.
+        ValueError: a value is not finite, a task has no value, or lengths differ. The caller leaves missing
+            samples out, and counts them.
     """
     if not 0.0 < level < 1.0:
         raise ValueError(f"level must lie between 0 and 1, it is {level}")
     grouped = _grouped(values, tasks)
     means = np.array([grouped[task].mean() for task in sorted(grouped)], dtype=np.float64)
     if share is None:
-        share = all(bool(((one >= 0.0) & (one <= 1.0)).all()) for one in grouped.values())
+        share = all(bool(((samples >= 0.0) & (samples <= 1.0)).all()) for samples in grouped.values())
     return _interval(means, resamples, level, seed, share)
 
 
@@ -123,35 +123,35 @@ def paired_difference(
     the data counted among them, so that it is never 0.
 
     Raises:
-        ValueError: the two were not measured on the same tasks, so that nothing is paired.
+        ValueError: a and b were not measured on the same tasks, so that they are not paired.
         ValueError: as in `clustered_bootstrap`.
     """
-    one, other = _grouped(a, None), _grouped(b, None)
-    if one.keys() != other.keys():
-        raise _not_paired(set(one), set(other))
-    names = sorted(one)
-    means_a = np.array([one[task].mean() for task in names], dtype=np.float64)
-    means_b = np.array([other[task].mean() for task in names], dtype=np.float64)
+    grouped_a, grouped_b = _grouped(a, None), _grouped(b, None)
+    if grouped_a.keys() != grouped_b.keys():
+        raise _not_paired(set(grouped_a), set(grouped_b))
+    names = sorted(grouped_a)
+    means_a = np.array([grouped_a[task].mean() for task in names], dtype=np.float64)
+    means_b = np.array([grouped_b[task].mean() for task in names], dtype=np.float64)
     differences = means_a - means_b
-    found = _interval(differences, resamples, level, seed, share=False)
-    lo, hi = found.lo, found.hi
+    interval = _interval(differences, resamples, level, seed, share=False)
+    lo, hi = interval.lo, interval.hi
     spread = len(differences) > 1 and _spreads(differences)
-    bounded = all(((v >= 0.0) & (v <= 1.0)).all() for v in (*one.values(), *other.values()))
+    bounded = all(((v >= 0.0) & (v <= 1.0)).all() for v in (*grouped_a.values(), *grouped_b.values()))
     if len(differences) and bounded and not spread:
         lo, hi = _newcombe(float(means_a.mean()), float(means_b.mean()), len(names), level)
     elif bounded:
         lo, hi = max(lo, -1.0), min(hi, 1.0)
-    return Difference(found.mean, lo, hi, found.n, level, _sign_flip(differences, flips, seed))
+    return Difference(interval.mean, lo, hi, interval.n, level, _sign_flip(differences, flips, seed))
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
     """Probability that at least one of k samples is correct, when c of n drawn ones were.
 
     Unbiased: 1 - C(n - c, k) / C(n, k) (Chen et al. 2021, arXiv 2107.03374, eq. 1), in exact integers. For an
-    interval, give `clustered_bootstrap` one such value a task.
+    interval, pass one such value per task to `clustered_bootstrap`.
 
     Raises:
-        ValueError: not 0 <= c <= n, or not 1 <= k <= n: from n samples nothing unbiased says more.
+        ValueError: not 0 <= c <= n, or not 1 <= k <= n: for k > n there is no unbiased estimate.
     """
     if not 0 <= c <= n:
         raise ValueError(f"c = {c} correct samples of n = {n}")
@@ -167,7 +167,7 @@ def wilson(p: float, n: float, level: float = 0.95) -> tuple[float, float]:
     scale = 1 + z * z / n
     centre = (p + z * z / (2 * n)) / scale
     half = z / scale * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    # p = 0 and p = 1 are inside by definition; rounding must not say otherwise.
+    # p = 0 and p = 1 lie inside by definition, which rounding must not change.
     return max(0.0, min(centre - half, p)), min(1.0, max(centre + half, p))
 
 
@@ -180,7 +180,7 @@ def student_t(probability: float, df: int) -> float:
         third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
         return z + first / df + second / df**2 + third / df**3
     inside = abs(2 * probability - 1)  # P(|t| <= x)
-    low, high = 0.0, math.pi / 2  # of the angle atan(x / sqrt(df)), so that no bracket has to be found
+    low, high = 0.0, math.pi / 2  # of the angle atan(x / sqrt(df)), which needs no search for a bracket
     for _ in range(100):
         middle = (low + high) / 2
         if _t_inside(middle, df) < inside:
@@ -207,7 +207,7 @@ def _grouped(values: PerTask | Sequence[float] | Floats, tasks: Sequence[Any] | 
     if isinstance(values, Mapping):
         if tasks is not None:
             raise ValueError("a mapping of values names its tasks already")
-        grouped = {task: np.asarray(one, dtype=np.float64) for task, one in values.items()}
+        grouped = {task: np.asarray(samples, dtype=np.float64) for task, samples in values.items()}
     else:
         flat = np.asarray(values, dtype=np.float64)
         labels = np.asarray(tasks)
@@ -216,10 +216,10 @@ def _grouped(values: PerTask | Sequence[float] | Floats, tasks: Sequence[Any] | 
         names, index = np.unique(labels, return_inverse=True)
         parts = np.split(flat[np.argsort(index, kind="stable")], np.cumsum(np.bincount(index))[:-1])
         grouped = dict(zip(names.tolist(), parts, strict=True)) if len(names) else {}
-    for task, one in grouped.items():
-        if one.ndim != 1 or not len(one):
+    for task, samples in grouped.items():
+        if samples.ndim != 1 or not len(samples):
             raise ValueError(f"task {task!r} needs at least one value")
-        if not np.isfinite(one).all():
+        if not np.isfinite(samples).all():
             raise ValueError(f"task {task!r} has a value that is no number; leave missing samples out")
     return grouped
 
@@ -235,7 +235,7 @@ def _interval(means: Floats, resamples: int, level: float, seed: int, share: boo
         return Interval(math.nan, math.nan, math.nan, 0, level)
     mean = float(means.mean())
     if n == 1 or not _spreads(means):
-        # One task doesn't say how tasks differ. A share is at most as uncertain as one coin a task.
+        # One task does not show how tasks differ. A share is at most as uncertain as a coin per task.
         lo, hi = wilson(min(max(mean, 0.0), 1.0), n, level) if share else (math.nan, math.nan)
     elif n < BOOTSTRAP_FROM:
         half = student_t(0.5 + level / 2, n - 1) * float(means.std(ddof=1)) / math.sqrt(n)
@@ -290,12 +290,12 @@ def _sign_flip(differences: Floats, flips: int, seed: int) -> float:
     n = len(differences)
     if n == 0:
         return math.nan
-    # Flips that tie with the data must count although their sums round differently.
+    # Flips that tie with the data count, although their sums round differently.
     bound = abs(float(differences.sum())) - 1e-9 * float(np.abs(differences).sum())
     if n <= EXACT_UP_TO:
         patterns = (np.arange(2**n)[:, None] >> np.arange(n)) & 1
         return float((np.abs((1 - 2 * patterns) @ differences) >= bound).mean())
-    rng = np.random.Generator(np.random.PCG64([seed, 1]))  # not the stream of the bootstrap
+    rng = np.random.Generator(np.random.PCG64([seed, 1]))  # another stream than the bootstrap's
     rows, hits = max(1, _CHUNK // n), 0
     for start in range(0, flips, rows):
         signs = 1.0 - 2.0 * rng.integers(0, 2, size=(min(rows, flips - start), n))
@@ -305,8 +305,8 @@ def _sign_flip(differences: Floats, flips: int, seed: int) -> float:
 
 def _not_paired(a: set[Any], b: set[Any]) -> ValueError:
     only = [
-        f"only the {which} has {len(names)}, such as {min(map(str, names))!r}"
-        for which, names in (("first", a - b), ("second", b - a))
+        f"only the {position} has {len(names)}, such as {min(map(str, names))!r}"
+        for position, names in (("first", a - b), ("second", b - a))
         if names
     ]
     return ValueError(

@@ -1,21 +1,28 @@
-"""Writes the pages that are made from the code: `python docs/generate.py`. A test fails when one is stale."""
+"""Write the parts of the pages that are made from the code: `python docs/generate.py`.
+
+A test fails when one is stale. `docs/cli.md` is generated whole. On other
+pages a generated table is between two comments, `<!-- Made by docs/generate.py: NAME. -->` and
+`<!-- End of NAME. -->`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import inspect
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 
+DOCS = Path(__file__).parent
 HEAD = """\
 # The command line
 
 <!-- Made by docs/generate.py from the commands' own help: change it there. -->
 
-Exit codes: 0 done; 1 it failed; 2 something in the input is wrong, and the message says what, why and how to
-fix it; 130 interrupted. What is meant for machines goes to stdout, progress and warnings to stderr;
-`COTERIE_DEBUG=1` adds the traceback to messages about wrong input. Commands of installed plugins are listed
-by `coterie --help`.
+Exit codes: 0 success; 1 failure; 2 wrong input, and the message says what is wrong, why and how to fix it;
+130 interrupted. Output for machines goes to stdout, progress and warnings to stderr; `COTERIE_DEBUG=1` adds
+the traceback to messages about wrong input. `coterie --help` also lists the commands of installed plugins.
 """
 
 
@@ -29,22 +36,82 @@ def helps() -> Iterator[tuple[str, str]]:
     from coterie.cli.main import COMMANDS, cli
 
     group = click.Context(cli, info_name="coterie", terminal_width=100, **cli.context_settings)
-    text = cli.get_help(group)
-    yield (
-        "coterie",
-        text.partition("\n\nCommands of plugins")[0],
-    )  # what is installed here is not documentation
+    # Plugins that happen to be installed here are no part of the page.
+    yield "coterie", cli.get_help(group).partition("\n\nCommands of plugins")[0]
     for name in COMMANDS:
         command = cli.get_command(group, name)
         assert command is not None
         with click.Context(command, info_name=name, parent=group) as context:
             yield f"coterie {name}", command.get_help(context)
-            for inner in command.list_commands(context) if isinstance(command, click.Group) else ():
-                under = command.get_command(context, inner)
-                assert under is not None
-                with click.Context(under, info_name=inner, parent=context) as below:
-                    yield f"coterie {name} {inner}", under.get_help(below)
+            for subname in command.list_commands(context) if isinstance(command, click.Group) else ():
+                subcommand = command.get_command(context, subname)
+                assert subcommand is not None
+                with click.Context(subcommand, info_name=subname, parent=context) as subcontext:
+                    yield f"coterie {name} {subname}", subcommand.get_help(subcontext)
+
+
+def hooks_table() -> str:
+    """Every hook, with its signature and its docstring."""
+    from coterie.core.plugins import hookspecs
+
+    rows = ["| hook | what it is for |", "|---|---|"]
+    for name, value in vars(hookspecs).items():
+        if inspect.isfunction(value) and hasattr(value, "coterie_spec"):
+            signature = str(inspect.signature(value)).replace("'", "")
+            rows.append(f"| `{name}{signature}` | {' '.join((value.__doc__ or '').split())} |")
+    return "\n".join(rows)
+
+
+def kinds_table() -> str:
+    """Every kind: where a configuration names it, its Protocol, its check."""
+    import coterie.testing
+    from coterie.core.config import MAPS, TABLES
+    from coterie.core.plugins import KINDS
+    from coterie.core.training.builder import PROTOCOL
+
+    where = {kind: f"`{table}`" for table, kind in TABLES.items()}
+    where |= {kind: f"`{table}.<name>`" for table, kind in MAPS.items()} | {"role": "`team.roles.<name>`"}
+    rows = ["| kind | in a recipe | Protocol | check |", "|---|---|---|---|"]
+    for kind in KINDS:
+        protocol = f"`{PROTOCOL[kind].__name__}`" if kind in PROTOCOL else "–"
+        check = f"check_{kind}" if f"check_{kind}" in coterie.testing.__all__ else "check_plugin"
+        rows.append(f"| {kind} | {where.get(kind, '–')} | {protocol} | `{check}` |")
+    return "\n".join(rows)
+
+
+def rules_table() -> str:
+    """The combinations of pieces that an estimator refuses."""
+    from coterie.plugins.algos.blocks.estimator import RULES
+
+    rows = ["| this | needs | because |", "|---|---|---|"]
+    return "\n".join([*rows, *(f"| {rule.when} | {rule.needs} | {rule.why} |" for rule in RULES)])
+
+
+PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
+    "writing_plugins.md": (("hooks", hooks_table), ("kinds", kinds_table)),
+    "algorithms.md": (("rules", rules_table),),
+}
+"""Page -> its generated parts, by name."""
+
+
+def with_parts(page: str) -> str:
+    """The text of a page, its generated parts made anew."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    for name, make in PARTS[page]:
+        begin, end = f"<!-- Made by docs/generate.py: {name}. -->\n", f"\n<!-- End of {name}. -->"
+        between = re.compile(re.escape(begin) + ".*?" + re.escape(end), re.DOTALL)
+        part = f"{begin}\n{make()}\n{end}"
+        text, count = between.subn(lambda _, part=part: part, text)
+        if count != 1:
+            raise ValueError(f"docs/{page} has {count} places for '{name}': write {begin.strip()} once")
+    return text
+
+
+def pages() -> dict[str, str]:
+    """Name -> text of every page that is generated, or has generated parts."""
+    return {"cli.md": cli_page(), **{page: with_parts(page) for page in PARTS}}
 
 
 if __name__ == "__main__":
-    (Path(__file__).parent / "cli.md").write_text(cli_page(), encoding="utf-8")
+    for name, text in pages().items():
+        (DOCS / name).write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""A speaker sees a number, a listener hears one word: they have to agree on a language."""
+"""The speaker sees a number, the listener hears one word: they have to agree on a language."""
 
 from coterie import TEAM, Plugin, PluginConfig, Step, Task, hookimpl
 
@@ -10,7 +10,7 @@ class Signals(Plugin):
         numbers: int = 3
 
     roles = ("speaker", "listener")
-    components = {"understood": "increment"}  # what its steps pay, summed over the episode
+    components = {"understood": "increment"}  # rewards of steps, summed over the episode
     weights = {}
 
     def tasks(self, split, seed):
@@ -20,17 +20,18 @@ class Signals(Plugin):
         return {"number": task.payload, "heard": None, "answer": None}  # a state is a value
 
     def acting_roles(self, state):
-        return None if state["answer"] is None else ()  # who acts now: as team.order says; () is the end
+        return None if state["answer"] is None else ()  # None: as in team.order; (): the episode ends
 
     def observe(self, state, role):
         return f"number {state['number']}" if role == "speaker" else f"heard {state['heard']}"
 
     async def step(self, state, actions, ctx):
-        said = {role: action.text for role, action in actions.items()}
-        if "speaker" in said:
-            return Step(state={**state, "heard": said["speaker"]})
-        right = said["listener"] == str(state["number"])
-        return Step(state={**state, "answer": said["listener"]}, scores={(TEAM, "understood"): float(right)})
+        messages = {role: action.text for role, action in actions.items()}
+        if "speaker" in messages:
+            return Step(state={**state, "heard": messages["speaker"]})
+        answer = messages["listener"]
+        reward = float(answer == str(state["number"]))
+        return Step(state={**state, "answer": answer}, scores={(TEAM, "understood"): reward})
 
     def outcome(self, state):
         return {"success": float(state["answer"] == str(state["number"]))}

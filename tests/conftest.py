@@ -1,5 +1,8 @@
-"""Shared by all tests. One thread a process, set before anything imports torch: OpenMP's waiting threads
-make two test processes on two cores ten times slower."""
+"""Environment variables of all tests.
+
+One thread a process, set before any import of torch: idle OpenMP threads make two test processes on two cores
+ten times slower.
+"""
 
 import os
 

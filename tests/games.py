@@ -14,7 +14,7 @@ from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, RoleInput, Step, Task
 
 CALLS: list[str] = []
-"""What was asked of scripted engines, newest last; a test clears it."""
+"""Prompts of scripted engines, newest last; a test clears it."""
 
 
 class Tasks:
@@ -29,9 +29,9 @@ class Tasks:
 
 
 class Ledger(Plugin):
-    """Roles write numbers; each pays the team its value and its writer a tenth. `stop` ends the game.
+    """Each role writes a number; the team earns its value, the role a tenth of it. `stop` ends the game.
 
-    The state is the tuple of (role, text) so far, shown to everybody.
+    The state is the tuple of (role, text) so far, and every role observes all of it.
     """
 
     class Config(PluginConfig):
@@ -58,11 +58,11 @@ class Ledger(Plugin):
         return None
 
     def observe(self, state: Any, role: str) -> Any:
-        return " ".join(f"{who}={text}" for who, text in state)
+        return " ".join(f"{author}={text}" for author, text in state)
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
         if self.config.pause:
-            await asyncio.sleep(random.random() / 200)  # real, unseeded: order of finishing varies
+            await asyncio.sleep(random.random() / 200)  # unseeded: the order in which episodes finish varies
         texts = {role: action.text for role, action in actions.items()}
         if self.config.fail_on and self.config.fail_on in texts.values():
             raise SystemFault("the world broke")
@@ -72,12 +72,12 @@ class Ledger(Plugin):
         }
         after = (*state, *sorted(texts.items()))
         total = sum(values.values())
-        level = max([float(t) for _, t in after if t.lstrip("-").replace(".", "").isdigit()], default=0.0)
+        best = max([float(t) for _, t in after if t.lstrip("-").replace(".", "").isdigit()], default=0.0)
         return Step(
             state=after,
             scores={
                 (TEAM, "sum"): total,
-                (TEAM, "best"): level,
+                (TEAM, "best"): best,
                 **{(role, "own"): value / 10 for role, value in values.items()},
             },
             info={"texts": texts},
@@ -88,7 +88,7 @@ class Ledger(Plugin):
 
 
 class Matrix(Plugin):
-    """Two roles act at once; the team is paid by a table."""
+    """Two roles act at once; a table gives the team's pay."""
 
     class Config(PluginConfig):
         table: list[list[float]] = [[1.0, 0.0], [0.0, 0.6]]
@@ -123,9 +123,9 @@ class Matrix(Plugin):
 
 
 class HandOver(Plugin):
-    """The giver's first letter decides; nothing that the taker does matters.
+    """The giver's first letter decides the pay; the taker's actions have no effect.
 
-    `late: false` pays when the giver has spoken, `late: true` when the second turn ends, whoever ends it.
+    `late: false` pays after the giver's first action, `late: true` at the end of the second turn.
     """
 
     class Config(PluginConfig):
@@ -161,7 +161,7 @@ class HandOver(Plugin):
 
 
 class Seat(Plugin):
-    """Shows the observation; a text `bad` is unparsable."""
+    """A role whose prompt is the observation and whose parser refuses the text `bad`."""
 
     class Config(PluginConfig):
         remembers: bool = False
@@ -171,10 +171,10 @@ class Seat(Plugin):
         return bool(self.config.remembers)
 
     def render(self, role_input: RoleInput) -> list[dict[str, str]]:
-        told = " ".join(
+        content = " ".join(
             [role_input.role, f"turn{role_input.turn}", str(role_input.observation), *role_input.feedback]
         )
-        return [{"role": "user", "content": told}]
+        return [{"role": "user", "content": content}]
 
     def parse(self, text: str, observation: Any) -> Any:
         if text == "bad":
@@ -183,7 +183,7 @@ class Seat(Plugin):
 
 
 def numbers(request: Any, text: str) -> str:
-    """Branch b of call k writes b."""
+    """Branch b of every call writes b."""
     CALLS.append(text)
     return str(request.key.branch)
 
@@ -193,12 +193,12 @@ def constant(request: Any, text: str) -> str:
 
 
 def keyed(request: Any, text: str) -> str:
-    """A number that depends on the request's seed alone."""
+    """A number that depends only on the request's seed."""
     return str(request.seed % 7)
 
 
 def stops(request: Any, text: str) -> str:
-    """Branch 1 stops, others write their number."""
+    """Branch 1 writes `stop`, the others write their number."""
     return "stop" if request.key.branch == 1 else str(request.key.branch)
 
 
@@ -210,7 +210,7 @@ def run_of(
     max_turns: int = 1,
     **tables: Any,
 ) -> Run:
-    """A composed run on a scripted engine, in memory."""
+    """A composed run on a scripted engine, without a run folder."""
     from coterie.core.training.assemble import compose
 
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]

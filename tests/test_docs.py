@@ -1,9 +1,10 @@
-"""The pages on architecture and plugins are what the code is; what they show runs."""
+"""The pages are what the code is, their links lead somewhere, and what they show runs."""
 
 from __future__ import annotations
 
-import inspect
+import importlib
 import re
+import runpy
 import subprocess
 import sys
 import tomllib
@@ -12,40 +13,48 @@ from pathlib import Path
 import pytest
 
 import coterie.testing
-from coterie.core.config import MAPS, TABLES
-from coterie.core.plugins import GROUP, KINDS, hookspecs
-from coterie.core.training.builder import PROTOCOL
+from coterie.core.plugins import GROUP
+from coterie.studies import Study
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGE = ROOT / "docs" / "writing_plugins.md"
+DOCS = ROOT / "docs"
+PAGE = DOCS / "writing_plugins.md"
+PAGES = sorted(DOCS.glob("*.md"))
 BLOCK = re.compile(r'^```\w+ title="([^"]+)"\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 
-def hooks_table() -> str:
-    """Every hook, with its signature and the first sentence of its docstring."""
-    rows = ["| hook | what it is for |", "|---|---|"]
-    for name, value in vars(hookspecs).items():
-        if inspect.isfunction(value) and hasattr(value, "coterie_spec"):
-            signature = str(inspect.signature(value)).replace("'", "")
-            rows.append(f"| `{name}{signature}` | {' '.join((value.__doc__ or '').split())} |")
-    return "\n".join(rows)
+def without_code(page: str) -> str:
+    return re.sub(r"^```.*?^```$", "", page, flags=re.MULTILINE | re.DOTALL)
 
 
-def kinds_table() -> str:
-    """Every kind: where a configuration names it, its Protocol, its check."""
-    where = {kind: f"`{table}`" for table, kind in TABLES.items()}
-    where |= {kind: f"`{table}.<name>`" for table, kind in MAPS.items()} | {"role": "`team.roles.<name>`"}
-    rows = ["| kind | in a recipe | Protocol | check |", "|---|---|---|---|"]
-    for kind in KINDS:
-        protocol = f"`{PROTOCOL[kind].__name__}`" if kind in PROTOCOL else "–"
-        check = f"check_{kind}" if f"check_{kind}" in coterie.testing.__all__ else "check_plugin"
-        rows.append(f"| {kind} | {where.get(kind, '–')} | {protocol} | `{check}` |")
-    return "\n".join(rows)
+def anchors(page: str) -> set[str]:
+    """The anchors that mkdocs makes of a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", without_code(page), re.MULTILINE)
+    return {re.sub(r"[\s-]+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()) for heading in headings}
 
 
-@pytest.mark.parametrize("table", [hooks_table, kinds_table])
-def test_every_hook_and_kind_is_documented_exactly(table):
-    assert table() in PAGE.read_text(encoding="utf-8"), f"in {PAGE.name}, put this:\n{table()}"
+@pytest.mark.parametrize("name", sorted(runpy.run_path(str(DOCS / "generate.py"))["pages"]()))
+def test_the_generated_parts_are_up_to_date(name):
+    made = runpy.run_path(str(DOCS / "generate.py"))["pages"]()[name]
+    assert (DOCS / name).read_text(encoding="utf-8") == made, "run `python docs/generate.py`"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_every_link_of_a_page_leads_somewhere(page):
+    for target in LINK.findall(without_code(page.read_text(encoding="utf-8"))):
+        if "://" in target:
+            continue
+        path, _, anchor = target.partition("#")
+        linked = page.parent / path if path else page
+        assert linked.exists(), target
+        if anchor:
+            assert anchor in anchors(linked.read_text(encoding="utf-8")), target
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    assert sorted(re.findall(r"([\w/]+\.md)", navigation)) == [page.name for page in PAGES]
 
 
 def test_every_check_is_named_by_the_page():
@@ -63,22 +72,26 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def ran(folder: Path, *words: str) -> str:
-    found = subprocess.run([sys.executable, *words], cwd=folder, capture_output=True, text=True, timeout=120)
-    assert found.returncode == 0, found.stdout + found.stderr
-    return found.stdout
+def run_python(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
 
 
 def test_the_example_passes_its_own_tests(example):
-    assert "5 passed" in ran(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py")
+    assert "5 passed" in run_python(
+        example, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py"
+    )
 
 
 def test_the_example_trains(example):
     command = "from coterie.cli.main import main; main()"
-    words = ["run", "countdown.yaml", "-p", "countdown.py", "--out", "out"]
-    said = ran(example, "-c", command, *words)
-    share = re.search(r"val success ([.\d]+)", said)
-    assert share and float(share[1]) > 0.9, said
+    arguments = ["run", "countdown.yaml", "-p", "countdown.py", "--out", "out"]
+    output = run_python(example, "-c", command, *arguments)
+    share = re.search(r"val success ([.\d]+)", output)
+    assert share and float(share[1]) > 0.9, output
 
 
 def test_the_example_package_is_found_by_its_entry_point(example):
@@ -86,8 +99,32 @@ def test_the_example_package_is_found_by_its_entry_point(example):
     assert list(table["project"]["entry-points"]) == [GROUP]
 
 
+def test_the_study_of_ones_own_is_one():
+    (source,) = [
+        text for name, text in BLOCK.findall((DOCS / "reproduce.md").read_text()) if name == "mine.py"
+    ]
+    module: dict[str, object] = {}
+    exec(source, module)
+    study = module["MINE"]
+    assert isinstance(study, Study)
+    assert [method.id for method in study.methods(None)] == ["shared", "per_role"]
+
+
+def test_the_new_imports_of_the_changelog_are_there():
+    text = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    table = text[text.index("| old import | new import |") :].split("\n\n")[0].splitlines()[2:]
+    named = [re.findall(r"`(coterie(?:\.\w+)+)", row.split(" | ")[1]) for row in table]
+    assert sum(map(len, named)) >= 20
+    for path in (path for row in named for path in row):
+        parent, _, name = path.rpartition(".")
+        try:
+            importlib.import_module(path)
+        except ModuleNotFoundError:
+            assert hasattr(importlib.import_module(parent), name), path
+
+
 def test_every_file_that_the_architecture_names_exists():
-    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     named = {word for word in re.findall(r"`([\w./]+)`", text) if "/" in word or word.endswith(".py")}
     assert len(named) > 15
     missing = [word for word in named if not any((base / word).exists() for base in (ROOT, ROOT / "coterie"))]

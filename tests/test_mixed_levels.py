@@ -1,4 +1,4 @@
-"""One run, three levels: a frozen role, one with an adapter, one that is trained whole."""
+"""One run with three training levels: a frozen role, one with an adapter, and one fully trained."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.cli.support import coterie as command  # noqa: E402
 pytestmark = pytest.mark.torch
 
 LEVELS = {"planner": "none", "executor": "lora", "solver": "full"}
-WHOLE = (
+FULL = (
     "{model: {init: qwen3, hidden_size: 32, layers: 1, heads: 2, head_dim: 16, mlp_size: 64, context: 64}, "
     "train: full, warm_start: {demonstrations: oracle, noise: 0.5, steps: 5, batch: 32}, "
     "optimizer: {learning_rate: 1.0e-2}}"
@@ -31,7 +31,7 @@ WHOLE = (
 MIXED = (
     "team.order=[planner, executor, solver]",
     "team.roles.solver={type: plan_path_solver, policy: solver}",
-    f"policies.solver={WHOLE}",
+    f"policies.solver={FULL}",
     "policies.planner.train=none",
     "policies.executor.train=lora",
     "policies.executor.lora={rank: 2, alpha: 4}",
@@ -43,24 +43,26 @@ MIXED = (
 )
 RECIPE, SCALE = "plan_path_split_per_role", "smoke"
 EARNS = {"role": ""}
-"""Whose actions `varied` pays differently; empty: everybody's."""
+"""The role whose actions `varied` pays by their text; empty: all roles."""
 
 
 def varied(view):
-    """What an untrained model's siblings differ in."""
+    """A reward that varies among the siblings of an untrained model."""
     return float(sum(view.action.text.encode()) % 7) if EARNS["role"] in ("", view.role) else 0.0
 
 
 def weights(run):
-    """Copies of all that a run's trainer holds, by owner: each policy's own part, and the base they share."""
+    """Copies of the trainer's weights by owner: the part of each policy, and the base that they share."""
     trainer = run.trainer
-    (start,) = trainer._starts
-    parts = {name: policy.own() for name, policy in trainer._policies.items()} | {"base": start.weights()}
+    (initial,) = trainer._initial_weights
+    parts = {name: policy.own_parameters() for name, policy in trainer._policies.items()} | {
+        "base": initial.weights()
+    }
     return {owner: {n: p.detach().clone() for n, p in part.items()} for owner, part in parts.items()}
 
 
 def moved(*overrides):
-    """Owners of weights that training changed by at least a bit."""
+    """Owners of weights of which training changed at least one bit."""
     run = compose(load(RECIPE, scale=SCALE, overrides=(*MIXED, "trackers={}", *overrides)))
 
     async def go():
@@ -78,15 +80,15 @@ def moved(*overrides):
     return {owner for owner in same if not same[owner]}
 
 
-def test_frozen_and_base_weights_stay_to_the_bit_and_the_others_move():
+def test_frozen_and_base_weights_stay_bit_identical_and_the_others_move():
     assert moved() == {"executor", "solver"}
 
 
 @pytest.mark.parametrize(
     ("role", "moves"), [("planner", set()), ("executor", {"executor"}), ("solver", {"solver"})]
 )
-def test_what_one_role_earns_moves_its_own_weights_only(role, moves, monkeypatch):
-    """The others' groups are all equal: an advantage of zero, and so a gradient of zero."""
+def test_rewards_of_one_role_move_its_weights_only(role, moves, monkeypatch):
+    """The rewards of the other roles are equal in every group, so advantages and gradients are zero."""
     monkeypatch.setitem(EARNS, "role", role)
     assert moved(*ONLY_VARIED) == moves
 
@@ -98,7 +100,7 @@ ONLY_VARIED = (
 )
 
 
-def test_a_run_that_trains_nothing_plays_and_says_so(tmp_path, caplog):
+def test_a_run_that_trains_nothing_plays_with_a_warning(tmp_path, caplog):
     coterie.train("plan_path_l0", scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "run")
     assert "nothing is trained: every policy has train: none" in caplog.text
     assert "`coterie eval plan_path_l0`" in caplog.text
@@ -133,17 +135,17 @@ def test_a_resumed_run_is_the_same_to_the_bit(folder, tmp_path):
     whole, resumed = (files(path / "checkpoints" / "step-000003") for path in (folder, part))
     assert whole == resumed
     kept = {Path(name).name.partition(".")[0] for name in whole if name.startswith("policies/")}
-    assert kept == {"executor", "solver"}, "nothing of the frozen policy is saved"
+    assert kept == {"executor", "solver"}, "no weights of the frozen policy are saved"
     assert whole != files(folder / "checkpoints" / "step-000002")
 
 
-ALONE = """
+LOAD_WITHOUT_COTERIE = """
 import sys
 
 class Blocker:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "coterie":
-            raise ImportError("coterie is not there")
+            raise ImportError("coterie is blocked")
 
 sys.meta_path.insert(0, Blocker())
 import json
@@ -152,7 +154,7 @@ import numpy, torch
 from peft import PeftModel
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-found = {}
+outputs = {}
 for name in ("planner", "executor", "solver"):
     folder, base = Path(name), Path(name)
     if (folder / "adapter_config.json").is_file():
@@ -162,40 +164,42 @@ for name in ("planner", "executor", "solver"):
         model = PeftModel.from_pretrained(model, folder)
     ids = AutoTokenizer.from_pretrained(folder)("R D L U", return_tensors="pt")["input_ids"]
     with torch.no_grad():
-        found[name] = model.eval()(ids).logits.numpy()
-        found[name + " ids"] = ids.numpy()
+        outputs[name] = model.eval()(ids).logits.numpy()
+        outputs[name + " ids"] = ids.numpy()
 assert not any(name.split(".")[0] == "coterie" for name in sys.modules)
-numpy.savez("found.npz", **found)
+numpy.savez("outputs.npz", **outputs)
 """
 
 
-def test_each_level_exports_to_what_transformers_and_peft_load_alone(folder, tmp_path):
+def test_transformers_and_peft_load_the_export_of_each_level_without_coterie(folder, tmp_path):
     """In a process in which coterie can't be imported."""
     for name in LEVELS:
         done = command("export", folder, "--policy", name, "-o", tmp_path / name, "--checkpoint", "3")
         assert done.exit_code == 0, done.output
     assert [name for name in LEVELS if (tmp_path / name / "adapter_config.json").is_file()] == ["executor"]
-    ran = subprocess.run([sys.executable, "-c", ALONE], cwd=tmp_path, capture_output=True, text=True)
+    ran = subprocess.run(
+        [sys.executable, "-c", LOAD_WITHOUT_COTERIE], cwd=tmp_path, capture_output=True, text=True
+    )
     assert ran.returncode == 0, ran.stderr
-    found = np.load(tmp_path / "found.npz")
-    ours = logits(folder, torch.from_numpy(found["solver ids"]))
-    assert found["solver ids"].shape == (1, 4), "a word is a token there too"
+    outputs = np.load(tmp_path / "outputs.npz")
+    ours = logits(folder, torch.from_numpy(outputs["solver ids"]))
+    assert outputs["solver ids"].shape == (1, 4), "each word is one token for transformers too"
     for name in LEVELS:
-        np.testing.assert_allclose(found[name], ours[name], rtol=1e-4, atol=1e-5)
-    assert not np.allclose(ours["executor"], ours["planner"], atol=1e-3), "its adapter acts"
+        np.testing.assert_allclose(outputs[name], ours[name], rtol=1e-4, atol=1e-5)
+    assert not np.allclose(ours["executor"], ours["planner"], atol=1e-3), "the adapter changes the logits"
 
 
 def logits(folder, ids):
-    """By policy, of the run's last checkpoint, as the trainer holds it."""
+    """Logits by policy, of the trainer's models at the run's last checkpoint."""
     run = compose(load(folder))
 
     async def go():
         await run.open_trainer(folder / "checkpoints" / "step-000003")
-        found = {}
+        logits_of = {}
         for name, policy in run.trainer._policies.items():
             with torch.no_grad(), policy.scoring():
-                found[name] = policy.model(ids).logits.numpy()
+                logits_of[name] = policy.model(ids).logits.numpy()
         await run.trainer.close()
-        return found
+        return logits_of
 
     return asyncio.run(go())

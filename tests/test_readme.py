@@ -1,4 +1,4 @@
-"""What the README says is so."""
+"""The README and docs/results.md show what is committed, and their examples run."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from coterie.core.config import load, recipes
 from coterie.core.plugins import plugins
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+RESULTS = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")
 
 
 def test_the_environment_in_forty_lines_is_the_examples():
@@ -41,7 +42,7 @@ def test_every_recipe_and_file_it_names_is_there():
         assert name in names, name
     for path in re.findall(r"\]\(([^)#:]+)\)", README):
         assert (ROOT / path).exists(), path
-    for path in re.findall(r"`((?:coterie|benchmarks|examples|docs)/[\w/.]+)`", README):
+    for path in re.findall(r"`((?:coterie|benchmarks|examples|docs)/[-\w/.]+)`", README + RESULTS):
         assert (ROOT / path).exists(), path
 
 
@@ -60,28 +61,46 @@ def test_the_quickstarts_table_is_the_committed_result():
             for key in ("success", "success_greedy")
             for when in ("before", "after")
         ]
-        assert f"| {row['seed']} | " + " | ".join(cells) + " |" in README
+        assert f"| {row['seed']} | " + " | ".join(cells) + " |" in RESULTS
+        before, after = (f"{row[when]['success']['mean']:.2f}".lstrip("0") for when in ("before", "after"))
+        assert re.search(rf"from {before}\s+to\s+{after}\s+\(seed {row['seed']}\)", README), row["seed"]
         for key in ("success", "success_greedy"):
             assert row["after"][key]["mean"] - row["before"][key]["mean"] >= 0.35
 
 
+def study(name: str) -> dict[str, dict]:
+    """The columns of a committed table."""
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["columns"]
+
+
+def of_seeds(row: dict) -> str:
+    return " / ".join(f"{100 * seed['success']['mean']:.0f}" for seed in row["seeds"])
+
+
 @pytest.mark.parametrize("name", ["at-grpo-table1", "at-grpo-table3"])
 def test_the_papers_tables_are_the_committed_results(name):
-    columns = json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text())["columns"]
+    columns = study(name)
     games = [columns[game]["rows"] for game in ("plan_path", "sudoku", "sokoban")]
     for rows in zip(*games, strict=True):
         cells = [rows[0]["title"]]
         for row in rows:
-            cells.append(" / ".join(f"{100 * seed['success']['mean']:.0f}" for seed in row["seeds"]))
-            cells.append("–" if row["paper"] is None else f"{row['paper']:g}")
-        assert "| " + " | ".join(cells) + " |" in README
+            cells += [of_seeds(row), "–" if row["paper"] is None else f"{row['paper']:g}"]
+        assert "| " + " | ".join(cells) + " |" in RESULTS
 
 
-def test_what_the_readme_says_of_the_tables_is_in_them():
-    one, three = (
-        json.loads((ROOT / "benchmarks" / "results" / f"at-grpo-{name}.json").read_text())["columns"]
-        for name in ("table1", "table3")
-    )
+def test_the_small_table_is_of_the_committed_results():
+    columns = study("at-grpo-table1")
+    block = README[README.index("| method | Plan-Path | Sudoku |") :].split("\n\n")[0]
+    games = [{row["title"]: row for row in columns[game]["rows"]} for game in ("plan_path", "sudoku")]
+    lines = block.splitlines()[2:]
+    assert len(lines) == 4
+    for line in lines:
+        title, *cells = (cell.strip() for cell in line.strip("|").split("|"))
+        assert cells == [of_seeds(game[title]) for game in games]
+
+
+def test_what_is_said_of_the_tables_is_in_them():
+    one, three = study("at-grpo-table1"), study("at-grpo-table3")
     for game in ("plan_path", "sudoku"):
         for claim in (*one[game]["claims"], *three[game]["claims"]):
             assert all(seed["holds"] is not False for seed in claim["seeds"]), (game, claim["statement"])
@@ -90,3 +109,16 @@ def test_what_the_readme_says_of_the_tables_is_in_them():
         assert mean["alone_planner"] > mean["together"], game
     learnt = [seed["holds"] for claim in one["sokoban"]["claims"][:2] for seed in claim["seeds"]]
     assert learnt.count(False) == 1
+
+
+def test_the_trained_team_beats_the_trained_single_agent_on_sudoku_and_not_on_plan_path():
+    columns = study("at-grpo-table1")
+    better = {}
+    for game in ("plan_path", "sudoku"):
+        rows = {
+            row["id"]: [seed["success"]["mean"] for seed in row["seeds"]] for row in columns[game]["rows"]
+        }
+        better[game] = [
+            team > single for team, single in zip(rows["shared"], rows["single_grpo"], strict=True)
+        ]
+    assert all(better["sudoku"]) and not any(better["plan_path"])

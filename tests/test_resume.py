@@ -16,13 +16,14 @@ import pytest
 import coterie
 from coterie.core.storage.checkpoint import CheckpointStore
 
-HERE = Path(__file__).parent
-MATRIX = str(HERE / "recipes" / "matrix.yaml")
+pytestmark = pytest.mark.resume
+
+MATRIX = str(Path(__file__).parent / "recipes" / "matrix.yaml")
 TINY = ["schedule.steps=6", "schedule.checkpoint_every=1", "schedule.evaluate_every=3"]
 
 
 def rows(folder: Path) -> list[dict[str, object]]:
-    """metrics.jsonl without what depends on the machine."""
+    """metrics.jsonl without times and facts of the machine."""
     return [
         {
             name: value
@@ -43,10 +44,11 @@ def rollouts(folder: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in sorted((folder / "rollouts").glob("*.jsonl"))}
 
 
-def same(one: Path, other: Path) -> None:
-    assert rows(one) == rows(other)
-    assert weights(one) == weights(other)
-    assert rollouts(one) == rollouts(other)
+def same(first: Path, second: Path) -> None:
+    """Assert that two run folders have equal metrics, weights and rollouts."""
+    assert rows(first) == rows(second)
+    assert weights(first) == weights(second)
+    assert rollouts(first) == rollouts(second)
 
 
 @pytest.mark.parametrize(
@@ -107,14 +109,14 @@ def run(folder: Path, *arguments: str) -> None:
 
 
 def killed_and_resumed(tmp_path: Path, uninterrupted: tuple[Path, float], seed: int) -> None:
-    """Kill -9 at a random moment after the folder was made, as often as it takes to end."""
+    """Kill -9 at a random moment after the folder was made, then resume to the end."""
     whole, seconds = uninterrupted
     folder, rng = tmp_path / "run", random.Random(seed)
     process = command("run", "plan_path", "--scale", "smoke", *TINY, "--out", str(folder))
     while not (folder / "config.yaml").exists():
         assert process.poll() is None, process.communicate()[1]
         time.sleep(0.01)
-    # From here to the end takes about a second or two; the import of torch before it is not of interest.
+    # The rest of the run takes a second or two; the import of torch came before.
     time.sleep(rng.uniform(0, max(0.3, seconds / 3)))
     process.send_signal(signal.SIGKILL)
     process.communicate()
@@ -143,17 +145,17 @@ def test_a_kill_between_the_best_checkpoint_and_its_mark_does_not_lose_the_mark(
     assert store.marks()["best"] == best
 
 
-def test_a_run_that_its_time_stopped_is_saved_where_it_stands(tmp_path):
-    found = coterie.train(
+def test_a_run_stopped_by_its_time_limit_saves_its_last_step(tmp_path):
+    result = coterie.train(
         MATRIX,
         overrides=["schedule.steps=100000", "schedule.stop_after=0.5", "schedule.checkpoint_every=0"],
         out=tmp_path / "run",
     )
-    assert not found.finished and 0 < found.step < 100_000
-    assert weights(tmp_path / "run")["step"] == found.step
+    assert not result.finished and 0 < result.step < 100_000
+    assert weights(tmp_path / "run")["step"] == result.step
 
 
-def test_a_damaged_checkpoint_is_named_and_the_one_before_it_used(tmp_path, caplog):
+def test_a_damaged_checkpoint_is_named_and_the_previous_one_used(tmp_path, caplog):
     coterie.train(MATRIX, overrides=["schedule.keep_checkpoints=9"], out=tmp_path / "whole")
     coterie.train(MATRIX, overrides=["schedule.keep_checkpoints=9"], out=tmp_path / "run")
     damaged = next((tmp_path / "run" / "checkpoints" / "step-000004").glob("*.npz"))

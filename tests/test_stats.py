@@ -20,8 +20,8 @@ def coverage(draw: Callable[[np.random.Generator], dict[str, list[float]]], trut
     """Share of simulated evaluations whose 95 % interval holds the truth."""
     hits = 0
     for number in range(SIMULATIONS):
-        found = clustered_bootstrap(draw(np.random.default_rng([7, number])), resamples=1000, seed=number)
-        hits += found.lo <= truth <= found.hi
+        interval = clustered_bootstrap(draw(np.random.default_rng([7, number])), resamples=1000, seed=number)
+        hits += interval.lo <= truth <= interval.hi
     return hits / SIMULATIONS
 
 
@@ -63,9 +63,9 @@ def test_resampling_samples_instead_of_tasks_would_be_far_too_narrow():
 
 @pytest.mark.parametrize("solved", [0.0, 1.0])
 def test_all_solved_or_none_is_no_certainty(solved):
-    found = clustered_bootstrap({str(i): [solved] * 8 for i in range(64)})
-    assert (found.lo, found.hi) == pytest.approx((0.94337594, 1.0) if solved else (0.0, 0.05662406))
-    assert found.n == 64, "samples of a task are not counted as tasks"
+    interval = clustered_bootstrap({str(i): [solved] * 8 for i in range(64)})
+    assert (interval.lo, interval.hi) == pytest.approx((0.94337594, 1.0) if solved else (0.0, 0.05662406))
+    assert interval.n == 64, "samples of a task are not counted as tasks"
 
 
 def test_one_task_says_little_of_a_share_and_nothing_of_other_numbers():
@@ -84,8 +84,8 @@ def test_no_task_is_no_number():
 
 def test_as_dict_is_plain_json():
     assert Interval(0.5, 0.25, 0.75, 8).as_dict() == {"mean": 0.5, "ci95": [0.25, 0.75], "n": 8}
-    found = paired_difference({"a": [1], "b": [0]}, {"a": [0], "b": [0]}).as_dict()
-    assert json.loads(json.dumps(found)) == found and set(found) == {"mean", "ci95", "n", "p"}
+    difference = paired_difference({"a": [1], "b": [0]}, {"a": [0], "b": [0]}).as_dict()
+    assert json.loads(json.dumps(difference)) == difference and set(difference) == {"mean", "ci95", "n", "p"}
     assert "ci90" in clustered_bootstrap({"a": [1], "b": [0]}, level=0.9).as_dict()
 
 
@@ -95,11 +95,11 @@ GOLDEN_SQUARES = (42.1666666667, 20.7090499581, 73.5652539386)
 
 def test_golden_intervals():
     data = {f"t{i:02d}": [(i * 7 % 11) / 10, (i * 5 % 11) / 10] for i in range(20)}
-    found = clustered_bootstrap(data, seed=3)
-    assert (found.mean, found.lo, found.hi) == pytest.approx(GOLDEN_SHARES, abs=1e-12)
+    interval = clustered_bootstrap(data, seed=3)
+    assert (interval.mean, interval.lo, interval.hi) == pytest.approx(GOLDEN_SHARES, abs=1e-12)
     long = {f"t{i}": [float(i * i)] for i in range(12)}
-    found = clustered_bootstrap(long, seed=0)
-    assert (found.mean, found.lo, found.hi) == pytest.approx(GOLDEN_SQUARES, abs=1e-9)
+    interval = clustered_bootstrap(long, seed=0)
+    assert (interval.mean, interval.lo, interval.hi) == pytest.approx(GOLDEN_SQUARES, abs=1e-9)
 
 
 def test_the_interval_follows_an_independent_bca():
@@ -108,7 +108,7 @@ def test_the_interval_follows_an_independent_bca():
 
     rng = np.random.default_rng(0)
     values = rng.exponential(size=200)
-    found = clustered_bootstrap({f"{i:03d}": [v] for i, v in enumerate(values)}, resamples=4000, seed=1)
+    interval = clustered_bootstrap({f"{i:03d}": [v] for i, v in enumerate(values)}, resamples=4000, seed=1)
     draws = sorted(float(np.mean(rng.choice(values, 200))) for _ in range(4000))
     normal = NormalDist()
     z0 = normal.inv_cdf(sum(d < values.mean() for d in draws) / 4000)
@@ -120,8 +120,8 @@ def test_the_interval_follows_an_independent_bca():
         z = z0 + normal.inv_cdf(alpha)
         ends.append(draws[round(normal.cdf(z0 + z / (1 - a * z)) * 4000)])
     width = ends[1] - ends[0]
-    assert found.lo == pytest.approx(ends[0], abs=0.08 * width)
-    assert found.hi == pytest.approx(ends[1], abs=0.08 * width)
+    assert interval.lo == pytest.approx(ends[0], abs=0.08 * width)
+    assert interval.hi == pytest.approx(ends[1], abs=0.08 * width)
 
 
 def test_seed_and_data_decide_and_their_order_does_not():
@@ -142,8 +142,8 @@ def test_arrays_and_mappings_say_the_same():
 
 def test_many_tasks_do_not_need_much_memory():
     values = np.random.default_rng(0).random(50_000)
-    found = clustered_bootstrap(values, np.arange(50_000), resamples=200)
-    assert found.n == 50_000 and found.lo < 0.5 < found.hi
+    interval = clustered_bootstrap(values, np.arange(50_000), resamples=200)
+    assert interval.n == 50_000 and interval.lo < 0.5 < interval.hi
 
 
 @pytest.mark.parametrize("bad", [{"a": [math.nan]}, {"a": []}, {"a": [math.inf]}])
@@ -171,11 +171,11 @@ def test_levels_and_shapes_are_checked():
 )
 @settings(max_examples=60, deadline=None)
 def test_an_interval_of_shares_holds_its_mean_and_stays_a_share(data):
-    found = clustered_bootstrap(data, resamples=200)
-    assert 0.0 <= found.lo <= found.mean <= found.hi <= 1.0
-    assert found.hi > found.lo, "zero width would be a claim of certainty"
+    interval = clustered_bootstrap(data, resamples=200)
+    assert 0.0 <= interval.lo <= interval.mean <= interval.hi <= 1.0
+    assert interval.hi > interval.lo, "zero width would be a claim of certainty"
     flipped = clustered_bootstrap({t: [1 - v for v in vs] for t, vs in data.items()}, resamples=200)
-    assert flipped.mean == pytest.approx(1 - found.mean)
+    assert flipped.mean == pytest.approx(1 - interval.mean)
 
 
 # ---------------------------------------------------------------------------------------------------- pairs
@@ -183,13 +183,13 @@ def test_an_interval_of_shares_holds_its_mean_and_stays_a_share(data):
 
 @pytest.mark.parametrize("tasks", [12, 30])  # all flips, drawn flips
 def test_paired_p_values_are_uniform_under_the_null(tasks):
-    count, found = 2000, []
+    count, p_values = 2000, []
     for number in range(count):
         rng = np.random.default_rng([11, tasks, number])
         difficulty = rng.normal(0, 3, tasks)  # shared: pairing must take it out
         a, b = ({str(i): [difficulty[i] + rng.normal()] for i in range(tasks)} for _ in range(2))
-        found.append(paired_difference(a, b, resamples=10, flips=500, seed=number).p)
-    ordered, steps = np.sort(found), np.arange(1, count + 1) / count
+        p_values.append(paired_difference(a, b, resamples=10, flips=500, seed=number).p)
+    ordered, steps = np.sort(p_values), np.arange(1, count + 1) / count
     distance = max(np.abs(ordered - steps).max(), np.abs(ordered - steps + 1 / count).max())
     assert distance < 1.63 / math.sqrt(count), "Kolmogorov-Smirnov at 1 %"
 
@@ -209,8 +209,12 @@ def test_pairing_finds_what_two_intervals_hide():
     difficulty = rng.normal(0, 10, 40)
     a = {str(i): [difficulty[i] + 1 + rng.normal(0, 0.5)] for i in range(40)}
     b = {str(i): [difficulty[i] + rng.normal(0, 0.5)] for i in range(40)}
-    one, other, difference = clustered_bootstrap(a), clustered_bootstrap(b), paired_difference(a, b)
-    assert one.lo < other.hi, "the intervals overlap"
+    interval_a, interval_b, difference = (
+        clustered_bootstrap(a),
+        clustered_bootstrap(b),
+        paired_difference(a, b),
+    )
+    assert interval_a.lo < interval_b.hi, "the intervals overlap"
     assert difference.lo > 0.5 and difference.hi < 1.5 and difference.p < 0.001 and difference.n == 40
     back = paired_difference(b, a)
     assert back.mean == pytest.approx(-difference.mean) and back.p == pytest.approx(difference.p, abs=1e-3)
@@ -228,8 +232,8 @@ def test_the_exact_p_value_is_that_of_all_flips_by_hand():
 
 def test_equal_evaluations_differ_by_zero_and_not_for_sure():
     same = {str(i): [1.0, 1.0] for i in range(30)}
-    found = paired_difference(same, same)
-    assert found.mean == 0 and found.p == 1.0 and found.lo < 0 < found.hi
+    equal = paired_difference(same, same)
+    assert equal.mean == 0 and equal.p == 1.0 and equal.lo < 0 < equal.hi
     opposite = paired_difference(same, {task: [0.0, 0.0] for task in same})
     assert opposite.mean == 1.0 and 0.7 < opposite.lo < 1.0 and opposite.hi == 1.0 and opposite.p < 0.001
 

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny transformer: mixtures of trained and frozen policies, swaps, what a run writes."""
+"""Whole runs on a tiny transformer: mixtures of trained and frozen policies, swaps, rollout files."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 import coterie
 from coterie.api.export import export
 from coterie.api.open_run import open_run
+from coterie.api.rollouts import read_rollouts
 from coterie.core.config import load
 from coterie.core.errors import ConfigError
-from coterie.core.storage.jsonl import read_rollouts
 from coterie.core.training.assemble import compose
 
 KINDS = ("full", "lora", "none")
@@ -52,7 +52,7 @@ def team(policies, planner, executor):
 
 
 def length(view):
-    """Something that varies among the siblings of an untrained model."""
+    """A reward that varies among the siblings of an untrained model."""
     return float(len(view.action.text) % 5)
 
 
@@ -75,7 +75,7 @@ def digests(config):
 
 
 @pytest.mark.parametrize(("first", "second"), list(itertools.product(KINDS, KINDS)))
-def test_all_pairs_of_policies_train_as_they_should_and_nothing_else_moves(first, second):
+def test_of_all_pairs_of_policies_exactly_the_trained_ones_move(first, second):
     before, after, served, serves = digests(team({"a": first, "b": second}, "a", "b"))
     for name, kind in (("a", first), ("b", second)):
         assert (before[name] != after[name]) == (kind != "none"), name
@@ -88,7 +88,7 @@ def test_one_policy_may_play_both_roles(kind):
     assert (before["a"] != after["a"]) == (kind != "none")
 
 
-def test_a_policy_whose_role_earned_nothing_different_does_not_move():
+def test_a_policy_whose_role_earned_equal_rewards_does_not_move():
     config = team({"a": "full", "b": "full"}, "a", "b")
     config["rewards"]["long"]["function"] = "tests.test_teams:only_the_planner"
     config["algorithm"]["zero_variance"] = "drop"
@@ -114,11 +114,13 @@ def test_the_per_role_recipe_trains_two_policies(per_role):
 
 
 def test_a_swap_gives_paired_differences_per_task(per_role):
-    found = coterie.evaluate(per_role, swap=("planner", "executor"), tasks=20).comparison
-    assert found.team == {"planner": "executor", "executor": "planner"} and len(found.per_task) == 20
-    mean = sum(found.per_task.values()) / 20
-    assert found.difference.mean == pytest.approx(mean)
-    assert found.changed.mean - found.base.mean == pytest.approx(mean)
+    comparison = coterie.evaluate(per_role, swap=("planner", "executor"), tasks=20).comparison
+    assert (
+        comparison.team == {"planner": "executor", "executor": "planner"} and len(comparison.per_task) == 20
+    )
+    mean = sum(comparison.per_task.values()) / 20
+    assert comparison.difference.mean == pytest.approx(mean)
+    assert comparison.changed.mean - comparison.base.mean == pytest.approx(mean)
 
 
 def test_swapping_two_roles_of_one_policy_is_refused():
@@ -129,7 +131,7 @@ def test_swapping_two_roles_of_one_policy_is_refused():
         coterie.evaluate(config, swap=("planer", "executor"), tasks=2)
 
 
-def test_the_rollouts_file_is_enough_to_compute_the_advantages_again(per_role):
+def test_the_rollouts_file_suffices_to_compute_the_advantages_again(per_role):
     rows = read_rollouts(per_role / "rollouts" / "step-000001.jsonl")
     groups: dict[tuple[str, str], list[dict]] = {}
     for row in rows:
@@ -144,8 +146,8 @@ def test_the_rollouts_file_is_enough_to_compute_the_advantages_again(per_role):
             assert row["advantage"] == pytest.approx((value - mean) / (deviation + 1e-6), abs=1e-9)
 
 
-def test_what_was_sampled_is_what_is_trained_on(per_role):
-    """Ids and log-probs of the record against a plain forward pass with the weights that sampled them."""
+def test_recorded_logprobs_are_those_of_the_weights_that_sampled(per_role):
+    """Recorded log-probs equal those of a forward pass with the weights that sampled the ids."""
     import torch
     from transformers import AutoModelForCausalLM
 
@@ -155,12 +157,12 @@ def test_what_was_sampled_is_what_is_trained_on(per_role):
     )
     rows = read_rollouts(per_role / "rollouts" / "step-000002.jsonl")
     prompts = {(row["node"], row["role"]): row["prompt_ids"] for row in rows if row["kind"] == "node"}
-    taken = [row for row in rows if row["kind"] == "branch" and row["role"] == "planner"]
-    assert taken
-    for row in taken:
+    branches = [row for row in rows if row["kind"] == "branch" and row["role"] == "planner"]
+    assert branches
+    for row in branches:
         (call,) = row["calls"]
         prompt = prompts[row["node"], row["role"]]
         with torch.no_grad():
             logits = model(torch.tensor([[*prompt, *call["token_ids"]]])).logits[0, len(prompt) - 1 : -1]
-        found = logits.log_softmax(-1).gather(1, torch.tensor(call["token_ids"])[:, None])[:, 0]
-        assert (found - torch.tensor(call["logprobs"])).abs().max() < 1e-5
+        logprobs = logits.log_softmax(-1).gather(1, torch.tensor(call["token_ids"])[:, None])[:, 0]
+        assert (logprobs - torch.tensor(call["logprobs"])).abs().max() < 1e-5

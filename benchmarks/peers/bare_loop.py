@@ -1,7 +1,7 @@
 """A training step with no framework: one batched `generate`, one forward and backward pass, one AdamW step.
 
-This is the loop one would write by hand on Hugging Face's model, and it is written with care: logits are
-computed for completion tokens only, the log-softmax is one call, the optimiser is the fused one.
+A hand-written loop on Hugging Face's model, with care for speed: it computes logits of completion tokens
+only, the log-softmax is one call, and the optimiser is the fused one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def main() -> None:
 
     model, _ = common.load(case)
     optimizer = torch.optim.AdamW(model.parameters(), lr=common.LEARNING_RATE, weight_decay=0.0, fused=True)
-    # All prompts are equally long, so nothing is padded and the mask is all ones.
+    # All prompts have the same length, so there is no padding and the mask is all ones.
     prompts_BP = torch.tensor(common.prompt_ids(case)).repeat_interleave(case.siblings, dim=0)
     draw = random.Random(common.SEED)
 
@@ -54,7 +54,7 @@ def generate(model: Any, prompts_BP: Any, new_tokens: int) -> Any:
             top_p=1.0,
             suppress_tokens=common.SUPPRESSED,
         )
-    # Tensors of inference mode cannot be saved for a backward pass; a copy made outside it can.
+    # A backward pass can't save tensors of inference mode; it can save a copy that is made outside it.
     return tokens_BT.clone()
 
 
@@ -68,7 +68,7 @@ def group_advantages(rewards: list[float], siblings: int) -> Any:
 
 
 def update(model: Any, optimizer: Any, tokens_BT: Any, advantages_B: Any, new_tokens: int) -> float:
-    """One strictly on-policy policy-gradient step, mean over tokens; gives the loss."""
+    """One strictly on-policy policy-gradient step, mean over tokens; returns the loss."""
     import torch
 
     model.train()
@@ -80,7 +80,7 @@ def update(model: Any, optimizer: Any, tokens_BT: Any, advantages_B: Any, new_to
     )
     logits_BNV, taken_BN = output.logits[:, :-1], tokens_BT[:, -new_tokens:]
     logprobs_BN = torch.log_softmax(logits_BNV, dim=-1).gather(-1, taken_BN.unsqueeze(-1)).squeeze(-1)
-    # On policy the ratio is 1 and the clip idle; its gradient is the log-probability's.
+    # On policy the ratio is 1 and clipping has no effect; its gradient is that of the log-probability.
     ratio_BN = torch.exp(logprobs_BN - logprobs_BN.detach())
     loss = -(ratio_BN * advantages_B.unsqueeze(1)).mean()
     optimizer.zero_grad(set_to_none=True)

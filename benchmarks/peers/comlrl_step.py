@@ -1,8 +1,9 @@
-"""The same step by CoMLRL's MAGRPOTrainer: generates for one prompt, learns from one sequence at a time.
+"""The same step with CoMLRL's MAGRPOTrainer.
 
-Its own batch is therefore `siblings` sequences in generation and 1 in the update, however many prompts a
-step has. `--rollout-buffer` is all prompts of the step unless given, so that it takes one optimiser step as
-the others do: its fastest setting. A step is an epoch over the prompts, timed from epoch to epoch.
+The trainer generates for one prompt and learns from one sequence at a time. Its batch is therefore `siblings`
+sequences in generation and 1 in the update, whatever the number of prompts. `--rollout-buffer` defaults to
+all prompts of the step: one optimiser step, as the other peers take, and its fastest setting. A step is an
+epoch over the prompts, timed from epoch to epoch.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ def main() -> None:
         return common.random_rewards(1, draw)
 
     class Trainer(MAGRPOTrainer):
-        """Marks the time at which each epoch begins and keeps the losses; nothing else is touched."""
+        """Records the start time of each epoch and the losses; changes nothing else."""
 
         def __init__(self, *args: Any, **kwargs: Any) -> None:
             super().__init__(*args, **kwargs)
@@ -47,7 +48,7 @@ def main() -> None:
             self.losses.append(loss.item())
             return loss
 
-    # One agent is the like of the other peers' single policy; each agent has a model of its own.
+    # One agent corresponds to the other peers' single policy; each agent has its own model.
     agents, tokenizers = zip(*(common.load(case) for _ in range(args.agents)), strict=True)
     rows = [{"prompt": text} for text in common.prompt_texts(case, tokenizers[0])]
     buffer = args.rollout_buffer or case.prompts
@@ -76,7 +77,7 @@ def main() -> None:
         args=config,
     )
     trainer.verbose = False
-    # What `train` does not know it hands to generate().
+    # `train` passes unknown keywords on to generate().
     trainer.train(suppress_tokens=common.SUPPRESSED)
 
     marks = [*trainer.marks, time.perf_counter()]
@@ -86,8 +87,8 @@ def main() -> None:
         case,
         [after - before for before, after in itertools.pairwise(marks)],
         loss=[
-            sum(trainer.losses[at : at + per_step]) / per_step
-            for at in range(0, len(trainer.losses), per_step)
+            sum(trainer.losses[start : start + per_step]) / per_step
+            for start in range(0, len(trainer.losses), per_step)
         ],
         parameters=sum(p.numel() for p in agents[0].parameters()),
         batch=1,

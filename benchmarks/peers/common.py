@@ -1,7 +1,7 @@
-"""What the peers of the step-time benchmark share: arguments, threads, model folder, prompts and report.
+"""Common parts of the peers of the step-time benchmark: arguments, threads, model folder, prompts and report.
 
-Only the standard library is imported at the top. OpenMP reads its environment once, when torch is first
-imported, so `start()` has to run before any script imports torch.
+The module imports only the standard library at its top. OpenMP reads its environment once, at the first
+import of torch, so `start()` must run before a script imports torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ VOCABULARY = 512
 PAD, EOS = "<pad>", "<eos>"
 PAD_ID, EOS_ID = 0, 1
 
-# Every generation is exactly as long as asked: neither token may be drawn, in any peer.
+# No peer may draw these tokens, so that every completion has exactly the requested length.
 SUPPRESSED = [PAD_ID, EOS_ID]
 
 PACKAGES = ("torch", "transformers", "trl", "comlrl", "coterie", "accelerate")
@@ -35,22 +35,22 @@ PACKAGES = ("torch", "transformers", "trl", "comlrl", "coterie", "accelerate")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Case:
-    """One measurement: `prompts` x `siblings` sequences a step, `new_tokens` generated tokens each."""
+    """One measurement: `prompts` x `siblings` sequences per step, `new_tokens` generated tokens each."""
 
     model: Path
-    """The model folder; made when it is not there."""
+    """The model folder; made if it is missing."""
     prompts: int
     siblings: int
     prompt_tokens: int
     new_tokens: int
     threads: int
     wait_policy: str
-    """What OpenMP threads do while they wait: "passive" sleeps, "default" is OpenMP's own, spinning."""
+    """How OpenMP threads wait: "passive" threads sleep; "default" is OpenMP's default, spinning."""
     steps: int
     """Measured steps, after `warmup` unmeasured ones."""
     warmup: int
     json: Path | None
-    """Where the report goes as well as to stdout."""
+    """A file for the report, which stdout gets in any case."""
 
     @property
     def sequences(self) -> int:
@@ -62,23 +62,23 @@ class Case:
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
-    """The arguments that all peers take; a script may add its own before `start`."""
-    made = argparse.ArgumentParser(description=description)
-    made.add_argument("--model", type=Path, required=True, help="model folder, made when it is missing")
-    made.add_argument("--prompts", type=int, default=8, help="prompts a step")
-    made.add_argument("--siblings", type=int, default=8, help="completions a prompt")
-    made.add_argument("--prompt-tokens", type=int, default=32)
-    made.add_argument("--new-tokens", type=int, default=64)
-    made.add_argument("--threads", type=int, default=1)
-    made.add_argument("--wait-policy", choices=["passive", "default"], default="passive")
-    made.add_argument("--steps", type=int, default=5, help="measured steps")
-    made.add_argument("--warmup", type=int, default=2, help="steps before the clock counts")
-    made.add_argument("--json", type=Path, default=None, help="also write the report here")
-    return made
+    """A parser of the arguments of all peers; a script may add more before `start`."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", type=Path, required=True, help="model folder, made when it is missing")
+    parser.add_argument("--prompts", type=int, default=8, help="prompts a step")
+    parser.add_argument("--siblings", type=int, default=8, help="completions a prompt")
+    parser.add_argument("--prompt-tokens", type=int, default=32)
+    parser.add_argument("--new-tokens", type=int, default=64)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--wait-policy", choices=["passive", "default"], default="passive")
+    parser.add_argument("--steps", type=int, default=5, help="measured steps")
+    parser.add_argument("--warmup", type=int, default=2, help="steps before the clock counts")
+    parser.add_argument("--json", type=Path, default=None, help="also write the report here")
+    return parser
 
 
 def start(args: argparse.Namespace) -> Case:
-    """Pin the threads, go offline, seed and make the model folder; to be called before torch is imported."""
+    """Pin the threads, go offline, seed and make the model folder, before the first import of torch."""
     set_environment(args.threads, args.wait_policy)
     import torch
     import transformers
@@ -97,13 +97,13 @@ def set_environment(threads: int, wait_policy: str) -> None:
     os.environ["OMP_NUM_THREADS"] = os.environ["MKL_NUM_THREADS"] = str(threads)
     os.environ.pop("OMP_WAIT_POLICY", None)
     if threads > 1 and wait_policy == "passive":
-        # Waiting threads spin by default: quickest on an idle machine, and many times slower on a busy one.
+        # Waiting threads spin by default: fastest on an idle machine, and many times slower on a busy one.
         os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ["HF_HUB_DISABLE_PROGRESS_BARS"] = "1"
     os.environ["WANDB_MODE"] = "disabled"
-    # The comparison is between loops on CPU; a GPU that happens to be there must not join in.
+    # The benchmark compares loops on a CPU, even on a machine with a GPU.
     os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
@@ -120,10 +120,10 @@ def make_model(folder: Path) -> None:
 
     vocabulary = {PAD: PAD_ID, EOS: EOS_ID}
     vocabulary |= {word(token): token for token in range(len(SUPPRESSED), VOCABULARY)}
-    words = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
-    words.pre_tokenizer = WhitespaceSplit()
+    word_level = Tokenizer(WordLevel(vocabulary, unk_token=PAD))
+    word_level.pre_tokenizer = WhitespaceSplit()
     tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=words, pad_token=PAD, eos_token=EOS, model_max_length=2048, padding_side="left"
+        tokenizer_object=word_level, pad_token=PAD, eos_token=EOS, model_max_length=2048, padding_side="left"
     )
 
     config = Qwen3Config(
@@ -145,13 +145,13 @@ def make_model(folder: Path) -> None:
         model = Qwen3ForCausalLM(config).to(torch.float32)
     model.generation_config = GenerationConfig(pad_token_id=PAD_ID, eos_token_id=EOS_ID)
 
-    # Written aside and renamed, so that a folder with a config in it is always a whole one.
+    # Written to a temporary folder and renamed, so that a folder with a config.json is always complete.
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-        aside = Path(scratch) / "model"
-        model.save_pretrained(aside)
-        tokenizer.save_pretrained(aside)
-        aside.rename(folder)
+        complete = Path(scratch) / "model"
+        model.save_pretrained(complete)
+        tokenizer.save_pretrained(complete)
+        complete.rename(folder)
 
 
 def load(case: Case) -> tuple[Any, Any]:
@@ -170,7 +170,7 @@ def word(token: int) -> str:
 def prompt_ids(case: Case) -> list[list[int]]:
     """The same seeded prompts for every peer and every step: `prompts` lists of `prompt_tokens` ids.
 
-    All of them differ, so no peer can share more than the siblings of one prompt.
+    All prompts differ, so that a peer can share work only between the siblings of one prompt.
     """
     draw = random.Random(SEED)
     return [
@@ -180,23 +180,23 @@ def prompt_ids(case: Case) -> list[list[int]]:
 
 
 def prompt_texts(case: Case, tokenizer: Any) -> list[str]:
-    """`prompt_ids` as text, for the frameworks that tokenize for themselves; checked to come back."""
+    """`prompt_ids` as text, for frameworks that tokenize themselves; the round trip is checked."""
     ids = prompt_ids(case)
     texts = [" ".join(word(token) for token in row) for row in ids]
     if tokenizer(texts)["input_ids"] != ids:
-        raise RuntimeError("the tokenizer of the model folder does not give the prompts back token for token")
+        raise RuntimeError("the tokenizer of the model folder does not reproduce the prompts token for token")
     return texts
 
 
 def random_rewards(count: int, draw: random.Random) -> list[float]:
-    """Rewards without meaning but with variance: a group of equal rewards would have no gradient."""
+    """Random rewards: a group of equal rewards would have no gradient."""
     return [draw.random() for _ in range(count)]
 
 
 def check_lengths(lengths: list[int], case: Case) -> None:
-    """Tokens a second are only comparable when everybody generated all of them."""
+    """Check that all completions have the full length, without which tokens per second can't be compared."""
     if set(lengths) != {case.new_tokens}:
-        raise RuntimeError(f"completions of {sorted(set(lengths))} tokens; {case.new_tokens} were asked for")
+        raise RuntimeError(f"completions of {sorted(set(lengths))} tokens; {case.new_tokens} were requested")
 
 
 # ----------------------------------------------------------------------------------------------------- report
@@ -216,16 +216,16 @@ def report(
 ) -> None:
     """Print the measurement as one line of JSON (the last of stdout), and write it to `case.json`.
 
-    `seconds` and `loss` have one entry a step, warm-up included; the warm-up is dropped here.
-    `batch` is the number of sequences in a forward and backward pass, `generation_batch` that in a
-    decoding step; both default to all sequences of the step.
+    `seconds` and `loss` have one entry per step, including the warm-up, which this function drops. `batch` is
+    the number of sequences in a forward and backward pass, `generation_batch` the number in a decoding step;
+    both default to all sequences of the step.
     """
     measured = seconds[case.warmup :]
     if len(measured) != case.steps:
-        raise RuntimeError(f"{len(measured)} steps were measured; {case.steps} were asked for")
+        raise RuntimeError(f"{len(measured)} steps were measured; {case.steps} were requested")
     tokens = agents * case.sequences * case.new_tokens
-    speeds = [tokens / taken for taken in measured]
-    made = {
+    speeds = [tokens / duration for duration in measured]
+    result = {
         "name": name,
         "threads": case.threads,
         "wait_policy": case.wait_policy,
@@ -248,17 +248,17 @@ def report(
         "versions": versions(),
         "notes": notes,
     }
-    line = json.dumps(made)
+    line = json.dumps(result)
     if case.json is not None:
         case.json.write_text(line + "\n", encoding="utf-8")
     print(line, flush=True)
 
 
 def versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
+    by_package = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_package[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return by_package

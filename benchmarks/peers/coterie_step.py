@@ -1,8 +1,8 @@
-"""Coterie's own training step: play, score, credit, samples, update, weights to the engine.
+"""Coterie's training step: rollouts, scores, credit, samples, update, weights to the engine.
 
-The run is composed from a configuration like any other, with engine `hf` and trainer `torch`; only the
-environment (fixed prompts, random rewards) and the chat format (no stop token, so that all completions are as
-long as asked) are the benchmark's.
+The run is composed from an ordinary configuration with engine `hf` and trainer `torch`. Only the environment
+(fixed prompts, random rewards) and the chat format (no stop token, so that all completions have the requested
+length) belong to the benchmark.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import common
 
 case = common.start(common.parser(__doc__).parse_args()) if __name__ == "__main__" else None
 
-from coterie import Plugin, Step, Task  # noqa: E402  (after the threads are pinned)
+from coterie import Plugin, Step, Task  # noqa: E402  (`start` must pin the threads first)
 from coterie.api.open_run import open_run  # noqa: E402
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.core.config import load  # noqa: E402
@@ -28,7 +28,7 @@ from coterie.core.training.run import Run  # noqa: E402
 
 
 class FixedPrompts(Plugin):
-    """Task i shows prompt i; every action earns a random number."""
+    """An environment in which task i shows prompt i, and every action has a random reward."""
 
     roles = ()
     components = {"luck": "increment"}
@@ -59,7 +59,9 @@ class FixedPrompts(Plugin):
         return {"success": 0.0}
 
 
-class Seat(Plugin):
+class PlainRole(Plugin):
+    """A role whose prompt is the observation."""
+
     def render(self, role_input: Any) -> list[dict[str, str]]:
         return [{"role": "user", "content": role_input.observation}]
 
@@ -68,24 +70,25 @@ class Seat(Plugin):
 
 
 class Endless(PlainChat):
-    """No token stops a completion."""
+    """The plain chat format without stop tokens."""
 
     def codec(self, tokenizer: Any, context: int | None) -> Any:
-        made = super().codec(tokenizer, context)
-        made.stop_ids = frozenset()
-        return made
+        codec = super().codec(tokenizer, context)
+        codec.stop_ids = frozenset()
+        return codec
 
 
 def make(case: common.Case) -> Run:
-    here = "coterie_step"
+    """The run of a case."""
+    module = "coterie_step"
     return compose(
         load(
             {
-                "env": {"type": f"{here}:FixedPrompts"},
+                "env": {"type": f"{module}:FixedPrompts"},
                 "team": {
                     "order": ["one"],
                     "max_turns": 1,
-                    "roles": {"one": {"type": f"{here}:Seat", "policy": "one"}},
+                    "roles": {"one": {"type": f"{module}:PlainRole", "policy": "one"}},
                 },
                 "policies": {
                     "one": {
@@ -95,7 +98,7 @@ def make(case: common.Case) -> Run:
                 },
                 "sampler": {"branches": case.siblings, "sampling": {"max_new_tokens": case.new_tokens}},
                 "algorithm": "at_grpo",
-                "chat": f"{here}:Endless",
+                "chat": f"{module}:Endless",
                 "trackers": {},
                 "schedule": {"steps": case.total_steps, "tasks_per_step": case.prompts},
             }
@@ -104,18 +107,18 @@ def make(case: common.Case) -> Run:
 
 
 async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]]:
-    """(seconds, loss) of every step; the body of the clock is the body of `core/loop.py`."""
+    """(seconds, loss) of every step; the measured code is the body of the loop in `core/loop.py`."""
     seconds, losses = [], []
     await open_run(run)
     begun = time.perf_counter()
     async for step, trees in run.rollouts():
         scores = await run.score(trees)
-        notes = await run.annotate(trees)
+        annotations = await run.annotate(trees)
         credit, run.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, annotations=notes, reward_weights=run.reward_weights),
+            Batch(trees=trees, scores=scores, annotations=annotations, reward_weights=run.reward_weights),
             run.credit_state,
         )
-        updated = await run.update(run.samples(trees, credit, notes))
+        updated = await run.update(run.samples(trees, credit, annotations))
         run.record(step, trees, scores, credit, updated)
         run.done = step
         seconds.append(time.perf_counter() - begun)
@@ -141,12 +144,9 @@ def main() -> None:
     sys.modules["coterie_step"] = sys.modules["__main__"]  # the configuration names classes of this file
     run = make(case)
     seconds, losses = asyncio.run(measure(run, case))
-    module = None
-    from transformers import AutoModelForCausalLM
-
-    module = AutoModelForCausalLM.from_pretrained(case.model)
+    model, _ = common.load(case)
     common.report(
-        "Coterie", case, seconds, loss=losses, parameters=sum(p.numel() for p in module.parameters())
+        "Coterie", case, seconds, loss=losses, parameters=sum(p.numel() for p in model.parameters())
     )
 
 

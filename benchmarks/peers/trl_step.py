@@ -1,7 +1,7 @@
-"""The same step by TRL's GRPOTrainer on transformers' generate, one optimiser step per generated batch.
+"""The same step with TRL's GRPOTrainer and transformers' generate, one optimiser step per generated batch.
 
 Settings that only cost time on a model this small (gradient checkpointing and bf16, TRL's defaults) are off.
-The clock runs from the trainer's `on_step_begin` to its `on_step_end`: data loading and logging are left out.
+The clock runs from the trainer's `on_step_begin` to its `on_step_end`, without data loading and logging.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ def main() -> None:
         return common.random_rewards(len(completion_ids), draw)
 
     class Clock(TrainerCallback):
+        """Records the seconds of each step."""
+
         def __init__(self) -> None:
             self.begun = 0.0
             self.seconds: list[float] = []
@@ -40,7 +42,7 @@ def main() -> None:
             self.seconds.append(time.perf_counter() - self.begun)
 
     class Trainer(GRPOTrainer):
-        """Keeps the loss of each step, which the trainer would only give to its log."""
+        """Records the loss of each step, which the trainer otherwise only logs."""
 
         losses: list[float] = []
 
@@ -54,7 +56,7 @@ def main() -> None:
         config = GRPOConfig(
             output_dir=folder,
             max_steps=case.total_steps,
-            # Batch: every completion of the step, generated at once and learnt from at once.
+            # Batch: all completions of the step in one generation and in one update.
             per_device_train_batch_size=case.sequences,
             gradient_accumulation_steps=1,
             num_generations=case.siblings,
@@ -73,7 +75,7 @@ def main() -> None:
             lr_scheduler_type="constant",
             weight_decay=0.0,
             max_grad_norm=common.MAX_GRAD_NORM,
-            # Nothing but the step.
+            # No work besides the step.
             use_cpu=True,
             bf16=False,
             gradient_checkpointing=False,

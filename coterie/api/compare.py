@@ -1,84 +1,89 @@
-"""A team beside the same team with one thing changed: other policies, two swapped, a silent role.
+"""Comparison of a team with a changed one: external policies, two swapped policies, silent roles.
 
-Both play the same tasks with the same keyed draws, so that a difference is the change's doing and is paired
-task by task.
+Both teams play the same tasks with the same keyed draws, so that the change alone causes the difference, and
+the difference is paired by task.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from pathlib import Path
 from typing import Any, Literal
 
+from coterie.api.episode_text import episode_text
 from coterie.core.errors import ConfigError, UserError, did_you_mean
-from coterie.core.training.evaluation import Comparison, Evaluation, evaluate
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.jsonl import to_json
+from coterie.core.training.evaluation import Evaluation, evaluate
 from coterie.core.training.run import Run
-from coterie.stats import paired_difference
+from coterie.stats import Difference, Interval, paired_difference
 
 log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What makes the changed team, in this order: policies, then the swap, then silence."""
+    """The changes that make the changed team, in this order: policies, then the swap, then silence."""
 
     policies: Mapping[str, str] = field(default_factory=dict)
-    """role -> a guest's name (`api/external_policies.py`)."""
+    """role -> name of an external policy (`api/external_policies.py`)."""
     swap: tuple[str, str] | None = None
-    """Two roles whose policies change places."""
+    """Two roles whose policies are exchanged."""
     null: Sequence[str] = ()
-    """Roles that say nothing: every action is an empty message, and no token is generated."""
+    """Silent roles: each of their actions is an empty message, and no token is generated."""
 
     def __bool__(self) -> bool:
         return bool(self.policies or self.swap or self.null)
 
     def as_list(self) -> list[dict[str, Any]]:
-        """One entry a change, in the order in which they were made."""
-        found: list[dict[str, Any]] = [
+        """One entry for each change, in the order in which they are made."""
+        changes: list[dict[str, Any]] = [
             {"change": "policy", "role": role, "policy": policy} for role, policy in self.policies.items()
         ]
         if self.swap is not None:
-            found.append({"change": "swap", "roles": list(self.swap)})
-        return found + [{"change": "null", "role": role} for role in self.null]
+            changes.append({"change": "swap", "roles": list(self.swap)})
+        return changes + [{"change": "null", "role": role} for role in self.null]
 
     def team(self, run: Run) -> dict[str, str | None]:
-        """Who plays each role of the changed team; None: nobody.
+        """The changed team: role -> policy, None for a silent role.
 
         Raises:
-            ConfigError: an unknown role; a swap of one policy; silence of everybody; a change without effect.
+            ConfigError: an unknown role, a swap within one policy, silence of all roles, or a change without
+                effect.
         """
         self._check_roles(run)
-        played: dict[str, str | None] = {**run.team.policies, **self.policies}
+        team: dict[str, str | None] = {**run.team.policies, **self.policies}
         if self.swap is not None:
-            one, other = self.swap
-            if played[one] == played[other]:
+            first, second = self.swap
+            if team[first] == team[second]:
                 raise ConfigError(
-                    f"roles '{one}' and '{other}' are played by one policy, '{played[one]}'",
+                    f"roles '{first}' and '{second}' are played by one policy, '{team[first]}'",
                     path="--swap",
                     why="swapping them changes nothing",
                     fix="swap roles of two policies",
                 )
-            played[one], played[other] = played[other], played[one]
-        played |= dict.fromkeys(self.null)
-        if not any(played.values()):
+            team[first], team[second] = team[second], team[first]
+        team |= dict.fromkeys(self.null)
+        if not any(team.values()):
             raise ConfigError(
-                "nobody is left to say anything",
+                "all roles are silenced",
                 path="--null",
-                why="every role of the team would be silent",
+                why="a team in which every role is silent generates nothing",
                 fix="leave one of them out",
             )
-        places = dict([self.swap, self.swap[::-1]]) if self.swap is not None else {}
+        swapped = dict([self.swap, self.swap[::-1]]) if self.swap is not None else {}
         for role in self.policies:
-            if places.get(role, role) in self.null:
+            if swapped.get(role, role) in self.null:
                 raise ConfigError(
                     f"nothing uses the policy for '{role}'",
                     path="--policy",
-                    why=f"'{places.get(role, role)}', who would be played by it, is silent",
+                    why=f"'{swapped.get(role, role)}', which would be played by it, is silent",
                 )
-        if self.swap is not None and not any(played[role] for role in self.swap):
-            raise ConfigError("nothing uses this", path="--swap", why="both of its roles are silent")
-        return played
+        if self.swap is not None and not any(team[role] for role in self.swap):
+            raise ConfigError("the swap has no effect", path="--swap", why="both of its roles are silent")
+        return team
 
     def _check_roles(self, run: Run) -> None:
         for option, roles in (("--swap", self.swap or ()), ("--null", self.null)):
@@ -89,6 +94,65 @@ class Changes:
                     )
 
 
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """The team and a changed team on the same tasks and draws."""
+
+    changes: Sequence[Mapping[str, Any]]
+    """What was changed, in order: `change` is `policy`, `swap` or `null`."""
+    team: Mapping[str, str | None]
+    """role -> the policy that plays it in the changed team; None: the role is silent."""
+    base: Interval
+    changed: Interval
+    difference: Difference
+    """Changed minus base, paired by task."""
+    per_task: Mapping[str, float]
+    """task id -> mean success of the changed team minus the base team's."""
+    changed_per_task: Mapping[str, Sequence[float]]
+    """task id -> success of each sample of the changed team."""
+
+    def as_dict(self) -> dict[str, Any]:
+        return {
+            "changes": [dict(change) for change in self.changes],
+            "team": dict(self.team),
+            "base": self.base.as_dict(),
+            "changed": self.changed.as_dict(),
+            "difference": self.difference.as_dict(),
+            "per_task": dict(self.per_task),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class TeamEvaluation(Evaluation):
+    """An evaluation of a team, with episodes as text and a comparison where they were asked for."""
+
+    episodes: Sequence[str] = ()
+    comparison: Comparison | None = None
+
+    @classmethod
+    def of(cls, evaluation: Evaluation, comparison: Comparison | None = None) -> TeamEvaluation:
+        """The evaluation, its trees as text."""
+        values = {field.name: getattr(evaluation, field.name) for field in fields(Evaluation)}
+        episodes = [episode_text(tree) for tree in evaluation.trees]
+        return cls(**{**values, "trees": ()}, episodes=episodes, comparison=comparison)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON of `coterie eval --json`."""
+        result = Evaluation.as_dict(self)
+        return result if self.comparison is None else {**result, "comparison": self.comparison.as_dict()}
+
+    def write(self, path: Path) -> None:
+        """Write the JSON with every task's successes; those of the changed team are in the comparison.
+
+        Raises:
+            OSError: the file can't be written; nothing of it is there.
+        """
+        result = {**self.as_dict(), "per_task": dict(self.per_task)}
+        if self.comparison is not None:
+            result["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
+        write_atomic(path, to_json(result) + "\n")
+
+
 async def compare(
     run: Run,
     changes: Changes,
@@ -97,29 +161,29 @@ async def compare(
     *,
     samples: int = 1,
     greedy: bool = False,
-    show: int = 0,
-) -> Evaluation:
+    keep: int = 0,
+) -> TeamEvaluation:
     """Evaluate the team and the changed team, on the same tasks and draws.
 
     Returns:
-        the team's own evaluation, with the `comparison` in it.
+        the evaluation of the unchanged team, with the `comparison` in it.
 
     Raises:
-        ConfigError: changes that make no sense.
+        ConfigError: changes that contradict each other or have no effect.
     """
     team = changes.team(run)
-    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, show=show)
+    base = await evaluate(run, split, tasks, samples=samples, greedy=greedy, keep=keep)
     changed = await evaluate(run, split, tasks, samples=samples, greedy=greedy, policies=team)
-    both = [task for task in base.per_task if task in changed.per_task]
-    lost = len(base.per_task.keys() | changed.per_task.keys()) - len(both)
-    if lost:
+    common = [task for task in base.per_task if task in changed.per_task]
+    unfinished = len(base.per_task.keys() | changed.per_task.keys()) - len(common)
+    if unfinished:
         log.warning(
-            "%d tasks were finished by one of the two teams only: the difference leaves them out", lost
+            "%d tasks were finished by one of the two teams only: the difference leaves them out", unfinished
         )
     try:
         difference = paired_difference(
-            {task: changed.per_task[task] for task in both},
-            {task: base.per_task[task] for task in both},
+            {task: changed.per_task[task] for task in common},
+            {task: base.per_task[task] for task in common},
             seed=run.config.seed,
         )
     except ValueError as error:
@@ -128,15 +192,15 @@ async def compare(
             why=str(error),
             fix="evaluate both on the same split with the same seed and number of tasks",
         ) from error
-    return replace(
+    return TeamEvaluation.of(
         base,
-        comparison=Comparison(
+        Comparison(
             changes=changes.as_list(),
             team=team,
             base=base.success,
             changed=changed.success,
             difference=difference,
-            per_task={task: _mean(changed.per_task[task]) - _mean(base.per_task[task]) for task in both},
+            per_task={task: _mean(changed.per_task[task]) - _mean(base.per_task[task]) for task in common},
             changed_per_task=changed.per_task,
         ),
     )

@@ -1,7 +1,8 @@
-"""What a step will ask for, counted before anything is played: an upper bound in every number.
+"""Generations, tokens and samples of a step, counted before anything is played.
 
-The counts follow from how trees are sampled (`sampler.plan`), who plays (the team) and `schedule`. A game
-that ends early, a call that stops before its limit or a branch without credit makes them smaller.
+Every count is an upper bound. The counts follow from the sampling of trees (`sampler.plan`), the team and
+`schedule`. A game that ends early, a call that stops before its limit or a branch without credit makes them
+smaller.
 """
 
 from __future__ import annotations
@@ -22,33 +23,34 @@ from coterie.core.types import Key
 log = logging.getLogger("coterie")
 
 BOUND = 20_000
-"""Generations a step past which a plan is refused: at 512 tokens each they are 10 million tokens, for one
-update. A cross tree of 4^(2*4) = 65,536 leaves is past it with its first task."""
+"""Most generations of a step that `coterie plan` accepts. At 512 tokens each they are 10 million tokens for
+one update. A cross tree of 4^(2*4) = 65,536 leaves exceeds the bound with its first task."""
 
 SAMPLED_TASKS = 16
 """Tasks whose first prompts are measured."""
 
 Order = tuple[tuple[str, ...], ...]
 Wave = Mapping[str, int]
-"""By policy: decisions that wait for their tokens at the same time."""
+"""By policy: decisions whose tokens are generated at the same time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shape:
-    """What one tree grows to, at most."""
+    """Upper bounds on the size of one tree."""
 
     decisions: Mapping[str, int]
-    """By role."""
+    """Decisions, by role."""
     joints: int
     leaves: int
-    """K^(stages * turns) where all aligned joints go on, K^(roles * turns) where all cross ones do, or 1."""
+    """K^(stages * turns) where all aligned joint actions are expanded, K^(roles * turns) where all cross ones
+    are, else 1."""
     waves: tuple[Mapping[str, int], ...]
-    """Of each stage of the last turn, which is the widest: by role, decisions at the same depth."""
+    """For each stage of the last turn, which is the widest: by role, decisions at the same depth."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyCounts:
-    """What one policy does in a step, at most."""
+    """Upper bounds on the work of one policy in a step."""
 
     roles: tuple[str, ...]
     trained: bool
@@ -56,14 +58,19 @@ class PolicyCounts:
     """Calls of the engine."""
     generated_tokens: int = 0
     prompts: int = 0
-    """Distinct prompts: the branches of a decision share theirs."""
+    """Distinct prompts: the branches of a decision share one."""
     prompt_tokens: int | None = None
-    """Of the distinct prompts, each as long as the context allows; None where no context is known."""
+    """Tokens of the distinct prompts, each as long as the context allows; None where no context is known."""
     samples: int = 0
     optimizer_steps: int = 0
 
     def bounded(self, context: int | None, longest: int) -> PolicyCounts:
-        """The same for a model whose prompt and answer, of up to `longest` tokens, share `context` tokens."""
+        """The counts for a model with a context of `context` tokens.
+
+        Args:
+            context: most tokens of a prompt and its answer together; None: unknown, and nothing changes.
+            longest: most tokens of one answer.
+        """
         if context is None:
             return self
         return replace(
@@ -75,7 +82,7 @@ class PolicyCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
-    """What a step asks for, at most."""
+    """Upper bounds on the work of a step."""
 
     trees: int
     actions: int
@@ -83,9 +90,9 @@ class Counts:
     leaves: int
     policies: Mapping[str, PolicyCounts]
     waves: tuple[Wave, ...]
-    """What waits together, stage by stage."""
+    """Decisions that are generated together, stage by stage."""
     outside_calls: Mapping[str, int]
-    """By reward source: calls of a coach or a judge."""
+    """By reward source: calls of an outside service, such as a coach or a judge."""
     evaluation: int
     """Generations of one evaluation on `val`; 0 where there is none."""
     notes: tuple[str, ...] = field(default_factory=tuple)
@@ -96,7 +103,7 @@ class Counts:
 
 
 def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
-    """What a tree over `turns` turns of `order` grows to."""
+    """The largest tree over `turns` turns of `order`."""
     nodes, joints = 1, 0
     decisions = dict.fromkeys((role for stage in order for role in stage), 0)
     waves: list[dict[str, int]] = []
@@ -106,18 +113,21 @@ def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
             for role in stage:
                 decisions[role] += nodes
             waves.append(dict.fromkeys(stage, nodes))
-            played = plan.branches ** len(stage) if plan.pairing == "cross" else plan.branches
-            again = plan.recombines and len(stage) > 1 and plan.branches > 1
-            joints += nodes * (played + again)
+            joint_actions = plan.branches ** len(stage) if plan.pairing == "cross" else plan.branches
+            recombined = plan.recombines and len(stage) > 1 and plan.branches > 1
+            joints += nodes * (joint_actions + recombined)
             if plan.expand not in ("best", "sampled"):
-                nodes *= played
+                nodes *= joint_actions
     return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves))
 
 
 def layouts(order: Order, decides: bool) -> list[Order]:
-    """The orders of a turn to count: the team's own, or where the environment decides both extremes.
+    """The orders of a turn to count: that of the team, and both extremes where the environment decides.
 
-    In a turn in which each role acts at most once, nothing asks for more than all at once or one by one do.
+    In a turn in which each role acts at most once, no order needs more than all roles at once or one by one.
+
+    Args:
+        decides: whether the environment decides which roles act.
     """
     if not decides:
         return [order]
@@ -126,13 +136,13 @@ def layouts(order: Order, decides: bool) -> list[Order]:
 
 
 def count(run: Run) -> Counts:
-    """What a step of a composed run asks for; a look at the first task tells who decides on the stages."""
+    """The counts of a step of a composed run. Its first task shows whether the environment decides stages."""
     try:
         decides = decides_stages(run)
     except Exception as error:  # an environment's mistake, or its data isn't here
         counts = _count(run, False)
-        said = f"who acts is taken to be as team.order says, since the first task can't be read here: {error}"
-        return replace(counts, notes=(*counts.notes, said))
+        note = f"stages are assumed to follow team.order, since the first task can't be read here: {error}"
+        return replace(counts, notes=(*counts.notes, note))
     return _count(run, decides)
 
 
@@ -173,7 +183,7 @@ def _count(run: Run, decides: bool) -> Counts:
 
 
 def calls_of(team: Team, role: str) -> int:
-    """Most calls of one action: each round of tool results is answered by another."""
+    """Most calls of one action: each round of tool results leads to another call."""
     return 1 + team.tool_turns(role)
 
 
@@ -200,7 +210,7 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
 
 
 def optimizer_steps(samples: int, siblings: int, size: int | None, epochs: int = 1) -> int:
-    """How many minibatches `batching.minibatches` makes of groups of `siblings` samples, over all epochs."""
+    """Minibatches over all epochs that `samples.minibatches` makes of groups of `siblings` samples."""
     if size is None or samples <= size:
         return epochs * (samples > 0)
     filled = -(-size // siblings) * siblings  # siblings stay together, so a minibatch may pass its size
@@ -209,45 +219,45 @@ def optimizer_steps(samples: int, siblings: int, size: int | None, epochs: int =
 
 
 def _by_policy(team: Team, wave: Mapping[str, int]) -> dict[str, int]:
-    found: dict[str, int] = {}
+    by_policy: dict[str, int] = {}
     for role, number in wave.items():
         policy = team.policies[role]
-        found[policy] = found.get(policy, 0) + number
-    return found
+        by_policy[policy] = by_policy.get(policy, 0) + number
+    return by_policy
 
 
 def _evaluation(run: Run) -> int:
     plan = run.sampler.for_evaluation(False).plan
     shape = shape_of(run.team.order, run.team.max_turns, plan)
-    calls = sum(calls_of(run.team, role) * asked for role, asked in shape.decisions.items())
+    calls = sum(calls_of(run.team, role) * decisions for role, decisions in shape.decisions.items())
     return int(run.config.schedule.evaluate_tasks * plan.chains * plan.branches * calls)
 
 
 def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str]:
-    found = []
+    notes = []
     if decides:
-        found.append(
-            f"the environment '{config.env['type']}' says itself who acts: the counts are upper bounds for "
-            f"{team.max_turns} turns in which each role acts at most once"
+        notes.append(
+            f"the environment '{config.env['type']}' decides which roles act: the counts are upper bounds "
+            f"for {team.max_turns} turns in which each role acts at most once"
         )
     if plan.expand not in ("best", "sampled", "all"):
-        found.append(
-            f"the sampler '{config.sampler['type']}' expands '{plan.expand}': counted as if all went on"
+        notes.append(
+            f"the sampler '{config.sampler['type']}' expands '{plan.expand}': counted as if it expanded all"
         )
     for role in (role for role, tools in team.tools.items() if tools):
-        own = f"roles.{role}." if role in team.role_tool_turns else ""
-        found.append(
+        path = f"roles.{role}." if role in team.role_tool_turns else ""
+        notes.append(
             f"role '{role}' is counted with {team.tool_turns(role)} tool results an action "
-            f"(team.{own}max_tool_turns)"
+            f"(team.{path}max_tool_turns)"
         )
-    return found
+    return notes
 
 
-# ------------------------------------------------------------------------------------- what the tasks tell
+# ------------------------------------------------------------------------------------- what the tasks show
 
 
 def decides_stages(run: Run) -> bool:
-    """Whether the environment says itself who acts, and not `team.order`, where the first task starts."""
+    """Whether the environment, and not `team.order`, decides which roles act when the first task starts."""
     for environment, tasks in _played(run):
         task = tasks[0]
         state = environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
@@ -257,7 +267,7 @@ def decides_stages(run: Run) -> bool:
 
 
 def _played(run: Run) -> list[tuple[Environment, TaskSource]]:
-    """What a run plays: its environment, and the levels of a curriculum, with their train tasks."""
+    """The environments that a run plays, levels of a curriculum included, with their train tasks."""
     seed = run.config.seed
     target = trained_on(run.environment, None, seed)
     levels = trained_on(run.environment, run.curriculum, seed) if run.curriculum is not None else []
@@ -267,75 +277,78 @@ def _played(run: Run) -> list[tuple[Environment, TaskSource]]:
 def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TASKS) -> dict[str, int]:
     """By role: tokens of its longest prompt in the start states of some tasks.
 
-    A role that remembers sees its own earlier prompts and answers again in every turn; they are added. What
-    other roles say, and what a transition tells, is not: nobody has spoken yet.
+    A role that remembers sees its earlier prompts and answers again in every turn, so they are added.
+    Messages of other roles and feedback of a transition are not: a start state has none.
 
     Args:
-        codecs: by policy, of the roles that are wanted.
+        codecs: by policy; roles of other policies are left out.
+        tasks: tasks of each environment that are measured.
     """
-    found = asyncio.run(_first_prompts(run, codecs, tasks))
+    lengths = asyncio.run(_first_prompts(run, codecs, tasks))
     turns = run.team.max_turns
-    for role, length in found.items():
+    for role, length in lengths.items():
         if getattr(run.team.roles[role], "remembers", False):
-            found[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
-    return found
+            lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
+    return lengths
 
 
 async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
-    play = run.new_pass(evaluation=True)
-    play.codecs.update(codecs)
-    found: dict[str, int] = {}
-    for play.environment, source in _played(run):
+    context = run.new_pass(evaluation=True)
+    context.codecs.update(codecs)
+    lengths: dict[str, int] = {}
+    for context.environment, source in _played(run):
         for index in range(min(tasks, len(source))):
             task = source[index]
-            state = play.environment.reset(task, play.seed(Key(task.id), "reset"))
+            state = context.environment.reset(task, context.seed(Key(task.id), "reset"))
             for role, policy in run.team.policies.items():
                 if policy in codecs:
-                    asked = await play.ask(role, state, 0, (), run.sampler.sampling(role))
-                    found[role] = max(found.get(role, 0), len(asked.prompt.ids))
-    return found
+                    request = await context.ask(role, state, 0, (), run.sampler.sampling(role))
+                    lengths[role] = max(lengths.get(role, 0), len(request.prompt.ids))
+    return lengths
 
 
-# ------------------------------------------------------------------------------------------- what is too much
+# --------------------------------------------------------------------------------------------- the size bound
 
 
 def check_size(counts: Counts) -> None:
-    """Refuse a step that nobody means.
+    """Refuse a step that is too large to be intended.
 
     Raises:
-        ConfigError: it has more than BOUND generations.
+        ConfigError: the step has more than BOUND generations.
     """
     if counts.generations > BOUND:
         raise ConfigError(
-            f"a step has up to {told(counts.generations)} generations, and {BOUND:,} are the bound",
+            f"a step has up to {readable(counts.generations)} generations, and {BOUND:,} are the bound",
             path="sampler",
             why=_why(counts),
             fix="lower sampler.branches, sampler.chains, team.max_turns or schedule.tasks_per_step, or set "
-            "sampler.expand to best or sampled; `--yes` plans it all the same",
+            "sampler.expand to best or sampled; `--yes` plans it anyway",
         )
 
 
 def warn_of_size(run: Run) -> None:
-    """Say so where a step is past the bound that `coterie plan` refuses."""
+    """Warn of a step past the bound that `coterie plan` refuses."""
     counts = _count(run, False)
     if counts.generations > BOUND:
         log.warning(
-            "a step has up to %s generations (%s): see `coterie plan`", told(counts.generations), _why(counts)
+            "a step has up to %s generations (%s): see `coterie plan`",
+            readable(counts.generations),
+            _why(counts),
         )
 
 
 def _why(counts: Counts) -> str:
     return (
-        f"{told(counts.trees)} trees with {told(counts.leaves // counts.trees)} leaves and "
-        f"{told(counts.joints // counts.trees)} joint actions each"
+        f"{readable(counts.trees)} trees with {readable(counts.leaves // counts.trees)} leaves and "
+        f"{readable(counts.joints // counts.trees)} joint actions each"
     )
 
 
-def told(number: int) -> str:
-    """`65,536`, and `10^23.1` where nobody reads the digits."""
+def readable(number: int) -> str:
+    """A number as `65,536`, or as `10^23.1` where it has 13 digits or more."""
     return f"{number:,}" if number < 10**12 else f"10^{math.log10(number):.1f}"
 
 
 def longest_answer(run: Run, roles: Sequence[str]) -> int:
-    """Most tokens that one call of these roles draws."""
+    """Most tokens that one call of these roles samples."""
     return max((run.sampler.sampling(role).max_new_tokens for role in roles), default=0)

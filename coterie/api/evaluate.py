@@ -1,4 +1,4 @@
-"""Evaluate a recipe or a run."""
+"""Evaluation of a recipe or a run."""
 
 from __future__ import annotations
 
@@ -7,15 +7,19 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from coterie.api.compare import Changes, compare
+from coterie.api.checkpoints import find_checkpoint
+from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
 from coterie.core.config import load
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
-from coterie.core.training.evaluation import Evaluation, evaluate as evaluate_run
+from coterie.core.training.evaluation import evaluate as evaluate_run
+from coterie.core.training.run import Run
+
+MOST_TASKS = 1000
+"""Most tasks of an evaluation whose number is not given."""
 
 
 def evaluate(
@@ -32,52 +36,58 @@ def evaluate(
     null: Sequence[str] = (),
     show: int = 0,
     checkpoint: Literal["best", "latest"] | int = "best",
-) -> Evaluation:
-    """Evaluate a recipe's untrained team, or a run's checkpoint (a folder).
+) -> TeamEvaluation:
+    """Evaluate a recipe's untrained team, or a checkpoint of a run.
 
     Args:
-        tasks: how many of the split; default all that it vouches for, at most 1,000.
-        policies: role -> whose weights are to play it: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that
-            `export` wrote.
-        swap: two roles whose policies change places.
-        null: roles that say nothing.
-        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step; also of the
-            runs in `policies` that name none.
+        source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder.
+        overrides: settings as `key=value`.
+        tasks: number of tasks. Default: the whole split, at most 1,000.
+        samples: episodes per task.
+        greedy: take the likeliest token instead of sampling.
+        policies: role -> its external policy: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that `export`
+            wrote.
+        swap: two roles whose policies are exchanged.
+        null: silent roles.
+        show: number of episodes that the result holds as text.
+        checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step. It also
+            applies to runs in `policies` that name no checkpoint.
 
     Returns:
-        the team's evaluation. Where `policies`, `swap` or `null` change the team (in this order), its
-        `comparison` holds the changed team's success, and the differences paired by task.
+        the evaluation of the team. Where `policies`, `swap` or `null` change the team (in this order), its
+        `comparison` holds the success of the changed team and the differences paired by task.
 
     Raises:
         UserError: something in the input is wrong.
     """
     restore: Checkpoint | None = None
     if is_run(source):
-        source = Path(str(source))  # a bare name would be taken for a recipe's
+        source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale)
     run = compose(resolved)
-    external, plays = resolve_policies(run, policies or {}, checkpoint)
-    changes = Changes(plays, swap, tuple(dict.fromkeys(null)))
-    changes.team(run)  # what makes no sense is said before anything is loaded
+    external, by_role = resolve_policies(run, policies or {}, checkpoint)
+    changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
+    changes.team(run)  # refuses contradictions before anything is loaded
 
-    async def go() -> Evaluation:
+    async def go() -> TeamEvaluation:
         try:
             await open_run(run, restore.path if restore is not None else None, external)
-            count = (
-                tasks
-                if tasks is not None
-                else min(1000, len(run.environment.tasks(split, resolved.config.seed)))
-            )
+            count = tasks if tasks is not None else _default_tasks(run, split)
+            settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
-                return await compare(run, changes, split, count, samples=samples, greedy=greedy, show=show)
-            return await evaluate_run(run, split, count, samples=samples, greedy=greedy, show=show)
+                return await compare(run, changes, split, count, **settings)
+            return TeamEvaluation.of(await evaluate_run(run, split, count, **settings))
         finally:
             await run.close()
 
     return asyncio.run(go())
 
 
+def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:
+    return min(MOST_TASKS, len(run.environment.tasks(split, run.config.seed)))
+
+
 def is_run(source: Any) -> bool:
-    """Whether a source is a run's folder."""
+    """Whether a source is the folder of a run."""
     return isinstance(source, (str, Path)) and Path(source).is_dir()

@@ -1,4 +1,4 @@
-"""Write a policy as a Hugging Face folder or a PEFT adapter."""
+"""Export of a policy as a Hugging Face folder or a PEFT adapter."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import asyncio
 from pathlib import Path
 from typing import Literal
 
+from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import load
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
 
 
@@ -20,10 +20,16 @@ def export(
     merge: bool = False,
     checkpoint: Literal["best", "latest"] | int = "best",
 ) -> Path:
-    """Write a policy as a Hugging Face folder, or as a PEFT adapter; `merge` folds the adapter in.
+    """Write a policy of a run as a Hugging Face folder, or as a PEFT adapter where it is one.
+
+    Args:
+        merge: merge an adapter into the weights it was trained on, and write a whole model.
+
+    Returns:
+        the folder `out`.
 
     Raises:
-        UserError: no such run, checkpoint or policy.
+        UserError: the run, the checkpoint or the policy does not exist.
     """
     folder = Path(run_dir)
     restore = find_checkpoint(folder, checkpoint)

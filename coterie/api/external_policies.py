@@ -1,8 +1,8 @@
-"""Policies from elsewhere that an evaluation brings along: `coterie eval --policy role=CHECKPOINT`.
+"""External policies of an evaluation: `coterie eval --policy role=CHECKPOINT`.
 
-A guest is a policy of another run, or of a folder that `coterie export` wrote. The engine is given its
-weights beside the team's own. The team's trainer knows nothing of it, so a checkpoint is read as strictly as
-ever.
+An external policy comes from another run, or from a folder that `coterie export` wrote. Its weights are
+loaded into the engine beside those of the team, and not into the team's trainer, so that a checkpoint must
+still hold exactly the team's policies.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import ModelInit, PolicyConfig, RunConfig, load
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.storage.run_folder import find_checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
@@ -24,17 +24,17 @@ from coterie.core.types import Weights
 Which = Literal["best", "latest"] | int
 """A checkpoint of a run: the best on val, the latest, or a step's."""
 
-_FORM = re.compile(r"(?P<folder>.+?)(?:@(?P<which>best|latest|\d+))?(?::(?P<policy>[^:/\\@]+))?")
+_ADDRESS = re.compile(r"(?P<folder>.+?)(?:@(?P<which>best|latest|\d+))?(?::(?P<policy>[^:/\\@]+))?")
 _TABLE = "table.npz"
 _MODEL_FILES = ("config.json", "adapter_config.json", _TABLE)
 
 
 @dataclass(frozen=True, slots=True)
 class ExternalPolicy:
-    """A policy from elsewhere."""
+    """A policy of another run or of an exported folder."""
 
     name: str
-    """Its name beside the team's own policies: `runs/b@120:planner`, or the folder."""
+    """Its name in the engine, beside the team's policies: `runs/b@120:planner`, or the folder."""
     config: PolicyConfig
     folder: Path
     checkpoint: Checkpoint | None = None
@@ -42,67 +42,77 @@ class ExternalPolicy:
     policy: str = ""
     """Its name in its run."""
     replaces: tuple[str, ...] = ()
-    """Policies of the team whose roles it was asked to play; their tokens must be its own."""
+    """Policies of the team that it replaces in some role; its vocabulary must equal theirs."""
 
 
 def resolve_policies(
     run: Run, policies: Mapping[str, str | Path], checkpoint: Which = "best"
 ) -> tuple[tuple[ExternalPolicy, ...], dict[str, str]]:
-    """The guests that some roles are to be played by, and role -> guest's name. Nothing is loaded.
+    """Resolve the external policies of some roles. Nothing is loaded.
 
     Args:
         policies: role -> `RUN_DIR`, `RUN_DIR@best|latest|N`, either with `:POLICY`; or a folder that
             `coterie export` wrote.
-        checkpoint: of a run where nothing follows an @.
+        checkpoint: the checkpoint of runs that are named without @.
+
+    Returns:
+        the external policies, and role -> name of its external policy.
 
     Raises:
         ConfigError: an unknown role, folder or policy, or a model that this run's engine can't play.
-        RunFolderError: a run without that checkpoint.
+        RunFolderError: a run lacks the checkpoint.
     """
-    found: dict[str, ExternalPolicy] = {}
+    resolved: dict[str, ExternalPolicy] = {}
     plays: dict[str, str] = {}
     for role, text in policies.items():
         if role not in run.team.roles:
             raise ConfigError(
                 f"unknown role '{role}'", path="--policy", fix=did_you_mean(role, run.team.roles)
             )
-        own = run.team.policies[role]
-        guest = _find(str(text), role, run.config.policies[own], checkpoint)
-        if guest.name in run.config.policies:
-            guest = replace(guest, name=f"./{guest.name}")
-        _check_kind(guest, own, run.config.policies[own])
-        known = found.get(guest.name, guest)
-        found[guest.name] = replace(known, replaces=tuple(dict.fromkeys((*known.replaces, own))))
-        plays[role] = guest.name
-    return tuple(found.values()), plays
+        team_policy = run.team.policies[role]
+        external = _resolve(str(text), role, run.config.policies[team_policy], checkpoint)
+        if external.name in run.config.policies:
+            external = replace(external, name=f"./{external.name}")
+        _check_weights(external, team_policy, run.config.policies[team_policy])
+        known = resolved.get(external.name, external)
+        resolved[external.name] = replace(
+            known, replaces=tuple(dict.fromkeys((*known.replaces, team_policy)))
+        )
+        plays[role] = external.name
+    return tuple(resolved.values()), plays
 
 
-async def seat(run: Run, guests: Sequence[ExternalPolicy]) -> None:
-    """Give the engine of an opened run the weights of guests.
+async def load_policies(run: Run, policies: Sequence[ExternalPolicy]) -> None:
+    """Load external policies into the engine of an opened run.
 
-    A run's trainer is opened for its policies, and closed when the engine has taken their weights.
+    For policies of another run, that run's trainer is opened, and closed when their weights are loaded.
 
     Raises:
-        ConfigError: weights that can't be loaded, or that were made for other tokens than the team's.
+        ConfigError: weights can't be loaded, or were made for other tokens than the team's.
     """
-    sources: dict[Path, list[ExternalPolicy]] = {}
-    for guest in guests:
-        if guest.checkpoint is None:
-            await _give(run, guest, Weights(policy=guest.name, version=0, folder=str(guest.folder)))
+    by_checkpoint: dict[Path, list[ExternalPolicy]] = {}
+    for policy in policies:
+        if policy.checkpoint is None:
+            await _load_weights(
+                run, policy, Weights(policy=policy.name, version=0, folder=str(policy.folder))
+            )
         else:
-            sources.setdefault(guest.checkpoint.path, []).append(guest)
-    for path, guests in sources.items():
-        other = compose(load(guests[0].folder))
+            by_checkpoint.setdefault(policy.checkpoint.path, []).append(policy)
+    for path, policies_of_run in by_checkpoint.items():
+        other = compose(load(policies_of_run[0].folder))
         try:
             await other.open_trainer(path)
-            for guest in guests:
-                await _give(run, guest, replace(other.trainer.weights(guest.policy), policy=guest.name))
+            for policy in policies_of_run:
+                await _load_weights(
+                    run, policy, replace(other.trainer.weights(policy.policy), policy=policy.name)
+                )
         finally:
             await other.trainer.close()
 
 
-def _find(text: str, role: str, own: PolicyConfig, checkpoint: Which) -> ExternalPolicy:
-    match = _FORM.fullmatch(text)
+def _resolve(text: str, role: str, team_config: PolicyConfig, checkpoint: Which) -> ExternalPolicy:
+    """The external policy at an address such as `RUN_DIR@best:POLICY`."""
+    match = _ADDRESS.fullmatch(text)
     if Path(text).is_dir() or match is None:  # a folder may have an @ in its name
         folder, which, policy = Path(text), None, None
     else:
@@ -115,35 +125,37 @@ def _find(text: str, role: str, own: PolicyConfig, checkpoint: Which) -> Externa
             "that `coterie export` wrote",
         )
     if not (folder / "config.yaml").is_file():
-        return _model(folder, role, own, which or policy)
-    wanted: Which = checkpoint if which is None else int(which) if which.isdecimal() else which  # type: ignore[assignment]
-    stands = find_checkpoint(folder, wanted)
+        return _resolve_model(folder, role, team_config, which or policy)
+    if which is not None:
+        checkpoint = int(which) if which.isdecimal() else which  # type: ignore[assignment]
+    resolved = find_checkpoint(folder, checkpoint)
     config = load(folder).config
-    name = policy or _counterpart(config, folder, role)
+    name = policy or _policy_of_role(config, folder, role)
     if name not in config.policies:
         raise ConfigError(
             f"{folder} has no policy '{name}'",
             path=f"--policy {role}",
             fix=did_you_mean(name, config.policies),
         )
-    return ExternalPolicy(f"{folder}@{stands.step}:{name}", config.policies[name], folder, stands, name)
+    return ExternalPolicy(f"{folder}@{resolved.step}:{name}", config.policies[name], folder, resolved, name)
 
 
-def _counterpart(config: RunConfig, folder: Path, role: str) -> str:
+def _policy_of_role(config: RunConfig, folder: Path, role: str) -> str:
     """The policy that plays the role in another run, else that run's only one."""
     if role in config.team.roles:
         return str(config.team.roles[role]["policy"])
     if len(config.policies) == 1:
         return next(iter(config.policies))
     raise ConfigError(
-        f"which policy of {folder} is to play '{role}'?",
+        f"which policy of {folder} plays '{role}'?",
         path=f"--policy {role}",
-        why=f"nobody plays '{role}' there, and it has several policies",
+        why=f"that run has no role '{role}', and it has several policies",
         fix=f"add one of: {', '.join(f':{name}' for name in config.policies)}",
     )
 
 
-def _model(folder: Path, role: str, own: PolicyConfig, suffix: str | None) -> ExternalPolicy:
+def _resolve_model(folder: Path, role: str, team_config: PolicyConfig, suffix: str | None) -> ExternalPolicy:
+    """The external policy of a folder that holds a model, and no run."""
     if not any((folder / name).is_file() for name in _MODEL_FILES):
         raise ConfigError(
             f"{folder} is neither a run's folder nor a model's",
@@ -154,64 +166,73 @@ def _model(folder: Path, role: str, own: PolicyConfig, suffix: str | None) -> Ex
         raise ConfigError(
             f"{folder} holds one model, and nothing reads '{suffix}'",
             path=f"--policy {role}",
-            fix="a checkpoint and a policy are named after a run's folder",
+            fix="remove it: only a run's folder takes a checkpoint or a policy",
         )
     model = ModelInit(init="tabular") if (folder / _TABLE).is_file() else str(folder)
-    return ExternalPolicy(str(folder), PolicyConfig(model=model, train="none", dtype=own.dtype), folder)
+    return ExternalPolicy(
+        str(folder), PolicyConfig(model=model, train="none", dtype=team_config.dtype), folder
+    )
 
 
-def _check_kind(guest: ExternalPolicy, own: str, config: PolicyConfig) -> None:
-    """An engine is for tables, for tensors, or for no weights at all."""
-    theirs, ours = _kind(guest.config), _kind(config)
-    if ours == "none" or theirs != ours:
-        what = {"none": "no weights", "tabular": "tables", "tensors": "tensors"}
+def _check_weights(external: ExternalPolicy, team_policy: str, team_config: PolicyConfig) -> None:
+    """Refuse weights that the team's engine can't play: an engine holds tables, or tensors, or no weights.
+
+    Raises:
+        ConfigError: the external policy's weights are of another kind than the team's.
+    """
+    external_kind, team_kind = _weights_kind(external.config), _weights_kind(team_config)
+    if team_kind == "none" or external_kind != team_kind:
+        contents = {"none": "no weights", "tabular": "tables", "tensors": "tensors"}
         raise ConfigError(
-            f"{guest.name} can't play beside '{own}'",
+            f"the external policy {external.name} can't play beside '{team_policy}'",
             path="--policy",
-            why=f"it has {what[theirs]}, and the engine here plays {what[ours]}",
+            why=f"it has {contents[external_kind]}, and the engine here plays {contents[team_kind]}",
         )
 
 
-def _kind(config: PolicyConfig) -> str:
-    made = config.model.init if isinstance(config.model, ModelInit) else ""
-    return made if made in ("none", "tabular") else "tensors"
+def _weights_kind(config: PolicyConfig) -> str:
+    """`none`, `tabular` or `tensors`."""
+    init = config.model.init if isinstance(config.model, ModelInit) else ""
+    return init if init in ("none", "tabular") else "tensors"
 
 
-async def _give(run: Run, guest: ExternalPolicy, weights: Weights) -> None:
+async def _load_weights(run: Run, external: ExternalPolicy, weights: Weights) -> None:
     try:
         await run.engine.load_weights(weights)
     except CoterieError:
         raise
-    except Exception as error:  # whatever a library makes of a folder that somebody names
-        said = str(error).strip().splitlines()
+    except Exception as error:  # a library raises what it likes on a damaged folder
+        lines = str(error).strip().splitlines()
         raise ConfigError(
-            f"the weights of {guest.name} can't be loaded",
+            f"the weights of the external policy {external.name} can't be loaded",
             path="--policy",
-            why=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
+            why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
             fix="check that the folder is complete and of one model",
         ) from error
-    theirs = getattr(run.engine.codec(guest.name), "vocabulary", None)
-    for own in guest.replaces:
-        ours = getattr(run.engine.codec(own), "vocabulary", None)
-        if ours is not None and theirs is not None and ours != theirs:
+    external_ids = getattr(run.engine.codec(external.name), "vocabulary", None)
+    for team_policy in external.replaces:
+        team_ids = getattr(run.engine.codec(team_policy), "vocabulary", None)
+        if team_ids is not None and external_ids is not None and team_ids != external_ids:
             raise ConfigError(
-                f"{guest.name} was made for other tokens than '{own}'",
+                f"the external policy {external.name} was made for other tokens than '{team_policy}'",
                 path="--policy",
-                why=_apart(theirs, ours),
+                why=_token_differences(external_ids, team_ids),
                 fix="evaluate with the environment and the tokenizer that it was trained with",
             )
 
 
-def _apart(theirs: Mapping[str, int], ours: Mapping[str, int]) -> str:
-    def told(words: Iterable[str]) -> str:
-        return f"such as {min(words)!r}" if words else ""
+def _token_differences(external_ids: Mapping[str, int], team_ids: Mapping[str, int]) -> str:
+    """A sentence on how two vocabularies (token -> id) differ."""
 
-    lacks, adds = ours.keys() - theirs.keys(), theirs.keys() - ours.keys()
-    if lacks or adds:
+    def example(tokens: Iterable[str]) -> str:
+        return f"such as {min(tokens)!r}" if tokens else ""
+
+    missing, added = team_ids.keys() - external_ids.keys(), external_ids.keys() - team_ids.keys()
+    if missing or added:
         return "; ".join(
-            f"it {what} {len(words)} of them, {told(words)}"
-            for what, words in (("lacks", lacks), ("adds", adds))
-            if words
+            f"it {verb} {len(tokens)} of them, {example(tokens)}"
+            for verb, tokens in (("lacks", missing), ("adds", added))
+            if tokens
         )
-    moved = {word for word, index in ours.items() if theirs[word] != index}
-    return f"{len(moved)} tokens have other ids, {told(moved)}"
+    moved = {token for token, index in team_ids.items() if external_ids[token] != index}
+    return f"{len(moved)} tokens have other ids, {example(moved)}"

@@ -1,27 +1,27 @@
-"""Open a run: its weights and connections, the warm start of fresh ones, external policies."""
+"""Opening of a run: its weights and connections, a warm start of fresh weights, external policies."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.api.external_policies import ExternalPolicy, seat
+from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.warm_start import warm_start
 from coterie.core.training.run import Run
 
 
 async def open_run(run: Run, restore: Path | None = None, external: Sequence[ExternalPolicy] = ()) -> None:
-    """Open a run until it can play: the engine has all weights.
+    """Open a run; afterwards the engine has all weights, and the run can play.
 
     Args:
-        restore: a checkpoint's folder; None: fresh weights, warm-started where a policy asks for it.
-        external: policies of other runs or folders that the engine plays beside the team's.
+        restore: a checkpoint's folder; None: fresh weights, with a warm start where a policy has one.
+        external: policies of other runs or folders, which the engine plays beside those of the team.
 
     Raises:
-        ConfigError: a warm start or an external policy that can't be had.
+        ConfigError: a warm start is impossible, or an external policy can't be loaded.
     """
     await run.open(restore, extra_policies={policy.name: policy.config for policy in external})
     if restore is None:
         await warm_start(run)
     await run.sync()
-    await seat(run, external)
+    await load_policies(run, external)

@@ -1,9 +1,10 @@
-"""The Python interface: `coterie.train`, `coterie.evaluate`, `coterie.export`. The commands call the same."""
+"""Training of a team: `coterie.train`, which `coterie run` calls too."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 
 from coterie.api.cost import warn_of_size
 from coterie.api.open_run import open_run
+from coterie.api.rollouts import rollout_recorder
 from coterie.core.config import Resolved, RunConfig, flatten, load
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -21,7 +23,6 @@ from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Progress, Run
-from coterie.core.training.schedule import goes_further
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
@@ -36,23 +37,23 @@ MAY_CHANGE = frozenset(
         "summary",
     }
 )
-"""Keys that a resumed run may change: they decide how long it goes on, not what happens in it."""
+"""Keys that a resumed run may change: they affect its length and its reports, not its steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class TrainResult:
-    """Where a run stands when `train` returns."""
+    """The state of a run when `train` returns."""
 
     folder: Path
     step: int
     steps: int | None
-    """Of the schedule; None where only a token budget ends it."""
+    """Steps of the schedule; None where only a token budget ends the run."""
     metrics: Mapping[str, Any]
     finished: bool
     seconds: float
-    """Of training in this call."""
+    """Seconds of training in this call."""
     tokens: int = 0
-    """Generated in training, over all calls."""
+    """Tokens generated in training, over all calls."""
 
 
 def train(
@@ -69,14 +70,16 @@ def train(
 
     Args:
         source: a recipe's name, a YAML file, a table or a RunConfig; None with `resume`.
-        overrides: `key=value` texts.
+        overrides: settings as `key=value`.
+        scale: a block of the recipe's `scales`.
         out: the run's folder; default `runs/<recipe>-<time>`.
-        resume: a run's folder, to go on from its last sound checkpoint.
-        interrupt: when set, the step is finished and saved, and the call returns.
+        resume: a run's folder; training continues from its last undamaged checkpoint.
+        progress: called after each step.
+        interrupt: once it is set, the current step is finished and saved, and the call returns.
 
     Raises:
         UserError: something in the input is wrong.
-        TooManyMissing: too many scores of a step were missing.
+        TooManyMissing: a step has more missing scores than `schedule.max_missing` allows.
     """
     if resume is not None:
         resolved, folder = _resume(source, Path(resume), overrides, scale)
@@ -93,20 +96,21 @@ def train(
     run.progress, run.interrupt = progress, interrupt
     warn_of_size(run)
     _warn_untrained(run)
-    # What is wrong with the schedule or the tasks is said before a folder is made.
+    # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
     run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run.folder.claimed():
+        run.recorder = rollout_recorder(run.folder, run.reward_weights)
         run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
         return asyncio.run(_train(run, resume is not None))
 
 
 def _warn_untrained(run: Run) -> None:
-    """Say that a run only plays: each of its rows is of the same weights."""
+    """Warn of a run that trains nothing: the weights are the same in all of its rows."""
     if not any(run.team.trainable.values()):
         log.warning(
-            "nothing is trained: every policy has train: none; the run plays and writes down what it played "
-            "(`coterie eval %s` tells how well the team does)",
+            "nothing is trained: every policy has train: none; the run plays and records its games "
+            "(`coterie eval %s` measures the team)",
             run.resolved.name,
         )
 
@@ -132,13 +136,13 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         for tracker in run.trackers.values():
             tracker.open(run.folder.path)
         if resuming:
-            _cut(run, reached)
+            _truncate(run, reached)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
         if checkpoint is None:
             run.checkpoint(0)
         begin = time.perf_counter()
         await train_loop(run)
-        run.checkpoint(run.done)  # where it was stopped, by whatever
+        run.checkpoint(run.done)  # where it stopped, for whatever reason
         return TrainResult(
             run.folder.path,
             run.done,
@@ -163,15 +167,15 @@ def _resume(
         path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE
     ]
     if changed:
-        told = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
+        differences = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
         raise RunFolderError(
             "a resumed run can't change its configuration",
             path=changed[0],
-            why=told,
+            why=differences,
             fix="resume without these changes, or start a new run; schedule.steps may grow",
         )
     _check_decay(before.config, after.config)
-    if goes_further(before.config, after.config):
+    if _goes_further(before.config, after.config):
         write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
     return Resolved(before.name, after.config, after.table, after.origins), folder
 
@@ -180,9 +184,9 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
     """Refuse another token budget where learning rates decay over it.
 
     Raises:
-        RunFolderError: the steps made so far were made at the rates of the old budget.
+        RunFolderError: the budget differs, and past steps used the learning rates of the old one.
     """
-    decaying = [name for name, one in before.policies.items() if one.optimizer.horizon == "budget"]
+    decaying = [name for name, policy in before.policies.items() if policy.optimizer.horizon == "budget"]
     if decaying and before.schedule.tokens != after.schedule.tokens:
         raise RunFolderError(
             "a resumed run can't change the budget that its learning rates decay over",
@@ -192,8 +196,8 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
         )
 
 
-def _cut(run: Run, step: int) -> None:
-    """Remove what was written after the checkpoint that the run goes on from."""
+def _truncate(run: Run, step: int) -> None:
+    """Remove everything that was written after the checkpoint of step `step`."""
     assert run.folder is not None and run.store is not None
     run.store.truncate_after(step)
     run.folder.truncate_rollouts(step)
@@ -202,3 +206,13 @@ def _cut(run: Run, step: int) -> None:
             path.unlink()
     for tracker in run.trackers.values():
         tracker.truncate(step)
+
+
+def _goes_further(before: RunConfig, after: RunConfig) -> bool:
+    """Whether one of two configurations' bounds lets a run go on for longer than the other's did."""
+
+    def bound(config: RunConfig, name: str) -> float:
+        found: int | None = getattr(config.schedule, name)
+        return math.inf if found is None else found
+
+    return any(bound(after, name) > bound(before, name) for name in ("steps", "epochs", "tokens"))

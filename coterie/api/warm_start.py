@@ -1,7 +1,7 @@
-"""Demonstrations of the environment's oracle, and the supervised steps that use them.
+"""Warm start: supervised steps on demonstrations of the environment's oracle.
 
-A warm start stands in for pretraining where no pretrained weights can be had: roles are played by the oracle
-(with noise, so that RL has something left to learn) and the policy imitates what they wrote.
+A warm start replaces pretraining where no pretrained weights exist: the oracle plays the roles, with noise so
+that RL has something left to learn, and the policy imitates its messages.
 """
 
 from __future__ import annotations
@@ -22,15 +22,17 @@ log = logging.getLogger("coterie")
 
 
 async def warm_start(run: Run) -> None:
-    """Warm-start every group of policies that begins from the same weights.
+    """Warm-start every group of policies with the same initial weights, as configured.
 
     Raises:
-        ConfigError: a policy asks for a warm start and the environment or the trainer has none to give.
+        ConfigError: the environment has no oracle, or the trainer no supervised steps.
     """
-    wanting = {name: policy.warm_start for name, policy in run.config.policies.items() if policy.warm_start}
-    if not wanting:
+    configured = {
+        name: policy.warm_start for name, policy in run.config.policies.items() if policy.warm_start
+    }
+    if not configured:
         return
-    first = next(iter(wanting))
+    first = next(iter(configured))
     if not hasattr(run.environment, "demonstrate"):
         raise ConfigError(
             "the environment has no oracle to imitate",
@@ -43,7 +45,7 @@ async def warm_start(run: Run) -> None:
             "the trainer has no supervised steps", path=f"policies.{first}.warm_start", fix="remove it"
         )
     for group in run.trainer.bases().values():
-        settings = wanting.get(group[0])
+        settings = configured.get(group[0])
         if settings is None:
             continue
         source = Oracle(run, group, settings.noise)
@@ -60,8 +62,14 @@ async def warm_start(run: Run) -> None:
 
 
 class Oracle:
-    """Plays train tasks by the oracle, as many of each level of a curriculum, and yields what each role would
-    have written."""
+    """Plays train tasks with the environment's oracle and collects its messages as demonstrations.
+
+    Each level of a curriculum gives the same number of them.
+
+    Args:
+        policies: the policies whose roles are demonstrated.
+        noise: the oracle's rate of errors, as `demonstrate` takes it.
+    """
 
     def __init__(self, run: Run, policies: Sequence[str], noise: float) -> None:
         self._run, self._noise = run, noise
@@ -71,71 +79,73 @@ class Oracle:
         self._played = trained_on(run.environment, run.curriculum, run.config.seed)
 
     def batch(self, step: int, count: int) -> list[Demonstration]:
-        """`count` demonstrations, shared equally by the roles. Runs in the trainer's thread."""
+        """`count` demonstrations, in equal shares of the roles. Runs in the trainer's thread."""
         return asyncio.run(self._batch(step, count))
 
     async def _batch(self, step: int, count: int) -> list[Demonstration]:
-        found, parts = [], len(self._played)
+        demonstrations, parts = [], len(self._played)
         for part in range(parts):
-            # Which ones have one more, where they don't divide evenly, changes from step to step.
-            found += await self._part(step, part, (count + (part + step) % parts) // parts)
-        return found
+            # Where `count` is no multiple of the parts, the parts with one more change from step to step.
+            demonstrations += await self._part(step, part, (count + (part + step) % parts) // parts)
+        return demonstrations
 
     async def _part(self, step: int, part: int, count: int) -> list[Demonstration]:
-        """Those of the environment, or of one level."""
+        """`count` demonstrations of one part: the environment, or a level of its curriculum."""
         share = -(-count // len(self._roles))
-        found: dict[str, list[Demonstration]] = {role: [] for role in self._roles}
+        by_role: dict[str, list[Demonstration]] = {role: [] for role in self._roles}
         game = 0
-        while any(len(rows) < share for rows in found.values()):
-            for role, row in await self._game(step, part, game):
-                if role in found and len(found[role]) < share:
-                    found[role].append(row)
+        while any(len(rows) < share for rows in by_role.values()):
+            for role, demonstration in await self._game(step, part, game):
+                if role in by_role and len(by_role[role]) < share:
+                    by_role[role].append(demonstration)
             game += 1
             if game > 20 * count + 20:
                 raise ConfigError(
-                    "the oracle's games ask some roles too rarely for a warm start",
+                    "some roles act too rarely in the oracle's games for a warm start",
                     path="policies",
-                    why=f"after {game} games: { {role: len(rows) for role, rows in found.items()} }",
+                    why=f"after {game} games: { {role: len(rows) for role, rows in by_role.items()} }",
                 )
-        return [row for rows in found.values() for row in rows][:count]
+        return [demonstration for rows in by_role.values() for demonstration in rows][:count]
 
     async def _game(self, step: int, part: int, game: int) -> list[tuple[str, Demonstration]]:
+        """Play one game; (role, demonstration) of every message."""
         run, (env, tasks) = self._run, self._played[part]
         level = f" level {part}" if part else ""
         rng = generator(run.config.seed, f"warm start {step}", f"game {game}{level}")
         task = tasks[int(rng.integers(len(tasks)))]
         state = env.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
-        found: list[tuple[str, Demonstration]] = []
+        demonstrations: list[tuple[str, Demonstration]] = []
         turn = stage = 0
         while turn < run.team.max_turns:
-            own = env.acting_roles(state)
-            roles = run.team.order[stage] if own is None else own
+            acting = env.acting_roles(state)
+            roles = run.team.order[stage] if acting is None else acting
             if not roles:
                 break
             actions: dict[str, Action] = {}
             for role in roles:
                 text, parsed, messages = self._demonstrate(env, state, role, turn, rng)
                 actions[role] = Action(calls=(), text=text, parsed=parsed)
-                found.append(
+                demonstrations.append(
                     (role, Demonstration(policy=run.team.policies[role], messages=messages, completion=text))
                 )
-            step_ = await env.step(
+            outcome = await env.step(
                 state, actions, StepContext(task=task, turn=turn, seed=int(rng.integers(2**63)))
             )
-            state = step_.state
-            over = step_.turn_over or (own is None and stage + 1 >= len(run.team.order))
-            turn, stage = (turn + 1, 0) if over else (turn, stage + 1)
-        return found
+            state = outcome.state
+            turn_over = outcome.turn_over or (acting is None and stage + 1 >= len(run.team.order))
+            turn, stage = (turn + 1, 0) if turn_over else (turn, stage + 1)
+        return demonstrations
 
     def _demonstrate(
         self, env: Any, state: Any, role: str, turn: int, rng: Any
     ) -> tuple[str, Any, tuple[Any, ...]]:
-        seat = self._run.team.roles[role]
+        """The oracle's message for a role: its text, the parsed action, and the prompt's messages."""
+        plugin = self._run.team.roles[role]
         observation = env.observe(state, role)
-        messages = tuple(seat.render(RoleInput(role=role, turn=turn, observation=observation)))
+        messages = tuple(plugin.render(RoleInput(role=role, turn=turn, observation=observation)))
         text = env.demonstrate(state, role, self._noise, rng)
         try:
-            return text, seat.parse(text, observation), messages
+            return text, plugin.parse(text, observation), messages
         except PolicyFault as fault:
             raise ConfigError(
                 f"role '{role}' can't read the oracle's own message {text!r}",

@@ -1,4 +1,4 @@
-"""How the commands of `coterie data` print tasks, files and leaks for people."""
+"""Tasks, files and leaks, as the commands of `coterie data` print them for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.data.leaks import Leaks, Shared
 
 
 def task_text(row: Mapping[str, Any]) -> str:
-    """A task for people."""
+    """A task as text: its id, its picture or record, and the messages of a role."""
     lines = [click.style(row["id"], bold=True)]
     if row.get("picture"):
         lines.append(row["picture"])
@@ -28,41 +28,45 @@ def task_text(row: Mapping[str, Any]) -> str:
 
 
 def show_files(folder: Path, manifest: Mapping[str, Any], notes: Sequence[str]) -> None:
-    """A table of what was written."""
+    """Print the files that a manifest names."""
     rows = [
-        [split, f"{about['records']:,}", str(folder / about["file"]), about["sha256"][:16]]
-        for split, about in manifest["splits"].items()
+        [split, f"{entry['records']:,}", str(folder / entry["file"]), entry["sha256"][:16]]
+        for split, entry in manifest["splits"].items()
     ]
     click.echo(table(["split", "records", "file", "sha256"], rows))
     for note in notes:
         click.echo(f"note: {note}")
 
 
-def show_leaks(leaks: Leaks, there: Mapping[str, int], notes: Sequence[str]) -> None:
-    """For people: what is shared, what is there twice, and what was compared."""
+def show_leaks(leaks: Leaks, sizes: Mapping[str, int], notes: Sequence[str]) -> None:
+    """Print what splits share, what occurs twice within one, and what was compared.
+
+    Args:
+        sizes: number of tasks by split; of these the first `leaks.sizes` were compared.
+    """
     if leaks.shared:
-        rows = [_leak(shared, leaks.sizes) for shared in leaks.shared]
+        rows = [_leak_row(leak, leaks.sizes) for leak in leaks.shared]
         click.echo(table(["shared", "count", "splits", "e.g."], rows) + "\n")
     if leaks.repeats:
-        rows = [_leak(shared, leaks.sizes) for shared in leaks.repeats]
+        rows = [_leak_row(leak, leaks.sizes) for leak in leaks.repeats]
         click.echo(table(["repeated", "count", "within", "e.g."], rows) + "\n")
-    looked_at = ", ".join(
-        f"{split} {size:,}" + (f" of {there[split]:,}" if there[split] > size else "")
+    compared = ", ".join(
+        f"{split} {size:,}" + (f" of {sizes[split]:,}" if sizes[split] > size else "")
         for split, size in leaks.sizes.items()
     )
     verdict = click.style("leak", fg="red") if leaks.shared else click.style("nothing is shared", fg="green")
-    click.echo(f"{verdict}: compared {looked_at}")
+    click.echo(f"{verdict}: compared {compared}")
     for note in notes:
         click.echo(f"note: {note}")
 
 
-def _leak(shared: Shared, sizes: Mapping[str, int]) -> list[str]:
-    first, second = shared.splits
+def _leak_row(leak: Shared, sizes: Mapping[str, int]) -> list[str]:
+    first, second = leak.splits
     if first == second:
-        where = f"{first} ({shared.tasks[0]:,} more of {sizes[first]:,})"
+        splits = f"{first} ({leak.tasks[0]:,} more of {sizes[first]:,})"
     else:
-        where = " and ".join(
+        splits = " and ".join(
             f"{split} ({tasks:,} of {sizes[split]:,})"
-            for split, tasks in zip(shared.splits, shared.tasks, strict=True)
+            for split, tasks in zip(leak.splits, leak.tasks, strict=True)
         )
-    return [shared.kind, f"{shared.count:,}", where, "; ".join(" = ".join(pair) for pair in shared.examples)]
+    return [leak.kind, f"{leak.count:,}", splits, "; ".join(" = ".join(pair) for pair in leak.examples)]

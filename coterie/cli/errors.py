@@ -1,4 +1,4 @@
-"""What the user can fix becomes a message and an exit code; a traceback is for bugs."""
+"""Errors of a command: those that the user can fix become messages; a bug shows its traceback."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ import click
 from coterie.core.errors import CoterieError, UserError
 
 INTERRUPTED = 130
-"""Exit code after SIGINT, as shells have it."""
+"""Exit code after SIGINT: 128 + 2, the convention of shells."""
 
 
 class Failure(click.ClickException):
-    """One of our own errors, as a message."""
+    """An error of this package, shown as a message; exit code 1."""
 
     def show(self, file: IO[Any] | None = None) -> None:
         text = click.style("Error:", fg="red", bold=True) + " " + self.message
@@ -27,14 +27,14 @@ class Failure(click.ClickException):
 
 
 class WrongInput(Failure):
-    """One that the user can fix."""
+    """An error that the user can fix; exit code 2."""
 
     exit_code = 2
 
 
 @contextmanager
 def reported() -> Iterator[None]:
-    """Turn our own errors into messages; `COTERIE_DEBUG=1` shows their tracebacks too."""
+    """Turn errors of this package into messages; `COTERIE_DEBUG=1` prints their tracebacks too."""
     try:
         yield
     except CoterieError as error:

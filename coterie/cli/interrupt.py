@@ -1,4 +1,4 @@
-"""Ctrl-C finishes the step; a second one stops at once."""
+"""Handling of Ctrl-C: the first finishes the step, the second stops at once."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM)
 def interruptible() -> Iterator[threading.Event]:
     """An event that the first SIGINT or SIGTERM sets.
 
-    The second raises KeyboardInterrupt where the program is; the third, should a library hold on to
-    that, is left to the system.
+    The second signal raises KeyboardInterrupt. It also restores the default handlers, so that a third one
+    ends the process even where a library catches that exception.
     """
     event = threading.Event()
     if threading.current_thread() is not threading.main_thread():
-        yield event  # only the main thread may handle signals; whoever started this one decides
+        yield event  # only the main thread may handle signals
         return
 
     def handle(number: int, frame: FrameType | None) -> None:
@@ -30,13 +30,13 @@ def interruptible() -> Iterator[threading.Event]:
             event.set()
             click.echo("\nfinishing the step; press again to stop at once", err=True)
             return
-        for each in SIGNALS:
-            signal.signal(each, signal.SIG_DFL)
+        for watched in SIGNALS:
+            signal.signal(watched, signal.SIG_DFL)
         raise KeyboardInterrupt
 
-    before = {each: signal.signal(each, handle) for each in SIGNALS}
+    previous = {watched: signal.signal(watched, handle) for watched in SIGNALS}
     try:
         yield event
     finally:
-        for each, handler in before.items():
-            signal.signal(each, handler)
+        for watched, handler in previous.items():
+            signal.signal(watched, handler)

@@ -1,4 +1,4 @@
-"""A click group that imports a command when it is invoked, and not before."""
+"""A click group that imports a command only when it is invoked."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from coterie.core.errors import PluginError, UserError, did_you_mean
 
 
 class LazyGroup(click.Group):
-    """Built-in commands by a table of short helps, everybody else's from the plugin registry.
+    """Built-in commands from a table of short helps, third-party ones from the plugin registry.
 
     Args:
-        package: where the built-in ones are; command `x-y` is `<package>.x_y:command`.
-        table: name -> short help, so that `--help` imports no command.
+        package: the package of the built-in commands; command `x-y` is `<package>.x_y:command`.
+        table: name -> short help of each built-in command, so that `--help` imports none of them.
     """
 
     def __init__(self, *args: Any, package: str, table: Mapping[str, str], **options: Any) -> None:
@@ -47,12 +47,14 @@ class LazyGroup(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self.table.items()))
-        others = plugin_commands(self.table)
-        if others:
+        third_party = plugin_commands(self.table)
+        if third_party:
             with formatter.section("Commands of plugins"):
-                formatter.write_dl([(name, f"From {distribution}.") for name, distribution in others.items()])
+                formatter.write_dl(
+                    [(name, f"From {distribution}.") for name, distribution in third_party.items()]
+                )
 
-    # What a user can fix is reported, not raised: in `--help` too, which click answers while it parses.
+    # Errors that a user can fix become messages here too, since click answers `--help` while it parses.
 
     def make_context(self, *args: Any, **options: Any) -> click.Context:
         with reported():
@@ -64,9 +66,9 @@ class LazyGroup(click.Group):
 
 
 def plugin_commands(taken: Mapping[str, str]) -> dict[str, str]:
-    """Third-party commands: name -> distribution. One whose name is `taken` is had as `distribution:name`."""
+    """Third-party commands: name -> distribution. The name is `distribution:name` where it is in `taken`."""
     if not _third_party():
-        return {}  # the usual case: --help needs no plugin manager, hence neither pydantic nor numpy
+        return {}  # the usual case, in which --help imports no plugin manager, pydantic or numpy
     from coterie.core.plugins import plugins
 
     entries = [entry for entry in plugins().registry.entries("command") if entry.distribution != "coterie"]

@@ -14,11 +14,11 @@ Interval = Mapping[str, Any]
 
 BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
 SMOOTH = 3
-"""Steps to each side in the drawn mean of the reward; the raw one stays visible behind it."""
+"""Steps on each side over which the drawn reward is averaged; the raw curve stays visible behind it."""
 
 
 def require_matplotlib() -> None:
-    """Say what is missing before minutes are spent, not after.
+    """Fail early where matplotlib is missing, before minutes are spent on training.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -36,11 +36,11 @@ def draw(
     after: Mapping[str, Interval],
     title: str,
 ) -> Path:
-    """Success on val and training reward against generated tokens, between the test results.
+    """Draw success on val and training reward against generated tokens, with the test results at both ends.
 
     Args:
-        rows: of `metrics.jsonl`.
-        before, after: {"success": interval, "success_greedy": interval} on test.
+        rows: the rows of `metrics.jsonl`.
+        before, after: {"success": interval, "success_greedy": interval} on test, before and after training.
     """
     require_matplotlib()
     from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -48,7 +48,7 @@ def draw(
 
     tokens = [total / 1000 for total in accumulate(float(row.get("tokens/generated") or 0) for row in rows)]
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
-    FigureCanvasAgg(figure)  # not pyplot: it would choose a window system, and keep the figure
+    FigureCanvasAgg(figure)  # pyplot would choose a window system and keep the figure
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
     _success(top, rows, tokens, before, after)
     _reward(bottom, rows, tokens)
@@ -71,6 +71,7 @@ def _success(
     before: Mapping[str, Interval],
     after: Mapping[str, Interval],
 ) -> None:
+    """Draw success on val with its 95 % band, and the test intervals before and after training."""
     end = tokens[-1] if tokens else 0.0
     width = max(end, 1e-9)
     measured = [(x, row) for x, row in zip(tokens, rows, strict=True) if row.get("eval/success") is not None]
@@ -91,14 +92,14 @@ def _success(
         ("success", "test, sampled", -0.012, True),
         ("success_greedy", "test, greedy", 0.012, False),
     ):
-        found = (before[key], after[key])
-        means = [one["mean"] for one in found]
+        intervals = (before[key], after[key])
+        means = [interval["mean"] for interval in intervals]
         axes.errorbar(
             [shift * width, end + shift * width],
             means,
             yerr=[
-                [mean - one["ci95"][0] for mean, one in zip(means, found, strict=True)],
-                [one["ci95"][1] - mean for mean, one in zip(means, found, strict=True)],
+                [mean - interval["ci95"][0] for mean, interval in zip(means, intervals, strict=True)],
+                [interval["ci95"][1] - mean for mean, interval in zip(means, intervals, strict=True)],
             ],
             fmt="s" if filled else "D",
             color=ORANGE,
@@ -114,12 +115,12 @@ def _success(
 
 
 def _reward(axes: Any, rows: Sequence[Mapping[str, Any]], tokens: Sequence[float]) -> None:
-    """Training reward, mean over roles."""
+    """Draw the training reward, its mean over roles."""
     points = []
     for x, row in zip(tokens, rows, strict=True):
-        own = [value for name, value in row.items() if name.startswith("reward/") and value is not None]
-        if own:
-            points.append((x, sum(own) / len(own)))
+        rewards = [value for name, value in row.items() if name.startswith("reward/") and value is not None]
+        if rewards:
+            points.append((x, sum(rewards) / len(rewards)))
     if not points:
         return
     xs, values = zip(*points, strict=True)

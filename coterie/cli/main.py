@@ -1,7 +1,7 @@
 """`coterie`: the command line.
 
-This module is all that `coterie --help` imports: the short helps stand in a table here, and a test
-holds them equal to what the commands say of themselves.
+`coterie --help` imports this module alone: the short helps are in a table here, and a test holds them equal
+to those of the commands.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from coterie.cli.lazy import LazyGroup
 
 COMMANDS = {
     "run": "Train a team.",
-    "plan": "Tell what a run will cost, without loading a model.",
-    "eval": "Evaluate a run, or what a recipe starts from.",
+    "plan": "Estimate what a run costs, without loading a model.",
+    "eval": "Evaluate a run, or a recipe's untrained team.",
     "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
     "runs": "List the runs in a folder.",
     "recipes": "List the recipes.",
@@ -48,7 +48,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """The console script. Exit codes: 0 done, 1 failed, 2 the input is wrong, 130 interrupted."""
+    """The console script. Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     try:
         cli(prog_name="coterie")
     except Exception:

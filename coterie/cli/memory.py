@@ -1,4 +1,4 @@
-"""What a run's trainer and engine will hold in memory, told before any weights are loaded."""
+"""An estimate of the memory that a run's trainer and engine hold, made before any weights are loaded."""
 
 from __future__ import annotations
 
@@ -11,45 +11,44 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from coterie.api.cost import SAMPLED_TASKS, Counts, first_prompts, longest_answer
-from coterie.backends.engines.lean.weights import LeanWeights
-from coterie.backends.models.sizes import Blueprint
 from coterie.core.config import ModelInit
 from coterie.core.errors import UserError
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
+    from coterie.backends.engines.lean.weights import LeanWeights
+    from coterie.backends.models.sizes import Blueprint
     from coterie.core.training.run import Run
-
 
 log = logging.getLogger("coterie")
 
 
 @dataclass(slots=True)
 class Footprint:
-    """Bytes of tensors, and what they rest on."""
+    """Bytes of tensors, and the sizes that they follow from."""
 
     policies: dict[str, dict[str, int]] = field(default_factory=dict)
-    """By policy and part (`memory.PARTS`, and `activations`); without policies that have no tensors."""
+    """By policy and part (`memory.PARTS` and `activations`). Policies without tensors are absent."""
     unknown: dict[str, UserError] = field(default_factory=dict)
-    """Policies whose model can't be read here."""
+    """By policy whose model can't be read on this machine: why."""
     parameters: dict[str, int] = field(default_factory=dict)
-    """By policy: of its model, without adapters."""
+    """By policy: parameters of its model, without adapters."""
     adapters: dict[str, int] = field(default_factory=dict)
     """By policy: parameters of its adapter."""
     contexts: dict[str, int] = field(default_factory=dict)
     """By policy: longest prompt and answer, in tokens."""
     prompts: dict[str, int] = field(default_factory=dict)
-    """By role: tokens of the longest first prompt that was seen."""
+    """By role: tokens of its longest first prompt in the sampled tasks."""
     cache: int = 0
-    """Of the largest batch."""
+    """Bytes of the largest batch's KV cache."""
     phases: dict[str, int] = field(default_factory=dict)
-    """What is there at once, at most, while the run is in each of them."""
+    """By phase of a run: the most bytes that are alive at once."""
     one_device: bool = False
-    """Trainer and engine compute on the same GPU, whatever there is."""
+    """Whether trainer and engine share one GPU, however many there are."""
     notes: list[str] = field(default_factory=list)
 
     @property
     def peak(self) -> int | None:
-        """None where a model is unknown."""
+        """The most bytes of any phase; None where a model is unknown."""
         return None if self.unknown else max(self.phases.values(), default=0)
 
 
@@ -61,80 +60,80 @@ class Lengths(NamedTuple):
 
 
 def footprint(run: Run, counts: Counts) -> Footprint:
-    """Read the policies' models without their weights, and add up."""
-    found = Footprint()
+    """Read the policies' models without their weights, and add up their tensors."""
+    estimate = Footprint()
     configs = {
         name: config
         for name, config in run.config.policies.items()
         if not isinstance(config.model, ModelInit) or config.model.init == "qwen3"
     }
     if not configs:
-        return found
+        return estimate
     from coterie.backends.models.sizes import blueprint
     from coterie.backends.trainers.policies import initial_weights_of
 
-    starts: list[Blueprint] = []
+    models: list[Blueprint] = []
     for names in initial_weights_of(configs).values():
         try:
-            starts.append(blueprint({name: configs[name] for name in names}, vocabulary=run.vocabulary))
+            models.append(blueprint({name: configs[name] for name in names}, vocabulary=run.vocabulary))
         except UserError as error:
-            found.unknown.update(dict.fromkeys(names, error))
-    for start in starts:
-        found.adapters.update(start.size.adapters)
-        found.parameters.update(dict.fromkeys(start.modules, start.size.parameters))
-        if start.size.context is not None:
-            found.contexts.update(dict.fromkeys(start.modules, start.size.context))
+            estimate.unknown.update(dict.fromkeys(names, error))
+    for model in models:
+        estimate.adapters.update(model.size.adapters)
+        estimate.parameters.update(dict.fromkeys(model.modules, model.size.parameters))
+        if model.size.context is not None:
+            estimate.contexts.update(dict.fromkeys(model.modules, model.size.context))
         else:
-            whose = ", ".join(start.modules)
-            found.notes.append(
-                f"the context of {whose} is unknown: prompts that can't be written count nothing"
+            policies = ", ".join(model.modules)
+            estimate.notes.append(
+                f"the context of {policies} is unknown: prompts that can't be made count nothing"
             )
-    _read_prompts(run, starts, found)
-    _Sums(run, counts, starts, found).fill()
-    return found
+    _read_prompts(run, models, estimate)
+    _Estimator(run, counts, models, estimate).fill()
+    return estimate
 
 
-def _read_prompts(run: Run, starts: Sequence[Blueprint], found: Footprint) -> None:
-    """Measure first prompts; whatever keeps that from being done is a note, and the context the bound."""
+def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> None:
+    """Measure first prompts. Where that fails, a note says why, and prompts are assumed to fill it."""
     try:
-        found.prompts = first_prompts(
+        estimate.prompts = first_prompts(
             run,
             {
-                name: run.chat.codec(start.tokenizer, start.size.context)
-                for start in starts
-                if start.tokenizer is not None
-                for name in start.modules
+                name: run.chat.codec(model.tokenizer, model.size.context)
+                for model in models
+                if model.tokenizer is not None
+                for name in model.modules
             },
         )
     except Exception as error:  # an environment's mistake, or its data isn't here
         log.debug("no first prompts", exc_info=True)
-        said = str(error).strip().splitlines()
-        found.notes.append(
-            "the first prompts can't be written here, so every prompt is taken to fill the context: "
-            + (said[0] if said else type(error).__name__)
+        lines = str(error).strip().splitlines()
+        estimate.notes.append(
+            "the first prompts can't be made here, so prompts are assumed to fill the context: "
+            + (lines[0] if lines else type(error).__name__)
         )
         return
-    for start in starts:
-        if start.tokenizer is None:
-            found.notes.append(
-                f"the tokenizer of {', '.join(start.modules)} can't be read here, so every prompt is taken "
-                "to fill the context"
+    for model in models:
+        if model.tokenizer is None:
+            estimate.notes.append(
+                f"the tokenizer of {', '.join(model.modules)} can't be read here, so prompts are assumed to "
+                "fill the context"
             )
-    if found.prompts:
-        found.notes.append(
-            f"prompts are taken to be as long as the longest first one of {SAMPLED_TASKS} tasks: "
-            + ", ".join(f"{role} {length:,}" for role, length in found.prompts.items())
+    if estimate.prompts:
+        estimate.notes.append(
+            f"prompts are assumed to be as long as the longest first prompt of {SAMPLED_TASKS} tasks: "
+            + ", ".join(f"{role} {length:,}" for role, length in estimate.prompts.items())
             + "; later turns may be longer"
         )
 
 
-class _Sums:
-    """Fills a footprint's `policies` and `phases`."""
+class _Estimator:
+    """Fills in the `policies` and `phases` of a footprint."""
 
-    def __init__(self, run: Run, counts: Counts, starts: Sequence[Blueprint], found: Footprint) -> None:
-        self.run, self.counts, self.starts, self.found = run, counts, starts, found
+    def __init__(self, run: Run, counts: Counts, models: Sequence[Blueprint], estimate: Footprint) -> None:
+        self.run, self.counts, self.models, self.estimate = run, counts, models, estimate
         self.configs = run.config.policies
-        self.sizes = {name: start.size for start in starts for name in start.modules}
+        self.sizes = {name: model.size for model in models for name in model.modules}
         self.lengths = {name: self._lengths(name) for name in self.sizes}
         self.branches = run.sampler.plan.branches
         self.prompt_once = set(self.sizes)
@@ -143,44 +142,44 @@ class _Sums:
     def fill(self) -> None:
         from coterie.backends.models import memory
 
-        parts, phases = self.found.policies, self.found.phases
-        needs = {*self.run.estimator.needs, *self.run.loss.needs}
-        for start in self.starts:
+        parts, phases = self.estimate.policies, self.estimate.phases
+        annotations = {*self.run.estimator.needs, *self.run.loss.needs}
+        for model in self.models:
             parts |= memory.trainer_bytes(
-                {name: self.configs[name] for name in start.modules},
-                start.size,
-                references="ref_logprobs" in needs,
-                values="values" in needs,
+                {name: self.configs[name] for name in model.modules},
+                model.size,
+                references="ref_logprobs" in annotations,
+                values="values" in annotations,
             )
         trains = self._trains()
         if not trains:
             parts |= {name: dict.fromkeys(memory.PARTS, 0) for name in parts}
-        self.found.cache = self._serve()
-        self.found.one_device &= trains
+        self.estimate.cache = self._serve()
+        self.estimate.one_device &= trains
         for name in parts:
             parts[name]["activations"] = self._update(name) if parts[name]["gradients"] else 0
         staying = memory.summed(parts.values())
-        phases["generation"] = staying + self.found.cache
+        phases["generation"] = staying + self.estimate.cache
         phases["update"] = staying + max(
             (part["gradients"] + part["activations"] for part in parts.values()), default=0
         )
-        warm = [self._warm_start(start) for start in self.starts]
+        warm = [self._warm_start(model) for model in self.models]
         if trains and any(warm):
-            held = memory.summed(parts.values(), ("weights", "adapter", "reference", "masters"))
-            phases["warm start"] = held + max(warm)
+            resident = memory.summed(parts.values(), ("weights", "adapter", "reference", "masters"))
+            phases["warm start"] = resident + max(warm)
 
     # -------------------------------------------------------------------------------------------- the trainer
 
     def _trains(self) -> bool:
-        """Whether the trainer holds weights; one that nobody here knows is taken to do so as `torch` does."""
+        """Whether the trainer holds weights. A third-party trainer counts as `torch`."""
         from coterie.backends.trainers.none import NoTrainer
         from coterie.backends.trainers.tabular import TabularTrainer
         from coterie.backends.trainers.torch_trainer import TorchTrainer
 
         trainer = self.run.trainer
         if not isinstance(trainer, TorchTrainer | NoTrainer | TabularTrainer):
-            self.found.notes.append(
-                f"the memory of trainer '{self.run.config.trainer['type']}' is counted as of 'torch'"
+            self.estimate.notes.append(
+                f"the memory of trainer '{self.run.config.trainer['type']}' is counted as that of 'torch'"
             )
         return not isinstance(trainer, NoTrainer | TabularTrainer)
 
@@ -206,66 +205,66 @@ class _Sums:
             checkpointing=getattr(settings, "gradient_checkpointing", False),
         )
 
-    def _warm_start(self, start: Blueprint) -> int:
-        """What the supervised steps of a start hold besides what is there already."""
+    def _warm_start(self, model: Blueprint) -> int:
+        """Bytes that the supervised steps of a warm start hold besides the tensors that stay."""
         from coterie.backends.models import memory
 
-        name = next(iter(start.modules))
+        name = next(iter(model.modules))
         settings = self.configs[name].warm_start
         if settings is None:
             return 0
         kept = self._activations(name, settings.batch, settings.batch)
-        return memory.warm_start_bytes(self.configs[name], start.size) + kept
+        return memory.warm_start_bytes(self.configs[name], model.size) + kept
 
     # --------------------------------------------------------------------------------------------- the engine
 
     def _lengths(self, name: str) -> Lengths:
-        counts, context = self.counts.policies[name], self.found.contexts.get(name)
+        counts, context = self.counts.policies[name], self.estimate.contexts.get(name)
         answer = longest_answer(self.run, counts.roles)
-        prompts = [self.found.prompts.get(role) for role in counts.roles]
+        prompts = [self.estimate.prompts.get(role) for role in counts.roles]
         if context is None:
             return Lengths(max((prompt or 0 for prompt in prompts), default=0), answer)
         answer = min(answer, context - 1)
         return Lengths(max(min(prompt or context, context - answer) for prompt in prompts), answer)
 
     def _serve(self) -> int:
-        """Fill in `engine` and `kv`; returns the bytes of the largest batch's cache."""
+        """Fill in `engine` and `kv`; return the bytes of the largest batch's cache."""
         from coterie.backends.engines.hf import HFEngine
         from coterie.backends.engines.scripted import ScriptedEngine
         from coterie.backends.engines.tabular import TabularEngine
         from coterie.backends.models import memory
 
-        engine, parts = self.run.engine, self.found.policies
-        if isinstance(engine, ScriptedEngine | TabularEngine) or not self.starts:
+        engine, parts = self.run.engine, self.estimate.policies
+        if isinstance(engine, ScriptedEngine | TabularEngine) or not self.models:
             return 0
-        together = {name: name for name in parts}
+        batch_policy = {name: name for name in parts}
         if isinstance(engine, HFEngine):
-            self.found.one_device = True
+            self.estimate.one_device = True
             longest = max(sum(length) for length in self.lengths.values())
-            held, together, self.prompt_once = asyncio.run(
-                served(self.run, self.counts, self.starts, longest)
+            copies, batch_policy, self.prompt_once = asyncio.run(
+                served(self.run, self.counts, self.models, longest)
             )
             for name in parts:
-                parts[name]["engine"] = held[name]
+                parts[name]["engine"] = copies[name]
         else:
-            self.found.notes.append(
+            self.estimate.notes.append(
                 f"the memory of engine '{self.run.config.engine['type']}' is counted as a copy of every base"
             )
-            for start in self.starts:
-                first = next(iter(start.modules))
-                parts[first]["engine"] = memory.WIDTH[start.dtype] * start.size.parameters
+            for model in self.models:
+                first = next(iter(model.modules))
+                parts[first]["engine"] = memory.WIDTH[model.dtype] * model.size.parameters
         most = getattr(engine.config, "max_batch", 2**62)
         largest = 0
         for wave in self.counts.waves:
             batches: dict[str, list[str]] = {}
             for name in [name for name in wave if name in parts]:
                 parts[name]["kv"] = max(parts[name]["kv"], self._cache([name], wave, most))
-                batches.setdefault(together[name], []).append(name)
+                batches.setdefault(batch_policy[name], []).append(name)
             largest = max([largest, *(self._cache(names, wave, most) for names in batches.values())])
         return largest
 
     def _cache(self, names: list[str], wave: Mapping[str, int], most: int) -> int:
-        """Of a batch in which these policies, of one base, wait together."""
+        """Bytes of the KV cache of a batch of these policies, which share a base."""
         from coterie.backends.models import memory
 
         prompts, rows = memory.batch_of(sum(wave[name] for name in names), self.branches, most)
@@ -281,19 +280,19 @@ class _Sums:
 
 
 async def served(
-    run: Run, counts: Counts, starts: Sequence[Blueprint], longest: int
+    run: Run, counts: Counts, models: Sequence[Blueprint], longest: int
 ) -> tuple[dict[str, int], dict[str, str], set[str]]:
-    """What the engine `hf` does with the models.
+    """Load the models into the engine `hf` on the meta device, and measure what it makes of them.
 
-    An engine of the run's settings loads the blueprints. On the meta device too, what it copies and what it
-    shares is what it does, and needs no second description. What policies share is the first one's.
+    The engine has the run's settings and takes the code paths of a real run, so that its copies and shared
+    tensors need no second description. Tensors that policies share are counted for the first of them.
 
     Args:
         longest: tokens of the longest prompt and answer.
 
     Returns:
-        by policy, the bytes that it makes; by policy, whom its requests are computed with; and the policies
-        whose siblings share one copy of their prompt's keys and values.
+        by policy, the bytes that the engine makes; by policy, the policy in whose batches its requests are
+        computed; and the policies whose siblings share one copy of their prompt's keys and values.
     """
     from coterie.backends.engines.hf import HFEngine
     from coterie.core.protocols import EngineContext
@@ -309,32 +308,32 @@ async def served(
             vocabulary=run.vocabulary,
         )
     )
-    found: dict[str, int] = {}
+    made: dict[str, int] = {}
     lean: set[str] = set()
     with _no_collection():
-        for start in starts:
+        for model in models:
             decoders = len(_decoders())
-            for name, (module, adapter) in start.modules.items():
+            for name, (module, adapter) in model.modules.items():
                 before = meta_bytes()
                 await engine.load_weights(Weights(policy=name, version=0, module=module, adapter=adapter))
                 _write_positions(longest)
-                found[name] = meta_bytes() - before
+                made[name] = meta_bytes() - before
             before = meta_bytes()
             for wave in counts.waves:
-                names = [name for name in start.modules if name in wave]
+                names = [name for name in model.modules if name in wave]
                 engine.prepare({name: wave[name] * run.sampler.plan.branches for name in names})
             _write_positions(longest)
-            found[next(iter(start.modules))] += meta_bytes() - before
+            made[next(iter(model.modules))] += meta_bytes() - before
             if len(_decoders()) > decoders:
-                lean.update(start.modules)
-    together = {name: engine.batch_of(name) for name in found}
+                lean.update(model.modules)
+    batch_policy = {name: engine.batch_of(name) for name in made}
     await engine.close()
-    return found, together, lean
+    return made, batch_policy, lean
 
 
 @contextmanager
 def _no_collection() -> Iterator[None]:
-    """Garbage that goes meanwhile would be taken off what is counted."""
+    """Switch garbage collection off: tensors that it freed would be subtracted from the count."""
     enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -349,19 +348,25 @@ def _decoders() -> list[LeanWeights]:
     """The weights of lean decoders on the meta device."""
     from coterie.backends.engines.lean.weights import LeanWeights
 
-    return [one for one in gc.get_objects() if type(one) is LeanWeights and one.device.type == "meta"]
+    return [
+        weights
+        for weights in gc.get_objects()
+        if type(weights) is LeanWeights and weights.device.type == "meta"
+    ]
 
 
 def _write_positions(longest: int) -> None:
-    """Lean decoders make their tables of positions with their first batch."""
-    for one in _decoders():
-        one.rotary(longest)
+    """Make the tables of positions that lean decoders make in their first batch."""
+    for weights in _decoders():
+        weights.rotary(longest)
 
 
 def meta_bytes() -> int:
-    """Bytes that all tensors on the meta device would take, each storage once."""
+    """Bytes of all tensors on the meta device, each storage counted once."""
     import torch
 
-    tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor) and one.is_meta]
-    storages = {one.untyped_storage()._cdata: one.untyped_storage().nbytes() for one in tensors}
+    tensors = [
+        tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor) and tensor.is_meta
+    ]
+    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
     return sum(storages.values())

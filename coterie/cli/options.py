@@ -13,27 +13,27 @@ from coterie.core.errors import UserError
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def overrides(words: Sequence[str]) -> tuple[str, ...]:
-    """Check that each word is `key=value`; what key and value may be is the configuration's to say.
+def overrides(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Check that each argument is `key=value`. Keys and values are checked by the configuration.
 
     Raises:
-        UserError: a word without `=`.
+        UserError: an argument without `=`.
     """
-    for word in words:
-        if "=" not in word:
+    for argument in arguments:
+        if "=" not in argument:
             raise UserError(
-                f"'{word}' is no override",
-                why="after the recipe come settings, as key=value",
+                f"'{argument}' is no override",
+                why="settings follow the recipe, as key=value",
                 fix="e.g. schedule.steps=100; `coterie config RECIPE` lists the keys",
             )
-    return tuple(words)
+    return tuple(arguments)
 
 
-def source_and_overrides(words: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
-    """`[RECIPE|FILE] [key=value ...]`: the first word is the source unless it is an override."""
-    if words and ("=" not in words[0] or Path(words[0]).exists()):
-        return words[0], overrides(words[1:])
-    return None, overrides(words)
+def source_and_overrides(arguments: Sequence[str]) -> tuple[str | None, tuple[str, ...]]:
+    """Parse `[RECIPE|FILE] [key=value ...]`: the first argument is the source unless it is an override."""
+    if arguments and ("=" not in arguments[0] or Path(arguments[0]).exists()):
+        return arguments[0], overrides(arguments[1:])
+    return None, overrides(arguments)
 
 
 def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequence[Path]) -> None:
@@ -46,7 +46,7 @@ def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequenc
 
 
 def plugin_option(command: F) -> F:
-    """`-p FILE`, repeatable; loaded before the command runs."""
+    """Add `-p FILE` (repeatable) to a command; the files are loaded before it runs."""
     return click.option(
         "-p",
         "--plugin",

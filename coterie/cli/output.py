@@ -1,18 +1,29 @@
-"""How the commands print: numbers, tables, JSON, warnings."""
+"""Output of the commands: numbers, tables, JSON, warnings."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-from collections.abc import Mapping, Sequence
-from typing import Any
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import click
 
+if TYPE_CHECKING:
+    from rich.table import Table
+    from rich.text import Text
+
+    Cell = str | Text
+    """Text is styled; a string is printed as it is, with no markup in it."""
+
+FULL_WIDTH = 2**31
+"""Columns of the console that tables are rendered on: no cell is ever wrapped or shortened."""
+
 
 def share(value: float | None) -> str:
-    """A share of one as `.41`, `1.00`, `-` where there is none."""
+    """A share between 0 and 1 as `.41` or `1.00`; `-` where there is none."""
     if value is None or math.isnan(value):
         return "-"
     text = f"{value:.2f}"
@@ -20,7 +31,7 @@ def share(value: float | None) -> str:
 
 
 def number(value: Any) -> str:
-    """Any metric, short; `-` where there is none."""
+    """Any metric in short form; `-` where there is none."""
     if value is None or (isinstance(value, float) and math.isnan(value)):
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):
@@ -49,18 +60,50 @@ def _three(value: float | None) -> str:
     return f"{value:.3f}".replace("0.", ".", 1) if abs(value) < 1 else f"{value:.3f}"
 
 
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Left-aligned columns; the last is as long as it is."""
-    widths = [max(len(row[column]) for row in (head, *rows)) for column in range(len(head))]
-    lines = [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    title = "  ".join(cell.ljust(width) for cell, width in zip(head, widths, strict=True)).rstrip()
-    return "\n".join([click.style(title, bold=True), *lines])
+def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
+    """Left-aligned columns under a bold head, as text."""
+    from rich.text import Text
+
+    return columns([[Text(name, style="bold") for name in head], *rows])
+
+
+def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:
+    """Left-aligned columns without a head, as text; empty where there is no row.
+
+    Args:
+        indent: spaces before the first column.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for row in rows:
+        grid.add_row(*(Text(cell) if isinstance(cell, str) else cell for cell in row))
+    return "\n".join(" " * indent + line for line in rendered(grid).splitlines())
+
+
+def rendered(grid: Table) -> str:
+    """A rich table as text. Cells are neither wrapped nor shortened, whatever the terminal's width.
+
+    The text holds ANSI styles, which `click.echo` removes where stdout is no terminal.
+    """
+    from rich.console import Console
+
+    console = Console(
+        file=sys.stdout,  # for its encoding alone
+        force_terminal=True,
+        color_system="standard",
+        legacy_windows=False,
+        width=FULL_WIDTH,
+        height=1,  # without it, a dumb terminal would be 80 columns wide
+    )
+    with console.capture() as captured:
+        console.print(grid)
+    return "\n".join(line.rstrip() for line in captured.get().splitlines())
 
 
 def print_json(value: Any) -> None:
-    """The only thing on stdout, for machines: strict JSON, so a number that is not finite is null."""
+    """Print strict JSON, and nothing else on stdout; a number that is not finite becomes null."""
     click.echo(json.dumps(_finite(value), indent=2, ensure_ascii=False, allow_nan=False))
 
 
@@ -79,7 +122,7 @@ class _Warnings(logging.Handler):
 
 
 def show_warnings() -> None:
-    """What the package logs as a warning or worse goes to stderr as `warning: ...`."""
+    """Print the package's log records from level WARNING on to stderr, as `warning: ...`."""
     log = logging.getLogger("coterie")
     if not any(isinstance(handler, _Warnings) for handler in log.handlers):
         log.addHandler(_Warnings(logging.WARNING))

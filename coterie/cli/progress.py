@@ -14,11 +14,11 @@ import click
 from coterie.cli.output import duration, share
 
 QUIET_SECONDS = 1.0
-"""Plain lines come at most this often, but for the first, the last and those with an evaluation."""
+"""Least time between two plain lines. The first line, the last and those with an evaluation always come."""
 
 
 class Progress(Protocol):
-    """Called after each step (or task); a context manager round the work."""
+    """A display of progress, called after each step (or task); also a context manager around the work."""
 
     def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None: ...
 
@@ -30,45 +30,45 @@ class Progress(Protocol):
 
 
 def progress(unit: str = "step") -> Progress:
-    """What fits stderr. `unit` is what is counted."""
+    """A live bar where stderr is a terminal, else plain lines. `unit` is the name of what is counted."""
     return Live(unit) if sys.stderr.isatty() else Lines(unit)
 
 
 class Clock:
-    """Seconds left, from the pace of the last steps."""
+    """An estimate of the seconds left, from the pace of the last 32 calls."""
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque(maxlen=32)
         self._marks.append((time.monotonic(), 0))
 
     def left(self, done: int, total: int) -> float | None:
-        """None while nothing is known, as after the first call of a resumed run."""
+        """Seconds until `total` is reached; None without a known pace, as in a resumed run's first call."""
         now = time.monotonic()
         if len(self._marks) == 1 and done > 1 and self._marks[0][1] == 0:
-            self._marks.clear()  # resumed: those steps were not done in this time
+            self._marks.clear()  # resumed: earlier steps took none of this time
         self._marks.append((now, done))
-        since, before = self._marks[0]
-        return (now - since) / (done - before) * (total - done) if done > before else None
+        start, done_before = self._marks[0]
+        return (now - start) / (done - done_before) * (total - done) if done > done_before else None
 
 
 def facts(metrics: Mapping[str, Any], left: float | None) -> list[tuple[str, str]]:
-    """What a line says of a step, as (label, value)."""
-    found = []
-    for label, key, show in (
+    """The entries of a line about a step, as (label, value)."""
+    pairs = []
+    for label, key, as_text in (
         ("success", "success", share),
         ("best-of-K", "success_committed", share),
         ("val", "eval/success", share),
         ("tokens/s", "time/tokens_per_second", lambda value: f"{value:,.0f}"),
     ):
         if metrics.get(key) is not None:
-            found.append((label, show(metrics[key])))
+            pairs.append((label, as_text(metrics[key])))
     if left is not None:
-        found.append(("left", duration(left)))
-    return found
+        pairs.append(("left", duration(left)))
+    return pairs
 
 
 class Lines:
-    """`step 12/60  success .41  tokens/s 8,400  left 1m20s`"""
+    """Plain lines such as `step 12/60  success .41  tokens/s 8,400  left 1m20s`."""
 
     def __init__(self, unit: str) -> None:
         self._unit, self._clock = unit, Clock()
@@ -81,11 +81,11 @@ class Lines:
         if now - self._last < QUIET_SECONDS and done < total and "eval/success" not in metrics:
             return
         self._last = now
-        words = [
+        parts = [
             f"{self._unit} {done:,}/{total:,}",
             *(f"{label} {value}" for label, value in facts(metrics, left)),
         ]
-        click.echo("  ".join(words), err=True)
+        click.echo("  ".join(parts), err=True)
 
     def __enter__(self) -> Lines:
         return self
@@ -95,7 +95,7 @@ class Lines:
 
 
 class Live:
-    """A rich bar. What is printed meanwhile, warnings too, scrolls by above it."""
+    """A rich bar at the bottom of the terminal; other output, warnings included, scrolls above it."""
 
     def __init__(self, unit: str) -> None:
         from rich.console import Console
@@ -113,8 +113,8 @@ class Live:
         self._task = self._rich.add_task(unit, total=None, facts="starting")
 
     def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None:
-        words = facts(metrics or {}, self._clock.left(done, total))
-        text = "  ".join(f"[dim]{label}[/dim] {value}" for label, value in words)
+        pairs = facts(metrics or {}, self._clock.left(done, total))
+        text = "  ".join(f"[dim]{label}[/dim] {value}" for label, value in pairs)
         self._rich.update(self._task, completed=done, total=total, facts=text)
 
     def __enter__(self) -> Live:

@@ -1,23 +1,30 @@
-"""How `coterie data prepare` reads its words, and how it counts what became of the records."""
+"""Options of `coterie data prepare`, and its counts of records kept and dropped."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from coterie.core.errors import UserError
-from coterie.data.task_files import Cut, Prepared
+from coterie.data.task_files import Prepared, SplitRule
 
 
-def cut_of(keys: tuple[str, ...], own: Iterable[str], limit: int | None, **shares: float | None) -> Cut:
-    """The shares that were given or go without saying.
+def split_rule(
+    keys: tuple[str, ...], kept: Iterable[str], limit: int | None, **shares: float | None
+) -> SplitRule:
+    """The rule by which records are split: shares are 0.1 by default, and 0 for splits that are kept.
+
+    Args:
+        keys: fields that are the content.
+        kept: splits of the source that are kept whole.
+        shares: `val_share` and `test_share`; None where the option is absent.
 
     Raises:
-        UserError: one is of a split that is kept, or nothing is left for training.
+        UserError: a share is given for a split that is kept, or none is left for training.
     """
-    for name in own:
+    for name in kept:
         if shares[f"{name}_share"] is not None:
             raise UserError(
-                f"the source has a {name} split, and it is kept whole",
+                f"the source's {name} split is kept whole",
                 path=f"--{name}-share",
                 fix=f"leave --{name}-share out, or --keep-splits",
             )
@@ -25,35 +32,35 @@ def cut_of(keys: tuple[str, ...], own: Iterable[str], limit: int | None, **share
     given = {name: 0.1 if value is None else value for name, value in shares.items()}
     if sum(given.values()) >= 1:
         raise UserError("--val-share and --test-share leave nothing for training", fix="lower one of them")
-    return Cut(keys=keys, limit=limit, **given)
+    return SplitRule(keys=keys, limit=limit, **given)
 
 
-def renamings(words: Sequence[str]) -> dict[str, str]:
-    """`OLD=NEW` words as a table.
+def renamings(pairs: Sequence[str]) -> dict[str, str]:
+    """`OLD=NEW` pairs as a mapping from old to new names.
 
     Raises:
-        UserError: a word is no such pair, or a name stands in two of them.
+        UserError: an argument is not such a pair, or a name occurs in two of them.
     """
     names: dict[str, str] = {}
-    for word in words:
-        old, _, new = word.partition("=")
+    for pair in pairs:
+        old, _, new = pair.partition("=")
         if not old or not new or old in names or new in names.values():
             raise UserError(
-                f"'{word}' renames no field",
+                f"'{pair}' renames no field",
                 path="--rename",
-                why="it is OLD=NEW, and each of them is named once",
+                why="it is OLD=NEW, and each name occurs once",
                 fix="e.g. --rename problem=question",
             )
         names[old] = new
     return names
 
 
-def counts(found: Prepared) -> dict[str, int]:
-    """What became of the records, under names that tell it."""
+def counts(prepared: Prepared) -> dict[str, int]:
+    """Numbers of records that were read, dropped and written, by name."""
     return {
-        "read": found.read,
-        "duplicates_dropped": found.duplicates,
-        **{f"dropped_from_{one}_being_in_{other}": n for (one, other), n in found.shared.items()},
-        "beyond_the_limit": found.over_limit,
-        **{split: len(records) for split, records in found.splits.items()},
+        "read": prepared.read,
+        "duplicates_dropped": prepared.duplicates,
+        **{f"dropped_from_{split}_being_in_{other}": n for (split, other), n in prepared.shared.items()},
+        "beyond_the_limit": prepared.over_limit,
+        **{split: len(records) for split, records in prepared.splits.items()},
     }

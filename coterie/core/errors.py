@@ -7,9 +7,9 @@ CoterieError
 │   ├── MissingExtra     an optional dependency is not installed; names the extra
 │   ├── DataError        a line of the user's data is wrong; carries file, line and field
 │   └── RunFolderError   a run folder can't be used (no run, changed config, damaged checkpoint)
-├── SystemFault          ours or the world's doing (5xx, lost worker): the score is *missing*
-├── PolicyFault          the output's doing (verifier time-out on it): scored with the source's floor
-└── TooManyMissing       the share of missing scores passed `schedule.max_missing`: the run stops
+├── SystemFault          the system failed (HTTP 5xx, lost worker): the score is missing
+├── PolicyFault          the output caused the failure (verifier time-out): the score is the source's floor
+└── TooManyMissing       the share of missing scores exceeds `schedule.max_missing`: the run stops
 """
 
 from __future__ import annotations
@@ -23,76 +23,81 @@ class CoterieError(Exception):
 
 
 class UserError(CoterieError):
-    """Something the user can fix. `what` happened, `why`, and how to `fix` it."""
+    """An error that the user can fix.
 
-    def __init__(self, what: str, *, why: str = "", fix: str = "", path: str = "") -> None:
+    Args:
+        what: what is wrong, in one line.
+        why: the cause, where `what` does not name it.
+        fix: what the user can do.
+        path: dotted path of the setting, e.g. `team.roles.planner.policy`.
+        mend: the name of `fix` before 0.2; refused.
+    """
+
+    def __init__(self, what: str, *, why: str = "", fix: str = "", path: str = "", mend: None = None) -> None:
+        if mend is not None:
+            raise TypeError(f"{type(self).__name__}: the argument `mend` is now called `fix`")
         self.what, self.why, self.fix, self.path = what, why, fix, path
         super().__init__(what)
 
     def __str__(self) -> str:
-        head = f"{self.path}: {self.what}" if self.path else self.what
-        lines = [head]
-        if self.why:
-            lines.append(f"  why: {self.why}")
-        if self.fix:
-            lines.append(f"  fix: {self.fix}")
+        lines = [f"{self.path}: {self.what}" if self.path else self.what]
+        lines += [f"  {name}: {text}" for name, text in (("why", self.why), ("fix", self.fix)) if text]
         return "\n".join(lines)
 
 
 class ConfigError(UserError):
-    """A setting is wrong. `path` is the dotted key, e.g. `team.roles.planner.policy`."""
+    """A setting is wrong; `path` names it."""
 
 
 class PluginError(UserError):
-    """A plugin can't be loaded, is ambiguous, or doesn't fit its kind."""
+    """A plugin can't be loaded, is ambiguous, or lacks a method of its kind."""
 
 
 class MissingExtra(UserError):
-    """An optional dependency is needed and absent."""
+    """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, *, needed_by: str = "") -> None:
         self.package, self.extra = package, extra
         by = f" (needed by {needed_by})" if needed_by else ""
         super().__init__(
-            f"the package '{package}' is not installed{by}",
-            fix=f"pip install 'coterie[{extra}]'",
+            f"the package '{package}' is not installed{by}", fix=f"pip install 'coterie[{extra}]'"
         )
 
 
 class DataError(UserError):
-    """A record of the user's data is wrong: which file, line and field."""
+    """A record of the user's data is wrong; the message names the file, line and field."""
 
-    def __init__(self, file: str, line: int, field: str, what: str, *, fix: str = "") -> None:
+    def __init__(
+        self, file: str, line: int, field: str, what: str, *, fix: str = "", mend: None = None
+    ) -> None:
         self.file, self.line, self.field = file, line, field
-        super().__init__(f"{file}, line {line}, field '{field}': {what}", fix=fix)
+        super().__init__(f"{file}, line {line}, field '{field}': {what}", fix=fix, mend=mend)
 
 
 class RunFolderError(UserError):
-    """A run folder can't be used as asked."""
+    """A run folder can't be used: it holds no run, another configuration, or a damaged checkpoint."""
 
 
 class SystemFault(CoterieError):
-    """Not the policy's doing: a lost connection, a dead worker, a spent budget. The score is missing."""
+    """A failure that the policy's output did not cause, e.g. a lost connection. The score is missing."""
 
 
 class PolicyFault(CoterieError):
-    """The output's doing: it hung its verifier or crashed its sandbox twice. Scored with the floor."""
+    """A failure that the policy's output caused, e.g. a verifier time-out. The score is the floor."""
 
 
 class TooManyMissing(CoterieError):
-    """The share of missing scores in a step passed the configured bound."""
+    """The share of missing scores in a step exceeds `schedule.max_missing`."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:
     """The known word closest to a misspelt one, or None."""
-    found = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
-    return found[0] if found else None
+    matches = difflib.get_close_matches(word, list(known), n=1, cutoff=0.5)
+    return matches[0] if matches else None
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """` Did you mean 'x'?` or the list of what there is: the tail of an error message."""
+    """The end of an error message: `did you mean 'x'?`, or the known words."""
     known = sorted(known)
     near = nearest(word, known)
-    if near is not None:
-        return f"did you mean '{near}'?"
-    return "known: " + (", ".join(known) if known else "none")
+    return f"did you mean '{near}'?" if near is not None else f"known: {', '.join(known) or 'none'}"

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 EXAMPLES = 3
-"""Pairs of ids that are told of each leak."""
+"""Most pairs of ids that a leak holds as examples."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,21 +16,21 @@ class Shared:
 
     kind: str
     splits: tuple[str, str]
-    """The same twice: repeats within a split."""
+    """Two splits; the same one twice for repeats within it."""
     count: int
     """Distinct fingerprints."""
     tasks: tuple[int, int]
-    """Tasks of each split that have one of them; of a repeat, how many beyond the first of each, twice."""
+    """Tasks of each split with one of these fingerprints; for repeats, twice those beyond the first."""
     examples: tuple[tuple[str, str], ...]
-    """Ids, one of each split."""
+    """Pairs of task ids, one of each split."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leaks:
-    """What splits share."""
+    """Fingerprints that splits share, and those that repeat within one."""
 
     sizes: dict[str, int]
-    """Tasks that were looked at."""
+    """Number of compared tasks, by split."""
     shared: tuple[Shared, ...]
     repeats: tuple[Shared, ...]
 
@@ -45,24 +45,26 @@ def leaks(splits: Mapping[str, Iterable[tuple[str, Mapping[str, str]]]]) -> Leak
     seen: dict[str, dict[str, dict[bytes, list[str]]]] = {}  # kind -> split -> digest -> ids
     for split, tasks in splits.items():
         sizes[split] = 0
-        for name, marks in tasks:
+        for task, fingerprints in tasks:
             sizes[split] += 1
-            for kind, mark in marks.items():
-                hashed = hashlib.blake2b(mark.encode("utf-8", "surrogatepass"), digest_size=16).digest()
-                seen.setdefault(kind, {}).setdefault(split, {}).setdefault(hashed, []).append(name)
+            for kind, fingerprint in fingerprints.items():
+                hashed = hashlib.blake2b(
+                    fingerprint.encode("utf-8", "surrogatepass"), digest_size=16
+                ).digest()
+                seen.setdefault(kind, {}).setdefault(split, {}).setdefault(hashed, []).append(task)
     shared, repeats = [], []
     for kind, by_split in seen.items():
-        names = [name for name in splits if name in by_split]
-        for at, one in enumerate(names):
-            again = {mark: ids for mark, ids in by_split[one].items() if len(ids) > 1}
-            if again:
-                beyond = sum(len(ids) - 1 for ids in again.values())
-                examples = tuple((ids[0], ids[1]) for ids in again.values())
-                repeats.append(_shared(kind, (one, one), len(again), (beyond, beyond), examples))
-            for other in names[at + 1 :]:
-                found = _between(kind, (one, other), by_split)
-                if found is not None:
-                    shared.append(found)
+        present = [name for name in splits if name in by_split]
+        for index, split in enumerate(present):
+            repeated = {hashed: ids for hashed, ids in by_split[split].items() if len(ids) > 1}
+            if repeated:
+                extra = sum(len(ids) - 1 for ids in repeated.values())
+                examples = tuple((ids[0], ids[1]) for ids in repeated.values())
+                repeats.append(_shared(kind, (split, split), len(repeated), (extra, extra), examples))
+            for other in present[index + 1 :]:
+                leak = _between(kind, (split, other), by_split)
+                if leak is not None:
+                    shared.append(leak)
     return Leaks(sizes=sizes, shared=tuple(shared), repeats=tuple(repeats))
 
 
@@ -70,11 +72,13 @@ def _between(
     kind: str, pair: tuple[str, str], by_split: Mapping[str, Mapping[bytes, list[str]]]
 ) -> Shared | None:
     first, second = (by_split[name] for name in pair)
-    both = [mark for mark in first if mark in second]
-    if not both:
+    common = [hashed for hashed in first if hashed in second]
+    if not common:
         return None
-    tasks = sum(len(first[mark]) for mark in both), sum(len(second[mark]) for mark in both)
-    return _shared(kind, pair, len(both), tasks, [(first[mark][0], second[mark][0]) for mark in both])
+    tasks = sum(len(first[hashed]) for hashed in common), sum(len(second[hashed]) for hashed in common)
+    return _shared(
+        kind, pair, len(common), tasks, [(first[hashed][0], second[hashed][0]) for hashed in common]
+    )
 
 
 def _shared(

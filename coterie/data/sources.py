@@ -1,4 +1,4 @@
-"""What the commands of `coterie data` read and write: recipes, data folders, record files, hub data sets."""
+"""Sources of `coterie data`: recipes, data folders, record files and data sets of the Hub."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
 from coterie.core.types import Key, Message, RoleInput, Task
 from coterie.core.types.splits import SPLITS, Record, Row, Split
-from coterie.data import task_files as datasets
-from coterie.data.task_files import MANIFEST
+from coterie.data.task_files import MANIFEST, write_jsonl
 
 ENDINGS = {".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
 """Ending of a file -> the data source that reads it."""
@@ -27,63 +26,63 @@ NAMES: dict[Split, tuple[str, ...]] = {
     "val": ("val", "validation", "valid", "dev"),
     "test": ("test",),
 }
-"""What splits are called elsewhere."""
+"""Names that splits have in other data sets."""
 
 
-# ------------------------------------------------------------------------------------------ what a word names
+# --------------------------------------------------------------------------------------- what a source names
 
 
-def is_file(word: str) -> bool:
-    """Whether it means a record file, by its ending."""
-    return ending_of(Path(word)) is not None
+def is_file(source: str) -> bool:
+    """Whether a source is a record file, by its ending."""
+    return ending_of(Path(source)) is not None
 
 
-def is_folder(word: str) -> bool:
-    """Whether it is a folder with a data set (and no run's)."""
-    path = Path(word)
+def is_folder(source: str) -> bool:
+    """Whether a source is a folder with a data set."""
+    path = Path(source)
     return path.is_dir() and ((path / MANIFEST).is_file() or bool(split_files(path)))
 
 
 def ending_of(path: Path) -> str | None:
-    """Of the endings that record files have, this one's."""
+    """The ending of a record file; None for other files."""
     return next((ending for ending in ENDINGS if path.name.endswith(ending)), None)
 
 
 def split_files(folder: Path) -> dict[Split, Path]:
-    """Files of a folder that are called as splits are.
+    """Files of a folder with the name of a split.
 
     Raises:
-        UserError: a split has two.
+        UserError: a split has two files.
     """
-    found: dict[Split, Path] = {}
+    by_split: dict[Split, Path] = {}
     for split, names in NAMES.items():
         files = [folder / f"{name}{ending}" for name in names for ending in ENDINGS]
-        there = [path for path in files if path.is_file()]
-        if len(there) > 1:
+        existing = [path for path in files if path.is_file()]
+        if len(existing) > 1:
             raise UserError(
                 f"{folder} has two files of the split '{split}'",
-                why=" and ".join(path.name for path in there),
+                why=" and ".join(path.name for path in existing),
                 fix="remove one, or name the files",
             )
-        if there:
-            found[split] = there[0]
-    return found
+        if existing:
+            by_split[split] = existing[0]
+    return by_split
 
 
 def run_of(source: str, overrides: Sequence[str] = (), scale: str | None = None) -> Run:
     """The run of a recipe, a YAML file or a run's folder; nothing is loaded.
 
     Raises:
-        UserError: it is none of these, or wrong.
+        UserError: the source is none of these, or its configuration is wrong.
     """
     if Path(source).is_dir() and not (Path(source) / "config.yaml").is_file():
         raise UserError(f"{source} holds neither a data set nor a run", why=f"no {MANIFEST}, no train.jsonl")
-    word: str | Path = Path(source) if Path(source).is_dir() else source
-    return compose(load(word, overrides=overrides, scale=scale))
+    recipe: str | Path = Path(source) if Path(source).is_dir() else source
+    return compose(load(recipe, overrides=overrides, scale=scale))
 
 
 def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:
-    """The run for which `coterie data make` wrote a folder, playing its files; None for other data.
+    """The run for which `coterie data make` wrote a folder, with the folder's tasks; None for other data.
 
     Raises:
         UserError: the manifest is damaged, or its environment can't be made here.
@@ -91,20 +90,22 @@ def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:
     table = manifest.get("config")
     if table is None:
         return None
-    files = {split: folder / about["file"] for split, about in manifest["splits"].items()}
-    # The environment took a `data` of the top level too; another table for nobody would be refused.
+    files = {split: folder / entry["file"] for split, entry in manifest["splits"].items()}
+    # The environment's files replace a `data` table of the top level; nothing would read it, and an unread
+    # table is refused.
     env = {**taken(table["env"])[1], "data": data_table(files)}
     return compose(load({**table, "env": env, "data": None}))
 
 
 def to_paste(run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
-    """What a recipe needs in order to play these files; the levels of a curriculum are tasks of their own."""
-    levels = {CURRICULUM: None} if run.curriculum is not None else {}
-    return {"env": {"data": data_table(files), **levels}}
+    """The settings with which a recipe plays these files. A curriculum is switched off."""
+    # The files hold the target's tasks; the levels of a curriculum would generate their own.
+    curriculum = {CURRICULUM: None} if run.curriculum is not None else {}
+    return {"env": {"data": data_table(files), **curriculum}}
 
 
 def data_table(files: Mapping[str, Path]) -> dict[str, str]:
-    """A table `data` that reads these files."""
+    """A `data` table that reads these files."""
     kind = {ENDINGS[ending_of(path) or ""] for path in files.values()}
     return {"type": kind.pop(), **{split: str(path) for split, path in files.items()}}
 
@@ -116,7 +117,7 @@ def read_rows(path: Path) -> list[Row]:
     """The records of a file.
 
     Raises:
-        UserError: there is no such file, or it can't be read; a wrong line is named.
+        UserError: there is no such file, or it can't be read; the message names a wrong line.
     """
     ending = ending_of(path)
     if ending is None:
@@ -139,13 +140,17 @@ def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[Row]:
 def read_source(
     source: str, *, keep: bool, subset: str | None = None, revision: str | None = None
 ) -> tuple[list[Row], dict[str, list[Row]], list[str]]:
-    """Records that are to be split, by split those that are kept (`keep`), and what there is to say.
+    """Read records that are to be split.
 
     Args:
-        source: a record file, a folder with a file a split, a data set's id on the Hub, or its folder.
+        source: a record file, a folder with a file for each split, or the id or folder of a Hub data set.
+        keep: keep the source's test split, and its validation split if it has one.
+
+    Returns:
+        the records to split, those of the kept splits, and notes for the user.
 
     Raises:
-        UserError: it can't be read, or has no splits to keep.
+        UserError: the source can't be read, or has no splits to keep.
         MissingExtra: datasets is not installed.
     """
     path = Path(source)
@@ -157,39 +162,39 @@ def read_source(
     if path.is_dir() and split_files(path):
         _refuse_hub_options(source, subset, revision)
         files = split_files(path)
-        body, own = _chosen(source, list(files), keep)
-        notes = _left_out(source, [split for split in files if split != body and split not in own])
-        return read_rows(files[body]), {split: read_rows(files[split]) for split in own}, notes
-    theirs = _hub_splits(source, subset, revision)
-    names = {split: name for split, known in NAMES.items() for name in theirs if name in known}
-    if not names and len(theirs) == 1:
-        names = {"train": theirs[0]}
-    body, own = _chosen(source, list(names), keep)
+        body, kept = _chosen(source, list(files), keep)
+        notes = _left_out(source, [split for split in files if split != body and split not in kept])
+        return read_rows(files[body]), {split: read_rows(files[split]) for split in kept}, notes
+    hub_names = _hub_splits(source, subset, revision)
+    names = {split: name for split, known in NAMES.items() for name in hub_names if name in known}
+    if not names and len(hub_names) == 1:
+        names = {"train": hub_names[0]}
+    body, kept = _chosen(source, list(names), keep)
 
     def rows(split: Split) -> list[Row]:
         table = {"name": source, "splits": {split: names[split]}}
         return _rows("hub", {**table, "subset": subset, "revision": revision}, split)
 
-    used = {names[split] for split in (body, *own)}
-    notes = _left_out(source, [name for name in theirs if name not in used])
-    return rows(body), {split: rows(split) for split in own}, notes
+    used = {names[split] for split in (body, *kept)}
+    notes = _left_out(source, [name for name in hub_names if name not in used])
+    return rows(body), {split: rows(split) for split in kept}, notes
 
 
-def _chosen(source: str, there: Sequence[Split], keep: bool) -> tuple[Split, list[Split]]:
-    """Which split is to be split further, and which are kept."""
-    if keep and not {"train", "test"} <= {*there}:
+def _chosen(source: str, available: Sequence[Split], keep: bool) -> tuple[Split, list[Split]]:
+    """The split whose records are split by content, and the splits that are kept."""
+    if keep and not {"train", "test"} <= {*available}:
         raise UserError(
             f"{source} has no splits to keep",
             path="--keep-splits",
-            why=f"a train and a test split are needed; it has: {', '.join(there) or 'none that is known'}",
+            why=f"a train and a test split are needed; it has: {', '.join(available) or 'none known'}",
             fix="leave --keep-splits out: the test split is then drawn by content",
         )
-    if "train" in there:
-        return "train", [split for split in there if keep and split != "train"]
-    if len(there) == 1:
-        return there[0], []
+    if "train" in available:
+        return "train", [split for split in available if keep and split != "train"]
+    if len(available) == 1:
+        return available[0], []
     raise UserError(
-        f"{source} has no train split", why=f"it has: {', '.join(there) or 'none whose name is known'}"
+        f"{source} has no train split", why=f"it has: {', '.join(available) or 'none whose name is known'}"
     )
 
 
@@ -221,7 +226,7 @@ def _hub_splits(name: str, subset: str | None, revision: str | None) -> list[str
 
 
 def write_records(path: Path, records: Iterable[Record]) -> int:
-    """As the file's ending says; returns how many there were.
+    """Write JSONL or Parquet, by the file's ending; return the number of records.
 
     Raises:
         MissingExtra: pyarrow is not installed.
@@ -229,7 +234,7 @@ def write_records(path: Path, records: Iterable[Record]) -> int:
     """
     try:
         if path.suffix == ".jsonl":
-            return datasets.write_jsonl(path, records)
+            return write_jsonl(path, records)
         return _write_parquet(path, records)
     except OSError as error:
         raise UserError(f"{path} can't be written", why=str(error)) from error
@@ -255,25 +260,28 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> int:
 
 
 def task_sources(run: Run, wanted: Sequence[Split] = ()) -> tuple[dict[Split, TaskSource], list[str]]:
-    """Tasks by split, and which splits there aren't, with the reason.
+    """Tasks by split, and a note for each split that the environment lacks.
+
+    Args:
+        wanted: splits that must exist; none: all splits that the environment has.
 
     Raises:
-        ConfigError: a split that is `wanted` by name isn't there, or none is.
+        ConfigError: a `wanted` split does not exist, or no split does.
     """
-    found: dict[Split, TaskSource] = {}
+    by_split: dict[Split, TaskSource] = {}
     notes: list[str] = []
     for split in wanted or SPLITS:
         try:
-            found[split] = run.environment.tasks(split, run.config.seed)
+            by_split[split] = run.environment.tasks(split, run.config.seed)
         except ConfigError as error:
-            if wanted or (split == SPLITS[-1] and not found):
+            if wanted or (split == SPLITS[-1] and not by_split):
                 raise
             notes.append(f"no split '{split}': {error.what}")
-    return found, notes
+    return by_split, notes
 
 
 def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
-    """The first tasks as records; `id` comes first."""
+    """The first `count` tasks as records; `id` is the first field."""
     environment: Any = run.environment
     for index in range(count):
         task = tasks[index]
@@ -281,7 +289,7 @@ def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
 
 
 def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
-    """What a role is told at the start of a task, when nobody has spoken.
+    """The prompt of a role at the start of a task, before any role has acted.
 
     Raises:
         UserError: there is no such role in the team.
@@ -291,22 +299,22 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
             f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.roles)
         )
     state = run.environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
-    seen = run.environment.observe(state, role)
-    return tuple(run.team.roles[role].render(RoleInput(role=role, turn=0, observation=seen)))
+    observation = run.environment.observe(state, role)
+    return tuple(run.team.roles[role].render(RoleInput(role=role, turn=0, observation=observation)))
 
 
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:
-    """A task as plain data, and what a role is told of it."""
+    """A task as plain data; with a role, also its first prompt."""
     environment: Any = run.environment
-    found: dict[str, Any] = {"id": task.id}
+    row: dict[str, Any] = {"id": task.id}
     if hasattr(environment, "record"):
-        found["record"] = environment.record(task)
+        row["record"] = environment.record(task)
     elif isinstance(task.payload, Mapping):
-        found["record"] = dict(task.payload)
+        row["record"] = dict(task.payload)
     if hasattr(environment, "picture"):
-        found["picture"] = environment.picture(task)
-    if len(found) == 1:
-        found["record"] = repr(task.payload)
+        row["picture"] = environment.picture(task)
+    if len(row) == 1:
+        row["record"] = repr(task.payload)
     if role is not None:
-        found["role"], found["messages"] = role, list(first_prompt(run, role, task))
-    return found
+        row["role"], row["messages"] = role, list(first_prompt(run, role, task))
+    return row

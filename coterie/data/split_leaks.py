@@ -1,4 +1,4 @@
-"""What `coterie data leaks` compares: fingerprints of tasks, contents of records."""
+"""Fingerprints of tasks and contents of records, which `coterie data leaks` compares."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from coterie.core.types.splits import Row, content
 from coterie.data.sources import ending_of, read_rows, split_files, task_sources
 from coterie.data.task_files import MANIFEST, read_manifest
 
-Marks = dict[str, Iterator[tuple[str, dict[str, str]]]]
-"""By split: id and fingerprints of each task."""
+Fingerprints = dict[str, Iterator[tuple[str, dict[str, str]]]]
+"""By split: the id and the fingerprints, by kind, of each task."""
 
 
 class Scope(NamedTuple):
-    """What was compared."""
+    """The tasks from which those that are compared were taken."""
 
-    there: dict[str, int]
-    """By split: how many tasks there are, of which the first were compared."""
+    sizes: dict[str, int]
+    """By split: number of its tasks, of which the first are compared."""
     notes: list[str]
 
 
-def task_marks(run: Run, most: int | None) -> tuple[Marks, Scope]:
-    """The fingerprints of an environment's tasks, of the first `most` of each split.
+def task_fingerprints(run: Run, most: int | None) -> tuple[Fingerprints, Scope]:
+    """The fingerprints of the first `most` tasks of each split of an environment; None: of all.
 
-    Under a curriculum the train tasks are those that training plays: of each level, the first `most`.
+    With a curriculum, the train tasks are the first `most` of each of its levels.
     """
     sources, notes = task_sources(run)
     parts = {split: [(run.environment, tasks)] for split, tasks in sources.items()}
@@ -40,48 +40,53 @@ def task_marks(run: Run, most: int | None) -> tuple[Marks, Scope]:
         notes.append(f"the train tasks are those of the {len(parts['train'])} levels of env.curriculum")
     kind = str(run.config.env["type"])
     if not hasattr(run.environment, "fingerprints"):
-        notes.append(f"the environment '{kind}' gives no fingerprints: a digest of each payload is compared")
+        notes.append(f"the environment '{kind}' gives no fingerprints: digests of the payloads are compared")
 
-    def of(part: Sequence[tuple[Environment, TaskSource]]) -> Iterator[tuple[str, dict[str, str]]]:
+    def fingerprints_of(
+        part: Sequence[tuple[Environment, TaskSource]],
+    ) -> Iterator[tuple[str, dict[str, str]]]:
         for environment, tasks in part:
             for index in range(min(len(tasks), most or len(tasks))):
                 task = tasks[index]
                 yield task.id, _fingerprints(environment, task, kind)
 
     return (
-        {split: of(part) for split, part in parts.items()},
+        {split: fingerprints_of(part) for split, part in parts.items()},
         Scope({split: sum(len(tasks) for _, tasks in part) for split, part in parts.items()}, notes),
     )
 
 
-def record_marks(
+def record_fingerprints(
     names: Sequence[str], folder: Path | None, keys: Sequence[str], most: int | None
-) -> tuple[Marks, Scope]:
-    """The contents of records, of the first `most` of each file; a folder's keys are those it was cut by."""
+) -> tuple[Fingerprints, Scope]:
+    """The contents of the first `most` records of each file; None: of all.
+
+    Without `keys`, a folder's are those of its manifest.
+    """
     notes: list[str] = []
-    files: Mapping[str, Path] = _of(folder) if folder is not None else _named(names)
+    files: Mapping[str, Path] = _files_of(folder) if folder is not None else _files_by_name(names)
     if not keys and folder is not None and (folder / MANIFEST).is_file():
         keys = tuple(read_manifest(folder).get("keys") or ())
     rows = {name: read_rows(path) for name, path in files.items()}
     if not keys and any("id" in row.record for part in rows.values() for row in part[:1]):
         notes.append("every field but 'id' is content; --key FIELD names those that are")
 
-    def of(part: list[Row]) -> Iterator[tuple[str, dict[str, str]]]:
+    def contents_of(part: list[Row]) -> Iterator[tuple[str, dict[str, str]]]:
         for row in part[:most]:
             yield f"line {row.line}", {"content": content(row, keys, ("id",))}
 
     return (
-        {name: of(part) for name, part in rows.items()},
+        {name: contents_of(part) for name, part in rows.items()},
         Scope({name: len(part) for name, part in rows.items()}, notes),
     )
 
 
-def _of(folder: Path) -> dict[str, Path]:
+def _files_of(folder: Path) -> dict[str, Path]:
     return {str(split): path for split, path in split_files(folder).items()}
 
 
-def _named(names: Sequence[str]) -> dict[str, Path]:
-    """Files by their name without its ending, where that tells them apart."""
+def _files_by_name(names: Sequence[str]) -> dict[str, Path]:
+    """Files by their name without its ending where these names differ, else by their path."""
     paths = [Path(name) for name in names]
     if len(set(paths)) < len(paths):
         raise UserError("a file is named twice", why=" ".join(names))
@@ -90,14 +95,14 @@ def _named(names: Sequence[str]) -> dict[str, Path]:
 
 
 def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, str]:
-    """What no two splits may share; of an environment that doesn't say, a digest of payload and answer.
+    """The environment's fingerprints of a task; without such a method, a digest of payload and answer.
 
     Raises:
-        UserError: it doesn't say, and the payload can't be digested.
+        UserError: there is no such method, and the payload can't be digested.
     """
-    own = getattr(environment, "fingerprints", None)
-    if own is not None:
-        return dict(own(task))
+    fingerprints = getattr(environment, "fingerprints", None)
+    if fingerprints is not None:
+        return dict(fingerprints(task))
     try:
         return {"payload": digest((task.payload, task.answer))}
     except TypeError as error:

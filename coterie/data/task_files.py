@@ -1,7 +1,7 @@
-"""Data sets: the content of a record, splits by it, and files with a manifest.
+"""Data sets: splits of records by content, and files with a manifest.
 
-Equal contents are never in two splits, and where a record goes depends on nothing but its content: not on
-its line, not on the other records.
+Equal contents are never in two splits. The split of a record depends on its content alone: not on its line,
+not on the other records.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from coterie.core.errors import ConfigError, DataError, UserError
 from coterie.core.storage.atomic import write_atomic
-from coterie.core.types.splits import SPLITS, Record, Row, _require, content, split_of
+from coterie.core.types.splits import SPLITS, Record, Row, content, require_field, split_of
 
 MANIFEST = "manifest.json"
 FORMATS = ("jsonl", "parquet")
@@ -28,106 +28,108 @@ FORMATS = ("jsonl", "parquet")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cut:
-    """How records become splits."""
+class SplitRule:
+    """Settings of a split by content."""
 
     keys: tuple[str, ...] = ()
-    """Fields that are the content; empty: all."""
+    """Fields that make up the content; empty: all."""
     val_share: float = 0.1
     test_share: float = 0.1
     limit: int | None = None
-    """Most distinct records of a part of the source; which ones depends on their contents alone."""
+    """Most distinct records of each part of the source; the choice depends on their contents alone."""
 
 
 @dataclass(slots=True)
 class Prepared:
-    """Records by split, in an order that follows from their contents, and what became of the others."""
+    """Records by split, in an order that follows from their contents, and counts of the dropped ones."""
 
     splits: dict[str, list[Record]] = field(default_factory=dict)
     read: int = 0
     duplicates: int = 0
-    """Dropped: the content was there already."""
+    """Records dropped because an equal content was kept."""
     conflicts: int = 0
-    """Of these, how many differ from the record that was kept, in fields that are no key."""
+    """Duplicates that differ from the kept record, in fields that are no key."""
     shared: dict[tuple[str, str], int] = field(default_factory=dict)
-    """(split, other) -> records dropped from `split` since their content is in `other`."""
+    """(split, other) -> records dropped from `split` because their content is in `other`."""
     over_limit: int = 0
 
 
-def renamed(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
-    """The rows with other names of fields, old -> new.
+def rename_fields(rows: Sequence[Row], names: Mapping[str, str]) -> list[Row]:
+    """The rows with fields renamed, old -> new.
 
     Raises:
         DataError: a record lacks an old name, or has the new one already.
     """
-    found = []
+    result = []
     for row in rows:
         for old, new in names.items():
-            _require(row, old)
+            require_field(row, old)
             if new in row.record and new not in names:
                 raise DataError(row.file, row.line, new, f"it is there, and '{old}' is to be renamed to it")
-        found.append(
+        result.append(
             row._replace(record={names.get(name, name): value for name, value in row.record.items()})
         )
-    return found
+    return result
 
 
-def prepare(body: Sequence[Row], cut: Cut, own: Mapping[str, Sequence[Row]] | None = None) -> Prepared:
+def split_records(
+    body: Sequence[Row], rule: SplitRule, kept_splits: Mapping[str, Sequence[Row]] | None = None
+) -> Prepared:
     """Split records by the hash of their content; duplicates are dropped.
 
     Args:
-        body: what is to be split.
-        own: splits that the source has itself, `val` or `test`. They are kept, and what is in one of them is
-            dropped from the others: from `body`, and from `val` what is in `test`. Their shares are 0.
+        body: the records to split.
+        kept_splits: the source's own splits, `val` or `test`. They are kept whole, and their contents are
+            dropped elsewhere: all of them from `body`, those of `test` also from `val`. Their shares are 0.
 
     Raises:
         DataError: a record lacks a key.
         ConfigError: there is no record, or none for a split that should have a share.
     """
-    own = own or {}
-    found = Prepared()
+    kept_splits = kept_splits or {}
+    prepared = Prepared()
     parts: dict[str, dict[str, Record]] = {}
-    earlier: dict[str, set[str]] = {}
-    for name, rows in {**own, "train": body}.items():
-        parts[name] = _distinct(rows, cut.keys, found)
+    contents_of: dict[str, set[str]] = {}
+    for name, rows in {**kept_splits, "train": body}.items():
+        parts[name] = _distinct(rows, rule.keys, prepared)
     for name in reversed(SPLITS):
         if name not in parts:
             continue
-        for other, taken in earlier.items():
-            clash = parts[name].keys() & taken
-            found.shared[name, other] = len(clash)
-            parts[name] = {text: one for text, one in parts[name].items() if text not in clash}
-        earlier[name] = set(parts[name])
+        for other, contents in contents_of.items():
+            common = parts[name].keys() & contents
+            prepared.shared[name, other] = len(common)
+            parts[name] = {text: record for text, record in parts[name].items() if text not in common}
+        contents_of[name] = set(parts[name])
     for name, records in parts.items():
-        kept = _limited(records, cut.limit)
-        found.over_limit += len(records) - len(kept)
-        for text, record in kept:
-            goes = name if name != "train" else split_of(text, cut.val_share, cut.test_share)
-            found.splits.setdefault(goes, []).append(record)
-    _check_splits(found, cut, own)
-    found.splits = {name: found.splits[name] for name in SPLITS if name in found.splits}
-    return found
+        limited = _limited(records, rule.limit)
+        prepared.over_limit += len(records) - len(limited)
+        for text, record in limited:
+            split = name if name != "train" else split_of(text, rule.val_share, rule.test_share)
+            prepared.splits.setdefault(split, []).append(record)
+    _check_splits(prepared, rule, kept_splits)
+    prepared.splits = {name: prepared.splits[name] for name in SPLITS if name in prepared.splits}
+    return prepared
 
 
-def _distinct(rows: Sequence[Row], keys: Sequence[str], found: Prepared) -> dict[str, Record]:
-    """By content; of equal ones the record whose JSON comes first in the alphabet, wherever it stands."""
+def _distinct(rows: Sequence[Row], keys: Sequence[str], prepared: Prepared) -> dict[str, Record]:
+    """Distinct records by content; of equal contents, the record whose JSON sorts first."""
     kept: dict[str, tuple[str, Record]] = {}
-    wholes: dict[str, Counter[str]] = {}
+    variants: dict[str, Counter[str]] = {}
     for row in rows:
         text = content(row, keys)
         line = line_of(row)
-        wholes.setdefault(text, Counter())[content(row)] += 1
+        variants.setdefault(text, Counter())[content(row)] += 1
         if text not in kept or line < kept[text][0]:
             kept[text] = line, row.record
-    found.read += len(rows)
-    found.duplicates += len(rows) - len(kept)
+    prepared.read += len(rows)
+    prepared.duplicates += len(rows) - len(kept)
     for text, (_, record) in kept.items():
-        found.conflicts += wholes[text].total() - wholes[text][content(Row(record, "", 0))]
+        prepared.conflicts += variants[text].total() - variants[text][content(Row(record, "", 0))]
     return {text: record for text, (_, record) in kept.items()}
 
 
 def _limited(records: Mapping[str, Record], limit: int | None) -> list[tuple[str, Record]]:
-    """In the order of a hash that is not the one which decides on the split: any limit keeps the shares."""
+    """The first records in the order of a hash other than the one that splits: any limit keeps the shares."""
 
     def order(item: tuple[str, Record]) -> tuple[bytes, str]:
         return hashlib.blake2b(item[0].encode(), digest_size=8, person=b"order").digest(), item[0]
@@ -135,16 +137,16 @@ def _limited(records: Mapping[str, Record], limit: int | None) -> list[tuple[str
     return sorted(records.items(), key=order)[:limit]
 
 
-def _check_splits(found: Prepared, cut: Cut, own: Mapping[str, Any]) -> None:
-    if not found.read:
+def _check_splits(prepared: Prepared, rule: SplitRule, kept_splits: Mapping[str, Any]) -> None:
+    if not prepared.read:
         raise ConfigError("the source is empty", why="there is no record in it")
-    shares = {"train": 1.0, "val": cut.val_share, "test": cut.test_share}
+    shares = {"train": 1.0, "val": rule.val_share, "test": rule.test_share}
     for name, share in shares.items():
-        if (share > 0 or name in own) and not found.splits.get(name):
+        if (share > 0 or name in kept_splits) and not prepared.splits.get(name):
             raise ConfigError(
                 f"no record is left for the split '{name}'",
-                why=f"{found.read:,} were read, {found.duplicates:,} of them duplicates; where one goes is "
-                "the hash of its content",
+                why=f"{prepared.read:,} were read, {prepared.duplicates:,} of them duplicates; a hash of its "
+                "content decides on a record's split",
                 fix="use more records or another share; --val-share 0 or --test-share 0 leaves a split out",
             )
 
@@ -153,7 +155,7 @@ def _check_splits(found: Prepared, cut: Cut, own: Mapping[str, Any]) -> None:
 
 
 def line_of(row: Row) -> str:
-    """The record as a line of JSON.
+    """A record as a line of JSON.
 
     Raises:
         DataError: a value has no form in JSON (bytes, a number that is not finite).
@@ -171,7 +173,7 @@ def line_of(row: Row) -> str:
 
 def _json(value: Record) -> str:
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, default=_plain)
-    text.encode()  # half a surrogate pair is a str and no UTF-8
+    text.encode()  # fails on half a surrogate pair, which is no UTF-8
     return text
 
 
@@ -181,44 +183,44 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"{type(value).__name__} can't be written as JSON")
 
 
-def older(folder: Path, *, force: bool) -> list[Path]:
-    """Files of a data set that is in the folder already.
+def existing_files(folder: Path, *, force: bool) -> list[Path]:
+    """Files of a data set that exists in the folder.
 
     Raises:
-        UserError: there is one, and no `force`.
+        UserError: there are such files, and `force` is False.
     """
     names = (MANIFEST, *(f"{split}.{ending}" for split in SPLITS for ending in FORMATS))
-    there = [folder / name for name in names if (folder / name).exists()]
-    if there and not force:
+    existing = [folder / name for name in names if (folder / name).exists()]
+    if existing and not force:
         raise UserError(
             f"there is a data set in {folder} already",
             path="--out",
-            why="it holds " + ", ".join(path.name for path in there),
+            why="it holds " + ", ".join(path.name for path in existing),
             fix="choose another folder, or replace it with --force",
         )
-    return there
+    return existing
 
 
 def claim(folder: Path, *, force: bool) -> None:
-    """Make the folder ready for a data set; with `force` an older one in it is removed.
+    """Create the folder for a data set; with `force`, the files of an older one are removed.
 
     Raises:
-        UserError: there is one, and no `force`; or the folder can't be written.
+        UserError: the folder holds a data set and `force` is False, or it can't be written.
     """
-    there = older(folder, force=force)
+    existing = existing_files(folder, force=force)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path in there:
+        for path in existing:
             path.unlink()
     except OSError as error:
         raise UserError(f"{folder} can't be written", path="--out", why=str(error)) from error
 
 
 def write_jsonl(path: Path, records: Iterable[Record]) -> int:
-    """One record a line; whole or not at all.
+    """Write one record a line. The file appears complete, or not at all.
 
     Returns:
-        How many there were.
+        the number of records.
     """
     count = 0
     unfinished = path.with_name(path.name + ".part")
@@ -233,13 +235,17 @@ def write_jsonl(path: Path, records: Iterable[Record]) -> int:
 
 
 def sha256(path: Path) -> str:
-    """Of a file's bytes, in hex."""
+    """SHA-256 of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, tuple[Path, int]]) -> Record:
-    """Say what the files are, how many records each has, and their sha256; `facts` come first."""
+    """Write the manifest: `facts`, then the name, number of records and sha256 of each file.
+
+    Args:
+        files: split -> (path, number of records).
+    """
     splits = {
         split: {"file": path.name, "records": count, "sha256": sha256(path)}
         for split, (path, count) in files.items()
@@ -250,15 +256,15 @@ def write_manifest(folder: Path, facts: Mapping[str, Any], files: Mapping[str, t
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """What `write_manifest` wrote.
+    """The manifest of a folder.
 
     Raises:
-        UserError: it is damaged, or a file that it names isn't there.
+        UserError: it is damaged, or a file that it names does not exist.
     """
     path = folder / MANIFEST
     try:
         manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        files = {split: folder / str(about["file"]) for split, about in manifest["splits"].items()}
+        files = {split: folder / str(entry["file"]) for split, entry in manifest["splits"].items()}
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(f"{path} can't be read", why=f"{type(error).__name__}: {error}") from error
     for split, file in files.items():
@@ -268,9 +274,9 @@ def read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def changed(folder: Path, manifest: Mapping[str, Any]) -> list[str]:
-    """Files that are not what the manifest says."""
+    """Names of files whose bytes differ from the manifest's sha256."""
     return [
-        about["file"]
-        for about in manifest["splits"].values()
-        if sha256(folder / about["file"]) != about.get("sha256")
+        entry["file"]
+        for entry in manifest["splits"].values()
+        if sha256(folder / entry["file"]) != entry.get("sha256")
     ]

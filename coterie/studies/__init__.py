@@ -1,7 +1,7 @@
-"""Whole comparisons: rows (ways of making a team) x columns (games) x seeds, at equal training tokens.
+"""Comparisons of methods (ways of making a team) on columns (games) over seeds, at equal training tokens.
 
-A study is a value (`Study`), registered through the hook `register_studies`; a column is a YAML file,
-registered through `register_columns`. `coterie reproduce NAME` runs one.
+A study is a value (`Study`) that a plugin registers through the hook `register_studies`. A column is a YAML
+file that a plugin registers through `register_columns`. `coterie reproduce NAME` runs a study.
 """
 
 from coterie.studies.catalogue import load_column as load_column
@@ -21,7 +21,7 @@ __all__ = [
     "Analysis",
     "Claim",
     "Column",
-    "Row",
+    "Method",
     "Study",
     "Verdict",
     "above",

@@ -1,4 +1,4 @@
-"""Studies and columns by name, and the checks that hold one against the other."""
+"""Studies and columns by name, and the checks of one against the other."""
 
 from __future__ import annotations
 
@@ -9,7 +9,15 @@ from pathlib import Path
 from coterie.core.config import locate, read_yaml, resource_path, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import plugins
-from coterie.studies.columns import ALONE, BASE, BESIDE, BY_ROLE, Column, ColumnConfig, Variant
+from coterie.studies.columns import (
+    BASE,
+    BY_ROLE,
+    SOLO,
+    WITH_FROZEN_PARTNER,
+    Column,
+    ColumnConfig,
+    Variant,
+)
 from coterie.studies.study import Study
 
 log = logging.getLogger("coterie")
@@ -19,7 +27,7 @@ def load_column(source: str | Path) -> Column:
     """A registered column by its name, or a YAML file.
 
     Raises:
-        ConfigError: unknown, unreadable, or something in it is wrong; the path begins with the file's.
+        ConfigError: the column is unknown, unreadable or invalid; the path begins with the file's.
     """
     text = str(source)
     registry = plugins().registry
@@ -47,122 +55,132 @@ def read_column(path: Path, name: str) -> Column:
     table = read_yaml(path)
     forms = table.get("forms")
     if isinstance(forms, dict):
-        # By role; models of their own, so that errors name the key and not a member of a union.
+        # Variants by role get fields of their own, so that errors name the key and not a member of a union.
         by_role = {kind: forms[kind] for kind in BY_ROLE if kind in forms}
         table = {**table, "forms": {k: v for k, v in forms.items() if k not in by_role}, **by_role}
     try:
-        read: ColumnConfig = validate(ColumnConfig, table)
-        _check(read)
+        config: ColumnConfig = validate(ColumnConfig, table)
+        _check(config)
     except ConfigError as error:
         where = f"forms.{error.path}" if error.path.partition(".")[0] in BY_ROLE else error.path
         raise ConfigError(error.what, path=f"{path}: {where}", why=error.why, fix=error.fix) from None
-    everything = dict(read.forms)
-    for kind, forms in ((ALONE, read.alone), (BESIDE, read.beside)):
-        everything |= {f"{kind}.{role}": form for role, form in forms.items()}
-    swap = read.swap or ((read.roles[0], read.roles[1]) if len(read.roles) > 1 else None)
+    variants = dict(config.forms)
+    for kind, of_roles in ((SOLO, config.alone), (WITH_FROZEN_PARTNER, config.beside)):
+        variants |= {f"{kind}.{role}": variant for role, variant in of_roles.items()}
+    swap = config.swap or ((config.roles[0], config.roles[1]) if len(config.roles) > 1 else None)
     return Column(
         name=name,
         path=path,
-        title=read.title,
-        roles=tuple(read.roles),
+        title=config.title,
+        roles=tuple(config.roles),
         swap=swap,
-        forms={form: _beside(path, form, found) for form, found in everything.items()},
-        scales=read.scales,
-        paper=read.paper,
+        variants={key: _with_path(path, key, variant) for key, variant in variants.items()},
+        scales=config.scales,
+        paper=config.paper,
     )
 
 
-def _beside(column: Path, name: str, form: Variant) -> Variant:
-    """The form with its recipe found: a file's path is relative to the column's."""
-    recipe = form.recipe
+def _with_path(column: Path, name: str, variant: Variant) -> Variant:
+    """The variant with an absolute path of its recipe file, which the file gives relative to the column's.
+
+    Raises:
+        ConfigError: there is no such recipe.
+    """
+    recipe = variant.recipe
     if recipe.endswith((".yaml", ".yml")):
         recipe = str((column.parent / recipe).resolve())
     try:
         locate(recipe)
     except ConfigError as error:
         raise ConfigError(error.what, path=f"{column}: forms.{name}", why=error.why, fix=error.fix) from None
-    return Variant(recipe=recipe, overrides=form.overrides)
+    return Variant(recipe=recipe, overrides=variant.overrides)
 
 
-def _check(read: ColumnConfig) -> None:
-    """What pydantic can't say.
+def _check(config: ColumnConfig) -> None:
+    """Check the names in a column file against its roles and the registered studies.
 
     Raises:
-        ConfigError: a role, a form or a study that nobody knows.
+        ConfigError: a role, a variant, a study or a method is unknown.
     """
-    known = {name: plugins().registry.load("study", name) for name in plugins().registry.names("study")}
-    for place, roles in ((ALONE, read.alone), (BESIDE, read.beside), ("swap", read.swap or ())):
+    studies = {name: plugins().registry.load("study", name) for name in plugins().registry.names("study")}
+    named = {SOLO: config.alone, WITH_FROZEN_PARTNER: config.beside, "swap": config.swap or ()}
+    for key, roles in named.items():
         for role in roles:
-            if role not in read.roles:
+            if role not in config.roles:
                 raise ConfigError(
-                    f"unknown role '{role}'", path=f"{place}.{role}", fix=did_you_mean(role, read.roles)
+                    f"unknown role '{role}'", path=f"{key}.{role}", fix=did_you_mean(role, config.roles)
                 )
-    used = {BASE, *(name for study in known.values() for name in _forms(study, read))}
-    for name in read.forms:
+    used = {BASE, *(name for study in studies.values() for name in _variants(study, _sketch(config)))}
+    for name in config.forms:
         if name not in used:
             raise ConfigError(
-                f"no study uses a form '{name}'", path=f"forms.{name}", fix=did_you_mean(name, used)
+                f"no study uses a variant '{name}'", path=f"forms.{name}", fix=did_you_mean(name, used)
             )
-    for name in read.paper:
-        if name not in known:
-            raise ConfigError(f"unknown study '{name}'", path=f"paper.{name}", fix=did_you_mean(name, known))
-        ids = [row.id for row in known[name].rows(_sketch(read))]
-        for row in read.paper[name]:
-            if row not in ids:
+    for name in config.paper:
+        if name not in studies:
+            raise ConfigError(
+                f"unknown study '{name}'", path=f"paper.{name}", fix=did_you_mean(name, studies)
+            )
+        ids = [method.id for method in studies[name].methods(_sketch(config))]
+        for id_ in config.paper[name]:
+            if id_ not in ids:
                 raise ConfigError(
-                    f"study '{name}' has no row '{row}'",
-                    path=f"paper.{name}.{row}",
-                    fix=did_you_mean(row, ids),
+                    f"study '{name}' has no method '{id_}'",
+                    path=f"paper.{name}.{id_}",
+                    fix=did_you_mean(id_, ids),
                 )
 
 
-def _forms(study: Study, read: ColumnConfig) -> set[str]:
-    return {form for row in study.rows(_sketch(read)) for form in row.forms}
+def _variants(study: Study, column: Column) -> set[str]:
+    """The variants that the study's methods need."""
+    return {variant for method in study.methods(column) for variant in method.variants}
 
 
-def _sketch(read: ColumnConfig) -> Column:
-    """Enough of the column for a study to say which rows it has."""
-    return Column("", Path(), read.title, tuple(read.roles), read.swap, {}, read.scales, read.paper)
+def _sketch(config: ColumnConfig) -> Column:
+    """A column without variants, which suffices for a study to list its methods."""
+    return Column("", Path(), config.title, tuple(config.roles), config.swap, {}, config.scales, config.paper)
 
 
 def load_study(name: str) -> Study:
     """A registered study.
 
     Raises:
-        ConfigError: there is none of that name.
-        PluginError: what is registered is no study.
+        ConfigError: no study has this name.
+        PluginError: the registered object is not a `Study`.
     """
     registry = plugins().registry
     if name not in registry.names("study"):
         raise ConfigError(f"unknown study '{name}'", fix=did_you_mean(name, registry.names("study")))
-    found = registry.load("study", name)
-    if not isinstance(found, Study):
-        raise PluginError(f"study '{name}' is a {type(found).__name__}", fix="a coterie.studies.Study")
-    return found
+    study = registry.load("study", name)
+    if not isinstance(study, Study):
+        raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.studies.Study")
+    return study
 
 
 def columns_of(study: Study, names: Sequence[str] | None, scale: str) -> list[Column]:
-    """The columns that are named, or all registered ones that have what the study needs.
+    """The named columns, or all registered columns that have the variants and the scale of the study.
 
     Raises:
-        ConfigError: an unknown or broken column, or none is left.
+        ConfigError: a named column is unknown, invalid or named twice, or no registered column is suitable.
     """
     if names:
         twice = [name for name in dict.fromkeys(names) if list(names).count(name) > 1]
         if twice:
             raise ConfigError(f"column '{twice[0]}' is named twice", path="--columns")
         return [load_column(name) for name in names]
-    found = []
+    columns = []
     for name in plugins().registry.names("column"):
         column = load_column(name)
-        lacking = sorted({f for row in study.rows(column) for f in row.forms} - set(column.forms))
-        if lacking or scale not in column.scales:
-            what = f"no form '{lacking[0]}'" if lacking else f"no scale '{scale}'"
-            log.warning("column '%s' is left out: it has %s", name, what)
+        missing = sorted(_variants(study, column) - set(column.variants))
+        if missing or scale not in column.scales:
+            reason = f"no variant '{missing[0]}'" if missing else f"no scale '{scale}'"
+            log.warning("column '%s' is left out: it has %s", name, reason)
         else:
-            found.append(column)
-    if not found:
+            columns.append(column)
+    if not columns:
         raise ConfigError(
-            "no column has what the study needs", path="--columns", fix="name one to see what it lacks"
+            "no column has what the study needs",
+            path="--columns",
+            fix="name a column with --columns to see what it lacks",
         )
-    return found
+    return columns

@@ -1,15 +1,15 @@
-"""A column of a study: one game, with the recipes of its forms, its budgets and the paper's figures.
+"""A column of a study: one game, with the recipes of its variants, its budgets and the paper's figures.
 
 title: Plan-Path
 roles: [planner, executor]
-forms:                        # form -> a recipe, or {recipe, overrides}
-  base: plan_path_base        # makes the weights that all rows start from, once a seed
+forms:                        # variant -> a recipe, or {recipe, overrides}
+  base: plan_path_base        # makes the weights that all methods start from, once for all seeds
   single: plan_path_single
   alone: {planner: plan_path_alone_planner, executor: plan_path_alone_executor}      # by role
   beside: {planner: plan_path_beside_planner, executor: plan_path_beside_executor}
 scales:
   cpu: {tokens: 250000, tasks: 1000, overrides: []}
-paper:                        # success in %, by study and row
+paper:                        # success in %, by study and method
   at-grpo-table1: {single: 5, single_grpo: 11}
 """
 
@@ -26,14 +26,17 @@ from coterie.core.config import Strict
 from coterie.core.errors import ConfigError, did_you_mean
 
 BASE = "base"
-ALONE = "alone"
-BESIDE = "beside"
-BY_ROLE = (ALONE, BESIDE)
-"""Forms with an entry for each role that is trained: by itself, or beside teammates that are not."""
+"""The variant that makes the common initial weights."""
+SOLO = "alone"
+"""Variants in which one role trains without teammates; the column file's key."""
+WITH_FROZEN_PARTNER = "beside"
+"""Variants in which one role trains in a team whose other policies are frozen; the column file's key."""
+BY_ROLE = (SOLO, WITH_FROZEN_PARTNER)
+"""Keys of the column file whose variants are listed by the role that trains."""
 
 
 class Variant(Strict):
-    """A recipe, and what is different from it."""
+    """A recipe with its overrides."""
 
     recipe: str = Field(description="A recipe's name, or a YAML file beside the column's.")
     overrides: list[str] = Field(default_factory=list, description="As `key=value`.")
@@ -46,20 +49,20 @@ class Variant(Strict):
 
 
 class Scale(Strict):
-    """Budgets of one scale."""
+    """The budgets of one scale."""
 
-    tokens: int = Field(ge=1, description="Generated tokens of training, of every trained run.")
+    tokens: int = Field(ge=1, description="Generated tokens of every training run.")
     tasks: int = Field(ge=1, description="Test tasks of every evaluation.")
-    overrides: list[str] = Field(default_factory=list, description="As `key=value`, for every form.")
+    overrides: list[str] = Field(default_factory=list, description="As `key=value`, for every variant.")
     base: bool | None = Field(
         None,
-        description="Whether rows start from what the form `base` makes. Default: at scale cpu only; "
-        "pretrained weights are a common start already.",
+        description="Whether methods start from the weights that the variant `base` makes. Default: at scale "
+        "cpu only; pretrained weights are common initial weights already.",
     )
 
 
 class ColumnConfig(Strict):
-    """The file."""
+    """The contents of a column file, with the entries of `BY_ROLE` moved out of `forms`."""
 
     title: str
     roles: list[str] = Field(min_length=1)
@@ -73,34 +76,36 @@ class ColumnConfig(Strict):
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column that was read and checked."""
+    """A validated column."""
 
     name: str
     path: Path
     title: str
     roles: tuple[str, ...]
     swap: tuple[str, str] | None
-    forms: Mapping[str, Variant]
-    """Those by role are `alone.<role>` and `beside.<role>`; recipes' files are absolute."""
+    variants: Mapping[str, Variant]
+    """By name; those of `BY_ROLE` are `alone.<role>` and `beside.<role>`. Recipe files are absolute paths."""
     scales: Mapping[str, Scale]
     paper: Mapping[str, Mapping[str, float]]
 
-    def form(self, name: str) -> Variant:
-        """
+    def variant(self, name: str) -> Variant:
+        """The variant of this name.
+
         Raises:
-            ConfigError: the column has no such form.
+            ConfigError: the column has no such variant.
         """
-        if name not in self.forms:
+        if name not in self.variants:
             raise ConfigError(
-                f"column '{self.name}' has no form '{name}'",
+                f"column '{self.name}' has no variant '{name}'",
                 path=f"{self.path}: forms.{name}",
-                why="a row of the study is made from it",
-                fix="add it, or leave the column out with --columns",
+                why="a method of the study needs it",
+                fix="add it under `forms`, or leave the column out with --columns",
             )
-        return self.forms[name]
+        return self.variants[name]
 
     def scale(self, name: str) -> Scale:
-        """
+        """The scale of this name.
+
         Raises:
             ConfigError: the column has no such scale.
         """

@@ -1,7 +1,7 @@
-"""From a study, columns and seeds to jobs: which run depends on which, and which cell of the table it fills.
+"""The graph of jobs of a study: which job depends on which, and which cells of the table it fills.
 
-A job's id is a digest of everything that decides its result (the whole resolved configuration, the ids of the
-jobs that it builds on, what is evaluated), so that rows, and studies that share a folder, share their runs.
+A job's id is a digest of everything that decides its result: the whole resolved configuration, the ids of the
+jobs that it builds on, and what is evaluated. Methods, and studies in one folder, therefore share runs.
 """
 
 from __future__ import annotations
@@ -14,56 +14,58 @@ from typing import Any, Literal
 
 from coterie.core.config import Resolved, load
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.studies.columns import ALONE, BASE, BY_ROLE, Column
+from coterie.studies.columns import BASE, BY_ROLE, SOLO, Column
 from coterie.studies.study import Method, Study
 
 CHECKPOINT_EVERY = 10
-"""Steps, where a recipe keeps no checkpoints on the way: a killed run has to go on from somewhere."""
+"""Steps between checkpoints if the recipe sets none: a killed run resumes from the latest checkpoint."""
 BASE_SEED = 0
-"""Of the weights that all rows and seeds start from: they stand for a pretrained model, and that is one."""
+"""Seed of the common initial weights of all methods and seeds: they stand for one pretrained model."""
 EVALUATION_COST, BASE_COST = 20, 50_000
-"""In generated tokens, a task of an evaluation and a common start: roughly, to order the jobs by."""
+"""Approximate costs, in generated tokens, of one evaluated task and of common initial weights."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Job:
-    """One process: make a common start, train, or evaluate."""
+    """One process: it makes common initial weights, trains, or evaluates."""
 
     id: str
     kind: Literal["base", "train", "evaluate"]
     column: str
     seed: int
-    what: str
-    """The form or row, for people."""
+    subject: str
+    """The variant (of a training) or the id of the method (of an evaluation), for labels."""
     recipe: str = ""
     scale: str | None = None
     overrides: tuple[str, ...] = ()
     base: str | None = None
-    """The job whose exported weights stand for `base-<id>` in the overrides."""
+    """The job whose exported weights replace `base-<id>` in the overrides."""
     policy: str = ""
-    """Of a base: what is exported."""
+    """Of a base: the policy that is exported."""
     merge: bool = False
+    """Of a base: whether the export merges the adapter into the weights."""
     run: str | None = None
-    """Of an evaluation: the training job; None: as the recipe starts."""
+    """Of an evaluation: the training job. None: the recipe's initial weights are evaluated."""
     swap: tuple[str, str] | None = None
     policies: Mapping[str, str] = field(default_factory=dict)
-    """Of an evaluation: role -> the training job whose policy plays it."""
+    """Of an evaluation: role -> the training job whose policy plays the role."""
     tasks: int = 0
     tokens: int = 0
-    """The budget of a training."""
+    """Of a training: the budget, in generated tokens."""
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Jobs that come before it."""
+        """Ids of the jobs that must be done before this one."""
         return tuple(filter(None, (self.base, self.run, *self.policies.values())))
 
     @property
     def label(self) -> str:
-        return f"{self.column} seed {self.seed}: {self.kind} {self.what}".rstrip()
+        """Column, seed, kind and subject, for messages and tables."""
+        return f"{self.column} seed {self.seed}: {self.kind} {self.subject}".rstrip()
 
     @property
     def cost(self) -> float:
-        """In generated tokens, roughly."""
+        """Approximate cost in generated tokens."""
         if self.kind == "train":
             return self.tokens
         return BASE_COST if self.kind == "base" else self.tasks * EVALUATION_COST
@@ -71,19 +73,19 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """Where the values of one row and seed come from."""
+    """The jobs behind the values of one method and seed."""
 
     evaluation: str
-    """The job."""
+    """The evaluation job."""
     changed: bool
-    """The changed team's values, not the base team's."""
+    """True: the values are those of the changed team (swapped, or of several runs), not of the base team."""
     trains: tuple[str, ...]
-    """Training jobs whose tokens went into it."""
+    """Training jobs whose tokens the cell counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All that one call has to do."""
+    """All jobs of one call, and the cells that they fill."""
 
     name: str
     study: Study
@@ -92,10 +94,11 @@ class Plan:
     columns: tuple[Column, ...]
     budgets: Mapping[str, tuple[int, int]]
     """column -> (tokens, tasks)."""
-    rows: Mapping[str, tuple[Method, ...]]
+    methods: Mapping[str, tuple[Method, ...]]
+    """By column."""
     jobs: Mapping[str, Job]
     cells: Mapping[tuple[str, str, int], Cell]
-    """By (column, row, seed)."""
+    """By (column, id of the method, seed)."""
 
 
 def plan(
@@ -109,14 +112,14 @@ def plan(
     tokens: int | None = None,
     tasks: int | None = None,
 ) -> Plan:
-    """Everything, resolved and checked, before the first process starts.
+    """Resolve and check everything before the first process starts.
 
     Args:
-        seeds: how many, from `first_seed`.
-        tokens, tasks: in place of the columns' budgets.
+        seeds: number of seeds, from `first_seed`.
+        tokens, tasks: replace the columns' budgets.
 
     Raises:
-        ConfigError: the study refuses the scale, a column lacks a form or the scale, or a configuration is
+        ConfigError: the study refuses the scale, a column lacks a variant or the scale, or a configuration is
             wrong.
     """
     if scale in study.refused:
@@ -125,15 +128,15 @@ def plan(
     jobs: dict[str, Job] = {}
     cells: dict[tuple[str, str, int], Cell] = {}
     tables: dict[tuple[str, str], Mapping[str, Any]] = {}
-    rows = {column.name: tuple(study.rows(column)) for column in columns}
+    methods = {column.name: tuple(study.methods(column)) for column in columns}
     budgets = {}
     for column in columns:
         budget = column.scale(scale)
         budgets[column.name] = (tokens or budget.tokens, tasks or budget.tasks)
         for seed in range(first_seed, first_seed + seeds):
-            maker = _Maker(study, column, scale, seed, *budgets[column.name], jobs, tables)
-            for row in rows[column.name]:
-                cells[column.name, row.id, seed] = maker.cell(row)
+            builder = _JobBuilder(study, column, scale, seed, *budgets[column.name], jobs, tables)
+            for method in methods[column.name]:
+                cells[column.name, method.id, seed] = builder.cell(method)
     return Plan(
         name=name,
         study=study,
@@ -141,15 +144,15 @@ def plan(
         seeds=tuple(range(first_seed, first_seed + seeds)),
         columns=tuple(columns),
         budgets=budgets,
-        rows=rows,
+        methods=methods,
         jobs=jobs,
         cells=cells,
     )
 
 
 @dataclass(slots=True)
-class _Maker:
-    """Makes the jobs of one column and seed; a job that is there already is shared."""
+class _JobBuilder:
+    """Adds the jobs of one column and seed; equal jobs are added once and shared."""
 
     study: Study
     column: Column
@@ -159,29 +162,31 @@ class _Maker:
     tasks: int
     jobs: dict[str, Job]
     tables: dict[tuple[str, str], Mapping[str, Any]]
-    """(column, form) -> its configuration before anything of ours: read once, not for each seed."""
+    """(column, variant) -> its configuration without the study's overrides: read once, not for each seed."""
 
-    def cell(self, row: Method) -> Cell:
-        if row.parts:
-            parts = {role: self.train(form) for role, form in row.parts.items()}
-            return self.evaluation(row, None, None, parts)
-        run = self.train(row.form) if row.trained else None
-        return self.evaluation(row, run, self._swap(row) if row.swapped else None, {})
+    def cell(self, method: Method) -> Cell:
+        """Add all jobs of a method."""
+        if method.parts:
+            parts = {role: self.train(variant) for role, variant in method.parts.items()}
+            return self.evaluation(method, None, None, parts)
+        run = self.train(method.variant) if method.trained else None
+        return self.evaluation(method, run, self._swap(method) if method.swapped else None, {})
 
     def evaluation(
-        self, row: Method, run: str | None, swap: tuple[str, str] | None, parts: Mapping[str, str]
+        self, method: Method, run: str | None, swap: tuple[str, str] | None, parts: Mapping[str, str]
     ) -> Cell:
+        """Add the evaluation of a method."""
         start: dict[str, Any] = {}
-        told: Any = run
+        evaluated: Any = run
         if run is None:
-            # A budget that nothing spends: with it, learning rates that decay over the budget are valid.
-            start, resolved = self._resolve(row.form, ["schedule.tokens=1"])
-            told = resolved.digest()
-        _check_roles(self.column, row.form, self._table(row.form), (*(swap or ()), *parts))
+            # No step spends this budget: learning rates that decay over the budget need one to be valid.
+            start, resolved = self._resolve(method.variant, ["schedule.tokens=1"])
+            evaluated = resolved.digest()
+        _check_roles(self.column, method.variant, self._table(method.variant), (*(swap or ()), *parts))
         job = self._add(
-            {"of": told, "swap": swap, "policies": dict(parts), "tasks": self.tasks},
+            {"of": evaluated, "swap": swap, "policies": dict(parts), "tasks": self.tasks},
             kind="evaluate",
-            what=row.id,
+            subject=method.id,
             run=run,
             swap=swap,
             policies=parts,
@@ -190,90 +195,88 @@ class _Maker:
         )
         return Cell(job, bool(swap or parts), tuple(filter(None, (run, *parts.values()))))
 
-    def train(self, form: str) -> str:
-        # Roles that are trained alone share the budget: put together, they have cost what a team costs.
-        sharing = len(self.column.roles) if form.startswith(f"{ALONE}.") else 1
+    def train(self, variant: str) -> str:
+        """Add the training run of a variant."""
+        # Roles that train alone share the budget, so that the team made of them has cost what a team costs.
+        sharing = len(self.column.roles) if variant.startswith(f"{SOLO}.") else 1
         tokens = max(1, self.tokens // sharing)
         budget = [f"schedule.tokens={tokens}", "schedule.steps=null", "schedule.epochs=null"]
-        if not self._table(form)["schedule"]["checkpoint_every"]:
+        if not self._table(variant)["schedule"]["checkpoint_every"]:
             budget.append(f"schedule.checkpoint_every={CHECKPOINT_EVERY}")
-        start, resolved = self._resolve(form, budget)
+        start, resolved = self._resolve(variant, budget)
         if resolved.table["schedule"]["stop_after"] is not None:
             raise ConfigError(
-                f"the form '{form}' of column '{self.column.name}' ends by the clock",
+                f"the variant '{variant}' of column '{self.column.name}' ends by the clock",
                 path="schedule.stop_after",
-                why="rows are compared at equal tokens",
-                fix="add schedule.stop_after=null to the form's or the scale's overrides",
+                why="methods are compared at equal tokens",
+                fix="add schedule.stop_after=null to the variant's or the scale's overrides",
             )
         analysis = self.study.analysis
-        if analysis is not None and form == self._form_of(analysis.row):
-            analysis.needs(resolved.table, form)
-        return self._add({"config": resolved.digest()}, kind="train", what=form, tokens=tokens, **start)
+        if analysis is not None and variant == self._variant_of(analysis.method):
+            analysis.needs(resolved.table, variant)
+        return self._add({"config": resolved.digest()}, kind="train", subject=variant, tokens=tokens, **start)
 
     def base(self) -> str:
-        """The job that makes the weights that all rows start from."""
-        overrides = ["schedule.steps=0", "schedule.epochs=null", "schedule.tokens=1", f"seed={BASE_SEED}"]
-        recipe, scale, words, resolved = resolve(self.column, BASE, self.scale, overrides)
+        """Add the job that makes the initial weights of all methods."""
+        settings = ["schedule.steps=0", "schedule.epochs=null", "schedule.tokens=1", f"seed={BASE_SEED}"]
+        recipe, scale, overrides, resolved = resolve(self.column, BASE, self.scale, settings)
         policies = resolved.config.policies
         policy = "shared" if "shared" in policies else next(iter(policies))
         if policy != "shared" and len(policies) > 1:
             raise ConfigError(
-                f"the form 'base' of column '{self.column.name}' has no policy 'shared'",
+                f"the variant 'base' of column '{self.column.name}' has no policy 'shared'",
                 path=f"{self.column.path}: forms.base",
                 why=f"it has {', '.join(policies)}",
-                fix="name the one that all rows start from `shared`",
+                fix="name the policy that all methods start from `shared`",
             )
         return self._add(
             {"config": resolved.digest(), "policy": policy},
             kind="base",
             seed=BASE_SEED,
-            what="",
+            subject="",
             recipe=recipe,
             scale=scale,
-            overrides=words,
+            overrides=overrides,
             policy=policy,
             merge=policies[policy].train == "lora",
         )
 
-    def _resolve(self, form: str, overrides: Sequence[str]) -> tuple[dict[str, Any], Resolved]:
-        """What a job of this form is started with, and the configuration that comes of it."""
-        base, extra = None, []
+    def _resolve(self, variant: str, settings: Sequence[str]) -> tuple[dict[str, Any], Resolved]:
+        """(the fields of a job that starts from this variant, the resolved configuration)."""
+        base, initial = None, []
         model = self.study.model
         if model is None and self._has_base():
             base = self.base()
             model = f"base-{base}"
         if model is not None:
-            for policy in self._table(form)["policies"]:
-                extra += [f"policies.{policy}.model={model}", f"policies.{policy}.warm_start=null"]
-        recipe, scale, words, resolved = resolve(
-            self.column, form, self.scale, [*extra, *overrides, *self._always()]
+            for policy in self._table(variant)["policies"]:
+                initial += [f"policies.{policy}.model={model}", f"policies.{policy}.warm_start=null"]
+        recipe, scale, overrides, resolved = resolve(
+            self.column, variant, self.scale, [*initial, *settings, f"seed={self.seed}"]
         )
-        return {"recipe": recipe, "scale": scale, "overrides": words, "base": base}, resolved
+        return {"recipe": recipe, "scale": scale, "overrides": overrides, "base": base}, resolved
 
     def _has_base(self) -> bool:
-        if BASE not in self.column.forms:
+        if BASE not in self.column.variants:
             return False
         wanted = self.column.scale(self.scale).base
         return self.scale == "cpu" if wanted is None else wanted
 
-    def _table(self, form: str) -> Mapping[str, Any]:
-        key = self.column.name, form
+    def _table(self, variant: str) -> Mapping[str, Any]:
+        key = self.column.name, variant
         if key not in self.tables:
-            self.tables[key] = resolve(self.column, form, self.scale, [])[3].table
+            self.tables[key] = resolve(self.column, variant, self.scale, [])[3].table
         return self.tables[key]
 
-    def _always(self) -> list[str]:
-        return [f"seed={self.seed}"]
+    def _variant_of(self, id_: str) -> str:
+        return next(method.variant for method in self.study.methods(self.column) if method.id == id_)
 
-    def _form_of(self, row: str) -> str:
-        return next(one.form for one in self.study.rows(self.column) if one.id == row)
-
-    def _swap(self, row: Method) -> tuple[str, str]:
+    def _swap(self, method: Method) -> tuple[str, str]:
         if self.column.swap is None:
             raise ConfigError(
                 f"column '{self.column.name}' has one role, so that nothing can be swapped",
                 path=f"{self.column.path}: roles",
-                why=f"row '{row.id}' swaps two",
+                why=f"method '{method.id}' swaps two roles",
                 fix="leave the column out with --columns",
             )
         return self.column.swap
@@ -286,66 +289,66 @@ class _Maker:
 
 
 def resolve(
-    column: Column, form: str, scale: str, overrides: Sequence[str]
+    column: Column, name: str, scale: str, overrides: Sequence[str]
 ) -> tuple[str, str | None, tuple[str, ...], Resolved]:
-    """(recipe, its scale if it has one of that name, all overrides, the configuration) of a form.
+    """(recipe, its scale if it has one of this name, all overrides, the configuration) of a variant.
 
     Raises:
-        ConfigError: no such form, or its recipe, scale or overrides are wrong.
+        ConfigError: there is no such variant, or its recipe, scale or overrides are wrong.
     """
-    found = column.form(form)
-    words = (*found.overrides, *column.scale(scale).overrides, *overrides)
+    variant = column.variant(name)
+    combined = (*variant.overrides, *column.scale(scale).overrides, *overrides)
     try:
         try:
-            return found.recipe, scale, words, load(found.recipe, overrides=words, scale=scale)
+            return variant.recipe, scale, combined, load(variant.recipe, overrides=combined, scale=scale)
         except ConfigError as error:
             if error.path != "--scale":
                 raise
-            return found.recipe, None, words, load(found.recipe, overrides=words)
+            return variant.recipe, None, combined, load(variant.recipe, overrides=combined)
     except ConfigError as error:
-        where = f"{column.path}: forms.{form}"
+        where = f"{column.path}: forms.{name}"
         inner = f"{error.path}: {error.what}" if error.path else error.what
         raise ConfigError(inner, path=where, why=error.why, fix=error.fix) from None
 
 
-def check_forms(column: Column) -> None:
-    """Resolve every form at every scale.
+def check_variants(column: Column) -> None:
+    """Resolve every variant at every scale.
 
     Raises:
-        ConfigError: the first thing that is wrong.
+        ConfigError: the first error found.
     """
     for scale in column.scales:
-        for form in column.forms:
-            table = resolve(column, form, scale, [])[3].table
-            if form.partition(".")[0] in BY_ROLE:
-                _check_roles(column, form, table, (form.partition(".")[2],))
-            elif form in ("shared", "per_role"):
-                _check_roles(column, form, table, column.roles)
+        for name in column.variants:
+            table = resolve(column, name, scale, [])[3].table
+            if name.partition(".")[0] in BY_ROLE:
+                _check_roles(column, name, table, (name.partition(".")[2],))
+            elif name in ("shared", "per_role"):
+                _check_roles(column, name, table, column.roles)
 
 
-def _check_roles(column: Column, form: str, table: Mapping[str, Any], roles: Sequence[str]) -> None:
+def _check_roles(column: Column, variant: str, table: Mapping[str, Any], roles: Sequence[str]) -> None:
     known = table["team"]["roles"]
     for role in roles:
         if role not in known:
             raise ConfigError(
-                f"nobody plays the role '{role}'",
-                path=f"{column.path}: forms.{form}",
-                why="the column, or a row of the study, names it",
+                f"the team has no role '{role}'",
+                path=f"{column.path}: forms.{variant}",
+                why="the column, or a method of the study, names it",
                 fix=did_you_mean(role, known),
             )
 
 
 def priorities(jobs: Mapping[str, Job]) -> dict[str, float]:
-    """Cost of the longest chain that begins with each job: the longest goes first."""
+    """The cost of the longest chain that begins with each job, in generated tokens."""
     followers: dict[str, list[str]] = {}
     for job in jobs.values():
         for need in job.needs:
             followers.setdefault(need, []).append(job.id)
-    found: dict[str, float] = {}
+    costs: dict[str, float] = {}
 
-    def length(id_: str) -> float:
-        if id_ not in found:
-            found[id_] = jobs[id_].cost + max(map(length, followers.get(id_, ())), default=0.0)
-        return found[id_]
+    def cost_of_chain(id_: str) -> float:
+        if id_ not in costs:
+            costs[id_] = jobs[id_].cost + max(map(cost_of_chain, followers.get(id_, ())), default=0.0)
+        return costs[id_]
 
-    return {id_: length(id_) for id_ in jobs}
+    return {id_: cost_of_chain(id_) for id_ in jobs}

@@ -1,4 +1,4 @@
-"""The table as a picture: bars with the points of the seeds, and the paper's figures as hollow markers."""
+"""The table as a plot: a bar per method, a point per seed, and the paper's figures as hollow markers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
 
 
 def require_matplotlib() -> None:
-    """
+    """Check that matplotlib can be imported.
+
     Raises:
         MissingExtra: matplotlib is not installed.
     """
@@ -24,7 +25,7 @@ def require_matplotlib() -> None:
 
 
 def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
-    """One panel a column: success by row, or the curves of the study's analysis.
+    """Draw one panel per column: success by method, or the curves of the study's analysis.
 
     Raises:
         MissingExtra: matplotlib is not installed.
@@ -35,12 +36,13 @@ def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
 
     columns = table["columns"]
     figure = Figure(figsize=(max(6.4, 4.6 * len(columns)), 4.8), layout="constrained")
-    FigureCanvasAgg(figure)  # not pyplot: it would choose a window system, and keep the figure
+    FigureCanvasAgg(figure)  # not pyplot, which chooses a window system and keeps the figure
     panels = figure.subplots(1, len(columns), squeeze=False)[0]
     analysis = plan.study.analysis
     for axes, column in zip(panels, columns.values(), strict=True):
         if analysis is not None and analysis.draw is not None:
-            analysis.draw(axes, {int(seed): one for seed, one in column["analysis"].items()}, column["title"])
+            curves = {int(seed): values for seed, values in column["analysis"].items()}
+            analysis.draw(axes, curves, column["title"])
         else:
             _bars(axes, column)
         axes.spines[["top"]].set_visible(False)
@@ -51,20 +53,20 @@ def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
 
 def _bars(axes: Any, column: Mapping[str, Any]) -> None:
     rows = column["rows"]
-    for place, row in enumerate(rows):
+    for x, row in enumerate(rows):
         success = row["success"]
         if success is None:
-            axes.annotate("failed", (place, 2), ha="center", color=GREY, fontsize=8, rotation=90)
+            axes.annotate("failed", (x, 2), ha="center", color=GREY, fontsize=8, rotation=90)
         else:
             mean = 100 * success["mean"]
             low, high = (mean if bound is None else 100 * bound for bound in success["ci95"])
-            axes.bar(place, mean, width=0.65, color=BLUE, alpha=0.75, yerr=[[mean - low], [high - mean]],
+            axes.bar(x, mean, width=0.65, color=BLUE, alpha=0.75, yerr=[[mean - low], [high - mean]],
                      error_kw={"capsize": 3, "ecolor": GREY})  # fmt: skip
-        points = [100 * one["success"]["mean"] for one in row["seeds"] if one["success"] is not None]
-        spread = [place + 0.12 * (i - (len(points) - 1) / 2) for i in range(len(points))]
+        points = [100 * seed["success"]["mean"] for seed in row["seeds"] if seed["success"] is not None]
+        spread = [x + 0.12 * (i - (len(points) - 1) / 2) for i in range(len(points))]
         axes.plot(spread, points, "o", color=ORANGE, markersize=4, label=_once(axes, "each seed"))
         if row["paper"] is not None:
-            axes.plot(place, row["paper"], "D", markerfacecolor="none", markeredgecolor=GREY, markersize=8,
+            axes.plot(x, row["paper"], "D", markerfacecolor="none", markeredgecolor=GREY, markersize=8,
                       label=_once(axes, "paper"))  # fmt: skip
     axes.set_xticks(range(len(rows)), [row["title"] for row in rows], rotation=30, ha="right", fontsize=8)
     axes.set_ylim(-2, 102)
@@ -76,5 +78,5 @@ def _bars(axes: Any, column: Mapping[str, Any]) -> None:
 
 
 def _once(axes: Any, label: str) -> str | None:
-    """A label that the legend has once."""
+    """The label, or None if the legend has it already."""
     return None if label in axes.get_legend_handles_labels()[1] else label

@@ -1,4 +1,4 @@
-"""`reproduce`: a study from its name to its table."""
+"""`prepare` and `reproduce`: from the name of a study to its plan, and from the plan to its table."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ log = logging.getLogger("coterie")
 
 @dataclass(frozen=True, slots=True)
 class Reproduction:
-    """What `reproduce` made."""
+    """The table of a study, its files, and the outcome of its jobs."""
 
     table: Mapping[str, Any]
     markdown: str
@@ -42,13 +42,13 @@ def prepare(
     tokens: int | None = None,
     tasks: int | None = None,
 ) -> Plan:
-    """Everything resolved and checked; nothing is written yet.
+    """Resolve and check everything; write nothing.
 
     Raises:
         UserError: something in the input is wrong.
     """
     study = load_study(name)
-    if scale in study.refused:  # before columns are complained about
+    if scale in study.refused:  # before any error about columns
         return plan(name, study, (), scale=scale, seeds=seeds, first_seed=first_seed)
     chosen = columns_of(study, columns, scale)
     return plan(
@@ -66,9 +66,9 @@ def reproduce(
     plugin_files: Sequence[str] = (),
     command: str = "",
 ) -> Reproduction:
-    """Run what is left to run, and write the table: `table.md`, `table.csv`, `table.json`, `plot.png`.
+    """Run the jobs that are not done; write `table.md`, `table.csv`, `table.json` and `plot.png` to `out`.
 
-    Where `out` holds the table of another study, they go to a folder of this study's name in it.
+    If `out` holds the table of another study, the files go to a subfolder with this study's name.
 
     Raises:
         RunFolderError: another process works in `out`, or it can't be written.
@@ -79,34 +79,34 @@ def reproduce(
     )
     outcome = runner.run()
     folders = {id_: runner.folder(id_) for id_ in prepared.jobs}
-    found = {
+    results = {
         **table.collect(prepared, outcome, folders),
         "wall_seconds": time.perf_counter() - begin,
         "parallel_jobs": jobs,
         "command": command,
         "complete": all(outcome.states.get(id_) == "done" for id_ in prepared.jobs),
     }
-    text = table.markdown(found, prepared)
-    return Reproduction(found, text, write(found, text, prepared, out), outcome)
+    text = table.markdown(results, prepared)
+    return Reproduction(results, text, write(results, text, prepared, out), outcome)
 
 
-def write(found: Mapping[str, Any], text: str, prepared: Plan, out: Path) -> list[Path]:
-    """The files of a table, each atomic but for the picture."""
+def write(results: Mapping[str, Any], text: str, prepared: Plan, out: Path) -> list[Path]:
+    """Write the files of a table, atomically except for the plot; return their paths."""
     folder = results_folder(out, prepared.name)
     folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "table.md", folder / "table.csv", folder / "table.json"]
-    pretty = json.dumps(json.loads(to_json(found)), indent=1, ensure_ascii=False)
-    for path, content in zip(files, (text, table.as_csv(found), pretty + "\n"), strict=True):
+    pretty = json.dumps(json.loads(to_json(results)), indent=1, ensure_ascii=False)
+    for path, content in zip(files, (text, table.as_csv(results), pretty + "\n"), strict=True):
         write_atomic(path, content)
     try:
-        files.append(plot.draw(folder / "plot.png", found, prepared))
+        files.append(plot.draw(folder / "plot.png", results, prepared))
     except MissingExtra as error:
         log.warning("no plot: %s", error)
     return files
 
 
 def results_folder(out: Path, study: str) -> Path:
-    """`out` itself, unless another study's table lies there."""
+    """`out`, or a subfolder of it with the study's name if `out` holds the table of another study."""
     try:
         other = json.loads((out / "table.json").read_text(encoding="utf-8"))["study"] != study
     except (OSError, ValueError, KeyError):

@@ -1,10 +1,11 @@
-"""Runs the jobs of a plan: each in its own process, a few at a time, the longest chains first.
+"""The runner of a plan: each job in its own process, a few at a time, the longest chains first.
 
-OUT/jobs/<column>-s<seed>-<kind>-<what>-<id>/
-    job.json        what to do
-    log.txt         what it printed
-    run/            of a training: the run's folder      base/   of a common start: the exported weights
-    result.json     it is done, and is never run again
+OUT/jobs/<column>-s<seed>-<kind>-<subject>-<id>/
+    job.json        the job's specification
+    log.txt         its output
+    run/            of a training: the run directory
+    base/           of common initial weights: the exported weights
+    result.json     its result; a job that has one is never run again
 """
 
 from __future__ import annotations
@@ -34,37 +35,39 @@ ENVIRONMENT = {
     "OPENBLAS_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
-"""Of a job's process, where the caller's says nothing else: jobs share the cores, and one thread repeats."""
-POLL, TELL = 0.05, 2.0
-"""Seconds between looks at the processes, and at what they have written."""
+"""Default environment of a job's process: jobs share the cores, and one thread makes results repeatable."""
+POLL_SECONDS, PROGRESS_SECONDS = 0.05, 2.0
+"""Seconds between checks of the processes, and between reports of a training's progress."""
 TAIL = 65_536
-"""Bytes of a metrics file that are read for its last row."""
+"""Bytes that are read from the end of a metrics file to find its last row."""
 
 
 class Watcher(Protocol):
-    """Is told what happens; for progress."""
+    """Progress callbacks; `done` and `total` count jobs."""
 
-    def started(self, job: Job, done: int, total: int) -> None: ...
+    def started(self, job: Job, done: int, total: int) -> None:
+        """A job's process has started."""
 
-    def told(self, job: Job, share: float, row: Mapping[str, Any]) -> None:
-        """A training has come this far of its budget."""
+    def progressed(self, job: Job, share: float, row: Mapping[str, Any]) -> None:
+        """A training has spent this share of its budget; `row` is its last row of metrics."""
 
-    def ended(self, job: Job, state: State, done: int, total: int) -> None: ...
+    def ended(self, job: Job, state: State, done: int, total: int) -> None:
+        """A job was done, failed, was skipped or was interrupted."""
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What became of the jobs."""
+    """The states and results of all jobs."""
 
     states: dict[str, State] = field(default_factory=dict)
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
     errors: dict[str, str] = field(default_factory=dict)
-    """Of failed jobs, and why others were skipped."""
+    """The error of each failed job, and the reason of each skipped one."""
     commands: dict[str, str] = field(default_factory=dict)
-    """Of all jobs: the same by hand, from the folder in which the command was given."""
+    """For every job: the shell command that does the same, from the present working directory."""
     logs: dict[str, Path] = field(default_factory=dict)
     reused: set[str] = field(default_factory=set)
-    """Done before this call."""
+    """Jobs that were done before this call."""
     interrupted: bool = False
 
 
@@ -73,11 +76,12 @@ class _Child:
     job: Job
     process: subprocess.Popen[bytes]
     folder: Path
-    told: float = 0.0
+    reported_at: float = 0.0
+    """Monotonic seconds of the last progress report."""
 
 
 class Runner:
-    """Runs one plan in one folder."""
+    """Runs one plan in one folder, of which it is the only runner at a time."""
 
     def __init__(
         self,
@@ -96,7 +100,7 @@ class Runner:
         self._order = priorities(plan.jobs)
 
     def run(self) -> Outcome:
-        """All jobs; returns when none is left that could be run, or when the interrupted ones have saved.
+        """Run all jobs; return when none can run any more, or when the interrupted ones have saved.
 
         Raises:
             RunFolderError: another process works in the folder, or it can't be written.
@@ -107,22 +111,22 @@ class Runner:
             raise RunFolderError(
                 f"{self.out} can't be written", why=str(error), fix="choose another with --out"
             ) from error
-        with locked(self.out, wait=False) as mine:
-            if not mine:
+        with locked(self.out, wait=False) as acquired:
+            if not acquired:
                 raise RunFolderError(
                     f"another process is working in {self.out}",
                     fix="wait for it or stop it, or choose another folder with --out",
                 )
             self._find_done()
-            self._follow_move()
-            here = str(near(self.out))
+            self._update_base_paths()
+            out = str(display_path(self.out))
             self.outcome.commands = {
-                id_: command(self._spec(job), self.folder(id_)).replace(str(self.out), here)
+                id_: command(self._spec(job), self.folder(id_)).replace(str(self.out), out)
                 for id_, job in self.plan.jobs.items()
             }
             try:
                 while self._step():
-                    time.sleep(POLL)
+                    time.sleep(POLL_SECONDS)
             finally:
                 for child in self._children:  # after an error, or a second Ctrl-C
                     child.process.kill()
@@ -131,13 +135,13 @@ class Runner:
         return self.outcome
 
     def folder(self, id_: str) -> Path:
-        """A job's folder; one that another study made for the same job is found by its id."""
+        """A job's folder; its name ends in the id, by which another study in the same folder finds it."""
         known = next((self.out / "jobs").glob(f"*-{id_}"), None)
         if known is not None:
             return known
         job = self.plan.jobs[id_]
-        words = re.sub(r"[^\w.-]+", "-", f"{job.column}-s{job.seed}-{job.kind}-{job.what}".strip("-"))
-        return self.out / "jobs" / f"{words}-{id_}"
+        name = f"{job.column}-s{job.seed}-{job.kind}-{job.subject}".strip("-")
+        return self.out / "jobs" / (re.sub(r"[^\w.-]+", "-", name) + f"-{id_}")
 
     # ---- inside --------------------------------------------------------------------------------------------
 
@@ -146,8 +150,8 @@ class Runner:
             if self._collect(id_):
                 self.outcome.reused.add(id_)
 
-    def _follow_move(self) -> None:
-        """Runs name the folder of their common start: where `out` was moved, tell them the new one."""
+    def _update_base_paths(self) -> None:
+        """Rewrite the path of the initial weights in the runs' configurations, in case `out` was moved."""
         for id_, job in self.plan.jobs.items():
             file = self.folder(id_) / "run" / "config.yaml"
             if job.base is None or not file.is_file():
@@ -167,18 +171,18 @@ class Runner:
         return True
 
     def _step(self) -> bool:
-        """Look at the processes, start what can be; whether anything is left."""
+        """Collect ended processes and start ready jobs; return whether any process is running."""
         for child in list(self._children):
             code = child.process.poll()
             if code is not None:
                 self._children.remove(child)
                 self._ended(child, code)
-            elif time.monotonic() - child.told >= TELL:
-                child.told = time.monotonic()
-                self._tell(child)
+            elif time.monotonic() - child.reported_at >= PROGRESS_SECONDS:
+                child.reported_at = time.monotonic()
+                self._report_progress(child)
         if self.interrupt.is_set():
             for child in self._children:
-                _let_go(child.process)
+                _close_stdin(child.process)
             return bool(self._children)
         for job in self._ready():
             if len(self._children) >= self.limit:
@@ -187,7 +191,7 @@ class Runner:
         return bool(self._children)
 
     def _ready(self) -> list[Job]:
-        """Jobs that could start now, the longest chain first; what needs a failed one is skipped."""
+        """Jobs that can start now, the longest chain first; jobs that need a failed one become skipped."""
         states, busy = self.outcome.states, {child.job.id for child in self._children}
         ready: list[Job] = []
         changed = True
@@ -196,21 +200,21 @@ class Runner:
             for id_, job in self.plan.jobs.items():
                 if id_ in states or id_ in busy:
                     continue
-                lost = [need for need in job.needs if states.get(need) in ("failed", "skipped")]
-                if lost:
-                    self.outcome.errors[id_] = f"needs {self.plan.jobs[lost[0]].label}"
+                failed = [need for need in job.needs if states.get(need) in ("failed", "skipped")]
+                if failed:
+                    self.outcome.errors[id_] = f"needs {self.plan.jobs[failed[0]].label}"
                     self._end(job, "skipped")
                     changed = True
                 elif all(states.get(need) == "done" for need in job.needs):
                     ready.append(job)
-        return sorted(ready, key=lambda job: -self._order[job.id])  # stable: the lower seed first
+        return sorted(ready, key=lambda job: -self._order[job.id])  # stable sort: lower seeds first
 
     def _start(self, job: Job) -> None:
         folder = self.folder(job.id)
         folder.mkdir(exist_ok=True)
         spec = {**self._spec(job), "command": self.outcome.commands[job.id]}
         write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
-        (folder / "error.json").unlink(missing_ok=True)  # an earlier call's
+        (folder / "error.json").unlink(missing_ok=True)  # of an earlier call
         self._children.append(_Child(job, self._launch(folder), folder))
         self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
 
@@ -218,21 +222,21 @@ class Runner:
         with open(folder / "log.txt", "ab") as log:
             return subprocess.Popen(
                 [sys.executable, "-m", "coterie.studies.worker", str(folder / "job.json"), "--with-parent"],
-                stdin=subprocess.PIPE,  # its end tells the job that we are gone
+                stdin=subprocess.PIPE,  # the job ends when this pipe closes
                 stdout=log,
                 stderr=log,
                 env={**ENVIRONMENT, **os.environ},
-                start_new_session=True,  # Ctrl-C is for us; we tell the jobs
+                start_new_session=True,  # Ctrl-C reaches the runner only, which then stops the jobs
             )
 
     def _spec(self, job: Job) -> dict[str, Any]:
-        """What the process is told, with the folders of the jobs before it."""
+        """The contents of `job.json`, with the absolute folders of the jobs that it needs."""
         overrides = list(job.overrides)
         if job.base is not None:
             weights = str(self.folder(job.base) / "base")
             overrides = [
                 f"{key}={weights}" if value == f"base-{job.base}" else f"{key}={value}"
-                for key, _, value in (word.partition("=") for word in overrides)
+                for key, _, value in (override.partition("=") for override in overrides)
             ]
         return {
             "id": job.id,
@@ -252,10 +256,10 @@ class Runner:
             "plugins": self.plugin_files,
         }
 
-    def _tell(self, child: _Child) -> None:
+    def _report_progress(self, child: _Child) -> None:
         row = last_row(child.folder / "run" / "metrics.jsonl") if child.job.kind == "train" else None
         if row is not None and child.job.tokens:
-            self.watcher.told(child.job, min(1.0, row.get("tokens/total", 0.0) / child.job.tokens), row)
+            self.watcher.progressed(child.job, min(1.0, row.get("tokens/total", 0.0) / child.job.tokens), row)
 
     def _ended(self, child: _Child, code: int) -> None:
         if child.process.stdin is not None:
@@ -266,9 +270,9 @@ class Runner:
         elif self.interrupt.is_set() and not (child.folder / "error.json").is_file():
             self.watcher.ended(job, "interrupted", len(self.outcome.states), len(self.plan.jobs))
         else:
-            error = child.folder / "error.json"
-            said = json.loads(error.read_text(encoding="utf-8"))["error"] if error.is_file() else _died(code)
-            self.outcome.errors[job.id] = said
+            file = child.folder / "error.json"
+            written = json.loads(file.read_text(encoding="utf-8"))["error"] if file.is_file() else None
+            self.outcome.errors[job.id] = written or _exit_reason(code)
             self.outcome.logs[job.id] = child.folder / "log.txt"
             self._end(job, "failed")
 
@@ -277,34 +281,35 @@ class Runner:
         self.watcher.ended(job, state, len(self.outcome.states), len(self.plan.jobs))
 
 
-def near(path: Path) -> Path:
-    """A path as one would write it: from the working folder, where it lies in it."""
-    here = Path.cwd()
-    return path.relative_to(here) if path.is_relative_to(here) else path
+def display_path(path: Path) -> Path:
+    """The path relative to the working directory if it is below it, otherwise unchanged."""
+    working = Path.cwd()
+    return path.relative_to(working) if path.is_relative_to(working) else path
 
 
 def command(spec: Mapping[str, Any], folder: Path) -> str:
-    """The same by hand, as shell commands: what they make lies in `runs`, not in the study's own `folder`."""
+    """The shell commands that do the same as a job; they write to `runs`, not to the study's own `folder`."""
     scale = ["--scale", spec["scale"]] if spec["scale"] else []
-    plugin = [word for file in spec["plugins"] for word in ("-p", file)]
+    plugins = [word for file in spec["plugins"] for word in ("-p", file)]
     start = [spec["recipe"], *spec["overrides"], *scale]
     run = str(Path("runs") / folder.name)
     if spec["kind"] == "evaluate":
-        words = ["eval", *([spec["run"]] if spec["run"] else start), "--checkpoint", "latest"]
-        words += ["--tasks", str(spec["tasks"])]
-        words += ["--swap", "=".join(spec["swap"])] if spec["swap"] else []
-        words += [w for role, which in spec["policies"].items() for w in ("--policy", f"{role}={which}")]
-        return shlex.join(["coterie", *words, *plugin])
-    found = shlex.join(["coterie", "run", *start, "--out", run, *plugin])
+        arguments = ["eval", *([spec["run"]] if spec["run"] else start), "--checkpoint", "latest"]
+        arguments += ["--tasks", str(spec["tasks"])]
+        arguments += ["--swap", "=".join(spec["swap"])] if spec["swap"] else []
+        for role, policy in spec["policies"].items():
+            arguments += ["--policy", f"{role}={policy}"]
+        return shlex.join(["coterie", *arguments, *plugins])
+    commands = shlex.join(["coterie", "run", *start, "--out", run, *plugins])
     if spec["kind"] == "base":
         merge = ["--merge"] if spec["merge"] else []
-        words = ["coterie", "export", run, "--policy", spec["policy"], "--out", f"{run}-weights"]
-        found += " && " + shlex.join([*words, "--checkpoint", "latest", *merge, *plugin])
-    return found
+        arguments = ["export", run, "--policy", spec["policy"], "--out", f"{run}-weights"]
+        commands += " && " + shlex.join(["coterie", *arguments, "--checkpoint", "latest", *merge, *plugins])
+    return commands
 
 
 def last_row(path: Path) -> dict[str, Any] | None:
-    """The last whole row of a metrics file that is being written."""
+    """The last complete row of a metrics file that another process is writing; None: there is none yet."""
     try:
         with open(path, "rb") as file:
             file.seek(max(0, path.stat().st_size - TAIL))
@@ -314,14 +319,12 @@ def last_row(path: Path) -> dict[str, Any] | None:
         return None
 
 
-def _let_go(process: subprocess.Popen[bytes]) -> None:
+def _close_stdin(process: subprocess.Popen[bytes]) -> None:
     if process.stdin is not None and not process.stdin.closed:
         process.stdin.close()
 
 
-def _died(code: int) -> str:
-    return (
-        f"its process was killed by signal {-code}"
-        if code < 0
-        else f"its process ended with exit code {code}"
-    )
+def _exit_reason(code: int) -> str:
+    if code < 0:
+        return f"its process was killed by signal {-code}"
+    return f"its process ended with exit code {code}"

@@ -1,4 +1,4 @@
-"""What a study is made of: rows, the claims that are checked on them, and what is read from training."""
+"""The parts of a study: methods, the claims that are checked on them, and the analysis of training runs."""
 
 from __future__ import annotations
 
@@ -13,107 +13,107 @@ from coterie.studies.columns import Column
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Method:
-    """One way of making a team, evaluated on the test split."""
+    """One way of making a team, evaluated on the test split: a row of the study's table."""
 
     id: str
-    """The column's `paper` figures are given by it."""
+    """A column's `paper` figures use this id."""
     title: str
-    form: str
-    """Of the column: what is evaluated; `alone.planner` is the entry `planner` of its form `alone`."""
+    variant: str
+    """The evaluated variant of the column; `alone.planner` is the entry `planner` under the key `alone`."""
     trained: bool = False
-    """By its own training run; otherwise as the form starts."""
+    """True: a training run makes the team. False: the variant is evaluated with its initial weights."""
     swapped: bool = False
-    """With the policies of the column's two `swap` roles exchanged."""
+    """True: the column's two `swap` roles exchange their policies."""
     parts: Mapping[str, str] = field(default_factory=dict)
-    """role -> the form whose trained run gives the policy that plays it."""
+    """role -> the variant whose training run provides the role's policy."""
 
     @property
-    def forms(self) -> tuple[str, ...]:
-        """Every form that the row needs."""
-        return (self.form, *self.parts.values())
+    def variants(self) -> tuple[str, ...]:
+        """All variants that the method needs."""
+        return (self.variant, *self.parts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What one seed says of a claim."""
+    """The result of checking a claim on one seed."""
 
     holds: bool | None
-    """None: the claim only asks for the order."""
-    told: str
+    """None: the claim only reports the order of two methods."""
+    summary: str
+    """A few characters for the table, such as `<`."""
     numbers: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """A statement about rows, checked on each seed by itself."""
+    """A statement about methods, checked on each seed separately."""
 
     statement: str
-    rows: tuple[str, ...]
-    """Ids of the rows that it is about; `check` gets their intervals in this order."""
+    methods: tuple[str, ...]
+    """Ids of the methods that are compared; `check` receives their intervals in this order."""
     check: Callable[..., Verdict]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Analysis:
-    """Something else than success, read from a row's training run."""
+    """Further measurements, read from a method's training runs."""
 
-    row: str
+    method: str
+    """The id of a trained method."""
     read: Callable[[Path], Mapping[str, Any]]
-    """The run's folder -> plain JSON values of one seed; its `claims`, if any, are a list of
+    """The run directory -> plain JSON values of one seed. The optional entry `claims` is a list of
     {statement, holds, told, numbers}."""
     markdown: Callable[[Mapping[int, Mapping[str, Any]]], str]
-    """{seed: what `read` gave} -> a section of the table's page."""
+    """{seed: values of `read`} -> a section of the table's page."""
     draw: Callable[[Any, Mapping[int, Mapping[str, Any]], str], None] | None = None
-    """(matplotlib axes, {seed: what `read` gave}, title): curves in place of bars."""
-    needs: Callable[[Mapping[str, Any], str], None] = lambda config, form: None
-    """(the run's configuration, the form's name): raises ConfigError where the run won't write down what
-    `read` needs."""
+    """(matplotlib axes, {seed: values of `read`}, title): draws curves in place of bars."""
+    needs: Callable[[Mapping[str, Any], str], None] = lambda config, variant: None
+    """(the run's configuration, the variant): raises ConfigError if the run would not record what `read`
+    needs."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """A comparison."""
+    """A comparison of methods."""
 
     summary: str
-    rows: Callable[[Column], Sequence[Method]]
+    methods: Callable[[Column], Sequence[Method]]
+    """A column -> the methods that are compared on it."""
     claims: Sequence[Claim] = ()
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """scale -> (why it can't be run there, what to do instead)."""
+    """scale -> (why the study can't run at it, what to do instead)."""
     model: str | None = None
-    """Hub id or folder that every policy starts from, in place of what the forms say."""
+    """Hub id or folder of the initial weights of every policy. None: the variants' own models."""
     analysis: Analysis | None = None
 
 
 # ----------------------------------------------------------------------------------------------------- claims
 
 
-def above(row: str, other: str, statement: str) -> Claim:
-    """The whole 95 % interval of `row` lies above that of `other`."""
-    return Claim(
-        statement, (row, other), lambda a, b: _verdict(a.lo > b.hi, ((row, a), (other, b)), _relation(a, b))
-    )
+def above(method: str, other: str, statement: str) -> Claim:
+    """The whole 95 % interval of `method` lies above that of `other`."""
+    return _comparison(method, other, statement, lambda a, b: a.lo > b.hi)
 
 
-def at_most_half(row: str, other: str, statement: str) -> Claim:
-    """The mean of `row` is at most half of that of `other`, and `other` ever succeeds."""
-    return Claim(
-        statement,
-        (row, other),
-        lambda a, b: _verdict(b.mean > 0 and a.mean <= b.mean / 2, ((row, a), (other, b)), _relation(a, b)),
-    )
+def at_most_half(method: str, other: str, statement: str) -> Claim:
+    """The mean of `method` is at most half of the mean of `other`, which is above 0."""
+    return _comparison(method, other, statement, lambda a, b: b.mean > 0 and a.mean <= b.mean / 2)
 
 
-def order(row: str, other: str, statement: str) -> Claim:
-    """Which of two rows is higher; nothing is claimed, so nothing can fail."""
-    return Claim(
-        statement, (row, other), lambda a, b: _verdict(None, ((row, a), (other, b)), _relation(a, b))
-    )
+def order(method: str, other: str, statement: str) -> Claim:
+    """Which of two methods is higher. It claims nothing, so it can't fail."""
+    return _comparison(method, other, statement, lambda a, b: None)
 
 
-def _verdict(holds: bool | None, rows: Sequence[tuple[str, Interval]], told: str) -> Verdict:
-    return Verdict(holds, told, {name: interval.as_dict() for name, interval in rows})
+def _comparison(
+    method: str, other: str, statement: str, holds: Callable[[Interval, Interval], bool | None]
+) -> Claim:
+    def check(a: Interval, b: Interval) -> Verdict:
+        return Verdict(holds(a, b), _relation(a, b), {method: a.as_dict(), other: b.as_dict()})
+
+    return Claim(statement, (method, other), check)
 
 
 def _relation(a: Interval, b: Interval) -> str:
-    """`<`, `>` where the intervals are disjoint, otherwise `~`."""
+    """`<` or `>` if the intervals are disjoint, otherwise `~`."""
     return ">" if a.lo > b.hi else "<" if a.hi < b.lo else "~"

@@ -1,4 +1,8 @@
-"""What came out: rows and columns with intervals, the claims, and what it cost; as JSON, CSV and Markdown."""
+"""The results table: success with intervals, claims and costs, as JSON, CSV and Markdown.
+
+A row of the table belongs to a method of the study, so the keys `row` and `rows` name methods; `form` is the
+method's variant, and `told` the summary of a verdict.
+"""
 
 from __future__ import annotations
 
@@ -10,19 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from coterie.stats import Interval, clustered_bootstrap, paired_difference
-from coterie.studies.columns import ALONE, Column
+from coterie.studies.columns import SOLO, Column
 from coterie.studies.graph import Cell, Plan
-from coterie.studies.runner import Outcome, near
+from coterie.studies.runner import Outcome, display_path
 from coterie.studies.study import Method, Verdict
 
 GAP = "–"
+"""Shown in place of a missing value."""
 
 
 def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[str, Any]:
-    """The table as JSON, without what the call adds (command, wall time).
+    """The table as plain JSON values, without those that only the call knows (command, wall time).
 
     Args:
-        folders: job -> its folder.
+        folders: id of a job -> its folder.
     """
     columns = {column.name: _column(plan, column, outcome, folders) for column in plan.columns}
     results = outcome.results
@@ -43,10 +48,10 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
                 "seconds": results[id_]["seconds"] if id_ in results else None,
                 "config_digest": results.get(id_, {}).get("config_digest"),
                 "command": outcome.commands.get(id_),
-                "folder": str(near(folders[id_])),
+                "folder": str(display_path(folders[id_])),
                 "reused": id_ in outcome.reused,
                 "error": outcome.errors.get(id_),
-                "log": str(near(outcome.logs[id_])) if id_ in outcome.logs else None,
+                "log": str(display_path(outcome.logs[id_])) if id_ in outcome.logs else None,
             }
             for id_, job in plan.jobs.items()
         ],
@@ -55,46 +60,45 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
 
 def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, Path]) -> dict[str, Any]:
     tokens, tasks = plan.budgets[column.name]
+    methods = plan.methods[column.name]
     values = {
-        (row.id, seed): _per_task(plan.cells[column.name, row.id, seed], outcome)
-        for row in plan.rows[column.name]
+        (method.id, seed): _per_task(plan.cells[column.name, method.id, seed], outcome)
+        for method in methods
         for seed in plan.seeds
     }
-    figures = column.paper.get(plan.name, {})
-    found: dict[str, Any] = {
+    paper = column.paper.get(plan.name, {})
+    entry: dict[str, Any] = {
         "title": column.title,
         "tokens": tokens,
         "tasks": tasks,
-        "rows": [
-            _row(plan, column, row, values, outcome, figures.get(row.id)) for row in plan.rows[column.name]
-        ],
+        "rows": [_row(plan, column, method, values, outcome, paper.get(method.id)) for method in methods],
         "claims": _claims(plan, values),
     }
     analysis = plan.study.analysis
     if analysis is not None:
-        read = {}
+        by_seed = {}
         for seed in plan.seeds:
-            run = plan.cells[column.name, analysis.row, seed].trains[0]
+            run = plan.cells[column.name, analysis.method, seed].trains[0]
             if outcome.states.get(run) == "done":
-                read[seed] = dict(analysis.read(folders[run] / "run"))
-        found["analysis"] = {str(seed): one for seed, one in read.items()}
-        found["claims"] += _read_claims(read)
-    return found
+                by_seed[seed] = dict(analysis.read(folders[run] / "run"))
+        entry["analysis"] = {str(seed): result for seed, result in by_seed.items()}
+        entry["claims"] += _analysis_claims(by_seed)
+    return entry
 
 
 def _per_task(cell: Cell, outcome: Outcome) -> Mapping[str, Sequence[float]] | None:
-    """task -> success of each sample; None where there is no result."""
+    """task -> success of each sample; None: the evaluation has no result."""
     result = outcome.results.get(cell.evaluation)
     if result is None:
         return None
-    found: Mapping[str, Sequence[float]] = result["changed_per_task" if cell.changed else "per_task"]
-    return found
+    per_task: Mapping[str, Sequence[float]] = result["changed_per_task" if cell.changed else "per_task"]
+    return per_task
 
 
 def _row(
     plan: Plan,
     column: Column,
-    row: Method,
+    method: Method,
     values: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None],
     outcome: Outcome,
     paper: float | None,
@@ -102,7 +106,7 @@ def _row(
     seeds: list[dict[str, Any]] = []
     pooled: dict[str, Sequence[float]] = {}
     for seed in plan.seeds:
-        per_task, cell = values[row.id, seed], plan.cells[column.name, row.id, seed]
+        per_task, cell = values[method.id, seed], plan.cells[column.name, method.id, seed]
         state = outcome.states.get(cell.evaluation, "open")
         jobs = [*cell.trains, cell.evaluation]
         seeds.append(
@@ -115,27 +119,27 @@ def _row(
                 "jobs": jobs,
             }
         )
-        # Each seed has its own tasks: the same id of two seeds is two tasks.
+        # Each seed has its own tasks: one id in two seeds stands for two tasks.
         pooled |= {f"{seed}/{task}": samples for task, samples in (per_task or {}).items()}
     return {
-        "id": row.id,
-        "title": row.title,
-        "form": row.form,
-        "trained": row.trained,
-        "swapped": row.swapped,
-        "parts": dict(row.parts),
+        "id": method.id,
+        "title": method.title,
+        "form": method.variant,
+        "trained": method.trained,
+        "swapped": method.swapped,
+        "parts": dict(method.parts),
         "success": clustered_bootstrap(pooled, seed=0).as_dict() if pooled else None,
-        "tokens": _mean([one["tokens"] for one in seeds]),
-        "seconds": _mean([one["seconds"] for one in seeds]),
+        "tokens": _mean([entry["tokens"] for entry in seeds]),
+        "seconds": _mean([entry["seconds"] for entry in seeds]),
         "paper": paper,
         "seeds": seeds,
     }
 
 
 def _sum(name: str, jobs: Sequence[str], outcome: Outcome) -> float | None:
-    """Over the results of jobs; None where one has none."""
-    found = [outcome.results[job][name] for job in jobs if job in outcome.results]
-    return sum(found) if len(found) == len(jobs) else None
+    """The sum of a number over the results of jobs; None: a job has no result."""
+    numbers = [outcome.results[job][name] for job in jobs if job in outcome.results]
+    return sum(numbers) if len(numbers) == len(jobs) else None
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -146,40 +150,39 @@ def _mean(values: Sequence[float | None]) -> float | None:
 def _claims(
     plan: Plan, values: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None]
 ) -> list[dict[str, Any]]:
-    found = []
+    claims = []
     for claim in plan.study.claims:
         seeds: list[dict[str, Any]] = []
         for seed in plan.seeds:
-            given = [values.get((row, seed)) for row in claim.rows]
-            have = [one for one in given if one]
-            if len(have) < len(given):
+            per_method = [per_task for id_ in claim.methods if (per_task := values.get((id_, seed)))]
+            if len(per_method) < len(claim.methods):
                 seeds.append({"seed": seed, "holds": None, "told": GAP, "numbers": {}})
                 continue
-            intervals: list[Interval] = [clustered_bootstrap(one, seed=seed) for one in have]
+            intervals: list[Interval] = [clustered_bootstrap(per_task, seed=seed) for per_task in per_method]
             verdict: Verdict = claim.check(*intervals)
             numbers = dict(verdict.numbers)
-            if len(have) == 2 and set(have[0]) == set(have[1]):
-                numbers["paired_difference"] = paired_difference(have[0], have[1], seed=seed).as_dict()
-            seeds.append({"seed": seed, "holds": verdict.holds, "told": verdict.told, "numbers": numbers})
-        found.append({"statement": claim.statement, "rows": list(claim.rows), "seeds": seeds})
-    return found
+            if len(per_method) == 2 and set(per_method[0]) == set(per_method[1]):
+                numbers["paired_difference"] = paired_difference(*per_method, seed=seed).as_dict()
+            seeds.append({"seed": seed, "holds": verdict.holds, "told": verdict.summary, "numbers": numbers})
+        claims.append({"statement": claim.statement, "rows": list(claim.methods), "seeds": seeds})
+    return claims
 
 
-def _read_claims(read: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """What an analysis says of each seed, by statement."""
-    found: dict[str, list[dict[str, Any]]] = {}
-    for seed, one in read.items():
-        for claim in one.get("claims", ()):
-            rest = {name: claim[name] for name in ("holds", "told", "numbers")}
-            found.setdefault(claim["statement"], []).append({"seed": seed, **rest})
-    return [{"statement": statement, "rows": [], "seeds": seeds} for statement, seeds in found.items()]
+def _analysis_claims(by_seed: Mapping[int, Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The claims in the results of an analysis, by statement."""
+    by_statement: dict[str, list[dict[str, Any]]] = {}
+    for seed, result in by_seed.items():
+        for claim in result.get("claims", ()):
+            verdict = {name: claim[name] for name in ("holds", "told", "numbers")}
+            by_statement.setdefault(claim["statement"], []).append({"seed": seed, **verdict})
+    return [{"statement": statement, "rows": [], "seeds": seeds} for statement, seeds in by_statement.items()]
 
 
 # --------------------------------------------------------------------------------------------------- Markdown
 
 
 def markdown(table: Mapping[str, Any], plan: Plan) -> str:
-    """The page: a table per column, its claims, what an analysis found, and what it cost."""
+    """The page: for each column a table, its claims and its analysis; then the costs."""
     seeds = f"{len(plan.seeds)} seed" + ("s" if len(plan.seeds) > 1 else "")
     lines = [f"# {table['study']}", "", f"{table['summary']} Scale {table['scale']}, {seeds}.", ""]
     if not table["complete"]:
@@ -188,8 +191,8 @@ def markdown(table: Mapping[str, Any], plan: Plan) -> str:
     for column in table["columns"].values():
         lines += _column_lines(column, table["seeds"])
         if plan.study.analysis is not None and column["analysis"]:
-            read = {int(seed): one for seed, one in column["analysis"].items()}
-            lines += [plan.study.analysis.markdown(read), ""]
+            by_seed = {int(seed): result for seed, result in column["analysis"].items()}
+            lines += [plan.study.analysis.markdown(by_seed), ""]
     return "\n".join([*lines, *_cost_lines(table)]) + "\n"
 
 
@@ -197,7 +200,7 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int]) -> list[str]:
     names = [f"seed {seed}" for seed in seeds]
     all_seeds = ["all seeds"] if len(seeds) > 1 else []
     head = ["row", *all_seeds, *names, "paper", "tokens", "seconds"]
-    shared = any(row["form"].startswith(f"{ALONE}.") for row in column["rows"])
+    shared = any(row["form"].startswith(f"{SOLO}.") for row in column["rows"])
     lines = [
         f"## {column['title']}",
         "",
@@ -229,22 +232,22 @@ def _cost_lines(table: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _cells(words: Sequence[str]) -> str:
-    return f"| {' | '.join(words)} |"
+def _cells(texts: Sequence[str]) -> str:
+    return f"| {' | '.join(texts)} |"
 
 
 def _row_cells(row: Mapping[str, Any], pooled: bool) -> list[str]:
-    gaps = {one["state"] for one in row["seeds"]} - {"done"}
+    gaps = {seed["state"] for seed in row["seeds"]} - {"done"}
     mean = _percent(row["success"]) if row["success"] is not None else "failed" if "failed" in gaps else GAP
     tokens, seconds = (GAP if row[name] is None else f"{row[name]:,.0f}" for name in ("tokens", "seconds"))
     paper = GAP if row["paper"] is None else f"{row['paper']:g}"
     return [row["title"], *([mean] if pooled else []), *map(_seed, row["seeds"]), paper, tokens, seconds]
 
 
-def _seed(one: Mapping[str, Any]) -> str:
-    if one["success"] is None:
-        return "failed" if one["state"] == "failed" else GAP
-    return _percent(one["success"])
+def _seed(seed: Mapping[str, Any]) -> str:
+    if seed["success"] is None:
+        return "failed" if seed["state"] == "failed" else GAP
+    return _percent(seed["success"])
 
 
 def _percent(value: Mapping[str, Any]) -> str:
@@ -257,21 +260,21 @@ def _hundred(value: float | None) -> str:
 
 
 def _claim_cells(claim: Mapping[str, Any], seeds: Sequence[int]) -> list[str]:
-    told = {one["seed"]: _verdict(one) for one in claim["seeds"]}
-    return [claim["statement"], *(told.get(seed, GAP) for seed in seeds)]
+    verdicts = {verdict["seed"]: _verdict(verdict) for verdict in claim["seeds"]}
+    return [claim["statement"], *(verdicts.get(seed, GAP) for seed in seeds)]
 
 
-def _verdict(one: Mapping[str, Any]) -> str:
-    if one["holds"] is None:
-        return str(one["told"])
-    return f"{'yes' if one['holds'] else 'no'} ({one['told']})"
+def _verdict(verdict: Mapping[str, Any]) -> str:
+    if verdict["holds"] is None:
+        return str(verdict["told"])
+    return f"{'yes' if verdict['holds'] else 'no'} ({verdict['told']})"
 
 
 # -------------------------------------------------------------------------------------------------------- CSV
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
-    """A line a (column, row, seed), and one with seed `all` for the pooled value; success in [0, 1]."""
+    """One line per (column, method, seed), and one with seed `all` for pooled values; success in [0, 1]."""
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
@@ -291,14 +294,12 @@ def as_csv(table: Mapping[str, Any]) -> str:
     )
     for name, column in table["columns"].items():
         for row in column["rows"]:
-            states = {one["state"] for one in row["seeds"]}
-            state = "done" if states == {"done"} else "failed" if "failed" in states else "open"
-            for seed, one, said in (
-                ("all", row, state),
-                *((one["seed"], one, one["state"]) for one in row["seeds"]),
-            ):
-                success = one["success"] or {"mean": None, "ci95": [None, None], "n": 0}
-                numbers = [success["mean"], *success["ci95"], success["n"], one["tokens"], one["seconds"]]
+            states = {seed["state"] for seed in row["seeds"]}
+            pooled = "done" if states == {"done"} else "failed" if "failed" in states else "open"
+            entries = [("all", pooled, row), *((seed["seed"], seed["state"], seed) for seed in row["seeds"])]
+            for seed, state, entry in entries:
+                success = entry["success"] or {"mean": None, "ci95": [None, None], "n": 0}
+                numbers = [success["mean"], *success["ci95"], success["n"], entry["tokens"], entry["seconds"]]
                 paper = row["paper"] if seed == "all" else None
-                writer.writerow([name, row["id"], seed, said, *numbers, paper])
+                writer.writerow([name, row["id"], seed, state, *numbers, paper])
     return stream.getvalue()

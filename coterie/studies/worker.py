@@ -1,9 +1,9 @@
-"""One job of a study, in a process of its own: `python -m coterie.studies.worker job.json`.
+"""One job of a study in a process of its own: `python -m coterie.studies.worker job.json`.
 
-The file says what to do and holds absolute paths only. The result is `result.json` beside it, written
-atomically; an error is `error.json`. With `--with-parent` the job ends when its standard input does: the
-runner holds the other end, so that no job outlives it, however it dies. A training then finishes its step and
-saves.
+`job.json` specifies the job; its paths are absolute. The worker writes `result.json` beside it, atomically,
+or `error.json` if the job fails. With `--with-parent` the job ends when its standard input is closed. The
+runner holds the other end of that pipe, so that no job outlives the runner, however the runner ends. A
+training first finishes its step and saves.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from coterie.core.training.assemble import compose
 
 INTERRUPTED = 130
 PACKAGES = ("numpy", "torch", "transformers", "peft", "tokenizers")
-"""Whose versions a result tells."""
+"""Packages whose versions a result records."""
 
 
 def main(arguments: list[str]) -> int:
@@ -46,19 +46,19 @@ def main(arguments: list[str]) -> int:
     if "--with-parent" in arguments:
         threading.Thread(target=_watch, args=(interrupt, spec["kind"]), daemon=True).start()
     folder = file.parent
-    with locked(folder):  # a job that outlived its runner for a moment still holds it
+    with locked(folder):  # a job may outlive its runner for a moment
         if (folder / "result.json").is_file():
             return 0
         (folder / "error.json").unlink(missing_ok=True)
         try:
-            result = _work(spec, folder, interrupt)
+            result = _do(spec, folder, interrupt)
         except Exception as error:
-            # A user's error says all that is to be said; anything else is a bug, whose place matters.
+            # The message of a UserError is complete; any other error is a bug, which needs a traceback.
             if not isinstance(error, UserError):
                 traceback.print_exc()
-            said = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
-            print(f"Error: {said}", file=sys.stderr)
-            write_atomic(folder / "error.json", json.dumps({"error": said}) + "\n")
+            message = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
+            print(f"Error: {message}", file=sys.stderr)
+            write_atomic(folder / "error.json", json.dumps({"error": message}) + "\n")
             return 1
         if result is None:
             return INTERRUPTED
@@ -66,13 +66,13 @@ def main(arguments: list[str]) -> int:
         return 0
 
 
-def _work(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
-    """The result; None: interrupted."""
+def _do(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
+    """Do the job and return its result; None: interrupted."""
     begin = time.perf_counter()
     for plugin in spec["plugins"]:
         load_plugin_file(plugins(), Path(plugin))
-    found = WORK[spec["kind"]](spec, folder, interrupt)
-    if found is None:
+    result = HANDLERS[spec["kind"]](spec, folder, interrupt)
+    if result is None:
         return None
     return {
         "id": spec["id"],
@@ -81,12 +81,12 @@ def _work(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
         "command": spec["command"],
         "seconds": time.perf_counter() - begin,
         "versions": versions(),
-        **found,
+        **result,
     }
 
 
 def _watch(interrupt: threading.Event, kind: str) -> None:
-    """End when the runner's end of the pipe is closed; only a training has something to save."""
+    """Interrupt the job when the runner's end of the pipe closes; only a training has something to save."""
     os.read(0, 1)
     interrupt.set()
     if kind != "train":
@@ -94,7 +94,7 @@ def _watch(interrupt: threading.Event, kind: str) -> None:
 
 
 def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any]:
-    """The common start: a run of no steps (its warm start), exported."""
+    """Make common initial weights: a run of no steps (its warm start only), exported."""
     result, _ = _train(spec, folder, interrupt)
     part = folder / "base.part"
     shutil.rmtree(part, ignore_errors=True)
@@ -103,35 +103,35 @@ def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> d
     part.rename(folder / "base")
     run = compose(load(result.folder))
     model = run.config.policies[spec["policy"]].model
-    words = sorted(run.vocabulary) if isinstance(model, ModelInit) and model.tokenizer == "words" else None
-    write_atomic(folder / "words.json", json.dumps(words) + "\n")
+    known = sorted(run.vocabulary) if isinstance(model, ModelInit) and model.tokenizer == "words" else None
+    write_atomic(folder / "words.json", json.dumps(known) + "\n")
     return {"run": "run", "base": "base", "tokens": 0}
 
 
 def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
-    """Train to the token budget, from the last checkpoint where there is one; None: interrupted."""
-    result, opening = _train(spec, folder, interrupt)
+    """Train to the token budget, from the latest checkpoint if there is one; None: interrupted."""
+    result, start_up = _train(spec, folder, interrupt)
     if not result.finished:
         if interrupt.is_set():
             return None
         raise CoterieError(f"the run stopped at step {result.step}, before its budget was spent")
     rows = read_metrics(result.folder / "metrics.jsonl")
-    # Of all the processes that worked on the run, a killed one's finished steps included.
-    spent = sum((row.get("time/step") or 0.0) + (row.get("time/evaluate") or 0.0) for row in rows)
+    # The steps of all processes that worked on the run, including the finished steps of a killed one.
+    steps = sum((row.get("time/step") or 0.0) + (row.get("time/evaluate") or 0.0) for row in rows)
     return {
         "run": "run",
         "steps": result.step,
         "tokens": int(sum(row.get("tokens/generated") or 0 for row in rows)),
         "budget": spec["tokens"],
-        "seconds": opening + spent,
+        "seconds": start_up + steps,
         "config_digest": load(result.folder).digest(),
     }
 
 
 def _train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> tuple[TrainResult, float]:
-    """The run, and the seconds of this process that were not steps."""
+    """(the result, the seconds of this process outside the steps)."""
     run, begin = folder / "run", time.perf_counter()
-    check_words(spec)
+    check_vocabulary(spec)
     if (run / "config.yaml").is_file():
         result = train_run(None, resume=run, interrupt=interrupt)
     else:
@@ -142,10 +142,10 @@ def _train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) ->
 
 
 def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any]:
-    """Sampled, on the test split, from the latest checkpoint: nothing is chosen on test."""
+    """Evaluate on the test split, sampled, from the latest checkpoint: nothing is chosen on test."""
     trained = spec["run"] is not None
-    check_words(spec)
-    found = evaluate_run(
+    check_vocabulary(spec)
+    evaluation = evaluate_run(
         Path(spec["run"]) if trained else spec["recipe"],
         overrides=() if trained else spec["overrides"],
         scale=None if trained else spec["scale"],
@@ -155,17 +155,17 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
         swap=tuple(spec["swap"]) if spec["swap"] else None,
         policies=spec["policies"],
     )
-    told = {**found.as_dict(), "per_task": dict(found.per_task)}
-    if found.comparison is not None:
-        told["changed_per_task"] = dict(found.comparison.changed_per_task)
-    return told
+    result = {**evaluation.as_dict(), "per_task": dict(evaluation.per_task)}
+    if evaluation.comparison is not None:
+        result["changed_per_task"] = dict(evaluation.comparison.changed_per_task)
+    return result
 
 
-def check_words(spec: Mapping[str, Any]) -> None:
-    """The common start can say and read every word of the form.
+def check_vocabulary(spec: Mapping[str, Any]) -> None:
+    """Check that the tokenizer of the common initial weights knows every word of the variant.
 
     Raises:
-        ConfigError: it can't: its tokenizer would read what it doesn't know as one and the same word.
+        ConfigError: it lacks one; it would read all unknown words as one and the same token.
     """
     if spec["base"] is None:
         return
@@ -174,26 +174,26 @@ def check_words(spec: Mapping[str, Any]) -> None:
     unknown = sorted({*run.vocabulary} - {*(known or run.vocabulary)})
     if unknown:
         raise ConfigError(
-            f"the common start doesn't know the word '{unknown[0]}'",
+            f"the common initial weights don't know the word '{unknown[0]}'",
             path="forms.base",
-            why=f"{len(unknown)} words of this form are not in its vocabulary",
-            fix="give the form `base` an environment and roles that speak all languages of the column",
+            why=f"{len(unknown)} words of this variant are not in their vocabulary",
+            fix="give the variant `base` an environment and roles that use all words of the column",
         )
 
 
-WORK = {"base": base, "train": train, "evaluate": evaluate}
+HANDLERS = {"base": base, "train": train, "evaluate": evaluate}
 
 
 def versions() -> dict[str, str]:
-    """Of everything whose version may change a number."""
+    """Versions of everything that may change a number."""
     machine = f"{platform.system()} {platform.machine()}"
-    found = {"coterie": __version__, "python": platform.python_version(), "machine": machine}
+    by_name = {"coterie": __version__, "python": platform.python_version(), "machine": machine}
     for package in PACKAGES:
         try:
-            found[package] = importlib.metadata.version(package)
+            by_name[package] = importlib.metadata.version(package)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return by_name
 
 
 if __name__ == "__main__":

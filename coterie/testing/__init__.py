@@ -7,8 +7,8 @@
         check_environment(game, roles=["counter"], act=["2", "1", "0", "what?"])
 
 Every check is a plain function that returns None or raises `ConformanceError`: what is wrong, where, and how
-to fix it. Nothing here needs torch. Names load on first use: pytest imports this package wherever Coterie is
-installed.
+to fix it. No check needs torch. Names load on first use, because pytest imports this package wherever Coterie
+is installed.
 """
 
 from __future__ import annotations
@@ -19,21 +19,19 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
     from coterie.testing.checks.column import check_column as check_column
+    from coterie.testing.checks.data_source import check_data_source as check_data_source
     from coterie.testing.checks.engine import check_engine as check_engine
     from coterie.testing.checks.environment import check_environment as check_environment
     from coterie.testing.checks.estimator import check_estimator as check_estimator
+    from coterie.testing.checks.executor import check_executor as check_executor
     from coterie.testing.checks.loss import check_loss as check_loss
     from coterie.testing.checks.plugin import check_plugin as check_plugin
     from coterie.testing.checks.reward import check_reward as check_reward
     from coterie.testing.checks.role import check_role as check_role
     from coterie.testing.checks.sampler import check_sampler as check_sampler
     from coterie.testing.checks.sandbox import check_sandbox as check_sandbox
-    from coterie.testing.checks.systems import (
-        check_data_source as check_data_source,
-        check_executor as check_executor,
-        check_tracker as check_tracker,
-    )
     from coterie.testing.checks.tool import check_tool as check_tool
+    from coterie.testing.checks.tracker import check_tracker as check_tracker
     from coterie.testing.checks.trainer import check_trainer as check_trainer
     from coterie.testing.checks.transition import check_transition as check_transition
     from coterie.testing.support.building import build as build
@@ -51,12 +49,12 @@ _LAZY = {
     "check_sampler": "checks.sampler",
     "check_engine": "checks.engine",
     "check_trainer": "checks.trainer",
-    "check_executor": "checks.systems",
+    "check_executor": "checks.executor",
     "check_sandbox": "checks.sandbox",
     "check_tool": "checks.tool",
-    "check_chat": "checks.chat_format",
-    "check_data": "checks.systems",
-    "check_tracker": "checks.systems",
+    "check_chat_format": "checks.chat_format",
+    "check_data_source": "checks.data_source",
+    "check_tracker": "checks.tracker",
     "check_column": "checks.column",
     "check_plugin": "checks.plugin",
 }

@@ -1,6 +1,6 @@
 """The pytest plugin: the fixture `coterie_build`.
 
-pytest imports this module wherever Coterie is installed, so nothing else is imported here.
+pytest imports this module wherever Coterie is installed, so it imports nothing else.
 """
 
 from __future__ import annotations

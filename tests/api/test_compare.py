@@ -1,4 +1,4 @@
-"""Changed teams in games whose answer is known by construction; policies from elsewhere."""
+"""Changed teams in games whose answer is known by construction."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from examples.signals import WORDS, Signals
 from tests.games import Seat, play as played, run_of
 
 ASKED: list[str] = []
-"""Roles that the engine was asked to speak for; a test clears it."""
+"""Roles of the engine's requests; a test clears the list."""
 
 
 class Signalling(Seat):
-    """Nothing said is nothing meant."""
+    """An empty message is a fault."""
 
     def parse(self, text, observation):
         if not text:
@@ -30,17 +30,17 @@ class Signalling(Seat):
 
 
 def talks(request, prompt):
-    """`mouth` knows the words for numbers, `ear` the numbers for words; who knows nothing better says 0."""
+    """`mouth` maps numbers to words, `ear` words to numbers; both answer 0 to anything else."""
     ASKED.append(request.key.role)
-    said = prompt.split()
-    words = dict(zip("012", WORDS, strict=False))
-    known = words if request.policy == "mouth" else {word: number for number, word in words.items()}
-    return next((known[word] for word in said if word in known), "0")
+    heard = prompt.split()
+    by_number = dict(zip("012", WORDS, strict=False))
+    known = by_number if request.policy == "mouth" else {word: number for number, word in by_number.items()}
+    return next((known[word] for word in heard if word in known), "0")
 
 
-def signals(seat="tests.games:Seat", **tables):
+def signals(role_type="tests.games:Seat", **tables):
     """A team that understands all 3 numbers."""
-    role = {"type": seat}
+    role = {"type": role_type}
     return {
         "env": {"type": "examples.signals:Signals", "numbers": 3},
         "team": {
@@ -57,28 +57,30 @@ def signals(seat="tests.games:Seat", **tables):
     }
 
 
-@pytest.mark.parametrize("seat", ["tests.games:Seat", "tests.api.test_compare:Signalling"])
-def test_without_its_speaker_the_team_knows_what_a_constant_guess_knows(seat):
+@pytest.mark.parametrize("role_type", ["tests.games:Seat", "tests.api.test_compare:Signalling"])
+def test_without_its_speaker_the_team_knows_what_a_constant_guess_knows(role_type):
     """Of 3 numbers, saying 0 to all is right for one, also where the parser calls silence a fault."""
     ASKED.clear()
-    found = coterie.evaluate(signals(seat), null=["speaker"], samples=2)
-    told = found.comparison
-    assert found.success.mean == told.base.mean == 1.0
-    assert told.changed.mean == pytest.approx(1 / 3)
-    assert told.per_task == {"test-0": 0.0, "test-1": -1.0, "test-2": -1.0}
-    assert told.difference.mean == pytest.approx(-2 / 3)
-    assert told.difference.p == pytest.approx(4 / 8), "of 8 ways to flip (0, -1, -1), 4 are as far from 0"
-    assert told.team == {"speaker": None, "listener": "ear"}
+    evaluation = coterie.evaluate(signals(role_type), null=["speaker"], samples=2)
+    comparison = evaluation.comparison
+    assert evaluation.success.mean == comparison.base.mean == 1.0
+    assert comparison.changed.mean == pytest.approx(1 / 3)
+    assert comparison.per_task == {"test-0": 0.0, "test-1": -1.0, "test-2": -1.0}
+    assert comparison.difference.mean == pytest.approx(-2 / 3)
+    assert comparison.difference.p == pytest.approx(4 / 8), (
+        "of 8 ways to flip (0, -1, -1), 4 are as far from 0"
+    )
+    assert comparison.team == {"speaker": None, "listener": "ear"}
     assert ASKED.count("speaker") == 6 and ASKED.count("listener") == 12, "silence costs no call"
 
 
 def test_a_role_that_the_result_does_not_depend_on_is_worth_nothing():
     engine = {"type": "scripted", "play": "tests.api.test_compare:gives"}
     config = signals(env={"type": "tests.games:HandOver"}, engine=engine)
-    seats = config["team"]["roles"]
+    roles = config["team"]["roles"]
     config["team"] = {
         "order": ["giver", "taker"],
-        "roles": {"giver": seats["speaker"], "taker": seats["listener"]},
+        "roles": {"giver": roles["speaker"], "taker": roles["listener"]},
     }
     taker, giver = (coterie.evaluate(config, null=[role]).comparison for role in ("taker", "giver"))
     assert (taker.base.mean, taker.changed.mean, set(taker.per_task.values())) == (1.0, 1.0, {0.0})
@@ -91,10 +93,10 @@ def gives(request, prompt):
 
 def test_swapped_the_ear_speaks_the_mouth_listens_and_nothing_is_understood():
     """Neither knows the other's words. The ear says `0`, and the mouth hears a number and answers `ba`."""
-    told = coterie.evaluate(signals(), swap=("speaker", "listener")).comparison
-    assert told.team == {"speaker": "ear", "listener": "mouth"}
-    assert (told.base.mean, told.changed.mean, told.difference.mean) == (1.0, 0.0, -1.0)
-    assert told.difference.p == pytest.approx(2 / 8), "only all signs alike are as far from 0"
+    comparison = coterie.evaluate(signals(), swap=("speaker", "listener")).comparison
+    assert comparison.team == {"speaker": "ear", "listener": "mouth"}
+    assert (comparison.base.mean, comparison.changed.mean, comparison.difference.mean) == (1.0, 0.0, -1.0)
+    assert comparison.difference.p == pytest.approx(2 / 8), "only all signs alike are as far from 0"
 
 
 def test_what_a_null_hands_over():
@@ -103,34 +105,34 @@ def test_what_a_null_hands_over():
     ctx = run.new_pass(evaluation=True, policies={"one": None})
 
     async def go():
-        asked = await ctx.ask("one", (), 0, (), Sampling())
-        return asked, await ctx.act(Key("t").of_branch("one", 0), asked)
+        request = await ctx.ask("one", (), 0, (), Sampling())
+        return request, await ctx.act(Key("t").of_branch("one", 0), request)
 
-    asked, action = asyncio.run(go())
-    assert asked.prompt.ids == () and asked.messages
+    request, action = asyncio.run(go())
+    assert request.prompt.ids == () and request.messages
     assert (action.calls, action.text, action.parsed, action.fault) == ((), "", "", None)
-    decision = asked.decided((action,), trainable=run.team.trainable.get(asked.policy, False))
+    decision = request.decision((action,), trainable=run.team.trainable.get(request.policy, False))
     assert decision.policy == "" and not decision.trainable
 
 
 def test_training_play_is_what_it_was():
     trees, _ = played(run_of())
-    decisions = [one for tree in trees for node in tree.nodes() for one in node.decisions.values()]
-    assert decisions and all(action.calls for one in decisions for action in one.branches)
+    decisions = [decision for tree in trees for node in tree.nodes() for decision in node.decisions.values()]
+    assert decisions and all(action.calls for decision in decisions for action in decision.branches)
 
 
 def test_policies_come_first_then_the_swap_then_silence():
     run = compose(load(signals()))
-    order = Changes({"speaker": "guest"}, ("speaker", "listener"), ("speaker",))
-    assert order.team(run) == {"speaker": None, "listener": "guest"}
+    order = Changes({"speaker": "external"}, ("speaker", "listener"), ("speaker",))
+    assert order.team(run) == {"speaker": None, "listener": "external"}
     assert [change["change"] for change in order.as_list()] == ["policy", "swap", "null"]
     assert not Changes() and Changes().team(run) == {"speaker": "mouth", "listener": "ear"}
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "message"),
     [
-        ({"null": ("speaker", "listener")}, "nobody is left"),
+        ({"null": ("speaker", "listener")}, "all roles are silenced"),
         ({"null": ("speeker",)}, "did you mean 'speaker'"),
         ({"swap": ("speaker", "listner")}, "did you mean 'listener'"),
         ({"swap": ("speaker", "speaker")}, "changes nothing"),
@@ -146,14 +148,14 @@ def test_policies_come_first_then_the_swap_then_silence():
                 "swap": ("speaker", "listener"),
                 "null": ("listener",),
             },
-            "'listener', who would be played by it, is silent",
+            "'listener', which would be played by it, is silent",
         ),
     ],
 )
-def test_changes_that_make_no_sense(changes, told):
+def test_changes_that_make_no_sense(changes, message):
     with pytest.raises(ConfigError) as caught:
         Changes(**changes).team(compose(load(signals())))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_tasks_that_one_team_alone_could_finish_are_left_out_and_that_is_said(caplog):
@@ -161,9 +163,9 @@ def test_tasks_that_one_team_alone_could_finish_are_left_out_and_that_is_said(ca
     config = signals(schedule={"steps": 1, "max_missing": 1.0})
     config["env"] = {"type": "tests.api.test_compare:Fragile", "numbers": 3}
     with caplog.at_level(logging.WARNING, "coterie"):
-        told = coterie.evaluate(config, null=["speaker"]).comparison
-    assert told.base.n == 2 and told.changed.n == 3 and told.difference.n == 2
-    assert list(told.per_task) == ["test-0", "test-2"]
+        comparison = coterie.evaluate(config, null=["speaker"]).comparison
+    assert comparison.base.n == 2 and comparison.changed.n == 3 and comparison.difference.n == 2
+    assert list(comparison.per_task) == ["test-0", "test-2"]
     assert "1 tasks were finished by one of the two teams only" in caplog.text
 
 

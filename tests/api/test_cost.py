@@ -1,4 +1,4 @@
-"""What a plan says is what a step then asks for: the counts against steps that were really played."""
+"""The counts of a plan, against steps that are really played."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from collections import Counter
 import pytest
 
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, told, warn_of_size
+from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, readable, warn_of_size
+from coterie.backends.models.minibatches import minibatches
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
-from coterie.core.training.samples import minibatches, samples_of
+from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from tests.games import CALLS, play, run_of
 
 ASKED: Counter[str] = Counter()
-"""What the judges of this file were asked, by scope."""
+"""Outside calls of this file's judges, by scope."""
 
 
 class Judge(Plugin):
-    """Asks somebody outside twice a view."""
+    """Calls an outside service twice per view."""
 
     weights = {}
     policy_fault = 0.0
@@ -79,10 +80,12 @@ class Adder(Plugin):
 def two_policies():
     """Overrides of `run_of`: role one plays policy p, role two policy q; both are trained."""
     trained = {"model": {"init": "none"}, "train": "full"}
-    seats = {"one": "p", "two": "q"}
+    policies = {"one": "p", "two": "q"}
     return {
         "policies": {"p": trained, "q": trained},
-        "team": {"roles": {role: {"type": "tests.games:Seat", "policy": seats[role]} for role in seats}},
+        "team": {
+            "roles": {role: {"type": "tests.games:Seat", "policy": policies[role]} for role in policies}
+        },
         "trainer": {"type": "tests.api.test_cost:Idle", "minibatch_size": 4, "epochs": 3},
     }
 
@@ -167,7 +170,7 @@ def test_each_policy_has_what_its_roles_do():
         **two_policies(),
     )
     counts = count(run).policies
-    assert {name: one.roles for name, one in counts.items()} == {"p": ("one",), "q": ("two",)}
+    assert {name: policy.roles for name, policy in counts.items()} == {"p": ("one",), "q": ("two",)}
     assert counts["p"].generations == counts["q"].generations == 2 * 2 * 2
     assert (counts["p"].generated_tokens, counts["q"].generated_tokens) == (8 * 5, 8 * 9)
     assert counts["p"].samples == 8 and counts["p"].optimizer_steps == 3 * 2
@@ -179,11 +182,11 @@ def test_a_policy_that_is_not_trained_gives_no_samples():
 
 
 def test_a_tool_may_be_used_as_often_as_the_team_allows():
-    seat = {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"]}
+    role = {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"]}
     run = run_of(
         order=["one"],
         tools={"adder": {"type": "tests.api.test_cost:Adder"}},
-        team={"order": ["one"], "max_tool_turns": 3, "roles": {"one": seat}},
+        team={"order": ["one"], "max_tool_turns": 3, "roles": {"one": role}},
     )
     counts = count(run)
     trees, _, calls = played(run)
@@ -213,7 +216,7 @@ def test_outside_calls_are_those_that_a_source_makes(expand):
     assert counts.outside_calls == {
         name: ASKED[run.reward_sources[1 + i].scope] for i, name in enumerate(judges)
     }
-    assert "environment" not in counts.outside_calls, "it asks nobody"
+    assert "environment" not in counts.outside_calls, "it calls nothing outside"
 
 
 def test_evaluation_plays_each_task_once():
@@ -255,13 +258,13 @@ def test_no_samples_no_optimiser_steps():
 
 def test_an_environment_that_says_who_acts_makes_the_counts_bounds():
     stages = {"stages": [["one"], ["two", "one"], ["two"]]}
-    own = run_of(env=stages, order=[["one", "two"]], sampler={"branches": 2}, max_turns=3)
-    counts = count(own)
-    assert "says itself who acts" in counts.notes[0]
-    as_told = count(run_of(order=[["one", "two"]], sampler={"branches": 2}, max_turns=3))
-    assert not as_told.notes
-    trees, _, calls = played(own)
-    assert calls <= counts.generations and counts.joints >= as_told.joints
+    run = run_of(env=stages, order=[["one", "two"]], sampler={"branches": 2}, max_turns=3)
+    counts = count(run)
+    assert "decides which roles act" in counts.notes[0]
+    by_order = count(run_of(order=[["one", "two"]], sampler={"branches": 2}, max_turns=3))
+    assert not by_order.notes
+    trees, _, calls = played(run)
+    assert calls <= counts.generations and counts.joints >= by_order.joints
     assert sum(len(node.joints) for tree in trees for node in tree.nodes()) <= counts.joints
 
 
@@ -277,19 +280,19 @@ def test_first_prompts_are_those_that_a_step_asks(monkeypatch):
     run = run_of(order=["one", "two"], max_turns=2)
     codec = run.engine.codec("p")
     trees, _, _ = played(run, tasks=8)
-    asked = [len(tree.root.decisions["one"].prompt_ids) for tree in trees]
+    prompt_lengths = [len(tree.root.decisions["one"].prompt_ids) for tree in trees]
     lengths = first_prompts(run, {"p": codec})
-    assert lengths == {"one": max(asked), "two": len(codec.ids("two turn0 "))}
+    assert lengths == {"one": max(prompt_lengths), "two": len(codec.ids("two turn0 "))}
 
 
 def test_a_role_that_remembers_sees_its_own_words_again():
-    seat = {"type": "tests.games:Seat", "policy": "p"}
+    role = {"type": "tests.games:Seat", "policy": "p"}
     lengths = {}
     for remembers in (False, True):
         run = run_of(
             order=["one"],
             sampler={"sampling": {"max_new_tokens": 7}},
-            team={"order": ["one"], "max_turns": 3, "roles": {"one": {**seat, "remembers": remembers}}},
+            team={"order": ["one"], "max_turns": 3, "roles": {"one": {**role, "remembers": remembers}}},
         )
         lengths[remembers] = first_prompts(run, {"p": run.engine.codec("p")})["one"]
     assert lengths[True] == 3 * lengths[False] + 2 * 7
@@ -309,7 +312,7 @@ def test_a_context_bounds_prompts_and_answers():
     assert counts.bounded(512, 64).generated_tokens == counts.generated_tokens == counts.generations * 64
 
 
-# ------------------------------------------------------------------------------------------- what is too much
+# --------------------------------------------------------------------------------------------- the size bound
 
 
 def cross(turns, tasks=1):
@@ -319,7 +322,7 @@ def cross(turns, tasks=1):
     )
 
 
-def test_a_tree_that_nobody_means_is_refused():
+def test_a_tree_past_the_bound_is_refused():
     counts = count(cross(turns=4))
     assert counts.leaves == 4 ** (2 * 4) == 65_536 and counts.generations > BOUND
     with pytest.raises(ConfigError, match="34,952 generations, and 20,000 are the bound") as refused:
@@ -343,7 +346,7 @@ def test_a_run_past_the_bound_is_warned_of(caplog):
     assert "34,952 generations" in caplog.text and "coterie plan" in caplog.text
 
 
-def test_numbers_that_nobody_reads_are_told_by_their_magnitude():
-    assert told(65_536) == "65,536"
+def test_huge_numbers_are_shown_by_their_magnitude():
+    assert readable(65_536) == "65,536"
     huge = count(cross(turns=1200)).leaves
-    assert huge == 16**1200 and told(huge) == "10^1444.9"
+    assert huge == 16**1200 and readable(huge) == "10^1444.9"

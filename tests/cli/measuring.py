@@ -33,8 +33,8 @@ def held_by(run, monkeypatch) -> Held:
     peaks = {"gradients": 0, "cache": 0}
     buckets: weakref.WeakSet[Bucket] = weakref.WeakSet()
 
-    def seen(what, tensors):
-        peaks[what] = max(peaks[what], sum(storages(tensors).values()))
+    def seen(kind, tensors):
+        peaks[kind] = max(peaks[kind], sum(storages(tensors).values()))
 
     def caching(method):
         def wrapped(self, *arguments, **named):
@@ -47,10 +47,10 @@ def held_by(run, monkeypatch) -> Held:
 
     def updating(method):
         def wrapped(self, *arguments, **named):
-            found = method(self, *arguments, **named)
+            result = method(self, *arguments, **named)
             kept = [tensor for layer in self.layers for tensor in (layer.keys, layer.values)]
             seen("cache", [tensor for tensor in kept if tensor is not None])
-            return found
+            return result
 
         return wrapped
 
@@ -83,9 +83,11 @@ def held_by(run, monkeypatch) -> Held:
 def live() -> list[torch.Tensor]:
     """Every tensor that has storage."""
     gc.collect()
-    return [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor) and not one.is_meta]
+    return [
+        tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor) and not tensor.is_meta
+    ]
 
 
 def storages(tensors) -> dict[int, int]:
     """Address -> bytes, each storage once."""
-    return {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
+    return {tensor.untyped_storage().data_ptr(): tensor.untyped_storage().nbytes() for tensor in tensors}

@@ -15,16 +15,16 @@ from coterie.cli.main import cli
 TABULAR = Path(__file__).parents[1] / "recipes" / "tabular.yaml"
 
 
-def coterie(*words: object) -> Result:
+def coterie(*arguments: object) -> Result:
     """In this process. `.exit_code`, `.stdout`, `.stderr`; `.exception` is a bug's."""
-    return CliRunner().invoke(cli, [str(word) for word in words], prog_name="coterie")
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments], prog_name="coterie")
 
 
-def process(*words: object, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+def process(*arguments: object, code: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
     """In a process of its own, `code` run before."""
     script = textwrap.dedent(code) + "\nfrom coterie.cli.main import main\nmain()"
     return subprocess.run(
-        [sys.executable, "-c", script, *map(str, words)],
+        [sys.executable, "-c", script, *map(str, arguments)],
         capture_output=True,
         text=True,
         timeout=120,

@@ -1,4 +1,4 @@
-"""`coterie eval --policy / --swap / --null`: a changed team beside the team, with weights from other runs."""
+"""`coterie eval --policy / --swap / --null`: a changed team beside the team, with external policies."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ MATRIX = TABULAR.parent / "matrix.yaml"
 TASKS = ("--tasks", "32", "--samples", "2")
 
 
-def trained(folder, *words, recipe=MATRIX):
+def trained(folder, *settings, recipe=MATRIX):
     """A finished run: by default of `row` and `column`, who play the matrix game with a policy each."""
-    done = coterie("run", recipe, *words, "--out", folder)
+    done = coterie("run", recipe, *settings, "--out", folder)
     assert done.exit_code == 0, done.output
     return folder
 
@@ -31,20 +31,20 @@ def runs(tmp_path_factory):
     return a, trained(folder / "b", "env.tasks=32", "schedule.steps=8", "schedule.keep_checkpoints=9")
 
 
-def evaluated(*words):
-    done = coterie("eval", *words, "--json")
+def evaluated(*arguments):
+    done = coterie("eval", *arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
-def per_task(file, *words):
+def per_task(file, *arguments):
     """(the team's successes by task, those of the changed team), by way of --out."""
-    evaluated(*words, *TASKS, "--out", file)
-    told = json.loads(file.read_text())
-    return told["per_task"], told.get("comparison", {}).get("changed_per_task")
+    evaluated(*arguments, *TASKS, "--out", file)
+    result = json.loads(file.read_text())
+    return result["per_task"], result.get("comparison", {}).get("changed_per_task")
 
 
-# ----------------------------------------------------------------------------------- weights from elsewhere
+# ----------------------------------------------------------------------------------- external policies
 
 
 def test_a_team_of_another_runs_policies_plays_as_that_run_bit_for_bit(runs, tmp_path):
@@ -56,24 +56,24 @@ def test_a_team_of_another_runs_policies_plays_as_that_run_bit_for_bit(runs, tmp
     assert len(of_a) == 32 and all(len(samples) == 2 for samples in of_a.values())
 
 
-def test_two_halves_make_the_same_team_whichever_run_they_are_brought_to(runs, tmp_path):
+def test_two_halves_make_the_same_team_whichever_run_loads_the_other_half(runs, tmp_path):
     a, b = runs
-    _, one = per_task(tmp_path / "one.json", a, "--policy", f"column={b}")
-    _, other = per_task(tmp_path / "other.json", b, "--policy", f"row={a}")
+    _, from_a = per_task(tmp_path / "one.json", a, "--policy", f"column={b}")
+    _, from_b = per_task(tmp_path / "other.json", b, "--policy", f"row={a}")
     both = [per_task(tmp_path / "x.json", run)[0] for run in runs]
-    assert one == other and one not in both
+    assert from_a == from_b and from_a not in both
 
 
 def test_a_run_beside_itself_differs_in_nothing(runs):
-    told = evaluated(runs[0], "--policy", f"row={runs[0]}", *TASKS)["comparison"]
-    assert told["difference"]["mean"] == 0 and not any(told["per_task"].values())
+    comparison = evaluated(runs[0], "--policy", f"row={runs[0]}", *TASKS)["comparison"]
+    assert comparison["difference"]["mean"] == 0 and not any(comparison["per_task"].values())
 
 
 def test_a_policy_and_a_checkpoint_may_be_named(runs, tmp_path):
     a, b = runs
-    told = evaluated(a, "--policy", f"row={b}@4:column", "--tasks", "4")["comparison"]
-    assert told["changes"] == [{"change": "policy", "role": "row", "policy": f"{b}@4:column"}]
-    assert told["team"] == {"row": f"{b}@4:column", "column": "column"}
+    comparison = evaluated(a, "--policy", f"row={b}@4:column", "--tasks", "4")["comparison"]
+    assert comparison["changes"] == [{"change": "policy", "role": "row", "policy": f"{b}@4:column"}]
+    assert comparison["team"] == {"row": f"{b}@4:column", "column": "column"}
     latest = evaluated(a, "--policy", f"row={b}@latest", "--tasks", "4")["comparison"]
     assert latest["team"]["row"] == f"{b}@8:row", "who plays the role there"
     four = evaluated(a, "--policy", f"row={b}", "--checkpoint", "4", "--tasks", "4")["comparison"]
@@ -81,8 +81,8 @@ def test_a_policy_and_a_checkpoint_may_be_named(runs, tmp_path):
     moved = tmp_path / "at@best"
     shutil.copytree(b, moved)
     for text, step in ((f"{moved}", _best(b)), (f"{moved}@8", 8)):
-        odd = evaluated(a, "--policy", f"row={text}", "--tasks", "4")["comparison"]
-        assert odd["team"]["row"] == f"{moved}@{step}:row", "a folder's own name goes first"
+        moved_run = evaluated(a, "--policy", f"row={text}", "--tasks", "4")["comparison"]
+        assert moved_run["team"]["row"] == f"{moved}@{step}:row", "a folder's own name goes first"
 
 
 def test_an_exported_table_plays_as_its_run_whatever_its_folder_is_called(runs, tmp_path, monkeypatch):
@@ -93,25 +93,28 @@ def test_an_exported_table_plays_as_its_run_whatever_its_folder_is_called(runs, 
     _, folder = per_task(tmp_path / "1.json", a, "--policy", "row=row")
     _, run = per_task(tmp_path / "2.json", a, "--policy", f"row={b}")
     assert folder == run
-    told = json.loads((tmp_path / "1.json").read_text())["comparison"]
-    assert told["team"]["row"] == "./row", "not the team's own policy of that name"
+    comparison = json.loads((tmp_path / "1.json").read_text())["comparison"]
+    assert comparison["team"]["row"] == "./row", "not the team's own policy of that name"
 
 
-def test_a_team_brought_in_and_then_swapped_is_the_other_run_swapped(runs, tmp_path):
+def test_a_team_of_external_policies_that_is_swapped_is_the_other_run_swapped(runs, tmp_path):
     a, b = runs
     swap = ("--swap", "row=column")
-    _, own = per_task(tmp_path / "1.json", b, *swap)
-    _, brought = per_task(tmp_path / "2.json", a, "--policy", f"row={b}", "--policy", f"column={b}", *swap)
-    assert own == brought
+    _, in_its_run = per_task(tmp_path / "1.json", b, *swap)
+    _, in_another = per_task(tmp_path / "2.json", a, "--policy", f"row={b}", "--policy", f"column={b}", *swap)
+    assert in_its_run == in_another
 
 
 def test_a_silent_role_by_the_command(tmp_path):
     """What is said and why is in tests/api/test_compare.py."""
     recipe = tmp_path / "signals.yaml"
     recipe.write_text(to_yaml(signals()))
-    told = evaluated(recipe, "--null", "speaker")["comparison"]
-    assert told["changes"] == [{"change": "null", "role": "speaker"}] and told["team"]["speaker"] is None
-    assert (told["base"]["mean"], told["changed"]["mean"]) == (1.0, pytest.approx(1 / 3))
+    comparison = evaluated(recipe, "--null", "speaker")["comparison"]
+    assert (
+        comparison["changes"] == [{"change": "null", "role": "speaker"}]
+        and comparison["team"]["speaker"] is None
+    )
+    assert (comparison["base"]["mean"], comparison["changed"]["mean"]) == (1.0, pytest.approx(1 / 3))
 
 
 def test_for_people(runs):
@@ -120,8 +123,8 @@ def test_for_people(runs):
     assert done.exit_code == 0, done.output
     line = next(line for line in done.stdout.splitlines() if "paired by task" in line)
     assert line == f"row played by {b}@{_best(b)}:row; column silent: paired by task"
-    for word in ("  base  ", "  changed  ", "  difference ", "  p ", "of 8 tasks differ"):
-        assert word in done.stdout
+    for text in ("  base  ", "  changed  ", "  difference ", "  p ", "of 8 tasks differ"):
+        assert text in done.stdout
 
 
 def _best(run):
@@ -133,8 +136,8 @@ def test_out_is_strict_json_also_without_a_change(runs, tmp_path):
         raise AssertionError(constant)
 
     base, changed = per_task(tmp_path / "out.json", runs[0])
-    told = json.loads((tmp_path / "out.json").read_text(), parse_constant=refuse)
-    assert changed is None and told["per_task"] == base and told["success"]["n"] == 32
+    result = json.loads((tmp_path / "out.json").read_text(), parse_constant=refuse)
+    assert changed is None and result["per_task"] == base and result["success"]["n"] == 32
 
 
 # ------------------------------------------------------------------------------------------- what is refused
@@ -156,10 +159,10 @@ def test_roles_and_folders_that_are_not_there(runs, tmp_path):
 def test_changes_without_sense(runs, tmp_path):
     a, b = runs
     silent = coterie("eval", a, "--null", "row", "--null", "column")
-    refused(silent, "--null", "nobody is left to say anything")
+    refused(silent, "--null", "all roles are silenced")
     refused(
         coterie("eval", a, "--policy", f"row={b}", "--null", "row"),
-        "'row', who would be played by it, is silent",
+        "'row', which would be played by it, is silent",
     )
     twice = coterie("eval", a, "--policy", f"row={a}", "--policy", f"row={b}")
     refused(twice, "'row' is given two policies")
@@ -168,24 +171,24 @@ def test_changes_without_sense(runs, tmp_path):
 
 
 def test_which_policy_of_another_team_must_be_said(runs):
-    told = coterie("eval", TABULAR, "--policy", f"planner={runs[0]}")
-    refused(told, "which policy", "nobody plays 'planner' there", ":row, :column")
+    done = coterie("eval", TABULAR, "--policy", f"planner={runs[0]}")
+    refused(done, "which policy", "has no role 'planner'", ":row, :column")
 
 
 def test_a_table_over_other_words(runs, tmp_path):
     other = trained(tmp_path / "other", "schedule.steps=1", recipe=TABULAR)
-    told = coterie("eval", runs[0], "--policy", f"row={other}", "--tasks", "2")
-    refused(told, f"{other}@1:shared", "other words", "such as", "the environment that it was trained in")
+    done = coterie("eval", runs[0], "--policy", f"row={other}", "--tasks", "2")
+    refused(done, f"{other}@1:shared", "other words", "such as", "the environment that it was trained in")
 
 
 def test_weights_of_another_kind(tmp_path, runs):
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text("{}")
-    told = coterie("eval", runs[0], "--policy", f"row={tmp_path / 'model'}", "--tasks", "2")
-    refused(told, "can't play beside 'row'", "it has tensors, and the engine here plays tables")
+    done = coterie("eval", runs[0], "--policy", f"row={tmp_path / 'model'}", "--tasks", "2")
+    refused(done, "can't play beside 'row'", "it has tensors, and the engine here plays tables")
     (tmp_path / "signals.yaml").write_text(to_yaml(signals()))
-    told = coterie("eval", tmp_path / "signals.yaml", "--policy", f"speaker={runs[0]}:row")
-    refused(told, "can't play beside 'mouth'", "it has tables, and the engine here plays no weights")
+    done = coterie("eval", tmp_path / "signals.yaml", "--policy", f"speaker={runs[0]}:row")
+    refused(done, "can't play beside 'mouth'", "it has tables, and the engine here plays no weights")
 
 
 # ---------------------------------------------------------------------------------------------- transformers
@@ -201,10 +204,10 @@ def models(tmp_path_factory):
     table = "{{model: {}, train: {}, optimizer: {{learning_rate: 0.03}}}}"
     runs = []
     for train in ("full", "lora"):
-        one = table.format(model, train)
+        policy = table.format(model, train)
         recipe = folder / f"{train}.yaml"
         recipe.write_text(
-            f"extends: {MATRIX}\nenv: {{tasks: 32}}\npolicies: {{row: {one}, column: {one}}}\n"
+            f"extends: {MATRIX}\nenv: {{tasks: 32}}\npolicies: {{row: {policy}, column: {policy}}}\n"
             "engine: hf\ntrainer: {type: torch}\nschedule: {steps: 3, evaluate_every: 0}\n"
         )
         runs.append(trained(folder / train, recipe=recipe))
@@ -212,13 +215,13 @@ def models(tmp_path_factory):
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("guest", [0, 1])
-def test_transformers_brought_in_play_as_their_run(models, guest, tmp_path):
-    host, guest = models[1 - guest], models[guest]
-    own, _ = per_task(tmp_path / "own.json", guest)
-    words = (host, "--policy", f"row={guest}", "--policy", f"column={guest}")
-    base, changed = per_task(tmp_path / "changed.json", *words)
-    assert changed == own != base
+@pytest.mark.parametrize("external", [0, 1])
+def test_external_transformers_play_as_their_run(models, external, tmp_path):
+    team, external = models[1 - external], models[external]
+    external_result, _ = per_task(tmp_path / "own.json", external)
+    arguments = (team, "--policy", f"row={external}", "--policy", f"column={external}")
+    base, changed = per_task(tmp_path / "changed.json", *arguments)
+    assert changed == external_result != base
 
 
 @pytest.mark.torch
@@ -238,18 +241,18 @@ def test_a_model_with_other_words_or_broken_weights(models, tmp_path):
     full, model = models[0], tmp_path / "model"
     done = coterie("export", full, "--policy", "row", "-o", model)
     assert done.exit_code == 0, done.output
-    words = ("eval", full, "--policy", f"row={model}", "--tasks", "2")
+    arguments = ("eval", full, "--policy", f"row={model}", "--tasks", "2")
     tokenizer = json.loads((model / "tokenizer.json").read_text())
     ids = tokenizer["model"]["vocab"]
     ids["a"], ids["b"] = ids["b"], ids["a"]
     (model / "tokenizer.json").write_text(json.dumps(tokenizer))
-    done = coterie(*words)
+    done = coterie(*arguments)
     assert done.exit_code == 2 and "was made for other tokens than 'row'" in done.stderr
     assert "2 tokens have other ids, such as 'a'" in done.stderr
     config = json.loads((model / "config.json").read_text())
     (model / "config.json").write_text(json.dumps({**config, "hidden_size": 16}))
-    done = coterie(*words)
+    done = coterie(*arguments)
     assert done.exit_code == 2 and "can't be loaded" in done.stderr, done.stderr
     shutil.copyfile(full / "config.yaml", model / "model.safetensors")
-    done = coterie(*words)
+    done = coterie(*arguments)
     assert done.exit_code == 2 and "can't be loaded" in done.stderr, done.stderr

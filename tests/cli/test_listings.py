@@ -12,24 +12,24 @@ from coterie.core.config import RunConfig
 from tests.cli.support import TABULAR, coterie, process
 
 
-def as_json(*words):
-    done = coterie(*words, "--json")
+def as_json(*arguments):
+    done = coterie(*arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
 
 def test_recipes_are_listed_with_summary_and_path():
-    found = as_json("recipes")
-    assert all(set(one) == {"name", "summary", "path"} for one in found)
-    by_name = {one["name"]: one for one in found}
+    recipes = as_json("recipes")
+    assert all(set(recipe) == {"name", "summary", "path"} for recipe in recipes)
+    by_name = {recipe["name"]: recipe for recipe in recipes}
     assert by_name["plan_path"]["path"].endswith("plan_path.yaml") and by_name["plan_path"]["summary"]
     assert by_name["plan_path"]["summary"] in coterie("recipes").stdout
 
 
 def test_plugins_are_listed_by_kind():
-    ours = next(one for one in as_json("plugins") if one["distribution"] == "coterie")
-    assert ours["ok"] and not ours["errors"] and ours["version"]
-    assert "at_grpo" in ours["provides"]["estimator"]
+    builtin = next(plugin for plugin in as_json("plugins") if plugin["distribution"] == "coterie")
+    assert builtin["ok"] and not builtin["errors"] and builtin["version"]
+    assert "at_grpo" in builtin["provides"]["estimator"]
     assert "at_grpo" in coterie("plugins").stdout
 
 
@@ -44,24 +44,24 @@ def test_a_plugin_file_is_loaded_first(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "message"),
     [("1 / 0", "ZeroDivisionError"), ("", "implements no hook"), (None, "no such plugin file")],
 )
-def test_a_plugin_file_that_is_broken_is_an_error(tmp_path, code, told):
+def test_a_plugin_file_that_is_broken_is_an_error(tmp_path, code, message):
     file = tmp_path / "mine.py"
     if code is not None:
         file.write_text(code)
     done = process("plugins", "-p", file)
-    assert done.returncode == 2 and told in done.stderr and "Traceback" not in done.stderr
+    assert done.returncode == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_config_shows_each_value_with_where_it_came_from():
-    found = as_json("config", TABULAR, "algorithm.alpha=0.5")
-    assert found["name"] == "tabular"
-    assert found["config"]["algorithm"]["alpha"] == 0.5 and found["origins"]["algorithm.alpha"] == "override"
-    assert found["origins"]["env.size"] == f"file {TABULAR}"
-    assert found["origins"]["seed"] == "default"
-    assert found["config"]["env"]["walk"] == "stop" and found["origins"]["env.walk"] == "default"
+    shown = as_json("config", TABULAR, "algorithm.alpha=0.5")
+    assert shown["name"] == "tabular"
+    assert shown["config"]["algorithm"]["alpha"] == 0.5 and shown["origins"]["algorithm.alpha"] == "override"
+    assert shown["origins"]["env.size"] == f"file {TABULAR}"
+    assert shown["origins"]["seed"] == "default"
+    assert shown["config"]["env"]["walk"] == "stop" and shown["origins"]["env.walk"] == "default"
 
 
 def test_config_names_the_recipe_that_a_value_is_inherited_from():
@@ -147,17 +147,17 @@ def test_runs_say_how_far_each_is(tmp_path):
     run_folder(tmp_path / "d", "name: x\nschedule: {epochs: 1}\n", [{"step": 1, "success": 0.5}])
     run_folder(tmp_path / "e", "nonsense: [")
     (tmp_path / "no-run").mkdir()
-    found = {one["name"]: one for one in as_json("runs", tmp_path)}
-    assert list(found) == ["a", "b", "c", "d", "e"]
-    told = {
-        name: (one["recipe"], one["step"], one["steps"], one["success"], one["finished"])
-        for name, one in found.items()
+    runs = {run["name"]: run for run in as_json("runs", tmp_path)}
+    assert list(runs) == ["a", "b", "c", "d", "e"]
+    status = {
+        name: (run["recipe"], run["step"], run["steps"], run["success"], run["finished"])
+        for name, run in runs.items()
     }
-    assert told["a"] == ("plan_path", 0, 2, None, False)
-    assert told["b"] == ("plan_path", 2, 2, 0.25, True)
-    assert told["c"] == ("plan_path", 1, 2, None, False), "the best of K is not success"
-    assert told["d"] == ("x", 1, None, 0.5, None)
-    assert "YAML" in found["e"]["problem"]
+    assert status["a"] == ("plan_path", 0, 2, None, False)
+    assert status["b"] == ("plan_path", 2, 2, 0.25, True)
+    assert status["c"] == ("plan_path", 1, 2, None, False), "the best of K is not success"
+    assert status["d"] == ("x", 1, None, 0.5, None)
+    assert "YAML" in runs["e"]["problem"]
     text = coterie("runs", tmp_path).stdout
     assert "2/2" in text and ".25" in text and "yes" in text
 

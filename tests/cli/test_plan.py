@@ -15,8 +15,8 @@ CROSS = (
 )
 
 
-def planned(*words):
-    done = coterie("plan", *words, "--json")
+def planned(*arguments):
+    done = coterie("plan", *arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -135,9 +135,9 @@ def test_a_folders_configuration_is_enough(folder):
     assert planner["adapter_parameters"] == adapter
     assert planner["memory"]["weights"] == 2 * parameters, "bf16"
     assert executor["memory"]["weights"] == 0, "they share one frozen base"
-    for one in (planner["memory"], executor["memory"]):
-        assert one["adapter"] == one["gradients"] == 4 * adapter and one["moments"] == 8 * adapter
-        assert one["masters"] == one["reference"] == 0
+    for memory in (planner["memory"], executor["memory"]):
+        assert memory["adapter"] == memory["gradients"] == 4 * adapter and memory["moments"] == 8 * adapter
+        assert memory["masters"] == memory["reference"] == 0
     assert planner["context"] == 40960
     rows, prompts, answer = 512, 128, 512
     kept = 2 * 28 * 8 * 128 * 2  # keys and values, layers, heads, their size, bf16
@@ -151,20 +151,24 @@ def test_a_folders_configuration_is_enough(folder):
 @pytest.mark.torch
 def test_tables_for_people(folder):
     pytest.importorskip("torch")
-    words = ("plan_path", f"policies.shared.model={folder}", "rewards.judge.type=tests.cli.test_plan:Judge")
-    done = coterie("plan", *words, "--gpus", "2")
+    arguments = (
+        "plan_path",
+        f"policies.shared.model={folder}",
+        "rewards.judge.type=tests.cli.test_plan:Judge",
+    )
+    done = coterie("plan", *arguments, "--gpus", "2")
     assert done.exit_code == 0, done.output
-    told = " ".join(done.stdout.split())
-    assert "generations 4,096 4,096" in told and "optimiser steps 64 64" in told
-    assert "12,288 outside calls of judge" in told, "three for each joint action"
-    assert "parameters 1,720,574,976" in told and "weights 3.44 GB 3.44 GB" in told
-    assert "of its adapter 17,432,576" in told
-    assert "does not fit a GPU of 80 GB" in told and "spread evenly over 2 GPUs" in told
-    assert "saturates first: the KV cache" in told
+    text = " ".join(done.stdout.split())
+    assert "generations 4,096 4,096" in text and "optimiser steps 64 64" in text
+    assert "12,288 outside calls of judge" in text, "three for each joint action"
+    assert "parameters 1,720,574,976" in text and "weights 3.44 GB 3.44 GB" in text
+    assert "of its adapter 17,432,576" in text
+    assert "does not fit a GPU of 80 GB" in text and "spread evenly over 2 GPUs" in text
+    assert "saturates first: the KV cache" in text
 
 
 class Judge:
-    """A source that asks somebody outside."""
+    """A reward source that calls an outside service."""
 
     scope, components, weights, policy_fault, calls_per_view = "joint", {"taste": "increment"}, {}, 0.0, 3
 
@@ -209,8 +213,8 @@ QUICK = ("schedule.steps=1", "schedule.evaluate_every=0", "schedule.record_every
 
 
 @pytest.mark.torch
-@pytest.mark.parametrize("words", RUNS.values(), ids=RUNS)
-def test_the_planned_memory_is_what_a_run_takes(words, monkeypatch):
+@pytest.mark.parametrize("arguments", RUNS.values(), ids=RUNS)
+def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
     """Within 15 % of the bytes of live tensors (`Held` says which), in sum and in each of its parts."""
     pytest.importorskip("torch")
     from coterie.backends.models.memory import STAYING
@@ -218,17 +222,17 @@ def test_the_planned_memory_is_what_a_run_takes(words, monkeypatch):
     from coterie.core.training.assemble import compose
     from tests.cli.measuring import held_by
 
-    plan = planned(*words)
+    plan = planned(*arguments)
     parts = [policy["memory"] for policy in plan["policies"].values()]
     expected = (
-        sum(one[name] for one in parts for name in STAYING),
-        max(one["gradients"] for one in parts),
+        sum(part[name] for part in parts for name in STAYING),
+        max(part["gradients"] for part in parts),
         plan["memory"]["cache"],
     )
-    scale = words[words.index("--scale") + 1] if "--scale" in words else None
-    settings = [word for word in words[1:] if "=" in word]
-    if words[0] == "quickstart":
+    scale = arguments[arguments.index("--scale") + 1] if "--scale" in arguments else None
+    settings = [argument for argument in arguments[1:] if "=" in argument]
+    if arguments[0] == "quickstart":
         settings += ["policies.shared.warm_start.steps=2", "algorithm.zero_variance=keep"]
-    held = held_by(compose(load(words[0], scale=scale, overrides=[*settings, *QUICK])), monkeypatch)
-    for measured, told in zip((*held, sum(held)), (*expected, sum(expected)), strict=True):
-        assert told == pytest.approx(measured, rel=0.15), (held, expected)
+    held = held_by(compose(load(arguments[0], scale=scale, overrides=[*settings, *QUICK])), monkeypatch)
+    for measured, planned_bytes in zip((*held, sum(held)), (*expected, sum(expected)), strict=True):
+        assert planned_bytes == pytest.approx(measured, rel=0.15), (held, expected)

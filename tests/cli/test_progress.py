@@ -56,8 +56,8 @@ def test_quick_steps_do_not_flood_but_evaluations_and_the_end_are_told(clock, ca
 
 def test_the_best_of_several_is_not_called_success(clock, capsys):
     Lines("step")(1, 2, {"success_committed": 0.9})
-    told = capsys.readouterr().err
-    assert "best-of-K .90" in told and "success" not in told
+    line = capsys.readouterr().err
+    assert "best-of-K .90" in line and "success" not in line
 
 
 def test_a_terminal_gets_a_bar_and_a_pipe_lines(monkeypatch):
@@ -98,6 +98,6 @@ def test_json_is_strict(capsys):
 
 
 def test_numbers_and_tables():
-    assert [number(one) for one in (12345, 0.123456, "x", True)] == ["12,345", "0.1235", "x", "True"]
+    assert [number(value) for value in (12345, 0.123456, "x", True)] == ["12,345", "0.1235", "x", "True"]
     assert number(float("nan")) == number(None) == "-"
     assert table(("a", "b"), [("long", "x"), ("s", "")]).splitlines()[1:] == ["long  x", "s"]

@@ -1,4 +1,4 @@
-"""quickstart's story, with the training and the measuring played by stand-ins."""
+"""`coterie quickstart`, with stand-ins for training and evaluation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.cli.support import coterie
 
 @pytest.fixture
 def api(monkeypatch, tmp_path):
-    """Stand-ins for `coterie.api.train`; `calls` has what they were asked."""
+    """Stand-ins for training and evaluation; `calls` holds their arguments."""
     calls = []
     folder = tmp_path / "run"
 
@@ -56,12 +56,12 @@ def test_measures_before_and_after_on_unseen_tasks_and_ends_in_json(api):
     pytest.importorskip("matplotlib")
     done = coterie("quickstart", "--seed", 3)
     assert done.exit_code == 0, done.output
-    told = json.loads(done.stdout.splitlines()[-1])
-    assert told["before"]["success"] == {"mean": 0.2, "ci95": pytest.approx([0.17, 0.23]), "n": 1000}
-    assert told["after"]["success_greedy"]["mean"] == 0.8
-    assert told["seconds"] >= 0 and told["run"] == str(api.folder)
+    result = json.loads(done.stdout.splitlines()[-1])
+    assert result["before"]["success"] == {"mean": 0.2, "ci95": pytest.approx([0.17, 0.23]), "n": 1000}
+    assert result["after"]["success_greedy"]["mean"] == 0.8
+    assert result["seconds"] >= 0 and result["run"] == str(api.folder)
     assert (api.folder / "curve.png").read_bytes().startswith(b"\x89PNG")
-    assert told["curve"] == str(api.folder / "curve.png")
+    assert result["curve"] == str(api.folder / "curve.png")
     assert "\none\n" in done.stdout
     assert api.calls == [
         ("train", "quickstart", ("seed=3",), None),

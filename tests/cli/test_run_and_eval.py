@@ -25,8 +25,8 @@ def folder(tmp_path_factory):
     return folder
 
 
-def evaluated(*words):
-    done = coterie("eval", *words, "--json")
+def evaluated(*arguments):
+    done = coterie("eval", *arguments, "--json")
     assert done.exit_code == 0, done.output
     return json.loads(done.stdout)
 
@@ -43,8 +43,8 @@ def test_a_run_says_where_it_is_and_how_far(tmp_path):
 def test_the_default_folder_is_named_by_recipe_and_time(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert coterie("run", TABULAR, "schedule.steps=1").exit_code == 0
-    (made,) = (tmp_path / "runs").iterdir()
-    assert made.name.startswith("tabular-2")
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert folder.name.startswith("tabular-2")
 
 
 def test_resuming_a_finished_run_is_no_error(folder):
@@ -68,17 +68,17 @@ def test_a_run_that_its_time_stops_says_how_to_go_on_and_exits_0(tmp_path):
 
 
 def test_eval_prints_success_with_its_interval_and_nothing_else_on_stdout(folder):
-    told = evaluated(folder, "--tasks", "16", "--samples", "2")
-    assert set(told["success"]) == {"mean", "ci95", "n"} and told["success"]["n"] == 16
-    low, high = told["success"]["ci95"]
-    assert 0 <= low <= told["success"]["mean"] <= high <= 1
-    assert set(told["roles"]) == {"planner", "executor"}
-    assert told["metrics"] and len(told["config_digest"]) == 64
+    result = evaluated(folder, "--tasks", "16", "--samples", "2")
+    assert set(result["success"]) == {"mean", "ci95", "n"} and result["success"]["n"] == 16
+    low, high = result["success"]["ci95"]
+    assert 0 <= low <= result["success"]["mean"] <= high <= 1
+    assert set(result["roles"]) == {"planner", "executor"}
+    assert result["metrics"] and len(result["config_digest"]) == 64
 
 
 def test_eval_takes_a_recipe_a_split_greed_and_overrides():
-    told = evaluated(TABULAR, "env.size=4", "--split", "val", "--tasks", "4", "--greedy")
-    assert told["success"]["n"] == 4
+    result = evaluated(TABULAR, "env.size=4", "--split", "val", "--tasks", "4", "--greedy")
+    assert result["success"]["n"] == 4
 
 
 def test_eval_of_a_checkpoint_by_name_and_step(folder):
@@ -105,19 +105,18 @@ def test_eval_of_swapped_policies_prints_paired_differences_per_task(tmp_path):
     recipe = tmp_path / "two.yaml"
     (tmp_path / "tabular.yaml").write_text(TABULAR.read_text())
     recipe.write_text("extends: tabular.yaml\n" + two)
-    words = (recipe, "--tasks", "8", "--swap", "planner=executor")
-    told = evaluated(*words)
-    told = told["comparison"]
-    assert told["changes"] == [{"change": "swap", "roles": ["planner", "executor"]}]
-    assert told["team"] == {"planner": "other", "executor": "shared"}
-    assert set(told["difference"]) == {"mean", "ci95", "n", "p"} and len(told["per_task"]) == 8
-    text = coterie("eval", *words).stdout
+    arguments = (recipe, "--tasks", "8", "--swap", "planner=executor")
+    comparison = evaluated(*arguments)["comparison"]
+    assert comparison["changes"] == [{"change": "swap", "roles": ["planner", "executor"]}]
+    assert comparison["team"] == {"planner": "other", "executor": "shared"}
+    assert set(comparison["difference"]) == {"mean", "ci95", "n", "p"} and len(comparison["per_task"]) == 8
+    text = coterie("eval", *arguments).stdout
     assert "paired by task" in text and "of 8 tasks differ" in text
 
 
 def test_config_of_a_run_is_what_it_ran_with(folder):
-    told = json.loads(coterie("config", folder, "--json").stdout)
-    assert told["name"] == "tabular" and told["config"]["schedule"]["steps"] == 4
+    shown = json.loads(coterie("config", folder, "--json").stdout)
+    assert shown["name"] == "tabular" and shown["config"]["schedule"]["steps"] == 4
 
 
 # ------------------------------------------------------------------------------------------------ interrupts
@@ -163,8 +162,8 @@ def test_a_signal_finishes_the_step_saves_and_says_how_to_resume(tmp_path, numbe
     assert json.loads(rows[-1])["step"] == step, "the last step that was tracked is the one that was saved"
     with (folder / "config.yaml").open() as file:
         assert YAML(typ="safe", pure=True).load(file)["schedule"]["steps"] == 100_000
-    told = evaluated(folder, "--tasks", "4", "--checkpoint", str(step))
-    assert told["success"]["n"] == 4
+    result = evaluated(folder, "--tasks", "4", "--checkpoint", str(step))
+    assert result["success"]["n"] == 4
 
 
 def test_a_second_signal_stops_at_once(tmp_path):
@@ -172,13 +171,13 @@ def test_a_second_signal_stops_at_once(tmp_path):
         tmp_path / "run",
         code="""
             import pathlib, sys, time
-            from coterie.core.run import Run
+            from coterie.core.training.run import Run
 
-            def track(*_):
+            def finish(*_):
                 (pathlib.Path(sys.argv[-1]) / "stuck").touch()
                 time.sleep(3600)
 
-            Run.track = track
+            Run.finish = finish
         """,
     )
     wait_for((tmp_path / "run" / "stuck").exists, process)

@@ -39,8 +39,8 @@ def test_json_tells_how_it_ended(tmp_path: Path):
     (tmp_path / "loop.py").write_text("while True: pass")
     done = coterie("sandbox", "run", tmp_path / "loop.py", "limits.cpu_seconds=0.2", "--json")
     assert done.exit_code == 1
-    found = json.loads(done.stdout)
-    assert found["status"] == "timeout" and "CPU time" in found["reason"] and found["exit_code"] is None
+    result = json.loads(done.stdout)
+    assert result["status"] == "timeout" and "CPU time" in result["reason"] and result["exit_code"] is None
 
 
 def test_a_crash_is_told_with_its_traceback(tmp_path: Path):
@@ -52,21 +52,24 @@ def test_a_crash_is_told_with_its_traceback(tmp_path: Path):
 
 def test_check_says_what_is_active():
     done = coterie("sandbox", "check", "workers=1", "--json")
-    found = json.loads(done.stdout)
-    assert done.exit_code == 0 and found["works"]
-    assert {one["name"] for one in found["protections"] if one["active"]} >= {"own process", "rlimits"}
+    result = json.loads(done.stdout)
+    assert done.exit_code == 0 and result["works"]
+    assert {protection["name"] for protection in result["protections"] if protection["active"]} >= {
+        "own process",
+        "rlimits",
+    }
     plain = coterie("sandbox", "check", "workers=1")
     assert "it runs programs" in plain.stdout and "rlimits" in plain.stdout
 
 
-@pytest.mark.parametrize(("words", "says"), [
+@pytest.mark.parametrize(("arguments", "message"), [
     (("limit=2",), "unknown key 'limit'"),
     (("type=locl",), "unknown sandbox 'locl'"),
     (("type=sandbox_fusion", "url=http://127.0.0.1:9"), "no SandboxFusion server answers"),
 ])  # fmt: skip
-def test_wrong_settings_are_told(program: Path, words: tuple[str, ...], says: str):
-    done = coterie("sandbox", "run", program, *words)
-    assert done.exit_code == 2 and says in done.stderr and "Traceback" not in done.stderr
+def test_wrong_settings_are_told(program: Path, arguments: tuple[str, ...], message: str):
+    done = coterie("sandbox", "run", program, *arguments)
+    assert done.exit_code == 2 and message in done.stderr and "Traceback" not in done.stderr
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path: Path):

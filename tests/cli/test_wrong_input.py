@@ -11,23 +11,23 @@ from tests.cli.support import TABULAR, coterie, process
 from tests.cli.test_listings import WITHOUT_TORCH
 
 
-def refused(done, *told):
-    """Exit code 2, every word of `told` in the message, and nothing of Python's."""
+def refused(done, *messages):
+    """Exit code 2, all of `messages` on stderr, and no traceback."""
     code = getattr(done, "exit_code", None)
     code = done.returncode if code is None else code
     assert code == 2, (code, done.stdout, done.stderr)
     assert "Traceback" not in done.stderr
     assert done.stderr.startswith("Error: "), done.stderr
-    for word in told:
-        assert word in done.stderr, f"{word!r} is not in:\n{done.stderr}"
+    for message in messages:
+        assert message in done.stderr, f"{message!r} is not in:\n{done.stderr}"
 
 
 @pytest.fixture
 def run(tmp_path):
     """`coterie run` of the tabular recipe with overrides, into a fresh folder."""
 
-    def run(*words, source=TABULAR):
-        return coterie("run", source, *words, "--out", tmp_path / "run")
+    def run(*settings, source=TABULAR):
+        return coterie("run", source, *settings, "--out", tmp_path / "run")
 
     return run
 
@@ -80,7 +80,7 @@ def test_a_word_that_is_no_override(run):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "messages"),
     [
         ("schedule.stepps=3", ("schedule.stepps", "did you mean 'steps'?")),
         ("shedule.steps=3", ("shedule", "did you mean 'schedule'?")),
@@ -91,12 +91,12 @@ def test_a_word_that_is_no_override(run):
         ("team.roles.planner.polcy=shared", ("team.roles.planner.polcy", "policy")),
     ],
 )
-def test_misspelt_key_names_the_nearest_and_its_path(run, override, told):
-    refused(run(override), *told)
+def test_misspelt_key_names_the_nearest_and_its_path(run, override, messages):
+    refused(run(override), *messages)
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "messages"),
     [
         ("schedule.steps=many", ("schedule.steps", "integer", "'many'")),
         ("algorithm.alpha=high", ("algorithm.alpha", "number", "'high'")),
@@ -107,12 +107,12 @@ def test_misspelt_key_names_the_nearest_and_its_path(run, override, told):
         ("schedule.steps=[", ("schedule.steps", "YAML")),
     ],
 )
-def test_wrong_type_names_the_path_and_what_was_given(run, override, told):
-    refused(run(override), *told)
+def test_wrong_type_names_the_path_and_what_was_given(run, override, messages):
+    refused(run(override), *messages)
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "messages"),
     [
         (
             "algorithm.type=at_grppo",
@@ -125,8 +125,8 @@ def test_wrong_type_names_the_path_and_what_was_given(run, override, told):
         ("algorithm=no_module:Thing", ("algorithm", "no_module")),
     ],
 )
-def test_unknown_plugin_names_the_nearest(run, override, told):
-    refused(run(override), *told)
+def test_unknown_plugin_names_the_nearest(run, override, messages):
+    refused(run(override), *messages)
 
 
 def test_role_without_policy(run, changed):
@@ -255,8 +255,8 @@ def test_model_folder_without_weights(run, tmp_path):
     pytest.importorskip("torch")
     tokenizers = pytest.importorskip("tokenizers")
     (tmp_path / "model").mkdir()
-    words = tokenizers.models.WordLevel({"[UNK]": 0, "U": 1}, unk_token="[UNK]")
-    tokenizers.Tokenizer(words).save(str(tmp_path / "model" / "tokenizer.json"))
+    tokenizer = tokenizers.models.WordLevel({"[UNK]": 0, "U": 1}, unk_token="[UNK]")
+    tokenizers.Tokenizer(tokenizer).save(str(tmp_path / "model" / "tokenizer.json"))
     config = {"model_type": "qwen3", "architectures": ["Qwen3ForCausalLM"], "vocab_size": 32}
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
     done = run("--scale", "smoke", f"policies.shared.model={tmp_path / 'model'}", source="plan_path")
@@ -304,7 +304,7 @@ GOOD = '{"question": "1 + 1", "answer": "2"}'
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "message"),
     [
         ('{"question": "1 + 2"}', "'answer'"),
         ('{"answer": "3"}', "'question'"),
@@ -312,11 +312,13 @@ GOOD = '{"question": "1 + 1", "answer": "2"}'
         ("[1, 2]", "not an object"),
     ],
 )
-def test_task_file_with_a_bad_line_names_file_line_and_field(run, changed, tmp_path, monkeypatch, line, told):
+def test_task_file_with_a_bad_line_names_file_line_and_field(
+    run, changed, tmp_path, monkeypatch, line, message
+):
     change, text = records(GOOD, line)
     (tmp_path / "train.jsonl").write_text(text)
     monkeypatch.chdir(tmp_path)
-    refused(run(source=changed(change)), "train.jsonl, line 2", told)
+    refused(run(source=changed(change)), "train.jsonl, line 2", message)
 
 
 def test_task_file_without_a_task(run, changed, tmp_path, monkeypatch):

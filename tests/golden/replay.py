@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.models.minibatches import span_ids, token_coefficients
 from coterie.core.protocols import TokenBatch
-from coterie.core.training.samples import span_ids, token_coefficients
 from coterie.core.types import Key, Sample
 from tests.plugins.algos.support import Forest, J, Number
 

@@ -1,8 +1,8 @@
-"""Break each invariant of the design, and see its tests fail.
+"""Mutations that break an invariant of the design, each with tests that must fail.
 
-A mutation is one line of the source changed in a copy of the tree; the tests named beside it must then
-fail, and they pass on the copy unchanged. A mutation whose text is gone from the source fails too: move it
-along.
+A mutation changes one place of the source in a copy of the tree. The tests beside it must then fail; they
+pass on the unchanged copy. A mutation whose text is not in the source fails as well: it needs the present
+text.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ MUTATIONS = {
     ),
     "2 later roles get the first branch's rewards": (
         "coterie/core/rollout/rewards.py",
-        "found[joint.pick[role]].append(joint_reward(node, index, role, scores, mix))",
-        "found[joint.pick[role]].append(joint_reward(node, 0, role, scores, mix))",
+        ".append(joint_reward(node, index, role, scores, reward_weights))",
+        ".append(joint_reward(node, 0, role, scores, reward_weights))",
         "tests/plugins/samplers/test_tree.py",
     ),
     "2 the next stage is prompted with the state before the commit": (
-        "coterie/plugins/samplers/tree.py",
-        "Place(place.key.child(index), one.step.state,",
-        "Place(place.key.child(index), place.state,",
+        "coterie/plugins/samplers/expansion.py",
+        "NodePosition(place.key.child(index), played.step.state,",
+        "NodePosition(place.key.child(index), place.state,",
         "tests/plugins/samplers/test_tree.py",
     ),
     "3 a missing score counts as zero": (
-        "coterie/core/rollout/rewards.py",
+        "coterie/core/types/scores.py",
         "                return None\n            total += weight * score.value",
         "                continue\n            total += weight * score.value",
         "tests/core/rollout/test_rewards.py",
@@ -50,7 +50,7 @@ MUTATIONS = {
     ),
     "4 truncation is silent": (
         "coterie/core/training/assemble.py",
-        "if sampler.sampling(role).truncated:",
+        "if sampler.sampling(role).filtered:",
         "if False:",
         "tests/core/rollout/test_rewards.py",
     ),
@@ -61,7 +61,7 @@ MUTATIONS = {
         "tests/core/training/test_samples.py",
     ),
     "6 the denominator is the sample's own": (
-        "coterie/core/training/samples.py",
+        "coterie/backends/models/minibatches.py",
         "share = weight[span.branch] / denominator if denominator else 0.0",
         "share = weight[span.branch] / max(tokens[span.branch], 1)",
         "tests/core/training/test_samples.py",
@@ -85,9 +85,9 @@ MUTATIONS = {
         "tests/test_resume.py::test_n_steps_are_k_steps_and_resume",
     ),
     "9 unknown keys are ignored": (
-        "coterie/core/config/schema.py",
-        '        extra="forbid",\n        frozen=True,\n        arbitrary',
-        '        extra="ignore",\n        frozen=True,\n        arbitrary',
+        "coterie/core/plugins/base.py",
+        'extra="forbid"',
+        'extra="ignore"',
         "tests/core/config/test_layers.py",
     ),
     "9 a taken name replaces the other": (
@@ -110,7 +110,7 @@ MUTATIONS = {
     ),
     "11 a choice may wait for the episode's score": (
         "coterie/core/training/assemble.py",
-        "    _check_selection(sampler, estimator, sources)\n",
+        "    _check_selection(sampler, estimator, reward_sources)\n",
         "",
         "tests/core/rollout/test_rewards.py",
     ),
@@ -157,6 +157,7 @@ def test_breaking_an_invariant_fails_its_tests(copy, name):
     source = (copy / file).read_text()
     assert source.count(before) == 1, f"{file} has changed: {source.count(before)} places read {before!r}"
     (copy / file).write_text(source.replace(before, after))
-    found = run_tests(copy, tests)
-    assert found.returncode == 1, f"the tests still pass:\n{found.stdout[-2000:]}\n{found.stderr[-1000:]}"
-    assert "failed" in found.stdout or "error" in found.stdout
+    result = run_tests(copy, tests)
+    output = f"{result.stdout[-2000:]}\n{result.stderr[-1000:]}"
+    assert result.returncode == 1, f"the tests still pass:\n{output}"
+    assert "failed" in result.stdout or "error" in result.stdout

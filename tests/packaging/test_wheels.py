@@ -1,4 +1,4 @@
-"""A plugin package as strangers get it: a wheel, installed by pip in a fresh venv, broken ones beside it."""
+"""A plugin package as users install it: a wheel in a fresh venv, with broken plugins beside it."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def build(project: Path, out: Path) -> Path:
 
 
 def tiny_wheel(folder: Path, name: str, code: str) -> Path:
-    """A wheel with one module that is a plugin."""
+    """A wheel with one module, which is a plugin."""
     module = name.replace("-", "_")
     path = folder / f"{module}-1.0-py3-none-any.whl"
     info = f"{module}-1.0.dist-info"
@@ -96,8 +96,8 @@ def test_the_plugin_is_listed_and_the_broken_ones_are_named_with_their_errors(fr
     listed = {row["distribution"]: row for row in json.loads(coterie(fresh, "plugins", "--json").stdout)}
     assert listed["coterie-countdown"]["ok"]
     assert listed["coterie-countdown"]["provides"]["environment"] == ["countdown"]
-    for name, (_, says) in BROKEN.items():
-        assert not listed[name]["ok"] and says in " ".join(listed[name]["errors"])
+    for name, (_, message) in BROKEN.items():
+        assert not listed[name]["ok"] and message in " ".join(listed[name]["errors"])
 
 
 def test_a_run_uses_its_environment_role_reward_and_estimator(fresh):
@@ -108,12 +108,12 @@ def test_a_run_uses_its_environment_role_reward_and_estimator(fresh):
     assert rows[-1]["eval/success"] > 0.9 > rows[0]["success_committed"]
 
 
-def test_its_recipe_and_its_command_are_there(fresh):
+def test_its_recipe_and_its_command_are_listed(fresh):
     assert "countdown" in {row["name"] for row in json.loads(coterie(fresh, "recipes", "--json").stdout)}
     assert coterie(fresh, "countdown").stdout == "3 2 1 0\n"
 
 
-def test_without_extras_what_needs_torch_says_what_to_install(fresh):
-    found = coterie(fresh, "run", "quickstart", "--out", "never", check=False)
-    assert found.returncode == 2 and "coterie[torch]" in found.stderr and "Traceback" not in found.stderr
+def test_without_extras_an_error_names_the_extra_to_install(fresh):
+    result = coterie(fresh, "run", "quickstart", "--out", "never", check=False)
+    assert result.returncode == 2 and "coterie[torch]" in result.stderr and "Traceback" not in result.stderr
     assert not (fresh / "never").exists()

@@ -7,48 +7,50 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.config import read_yaml, to_yaml
-from coterie.studies import worker as job
+from coterie.studies import graph, worker
 from coterie.studies.catalogue import read_column
 from coterie.studies.columns import Column
-from coterie.studies.graph import Plan, plan
+from coterie.studies.graph import Plan
 from coterie.studies.runner import Runner
 from coterie.studies.study import Study
 
-HERE = Path(__file__).parent
-COLUMN = HERE / "column.yaml"
-TINY = HERE / "tiny.py"
+FOLDER = Path(__file__).parent
+COLUMN = FOLDER / "column.yaml"
+TINY = FOLDER / "tiny.py"
 
 
-class Quiet:
+class Silent:
+    """A watcher that records what it is called with."""
+
     def __init__(self) -> None:
         self.log: list[tuple[str, str]] = []
 
     def started(self, job: Any, done: int, total: int) -> None:
         self.log.append(("started", job.label))
 
-    def told(self, job: Any, share: float, row: Any) -> None:
+    def progressed(self, job: Any, share: float, row: Any) -> None:
         pass
 
     def ended(self, job: Any, state: str, done: int, total: int) -> None:
         self.log.append((state, job.label))
 
 
-class Here:
-    """In place of a job's process, where processes are not what is tested: the job is done in this one."""
+class InProcess:
+    """A stand-in for a job's process that does the job in the test's process."""
 
     stdin = None
 
     def __init__(self, folder: Path) -> None:
-        self._code = job.main([str(folder / "job.json")])
+        self._code = worker.main([str(folder / "job.json")])
 
     def poll(self) -> int:
         return self._code
 
 
 def column_file(folder: Path, **changes: Any) -> Path:
-    """The test column with some top-level keys changed; recipes are absolute."""
+    """A file with the test column in which some top-level keys are changed; paths of recipes are absolute."""
     table = read_yaml(COLUMN)
-    text = str(HERE / "hand_over.yaml")
+    text = str(FOLDER / "hand_over.yaml")
 
     def absolute(value: Any) -> Any:
         if isinstance(value, dict):
@@ -61,18 +63,19 @@ def column_file(folder: Path, **changes: Any) -> Path:
 
 
 def plan_of(name: str, study: Study, path: Path = COLUMN, **settings: Any) -> Plan:
-    given = {"scale": "cpu", "seeds": 1, **settings}
-    return plan(name, study, [the_column() if path == COLUMN else read_column(path, path.stem)], **given)
+    settings = {"scale": "cpu", "seeds": 1, **settings}
+    column = shared_column() if path == COLUMN else read_column(path, path.stem)
+    return graph.plan(name, study, [column], **settings)
 
 
 @cache
-def the_column() -> Column:
+def shared_column() -> Column:
     return read_column(COLUMN, COLUMN.stem)
 
 
-def runner(made: Plan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:
+def runner(plan: Plan, out: Path, *, jobs: int = 2, **settings: Any) -> Runner:
     from threading import Event
 
     return Runner(
-        made, out, jobs=jobs, watcher=Quiet(), interrupt=settings.pop("interrupt", Event()), **settings
+        plan, out, jobs=jobs, watcher=Silent(), interrupt=settings.pop("interrupt", Event()), **settings
     )

@@ -1,4 +1,4 @@
-"""Column files: what is wrong is said with the file and the key; what is right is checked by the kit."""
+"""Column files: errors name the file and the key, and `check_column` resolves every variant."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from tests.studies.support import COLUMN, column_file
 def test_a_column_is_read():
     column = load_column(COLUMN)
     assert (column.name, column.title, column.swap) == ("column", "Hand over", ("giver", "taker"))
-    assert set(column.forms) == {
+    assert set(column.variants) == {
         "single", "shared", "per_role", "alone.giver", "alone.taker", "sampled", "chains"
     }  # fmt: skip
-    assert column.forms["shared"].recipe == str(COLUMN.parent / "hand_over.yaml")
-    assert column.forms["alone.taker"].overrides == ["team.order=[taker]", "team.roles.giver=null"]
+    assert column.variants["shared"].recipe == str(COLUMN.parent / "hand_over.yaml")
+    assert column.variants["alone.taker"].overrides == ["team.order=[taker]", "team.roles.giver=null"]
 
 
 def test_the_built_in_columns_pass_their_check():
@@ -33,7 +33,7 @@ def test_the_built_in_columns_pass_their_check():
 
 
 @pytest.mark.parametrize(
-    ("changes", "path", "told"),
+    ("changes", "path", "message"),
     [
         ({"tittle": "x"}, "tittle", "'title'"),
         ({"forms": {"shraed": "hand_over.yaml"}}, "forms.shraed", "did you mean 'shared'?"),
@@ -55,21 +55,21 @@ def test_the_built_in_columns_pass_their_check():
         ),
     ],
 )
-def test_what_is_wrong_is_said_with_the_file_and_the_key(tmp_path, changes, path, told):
+def test_errors_name_the_file_and_the_key(tmp_path, changes, path, message):
     file = column_file(tmp_path, **changes)
     with pytest.raises(ConfigError) as caught:
         read_column(file, "x")
     assert caught.value.path == f"{file}: {path}"
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_the_kit_resolves_every_form_and_looks_for_the_roles(tmp_path):
+def test_the_check_resolves_every_variant_and_looks_for_the_roles(tmp_path):
     bad = column_file(tmp_path, forms={"shared": {"recipe": "plan_path", "overrides": ["env.size=x=y", "k"]}})
     with pytest.raises(ConformanceError, match=r"forms\.shared"):
         check_column(str(bad))
-    strangers = column_file(tmp_path, forms={"per_role": "plan_path_per_role"})
-    with pytest.raises(ConformanceError, match="nobody plays the role 'giver'"):
-        check_column(str(strangers))
+    without = column_file(tmp_path, forms={"per_role": "plan_path_per_role"})
+    with pytest.raises(ConformanceError, match="the team has no role 'giver'"):
+        check_column(str(without))
     with pytest.raises(ConformanceError, match="no file"):
         check_column(str(tmp_path / "none.yaml"))
 
@@ -81,7 +81,7 @@ def test_an_unknown_column_names_the_nearest():
         load_column("none.yaml")
 
 
-def test_the_kit_knows_studies_and_columns_of_plugins():
+def test_the_check_covers_studies_and_columns_of_plugins():
     def plugin(study, column):
         @coterie.hookimpl
         def register_studies(register):

@@ -1,4 +1,4 @@
-"""The runner: real processes, killed for real; nothing that was done is done again."""
+"""The runner with real processes, some of them killed: jobs that are done are never run again."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from coterie.core.config import load, to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
 from coterie.studies.graph import Plan
-from coterie.studies.runner import Outcome, Runner, near
+from coterie.studies.runner import Outcome, Runner, display_path
 from coterie.studies.study import Method, Study
-from coterie.studies.worker import check_words
+from coterie.studies.worker import check_vocabulary
 from tests.cli.support import coterie
-from tests.studies.support import COLUMN, TINY, Here, column_file, plan_of, runner
+from tests.studies.support import COLUMN, TINY, InProcess, column_file, plan_of, runner
 from tests.studies.tiny import ONE, TWO
 
 ROOT = Path(__file__).parents[2]
 TOKENS = 2_560
-"""80 steps, a second of training: enough to be stopped in the middle three times."""
+"""80 steps, about a second of training: long enough to be interrupted three times."""
 pytestmark = pytest.mark.xdist_group("studies")
 
 
 @pytest.fixture(autouse=True)
-def here(monkeypatch):
+def python_path(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the jobs' processes find tests.games
 
 
@@ -46,7 +46,7 @@ def command(out: Path) -> subprocess.Popen[str]:
 
 
 def training(out: Path, steps: int) -> Path:
-    """The folder of the one training, once it has so many steps behind it."""
+    """The folder of the only training; waits until the run has this many steps."""
     for _ in range(1200):
         for metrics in out.glob("jobs/*-train-*/run/metrics.jsonl"):
             if metrics.read_bytes().count(b"\n") >= steps:
@@ -56,7 +56,7 @@ def training(out: Path, steps: int) -> Path:
 
 
 def is_free(folder: Path) -> bool:
-    """Whether no process works on the job any more; waits for it."""
+    """Wait until no process works on the job."""
     with locked(folder):
         return True
 
@@ -66,27 +66,27 @@ def rows(folder: Path) -> list[dict[str, object]]:
     return [{k: v for k, v in json.loads(line).items() if not k.startswith("time/")} for line in lines]
 
 
-def result(found: Outcome) -> object:
-    """What the one evaluation came to."""
-    return next(one["per_task"] for one in found.results.values() if one["kind"] == "evaluate")
+def result(outcome: Outcome) -> object:
+    """The successes of the only evaluation, by task."""
+    return next(job["per_task"] for job in outcome.results.values() if job["kind"] == "evaluate")
 
 
 def again(out: Path) -> Runner:
-    """What `command` runs, from here."""
+    """A runner in this process of the plan that `command` runs."""
     return runner(plan_of("one", ONE, tokens=TOKENS), out, jobs=1)
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
-    """What comes out when nobody disturbs it."""
+    """(successes, metrics) of a study that is never interrupted."""
     out = tmp_path_factory.mktemp("whole")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Runner, "_launch", lambda runner, folder: Here(folder))
+        patch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
         return result(again(out).run()), rows(training(out, 1))
 
 
-def test_what_is_killed_and_stopped_goes_on_to_the_same_end(tmp_path, whole):
-    """kill -9 of the runner, then of the job, then Ctrl-C; then left alone."""
+def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, whole):
+    """kill -9 of the runner, then of the job, then Ctrl-C; the fourth call runs to the end."""
     process = command(tmp_path)
     folder = training(tmp_path, 11)
     process.kill()
@@ -102,12 +102,12 @@ def test_what_is_killed_and_stopped_goes_on_to_the_same_end(tmp_path, whole):
 
     killer = threading.Thread(target=kill)
     killer.start()
-    found = killed.run()
+    outcome = killed.run()
     killer.join()
-    assert sorted(found.states.values()) == ["failed", "skipped"]
-    assert [*found.logs.values()] == [folder / "log.txt"]
-    told = ["its process was killed by signal 9", "needs column seed 0: train shared"]
-    assert sorted(found.errors.values()) == told
+    assert sorted(outcome.states.values()) == ["failed", "skipped"]
+    assert [*outcome.logs.values()] == [folder / "log.txt"]
+    reasons = ["its process was killed by signal 9", "needs column seed 0: train shared"]
+    assert sorted(outcome.errors.values()) == reasons
 
     process = command(tmp_path)
     training(tmp_path, 33)
@@ -118,73 +118,73 @@ def test_what_is_killed_and_stopped_goes_on_to_the_same_end(tmp_path, whole):
     reached = len(rows(folder))
     assert f"step-{reached:06d}" in os.listdir(folder / "run" / "checkpoints"), "the last step was saved"
 
-    found = again(tmp_path).run()
-    assert (result(found), rows(folder)) == whole
+    outcome = again(tmp_path).run()
+    assert (result(outcome), rows(folder)) == whole
     assert len(rows(folder)) > reached
 
 
-def test_a_failure_stops_nothing_but_what_needs_it(tmp_path):
-    # The environment's own settings are its own to check, so this is found in the job.
+def test_a_failure_stops_only_the_jobs_that_need_it(tmp_path):
+    # The plugin of the environment checks its settings, so that this error occurs in the job.
     broken = {"recipe": str(COLUMN.parent / "hand_over.yaml"), "overrides": ["env.tsks=1"]}
     file = column_file(tmp_path, forms={"shared": broken}, paper={})
-    found = runner(plan_of("two", TWO, file), tmp_path / "out").run()
-    assert sorted(found.states.values()) == ["failed", "failed", "skipped"]
-    errors = list(found.errors.values())
+    outcome = runner(plan_of("two", TWO, file), tmp_path / "out").run()
+    assert sorted(outcome.states.values()) == ["failed", "failed", "skipped"]
+    errors = list(outcome.errors.values())
     assert sum("did you mean 'tasks'?" in error for error in errors) == 2
     assert sum(error == "needs changed seed 0: train shared" for error in errors) == 1
-    assert all(log.is_file() for log in found.logs.values()) and not found.interrupted
+    assert all(log.is_file() for log in outcome.logs.values()) and not outcome.interrupted
 
 
 def test_an_interrupted_call_starts_nothing_more(tmp_path):
     event = Event()
     event.set()
-    found = runner(plan_of("one", ONE), tmp_path, interrupt=event).run()
-    assert found.interrupted and found.states == {}
+    outcome = runner(plan_of("one", ONE), tmp_path, interrupt=event).run()
+    assert outcome.interrupted and outcome.states == {}
 
 
-def test_an_error_of_an_earlier_call_is_not_told_again(tmp_path):
-    made = runner(plan_of("one", ONE), tmp_path, plugin_files=["none.py"])
-    folder = made.folder(next(id_ for id_, job in made.plan.jobs.items() if job.kind == "train"))
+def test_an_error_of_an_earlier_call_is_not_reported_again(tmp_path):
+    call = runner(plan_of("one", ONE), tmp_path, plugin_files=["none.py"])
+    folder = call.folder(next(id_ for id_, job in call.plan.jobs.items() if job.kind == "train"))
     folder.mkdir(parents=True)
-    (folder / "error.json").write_text(json.dumps({"error": "long mended"}))
-    found = made.run()
-    assert any("none.py" in error for error in found.errors.values()), "a plugin that is gone is told as such"
-    assert not any("long mended" in error for error in found.errors.values())
+    (folder / "error.json").write_text(json.dumps({"error": "long fixed"}))
+    outcome = call.run()
+    assert any("none.py" in error for error in outcome.errors.values()), "the error names the missing plugin"
+    assert not any("long fixed" in error for error in outcome.errors.values())
 
 
 def based(folder: Path) -> Plan:
-    """The plan of a row that starts from a common start."""
+    """The plan of a method that starts from common initial weights."""
     forms = {"base": "hand_over.yaml", "shared": "hand_over.yaml"}
     scales = {"cpu": {"tokens": 500, "tasks": 4, "base": True}}
     return plan_of("one", ONE, column_file(folder, forms=forms, scales=scales, paper={}))
 
 
 def started(plan: Plan, out: Path) -> Runner:
-    """A call that is interrupted before its first job."""
+    """A runner whose call was interrupted before its first job."""
     event = Event()
     event.set()
-    made = runner(plan, out, interrupt=event)
-    made.run()
-    return made
+    stopped = runner(plan, out, interrupt=event)
+    stopped.run()
+    return stopped
 
 
-def test_a_run_whose_study_was_moved_is_told_where_its_start_is_now(tmp_path):
+def test_a_run_of_a_moved_study_has_the_new_path_of_its_initial_weights(tmp_path):
     plan = based(tmp_path)
-    made = runner(plan, tmp_path / "here")
+    before = runner(plan, tmp_path / "here")
     train = next(job for job in plan.jobs.values() if job.kind == "train")
-    run, base = made.folder(train.id) / "run", made.folder(train.base)
+    run, base = before.folder(train.id) / "run", before.folder(train.base)
     run.mkdir(parents=True)
-    table = load(train.recipe, overrides=made._spec(train)["overrides"]).table
+    table = load(train.recipe, overrides=before._spec(train)["overrides"]).table
     (run / "config.yaml").write_text(to_yaml({"name": "x", **table}))
     (tmp_path / "here").rename(tmp_path / "there")
     moved = started(plan, tmp_path / "there")
-    found = load(moved.folder(train.id) / "run")
-    assert found.config.policies["shared"].model == str(tmp_path / "there" / "jobs" / base.name / "base")
-    table["policies"]["shared"]["model"] = found.config.policies["shared"].model
-    assert (found.table, found.name) == (table, "x"), "and nothing else is changed"
+    resolved = load(moved.folder(train.id) / "run")
+    assert resolved.config.policies["shared"].model == str(tmp_path / "there" / "jobs" / base.name / "base")
+    table["policies"]["shared"]["model"] = resolved.config.policies["shared"].model
+    assert (resolved.table, resolved.name) == (table, "x"), "nothing else is changed"
 
 
-def test_the_command_of_a_common_start_makes_its_weights(tmp_path, monkeypatch):
+def test_the_command_of_a_base_job_makes_its_weights(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     plan = based(tmp_path)
     base = next(id_ for id_, job in plan.jobs.items() if job.kind == "base")
@@ -199,20 +199,20 @@ def test_two_calls_in_one_folder_are_refused(tmp_path):
         runner(plan_of("one", ONE), tmp_path).run()
 
 
-def test_a_common_start_must_know_every_word_of_a_form(tmp_path):
+def test_common_initial_weights_must_know_every_word_of_a_variant(tmp_path):
     spec = {
         "base": str(tmp_path),
         "recipe": str(COLUMN.parent / "hand_over.yaml"),
         "overrides": [],
         "scale": None,
     }
-    for known in (["a", "b", "c", "d"], None):  # None: its tokenizer is no list of words
+    for known in (["a", "b", "c", "d"], None):  # None: the tokenizer has no list of words
         (tmp_path / "words.json").write_text(json.dumps(known))
-        check_words(spec)
+        check_vocabulary(spec)
     (tmp_path / "words.json").write_text(json.dumps(["a", "c"]))
-    with pytest.raises(ConfigError, match="doesn't know the word 'b'"):
-        check_words(spec)
-    check_words({**spec, "base": None})
+    with pytest.raises(ConfigError, match="don't know the word 'b'"):
+        check_vocabulary(spec)
+    check_vocabulary({**spec, "base": None})
 
 
 @pytest.mark.long
@@ -222,33 +222,35 @@ def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
     forms = {"base": "plan_path", "shared": "plan_path", "per_role": "plan_path_per_role"}
     scales = {"smoke": {"tokens": 300, "tasks": 24, "base": True}}
     file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
-    rows = (
-        Method(id="per_role", title="", form="per_role", swapped=True),
-        Method(id="shared", title="", form="shared"),
-        Method(id="trained", title="", form="shared", trained=True),
+    methods = (
+        Method(id="per_role", title="", variant="per_role", swapped=True),
+        Method(id="shared", title="", variant="shared"),
+        Method(id="trained", title="", variant="shared", trained=True),
     )
-    plan = plan_of("bases", Study(summary="", rows=lambda column: rows), file, scale="smoke")
-    found = runner(plan, tmp_path / "out").run()
-    assert set(found.states.values()) == {"done"}, found.errors
-    per_role, shared, _ = (found.results[plan.cells["changed", row.id, 0].evaluation] for row in rows)
-    # Two policies of the same weights: exchanged, and as one, they do the same on every task.
+    plan = plan_of("bases", Study(summary="", methods=lambda column: methods), file, scale="smoke")
+    outcome = runner(plan, tmp_path / "out").run()
+    assert set(outcome.states.values()) == {"done"}, outcome.errors
+    per_role, shared, _ = (
+        outcome.results[plan.cells["changed", method.id, 0].evaluation] for method in methods
+    )
+    # Two policies with the same weights give the same results when they are exchanged, and as one policy.
     assert per_role["changed_per_task"] == per_role["per_task"] == shared["per_task"]
-    # Moved, a run still finds its start, and its evaluation comes to the same.
+    # A moved run still finds its initial weights, and its evaluation has the same result.
     (tmp_path / "out").rename(tmp_path / "there")
     moved = runner(plan, tmp_path / "there")
     cell = plan.cells["changed", "trained", 0].evaluation
     (moved.folder(cell) / "result.json").unlink()
     again = moved.run()
     assert set(again.states.values()) == {"done"}, again.errors
-    assert again.results[cell]["per_task"] == found.results[cell]["per_task"]
+    assert again.results[cell]["per_task"] == outcome.results[cell]["per_task"]
     assert "Loading weights" not in (moved.folder(cell) / "log.txt").read_text()
 
 
-def test_what_is_told_names_paths_from_the_working_folder(tmp_path, monkeypatch):
-    """So that a table can be shown around, and its commands work where it was made."""
+def test_commands_have_paths_relative_to_the_working_directory(tmp_path, monkeypatch):
+    """A table then names no machine's paths, and its commands work where it was made."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(Runner, "_launch", lambda runner, folder: Here(folder))
-    found = runner(plan_of("one", ONE, tokens=64, tasks=4), Path("out")).run()
-    assert any("out/jobs/" in command for command in found.commands.values())
-    assert not any(str(tmp_path) in command for command in found.commands.values())
-    assert near(tmp_path / "out") == Path("out") and near(tmp_path.parent) == tmp_path.parent
+    monkeypatch.setattr(Runner, "_launch", lambda runner, folder: InProcess(folder))
+    outcome = runner(plan_of("one", ONE, tokens=64, tasks=4), Path("out")).run()
+    assert any("out/jobs/" in command for command in outcome.commands.values())
+    assert not any(str(tmp_path) in command for command in outcome.commands.values())
+    assert display_path(tmp_path / "out") == Path("out") and display_path(tmp_path.parent) == tmp_path.parent

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 
 import pytest
 
+from coterie.core.config import load
 from coterie.core.errors import ConfigError
 from coterie.studies.graph import priorities
 from coterie.studies.library.at_grpo import TABLE1, TABLE2, TABLE3
@@ -15,10 +18,10 @@ from tests.studies.support import column_file, plan_of
 
 
 def kinds(plan):
-    return sorted((job.kind, job.what) for job in plan.jobs.values())
+    return sorted((job.kind, job.subject) for job in plan.jobs.values())
 
 
-def test_the_rows_of_table_1_are_three_trainings_and_five_evaluations():
+def test_the_methods_of_table_1_are_three_trainings_and_five_evaluations():
     plan = plan_of("at-grpo-table1", TABLE1)
     assert kinds(plan) == [
         ("evaluate", "per_role"), ("evaluate", "shared"), ("evaluate", "single"), ("evaluate", "single_grpo"),
@@ -40,36 +43,55 @@ def test_a_training_ends_at_the_tokens_and_by_nothing_else():
 
 
 def test_studies_share_what_is_the_same_and_nothing_else():
-    one, three = plan_of("a", TABLE1), plan_of("b", TABLE3)
-    both = one.jobs.keys() & three.jobs.keys()
-    assert {(one.jobs[id_].kind, one.jobs[id_].what) for id_ in both} == {
+    first, third = plan_of("a", TABLE1), plan_of("b", TABLE3)
+    both = first.jobs.keys() & third.jobs.keys()
+    assert {(first.jobs[id_].kind, first.jobs[id_].subject) for id_ in both} == {
         ("train", "per_role"), ("evaluate", "per_role"), ("evaluate", "single"),
     }  # fmt: skip
-    # The giver alone is the single agent of this column; with twice the tokens its run is that of GRPO's row.
+    # The solo giver is this column's single agent; with twice the tokens its run is that of `single_grpo`.
     twice = {
-        (job.kind, job.what) for job in plan_of("b", TABLE3, tokens=1000).jobs.values() if job.id in one.jobs
+        (job.kind, job.subject)
+        for job in plan_of("b", TABLE3, tokens=1000).jobs.values()
+        if job.id in first.jobs
     }
     assert twice == {("train", "alone.giver"), ("evaluate", "alone_giver"), ("evaluate", "single")}
-    assert plan_of("b", TABLE3, tokens=9).jobs.keys() & three.jobs.keys() == {
-        three.cells["column", "single", 0].evaluation
-    }, "what was not trained doesn't depend on the budget"
+    assert plan_of("b", TABLE3, tokens=9).jobs.keys() & third.jobs.keys() == {
+        third.cells["column", "single", 0].evaluation
+    }, "evaluations of initial weights don't depend on the budget"
     seeds = plan_of("b", TABLE3, seeds=2)
-    assert len(seeds.jobs) == 2 * len(three.jobs) and three.jobs.keys() < seeds.jobs.keys()
+    assert len(seeds.jobs) == 2 * len(third.jobs) and third.jobs.keys() < seeds.jobs.keys()
+
+
+def test_a_jobs_id_is_the_digest_of_what_decides_its_result():
+    """The ids are in the folders of studies: another id would run again what is done."""
+    plan = plan_of("at-grpo-table3", TABLE3)
+
+    def digest(*identity):
+        return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:12]
+
+    swapped = plan.jobs[plan.cells["column", "swapped", 0].evaluation]
+    train = plan.jobs[swapped.run]
+    assert train.id == digest("train", {"config": load(train.recipe, overrides=train.overrides).digest()})
+    decides = {"of": train.id, "policies": {}, "swap": ["giver", "taker"], "tasks": 48}
+    assert swapped.id == digest("evaluate", decides)
+    single = plan.jobs[plan.cells["column", "single", 0].evaluation]
+    config = load(single.recipe, overrides=single.overrides).digest()
+    assert single.id == digest("evaluate", {"of": config, "policies": {}, "swap": None, "tasks": 48})
 
 
 def test_put_together_is_the_team_with_both_runs_of_roles_alone():
     plan = plan_of("at-grpo-table3", TABLE3)
     cell = plan.cells["column", "put_together", 0]
     job = plan.jobs[cell.evaluation]
-    assert {role: plan.jobs[run].what for role, run in job.policies.items()} == {
+    assert {role: plan.jobs[run].subject for role, run in job.policies.items()} == {
         "giver": "alone.giver", "taker": "alone.taker"
     }  # fmt: skip
     assert job.run is None and cell.changed and cell.trains == tuple(job.policies.values())
     swapped = plan.jobs[plan.cells["column", "swapped", 0].evaluation]
-    assert swapped.swap == ("giver", "taker") and plan.jobs[swapped.run].what == "per_role"
+    assert swapped.swap == ("giver", "taker") and plan.jobs[swapped.run].subject == "per_role"
 
 
-def test_all_rows_start_from_the_same_weights_where_there_is_a_base(tmp_path):
+def test_all_methods_start_from_the_same_weights_where_there_is_a_base(tmp_path):
     forms = {
         "base": {"recipe": "plan_path", "overrides": []}, "single": "plan_path", "shared": "plan_path",
         "per_role": "plan_path_per_role",
@@ -90,7 +112,7 @@ def test_all_rows_start_from_the_same_weights_where_there_is_a_base(tmp_path):
                 assert f"policies.{policy}.warm_start=null" in job.overrides
     gpu = plan_of("at-grpo-table1", TABLE1, file, scale="gpu")
     assert not [job for job in gpu.jobs.values() if job.kind == "base"], (
-        "pretrained weights are a common start"
+        "pretrained weights are common initial weights already"
     )
     large = plan_of("at-grpo-table2", TABLE2, file, scale="gpu")
     for job in large.jobs.values():
@@ -112,12 +134,12 @@ GIVER_ONLY = {
 }  # fmt: skip
 
 
-def with_override(word):
-    return {"scales": {"cpu": {"tokens": 1, "tasks": 1, "overrides": [word]}}}
+def with_override(override):
+    return {"scales": {"cpu": {"tokens": 1, "tasks": 1, "overrides": [override]}}}
 
 
 @pytest.mark.parametrize(
-    ("study", "changes", "settings", "told"),
+    ("study", "changes", "settings", "message"),
     [
         (TABLE2, {}, {}, "8 billion parameters"),
         (TABLE1, {"forms": {"shared": "hand_over.yaml"}}, {}, r"forms\.single"),
@@ -128,8 +150,8 @@ def with_override(word):
         (TABLE3, {"roles": ["giver"], "swap": None, "paper": {}, "forms": GIVER_ONLY}, {}, "can be swapped"),
     ],
 )  # fmt: skip
-def test_what_can_not_be_run_is_refused_before_anything_starts(tmp_path, study, changes, settings, told):
-    with pytest.raises(ConfigError, match=told):
+def test_what_can_not_be_run_is_refused_before_anything_starts(tmp_path, study, changes, settings, message):
+    with pytest.raises(ConfigError, match=message):
         plan_of("at-grpo-tableN", study, column_file(tmp_path, **changes), **settings)
 
 
@@ -146,5 +168,5 @@ def test_a_base_of_several_policies_is_refused_where_none_is_the_shared_one(tmp_
 
 
 def test_a_study_may_be_changed_by_its_reader():
-    plan = plan_of("mine", replace(TABLE1, rows=lambda column: TABLE1.rows(column)[:1]))
+    plan = plan_of("mine", replace(TABLE1, methods=lambda column: TABLE1.methods(column)[:1]))
     assert kinds(plan) == [("evaluate", "single")]

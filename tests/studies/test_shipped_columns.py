@@ -1,4 +1,4 @@
-"""The columns that Coterie brings."""
+"""The built-in columns."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ from coterie.studies.library.at_grpo import TEAMMATES
 CPU = ("plan_path", "sokoban", "sudoku")
 
 
-def composed(column, form, scale):
-    return compose(resolve(column, form, scale, [])[3])
+def composed(column, variant, scale):
+    return compose(resolve(column, variant, scale, [])[3])
 
 
-def test_every_game_has_the_paper_s_form_too():
+def test_every_game_has_a_column_with_the_papers_roles():
     names = plugins().registry.names("column")
     assert {*CPU, *(f"{game}_code" for game in CPU)} <= {*names}
 
 
 @pytest.mark.parametrize("name", CPU)
-def test_every_form_is_a_run_in_words_that_the_common_start_knows(name):
+def test_the_common_initial_weights_know_the_words_of_every_variant(name):
     column = load_column(name)
     known = {*composed(column, BASE, "cpu").vocabulary}
-    for form in column.forms:
-        assert {*composed(column, form, "cpu").vocabulary} <= known, form
+    for variant in column.variants:
+        assert {*composed(column, variant, "cpu").vocabulary} <= known, variant
 
 
 @pytest.mark.parametrize("name", [f"{game}_code" for game in CPU])
-def test_every_form_with_code_is_a_run(name):
+def test_every_variant_with_code_composes(name):
     column = load_column(name)
-    for form in column.forms:
-        run = composed(column, form, "gpu")
+    for variant in column.variants:
+        run = composed(column, variant, "gpu")
         assert {role for stage in run.team.order for role in stage} <= {"tool", "plan", "solver"}
 
 
-def test_beside_an_untrained_teammate_one_role_learns_and_has_the_whole_budget():
+def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():
     column = load_column("plan_path")
-    made = plan("teammates", TEAMMATES, [column], scale="cpu", seeds=1)
-    trains = {job.what: job for job in made.jobs.values() if job.kind == "train"}
+    jobs = plan("teammates", TEAMMATES, [column], scale="cpu", seeds=1).jobs
+    trains = {job.subject: job for job in jobs.values() if job.kind == "train"}
     assert {*trains} == {
         "alone.planner", "alone.executor", "beside.planner", "beside.executor", "per_role"
     }  # fmt: skip
     assert trains["beside.planner"].tokens == trains["per_role"].tokens == 2 * trains["alone.planner"].tokens
-    for form, learner in (("beside.planner", "planner"), ("beside.executor", "executor")):
-        policies = resolve(column, form, "cpu", [])[3].config.policies
+    for variant, learner in (("beside.planner", "planner"), ("beside.executor", "executor")):
+        policies = resolve(column, variant, "cpu", [])[3].config.policies
         assert {name for name, policy in policies.items() if policy.train != "none"} == {learner}

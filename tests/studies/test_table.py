@@ -1,4 +1,4 @@
-"""The table, the claims and the curves, from numbers made by hand."""
+"""The table, the claims and the curves of hand-made results."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def tasks(solved, of, seed=0):
     return {f"test-{seed}-{i}": [1.0 if i < solved else 0.0] for i in range(of)}
 
 
-def outcome_of(plan, per_row, tokens=100):
-    """An outcome in which each row and seed has these successes; rows that are not named have failed."""
+def outcome_of(plan, per_method, tokens=100):
+    """An outcome with these successes of each method and seed; methods that are not named have failed."""
     outcome = Outcome()
-    for (_, row, seed), cell in plan.cells.items():
+    for (_, id_, seed), cell in plan.cells.items():
         for run in cell.trains:
             outcome.states[run] = "done"
             outcome.results[run] = {"tokens": tokens, "seconds": 2.0, "versions": {"coterie": "1"}}
-        if row in per_row:
+        if id_ in per_method:
             outcome.states[cell.evaluation] = "done"
-            values = {"per_task": tasks(9, 9), "changed_per_task": per_row[row][seed]}
+            values = {"per_task": tasks(9, 9), "changed_per_task": per_method[id_][seed]}
             if not cell.changed:
-                values = {"per_task": per_row[row][seed]}
+                values = {"per_task": per_method[id_][seed]}
             outcome.results[cell.evaluation] = {**values, "seconds": 1.0, "versions": {"coterie": "1"}}
         else:
             outcome.states[cell.evaluation], outcome.errors[cell.evaluation] = "failed", "it broke"
@@ -51,46 +51,46 @@ def collected(plan, outcome):
 
 def test_success_is_pooled_over_the_tasks_of_all_seeds():
     plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
-    rows = {row: [tasks(2, 8), tasks(6, 8, seed=1)] for row in ("single", "single_grpo", "team", "shared")}
-    rows["per_role"] = [tasks(8, 8), tasks(8, 8)]  # the same ids in both seeds: other tasks all the same
-    found = {row["id"]: row for row in collected(plan, outcome_of(plan, rows))["columns"]["column"]["rows"]}
-    assert found["team"]["success"]["mean"] == 0.5 and found["team"]["success"]["n"] == 16
-    assert [one["success"]["mean"] for one in found["team"]["seeds"]] == [0.25, 0.75]
+    rows = {id_: [tasks(2, 8), tasks(6, 8, seed=1)] for id_ in ("single", "single_grpo", "team", "shared")}
+    rows["per_role"] = [tasks(8, 8), tasks(8, 8)]  # one id in two seeds stands for two tasks
+    by_id = {row["id"]: row for row in collected(plan, outcome_of(plan, rows))["columns"]["column"]["rows"]}
+    assert by_id["team"]["success"]["mean"] == 0.5 and by_id["team"]["success"]["n"] == 16
+    assert [seed["success"]["mean"] for seed in by_id["team"]["seeds"]] == [0.25, 0.75]
     low, high = wilson(1.0, 16)
-    assert found["per_role"]["success"]["ci95"] == [pytest.approx(low), pytest.approx(high)]
-    assert (found["team"]["tokens"], found["shared"]["tokens"]) == (0, 100)
-    assert (found["shared"]["paper"], found["team"]["paper"]) == (96, None)
+    assert by_id["per_role"]["success"]["ci95"] == [pytest.approx(low), pytest.approx(high)]
+    assert (by_id["team"]["tokens"], by_id["shared"]["tokens"]) == (0, 100)
+    assert (by_id["shared"]["paper"], by_id["team"]["paper"]) == (96, None)
 
 
-def test_the_changed_team_is_the_one_that_swapped_and_put_together_are_about():
+def test_swapped_and_put_together_have_the_values_of_the_changed_team():
     plan = plan_of("at-grpo-table3", TABLE3)
-    rows = {row.id: [tasks(1, 16)] for row in plan.rows["column"]}
+    rows = {method.id: [tasks(1, 16)] for method in plan.methods["column"]}
     rows |= {"together": [tasks(16, 16)], "put_together": [tasks(6, 16)], "swapped": [tasks(8, 16)]}
     column = collected(plan, outcome_of(plan, rows))["columns"]["column"]
-    found = {row["id"]: row for row in column["rows"]}
-    assert found["swapped"]["success"]["mean"] == 0.5 and found["put_together"]["success"]["mean"] == 0.375
-    assert found["put_together"]["tokens"] == 200, "two runs went into it"
+    by_id = {row["id"]: row for row in column["rows"]}
+    assert by_id["swapped"]["success"]["mean"] == 0.5 and by_id["put_together"]["success"]["mean"] == 0.375
+    assert by_id["put_together"]["tokens"] == 200, "two runs were trained for it"
     first, second = column["claims"]
     assert first["seeds"][0]["holds"] is True and second["seeds"][0]["holds"] is True
     paired = second["seeds"][0]["numbers"]["paired_difference"]
     assert paired["mean"] == -0.5 and paired["n"] == 16
 
 
-def test_gaps_are_shown_and_nothing_is_claimed_of_them():
+def test_gaps_are_shown_and_claims_on_them_are_not_checked():
     plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
     outcome = outcome_of(plan, {"team": [tasks(1, 16), tasks(1, 16)]})
-    found = collected(plan, outcome)
-    text = table.markdown(found, plan)
+    results = collected(plan, outcome)
+    text = table.markdown(results, plan)
     assert "| Team + AT-GRPO, shared policy | failed | failed | failed | 96 | 100 | – |" in text
     assert "| Single agent | failed | failed | failed | 5 | 0 | – |" in text
     assert "(disjoint 95 % intervals) | – | – |" in text
     assert "**Not complete:** 8 of 16 jobs are done." in text
-    json.dumps(found, allow_nan=False)
+    json.dumps(results, allow_nan=False)
 
 
-def test_the_page_has_every_seed_the_claims_and_what_it_cost():
+def test_the_page_has_every_seed_the_claims_and_the_costs():
     plan = plan_of("at-grpo-table3", TABLE3, seeds=2)
-    rows = {row.id: [tasks(1, 16), tasks(2, 16, seed=1)] for row in plan.rows["column"]}
+    rows = {method.id: [tasks(1, 16), tasks(2, 16, seed=1)] for method in plan.methods["column"]}
     rows |= {"together": [tasks(16, 16), tasks(16, 16)], "swapped": [tasks(8, 16), tasks(12, 16)]}
     text = table.markdown({**collected(plan, outcome_of(plan, rows)), "complete": True}, plan)
     assert "| row | all seeds | seed 0 | seed 1 | paper | tokens | seconds |\n| --- | ---: |" in text
@@ -100,15 +100,15 @@ def test_the_page_has_every_seed_the_claims_and_what_it_cost():
     assert "swapping the two policies at least halves success | yes (<) | no (~) |" in text
     assert "Not complete" not in text and "Made with coterie 1." in text
     assert "This call: 9 s, with 2 at a time." in text and "    coterie reproduce x\n" in text
-    one = plan_of("at-grpo-table3", TABLE3)
-    single = table.markdown(collected(one, outcome_of(one, rows)), one)
-    assert "| row | seed 0 | paper | tokens | seconds |" in single, "of one seed there is nothing to pool"
+    plan = plan_of("at-grpo-table3", TABLE3)
+    text = table.markdown(collected(plan, outcome_of(plan, rows)), plan)
+    assert "| row | seed 0 | paper | tokens | seconds |" in text, "one seed has no pooled value"
 
 
 def test_the_csv_has_every_seed_and_all_of_them():
     plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
-    found = collected(plan, outcome_of(plan, {"team": [tasks(4, 8), tasks(8, 8)]}))
-    lines = list(csv.DictReader(io.StringIO(table.as_csv(found))))
+    results = collected(plan, outcome_of(plan, {"team": [tasks(4, 8), tasks(8, 8)]}))
+    lines = list(csv.DictReader(io.StringIO(table.as_csv(results))))
     assert len(lines) == 5 * 3
     team = [line for line in lines if line["row"] == "team"]
     assert [line["seed"] for line in team] == ["all", "0", "1"]
@@ -117,16 +117,16 @@ def test_the_csv_has_every_seed_and_all_of_them():
     assert {line["state"] for line in lines if line["row"] == "single"} == {"failed"}
 
 
-def test_a_picture_is_drawn_with_gaps_and_without(tmp_path):
+def test_a_plot_is_drawn_with_gaps_and_without(tmp_path):
     pytest.importorskip("matplotlib")
     plan = plan_of("at-grpo-table1", TABLE1)
-    for rows in ({}, {row.id: [tasks(3, 8)] for row in plan.rows["column"]}):
+    for rows in ({}, {method.id: [tasks(3, 8)] for method in plan.methods["column"]}):
         file = draw(tmp_path / "plot.png", collected(plan, outcome_of(plan, rows)), plan)
         assert file.read_bytes()[:4] == b"\x89PNG"
 
 
 @pytest.mark.parametrize(
-    ("claim", "a", "b", "holds", "told"),
+    ("claim", "a", "b", "holds", "summary"),
     [
         (above, (0.9, 0.8, 1.0), (0.5, 0.4, 0.6), True, ">"),
         (above, (0.7, 0.6, 0.8), (0.5, 0.4, 0.6), False, "~"),
@@ -138,10 +138,10 @@ def test_a_picture_is_drawn_with_gaps_and_without(tmp_path):
         (order, (0.4, 0.3, 0.5), (0.5, 0.4, 0.6), None, "~"),
     ],
 )
-def test_claims(claim, a, b, holds, told):
-    found = claim("a", "b", "so it is").check(Interval(*a, n=10), Interval(*b, n=10))
-    assert (found.holds, found.told) == (holds, told)
-    assert found.numbers["a"]["mean"] == a[0] and found.numbers["b"]["ci95"] == list(b[1:])
+def test_claims(claim, a, b, holds, summary):
+    verdict = claim("a", "b", "statement").check(Interval(*a, n=10), Interval(*b, n=10))
+    assert (verdict.holds, verdict.summary) == (holds, summary)
+    assert verdict.numbers["a"]["mean"] == a[0] and verdict.numbers["b"]["ci95"] == list(b[1:])
 
 
 # ------------------------------------------------------------------------------------------------ cooperation
@@ -157,14 +157,18 @@ def test_rewards_that_rise_together_are_correlated_and_opposed_ones_against():
 
 def test_steps_in_which_a_role_has_no_reward_are_left_out_of_both():
     rewards = {"a": [1.0, 2.0, None, 3.0, 4.0], "b": [1.0, 3.0, 99.0, 2.0, 4.0]}
-    found = correlation("a", "b", rewards)
-    assert found["steps"] == 4 and found["raw"] == pytest.approx(0.8)
+    result = correlation("a", "b", rewards)
+    assert result["steps"] == 4 and result["raw"] == pytest.approx(0.8)
 
 
 def test_smoothing_is_a_centred_mean_and_keeps_the_length():
     values = [0.0] * 10 + [9.0] + [0.0] * 10
-    found = smooth(values)
-    assert len(found) == 21 and found[10] == pytest.approx(9 / WINDOW) and found[10 - WINDOW // 2 - 1] == 0
+    smoothed = smooth(values)
+    assert (
+        len(smoothed) == 21
+        and smoothed[10] == pytest.approx(9 / WINDOW)
+        and smoothed[10 - WINDOW // 2 - 1] == 0
+    )
     assert smooth([1.0, 3.0], window=3) == [2.0, 2.0]
 
 
@@ -183,13 +187,13 @@ def test_curves_are_read_from_a_runs_metrics(tmp_path):
          "eval/turns_to_success": None},
     ]  # fmt: skip
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    found = read(tmp_path)
-    assert found["tokens"] == [10.0, 30.0, 35.0] and found["rewards"]["b"] == [1.0, None, 2.0]
-    assert found["val"] == {
+    curves = read(tmp_path)
+    assert curves["tokens"] == [10.0, 30.0, 35.0] and curves["rewards"]["b"] == [1.0, None, 2.0]
+    assert curves["val"] == {
         "steps": [2, 3],
         "tokens": [30.0, 35.0],
         "turns": [3.0, None],
         "success": [0.5, 0.0],
     }
-    assert found["correlations"][0]["steps"] == 2 and found["correlations"][0]["raw"] is None
-    assert not math.isnan(found["val"]["success"][1])
+    assert curves["correlations"][0]["steps"] == 2 and curves["correlations"][0]["raw"] is None
+    assert not math.isnan(curves["val"]["success"][1])

@@ -1,17 +1,17 @@
-"""A plugin file: studies of one row each, for tests."""
+"""A plugin file with two small studies."""
 
 from coterie import hookimpl
 from coterie.studies import Method, Study
 
 ONE = Study(
-    summary="One trained row.",
-    rows=lambda column: (Method(id="shared", title="Shared", form="shared", trained=True),),
+    summary="One trained method.",
+    methods=lambda column: (Method(id="shared", title="Shared", variant="shared", trained=True),),
 )
 TWO = Study(
-    summary="One trained row, one untrained.",
-    rows=lambda column: (
-        Method(id="shared", title="Shared", form="shared", trained=True),
-        Method(id="team", title="Team", form="shared"),
+    summary="One trained method, one untrained.",
+    methods=lambda column: (
+        Method(id="shared", title="Shared", variant="shared", trained=True),
+        Method(id="team", title="Team", variant="shared"),
     ),
 )
 

@@ -1,4 +1,4 @@
-"""How a check is seen to catch something."""
+"""`caught`: assert that a check fails with a message."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 from coterie.testing import ConformanceError
 
 
-def caught(says: str, check: Callable[..., Any], *arguments: Any, **more: Any) -> None:
-    """The check fails, and says this."""
+def caught(message: str, check: Callable[..., Any], *arguments: Any, **keywords: Any) -> None:
+    """Assert that the check raises a ConformanceError whose text contains the message."""
     with pytest.raises(ConformanceError) as error:
-        check(*arguments, **more)
-    assert says in str(error.value), str(error.value)
+        check(*arguments, **keywords)
+    assert message in str(error.value), str(error.value)
     assert error.value.where and error.value.what

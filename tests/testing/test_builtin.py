@@ -78,19 +78,19 @@ CHECKED = {
     "data_source": {"jsonl", "parquet"},
     "tracker": {"jsonl"},
 }
-"""Kinds whose plugins need a word on how to check them; those of the other kinds are found by themselves."""
+"""Plugins whose checks need arguments, by kind; the plugins of other kinds are checked by name."""
 ELSEWHERE = {("data_source", "hub")}
-"""Needs a network; its own tests fake one."""
+"""Plugins that need a network; their own tests fake one."""
 
 
 def names(kind: str) -> list[str]:
     return [entry.name for entry in plugins().registry.entries(kind) if entry.distribution == "coterie"]
 
 
-def test_none_is_forgotten():
+def test_every_plugin_is_checked():
     for kind, checked in CHECKED.items():
-        left = {name for name in names(kind) if (kind, name) not in ELSEWHERE} - checked
-        assert not left, f"check {kind} {sorted(left)} in this file, then name it in CHECKED"
+        unchecked = {name for name in names(kind) if (kind, name) not in ELSEWHERE} - checked
+        assert not unchecked, f"check {kind} {sorted(unchecked)} in this file, then name it in CHECKED"
 
 
 def test_the_hooks_and_what_they_register():
@@ -107,35 +107,36 @@ def test_plan_path(settings):
 
 
 def check_game(table: dict[str, Any], act: list[str], *, every_order: bool) -> None:
-    """A game with its planner and executor; and alone, and with both at once, whose texts nobody parses."""
+    """Check a game with planner and executor; with a solver; and with unparsed texts in one stage."""
     for order in (PAIR, ["solver"], [PAIR]) if every_order else (PAIR,):
         env = build("environment", table, order=order)
         roles = PAIR if order != ["solver"] else order
-        kind = f"{table['type']}_{{}}".format
-        seats = {role: build("role", kind(role), name=role, order=order, env=table) for role in roles}
-        seats = {} if order == [PAIR] else seats
-        check_environment(
-            env, roles=roles, order=order, act=act, seats=seats, episodes=10, disjoint="content"
-        )
-        check_reward(build("reward", "environment", env=table, order=order),
-                     environment=env, roles=roles, order=order, act=act, seats=seats)  # fmt: skip
+        role_plugins = {} if order == [PAIR] else roles_of(table["type"], order, table)
+        episodes = {"roles": roles, "order": order, "act": act, "role_plugins": role_plugins}
+        check_environment(env, episodes=10, disjoint="content", **episodes)
+        check_reward(build("reward", "environment", env=table, order=order), environment=env, **episodes)
+
+
+def roles_of(game: str, order: list[str], table: dict[str, Any]) -> dict[str, Any]:
+    """The game's role of each name in the order."""
+    return {name: build("role", f"{game}_{name}", name=name, order=order, env=table) for name in order}
 
 
 @pytest.mark.parametrize("rendering", ["compact", "prose"])
-@pytest.mark.parametrize("seat", ["planner", "executor", "solver"])
-def test_roles_of_plan_path(seat, rendering):
-    order = ["solver"] if seat == "solver" else PAIR
+@pytest.mark.parametrize("name", ["planner", "executor", "solver"])
+def test_roles_of_plan_path(name, rendering):
+    order = ["solver"] if name == "solver" else PAIR
     table = {**GRID, "rendering": rendering}
     env = build("environment", table, order=order)
     task = env.tasks("train", 0)[0]
-    role = build("role", f"plan_path_{seat}", name=seat, order=order, env=table)
-    good = {"compact": "r1c1 r0c2" if seat == "planner" else "U R", "prose": "so: [(1, 1)]"}[rendering]
+    role = build("role", f"plan_path_{name}", name=name, order=order, env=table)
+    good = {"compact": "r1c1 r0c2" if name == "planner" else "U R", "prose": "so: [(1, 1)]"}[rendering]
     check_role(
         role,
-        name=seat,
-        observations=[env.observe(env.reset(task, 0), seat)],
-        good=[good if seat == "planner" or rendering == "compact" else "[UP, right]"],
-        notes=["You hit a wall."] if rendering == "prose" else (),
+        name=name,
+        observations=[env.observe(env.reset(task, 0), name)],
+        good=[good if name == "planner" or rendering == "compact" else "[UP, right]"],
+        feedback=["You hit a wall."] if rendering == "prose" else (),
     )
 
 
@@ -143,13 +144,19 @@ def test_plan_path_with_programs():
     order = ["tool", "plan"]
     table = {**GRID, "rendering": "prose", "sandbox": {"type": INLINE}}
     env = build("environment", table, order=order)
-    seats = {seat: build("role", f"plan_path_{seat}", name=seat, order=order, env=table) for seat in order}
+    role_plugins = roles_of("plan_path", order, table)
     programs = [answer(f"print({moves!r})") for moves in MESSAGES] + [answer("1 / 0"), answer("# killer")]
-    check_environment(env, roles=order, act=[*MESSAGES, *programs], seats=seats, episodes=10)
+    check_environment(env, roles=order, act=[*MESSAGES, *programs], role_plugins=role_plugins, episodes=10)
     state = env.reset(env.tasks("train", 0)[0], 0)
-    for seat, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
-        shown = [env.observe(state, seat)]
-        check_role(seats[seat], name=seat, observations=shown, good=[good], notes=["You hit a wall."])
+    for name, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
+        observations = [env.observe(state, name)]
+        check_role(
+            role_plugins[name],
+            name=name,
+            observations=observations,
+            good=[good],
+            feedback=["You hit a wall."],
+        )
 
 
 PUSHES = ["[U, R]", "[r1c1R, r3c2U]", "U R D", "r1c1R", "pR pU", "[]", "no list", "[L, L, U, D]", ""]
@@ -166,30 +173,36 @@ def test_sokoban(settings):
 
 
 @pytest.mark.parametrize("rendering", ["compact", "prose"])
-@pytest.mark.parametrize("seat", ["planner", "executor", "solver"])
-def test_roles_of_sokoban(seat, rendering):
-    order = ["solver"] if seat == "solver" else PAIR
+@pytest.mark.parametrize("name", ["planner", "executor", "solver"])
+def test_roles_of_sokoban(name, rendering):
+    order = ["solver"] if name == "solver" else PAIR
     table = {**BOXES, "rendering": rendering}
     env = build("environment", table, order=order)
-    seen = env.observe(env.reset(env.tasks("train", 0)[0], 0), seat)
-    words = ["r1c1R", "r0c2U"] if seat == "planner" else ["U", "R"]
-    good = " ".join(words) if rendering == "compact" else f"so: [{', '.join(words)}]"
+    observation = env.observe(env.reset(env.tasks("train", 0)[0], 0), name)
+    moves = ["r1c1R", "r0c2U"] if name == "planner" else ["U", "R"]
+    good = " ".join(moves) if rendering == "compact" else f"so: [{', '.join(moves)}]"
     notes = ["You hit a wall."] if rendering == "prose" else ()
-    role = build("role", f"sokoban_{seat}", name=seat, order=order, env=table)
-    check_role(role, name=seat, observations=[seen], good=[good], notes=notes)
+    role = build("role", f"sokoban_{name}", name=name, order=order, env=table)
+    check_role(role, name=name, observations=[observation], good=[good], feedback=notes)
 
 
 def test_sokoban_with_programs():
     order = ["tool", "plan"]
     table = {**BOXES, "rendering": "prose", "sandbox": {"type": INLINE}}
     env = build("environment", table, order=order)
-    seats = {seat: build("role", f"sokoban_{seat}", name=seat, order=order, env=table) for seat in order}
+    role_plugins = roles_of("sokoban", order, table)
     programs = [answer(f"print({moves!r})") for moves in PUSHES] + [answer("1 / 0"), answer("# killer")]
-    check_environment(env, roles=order, act=[*PUSHES, *programs], seats=seats, episodes=10)
+    check_environment(env, roles=order, act=[*PUSHES, *programs], role_plugins=role_plugins, episodes=10)
     state = env.reset(env.tasks("train", 0)[0], 0)
-    for seat, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
-        shown = [env.observe(state, seat)]
-        check_role(seats[seat], name=seat, observations=shown, good=[good], notes=["You hit a wall."])
+    for name, good in (("tool", programs[0]), ("plan", "so: [UP, right]")):
+        observations = [env.observe(state, name)]
+        check_role(
+            role_plugins[name],
+            name=name,
+            observations=observations,
+            good=[good],
+            feedback=["You hit a wall."],
+        )
 
 
 FILLS = ["[r0c1=3, r2c3=1]", "a c -", "1 2 3", "r0c0=1 r1c1=4", "[]", "no list", "[(0, 0, 1)]", "[r9c9=7]"]
@@ -204,29 +217,31 @@ def test_sudoku(settings):
 
 
 @pytest.mark.parametrize("rendering", ["compact", "prose"])
-@pytest.mark.parametrize("seat", ["planner", "executor", "solver"])
-def test_roles_of_sudoku(seat, rendering):
-    order = ["solver"] if seat == "solver" else PAIR
+@pytest.mark.parametrize("name", ["planner", "executor", "solver"])
+def test_roles_of_sudoku(name, rendering):
+    order = ["solver"] if name == "solver" else PAIR
     table = {"type": "sudoku", "rendering": rendering}
     env = build("environment", table, order=order)
-    shown = [env.observe(env.reset(env.tasks("train", 0)[0], 0), seat)]
-    role = build("role", f"sudoku_{seat}", name=seat, order=order, env=table)
-    good = "so: [r0c1=3]" if rendering == "prose" else "1 2" if seat == "planner" else "r0c1=3 r2c3=1"
+    observations = [env.observe(env.reset(env.tasks("train", 0)[0], 0), name)]
+    role = build("role", f"sudoku_{name}", name=name, order=order, env=table)
+    good = "so: [r0c1=3]" if rendering == "prose" else "1 2" if name == "planner" else "r0c1=3 r2c3=1"
     notes = ["You slept."] if rendering == "prose" else ()
-    check_role(role, name=seat, observations=shown, good=[good], notes=notes)
+    check_role(role, name=name, observations=observations, good=[good], feedback=notes)
 
 
 def test_sudoku_with_programs():
     order = ["tool", "plan"]
     table = {"type": "sudoku", "rendering": "prose", "sandbox": {"type": INLINE}}
     env = build("environment", table, order=order)
-    seats = {seat: build("role", f"sudoku_{seat}", name=seat, order=order, env=table) for seat in order}
-    programs = [answer(f"print({said!r})") for said in FILLS] + [answer("1 / 0"), answer("# killer")]
-    check_environment(env, roles=order, act=[*FILLS, *programs], seats=seats, episodes=10)
+    role_plugins = roles_of("sudoku", order, table)
+    programs = [answer(f"print({text!r})") for text in FILLS] + [answer("1 / 0"), answer("# killer")]
+    check_environment(env, roles=order, act=[*FILLS, *programs], role_plugins=role_plugins, episodes=10)
     state = env.reset(env.tasks("train", 0)[0], 0)
-    for seat, good in (("tool", programs[0]), ("plan", "so: [r0c1=3]")):
-        shown = [env.observe(state, seat)]
-        check_role(seats[seat], name=seat, observations=shown, good=[good], notes=["You slept."])
+    for name, good in (("tool", programs[0]), ("plan", "so: [r0c1=3]")):
+        observations = [env.observe(state, name)]
+        check_role(
+            role_plugins[name], name=name, observations=observations, good=[good], feedback=["You slept."]
+        )
 
 
 @pytest.mark.parametrize("settings", [
@@ -241,7 +256,7 @@ def test_template(settings):
     role = build("role", {"type": "template", "system": "{{ turn }}", "prompt": prompt, **settings})
     good = {"number": "about 1,234", "json": '{"a": 1}', "code": "```\nx\n```", "boxed": "\\boxed{1}",
             "choice": "go LEFT", "regex": "1-2"}.get(settings["parser"], "yes")  # fmt: skip
-    check_role(role, name="solver", observations=["x", {"q": 1}], good=[good], notes=["You were wrong."])
+    check_role(role, name="solver", observations=["x", {"q": 1}], good=[good], feedback=["You were wrong."])
 
 
 def records(folder: Any) -> str:
@@ -251,13 +266,13 @@ def records(folder: Any) -> str:
     return str(path)
 
 
-def long_talk(record: Any, transcript: Any) -> float:
+def long_dialogue(record: Any, transcript: Any) -> float:
     return float(len(transcript) > 3)
 
 
 @pytest.mark.parametrize("settings", [
-    {}, {"stop_when": "agree"}, {"success": long_talk},
-    {"success": {"match": "number"}, "stop_when": long_talk},
+    {}, {"stop_when": "agree"}, {"success": long_dialogue},
+    {"success": {"match": "number"}, "stop_when": long_dialogue},
 ])  # fmt: skip
 def test_team_task(settings, tmp_path):
     order = ["writer", ["checker", "critic"]]
@@ -294,7 +309,7 @@ def test_estimators_that_drop_and_whiten(name):
     {"correction": {}}, {"correction": {"level": "sequence", "cap": 1.5}, "kl": 0.3},
 ])  # fmt: skip
 def test_losses(name, settings):
-    # No gradient flows through cispo's weights, so its slope isn't the derivative of its value.
+    # No gradient flows through cispo's weights, so its grad isn't the derivative of its value.
     check_loss(build("loss", {"type": name, **settings}), detached=name == "cispo")
 
 
@@ -329,7 +344,7 @@ def test_every_sampler_can_be_built_and_checked():
 
 
 def test_scripted():
-    # The script decides how much it writes, so max_new_tokens must leave it room.
+    # The script decides the length of its text, so max_new_tokens must be large enough.
     engine = build("engine", {"type": "scripted", "play": lambda request, text: text.split()[0]})
     check_engine(engine, limits=(8,))
 
@@ -351,8 +366,8 @@ def test_trainer_none():
 @pytest.mark.parametrize("train", ["full", "lora", "none"])
 def test_torch_trainer(train):
     pytest.importorskip("torch")
-    more = {"lora": {"rank": 2}} if train == "lora" else {}
-    policy = {"optimizer": {"learning_rate": 0.01}, **more}
+    lora = {"lora": {"rank": 2}} if train == "lora" else {}
+    policy = {"optimizer": {"learning_rate": 0.01}, **lora}
     check_trainer(
         lambda: build("trainer", {"type": "torch", "device": "cpu"}),
         model=TINY, token_ids=range(3, 7), train=train, policy=policy,
@@ -381,20 +396,20 @@ def test_local():
 
 
 @pytest.mark.parametrize("name", ["auto", "plain", "template"])
-def test_chats(name):
+def test_chat_formats(name):
     check_chat_format(build("chat_format", name))
     if name != "template":
         check_chat_format(build("chat_format", name), tokenizer=LetterTokenizer(template=False))
 
 
 @pytest.mark.torch
-def test_chats_with_real_tokenizers():
+def test_chat_formats_with_real_tokenizers():
     pytest.importorskip("transformers")
     from coterie.backends.models.word_tokenizer import words_tokenizer
     from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe
 
-    words = words_tokenizer(["go", "left", "turn", "right", "stop"])
-    for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), words):
+    tokenizer_of_words = words_tokenizer(["go", "left", "turn", "right", "stop"])
+    for tokenizer in (bpe(KEEPS), bpe(DROPS), bpe(TRIMS, eos="<end>"), bpe(), tokenizer_of_words):
         check_chat_format(build("chat_format", "auto"), tokenizer=tokenizer)
 
 

@@ -23,7 +23,7 @@ TICK = itertools.count()
 
 
 def after(change: Any) -> Any:
-    """AT-GRPO whose credit is changed afterwards."""
+    """AT-GRPO with a change of its credit."""
 
     class Broken(ATGRPO):
         def __call__(self, batch: Any, state: Any) -> Any:
@@ -42,7 +42,7 @@ def with_fields(change: Any) -> Any:
 
 
 def zero_for_missing(credit: Any, batch: Any) -> Any:
-    """The classic: a stand-in number where nothing is known."""
+    """The classic mistake: a number where the scores are missing."""
     every = {key: 0.0 for group in by_decision(batch) for row in group.rows for key in row.branches}
     return dataclasses.replace(credit, advantage={**every, **credit.advantage})
 
@@ -58,7 +58,7 @@ def drops_scores(credit: Any, batch: Any) -> Any:
 
 
 class WithState(ATGRPO):
-    """Sound: credit is scaled by a running mean that lives in the state."""
+    """A sound estimator: the state holds a scale of the credit."""
 
     def __call__(self, batch: Any, state: Any) -> Any:
         credit, _ = super().__call__(batch, None)
@@ -74,7 +74,7 @@ class Unwritten(WithState):
 
 
 class IntKeys(ATGRPO):
-    """JSON has text keys: after a resume the state is another."""
+    """A state with integer keys, which JSON turns into texts."""
 
     def __call__(self, batch: Any, state: Any) -> Any:
         credit, _ = super().__call__(batch, None)
@@ -100,7 +100,7 @@ class Remembers(ATGRPO):
 
 
 class PerToken(ATGRPO):
-    """Sound: one advantage a token."""
+    """A sound estimator with one advantage a token."""
 
     def __call__(self, batch: Any, state: Any) -> Any:
         credit, state = super().__call__(batch, state)
@@ -126,11 +126,11 @@ class Crashes(GroupEstimator):
 
 
 def test_sound_ones_pass():
-    for one in (ATGRPO(), GRPO(), WithState(), PerToken()):
-        check_estimator(one, seeds=1)
+    for estimator in (ATGRPO(), GRPO(), WithState(), PerToken()):
+        check_estimator(estimator, seeds=1)
 
 
-@pytest.mark.parametrize(("make", "says"), [
+@pytest.mark.parametrize(("make", "message"), [
     (lambda: after(zero_for_missing), "its scores are missing"),
     (lambda: after(by_position), "order of the trees"),
     (lambda: after(drops_scores), "changed the trees"),
@@ -146,12 +146,12 @@ def test_sound_ones_pass():
     (lambda: IntKeys(), "saved as JSON"),
     (lambda: Hoards(), "changed the state"),
     (lambda: Remembers(), "order of the trees"),
-    (lambda: Fussy(), "refuses every plan"),
+    (lambda: Fussy(), "refuses every sampling plan"),
     (lambda: Crashes(), "raised KeyError"),
-    (lambda: type("Needy", (ATGRPO,), {"needs": ("attention",)})(), "unknown notes"),
+    (lambda: type("Needy", (ATGRPO,), {"needs": ("attention",)})(), "unknown annotations"),
 ])  # fmt: skip
-def test_a_broken_estimator_is_caught(make, says):
-    caught(says, check_estimator, make(), seeds=1)
+def test_a_broken_estimator_is_caught(make, message):
+    caught(message, check_estimator, make(), seeds=1)
 
 
 def test_a_std_without_a_floor_is_caught():
@@ -166,7 +166,7 @@ def test_a_std_without_a_floor_is_caught():
 def test_plans_can_be_given():
     plan = Plan(chains=2, branches=1, expand="best", pairing="aligned")
     check_estimator(GRPO(), plans=[plan], seeds=1)
-    caught("refuses every plan", check_estimator, ATGRPO(), plans=[plan])
+    caught("refuses every sampling plan", check_estimator, ATGRPO(), plans=[plan])
 
 
 # -------------------------------------------------------------------------------------------------- losses
@@ -187,25 +187,25 @@ def plain(xp: Any, t: Any) -> Any:
 
 def clipped(xp: Any, t: Any, *, wrong: bool = False) -> Any:
     ratio = xp.exp(xp.clip(t.logprobs - t.behaviour, -20, 20))
-    free, cut = ratio * t.advantages, xp.clip(ratio, 0.8, 1.2) * t.advantages
+    free, clipped = ratio * t.advantages, xp.clip(ratio, 0.8, 1.2) * t.advantages
     inside = xp.abs(t.logprobs - t.behaviour) < 20
-    grad = -free if wrong else xp.where(inside & (free <= cut), -free, 0.0)
-    return surrogate(-xp.minimum(free, cut), grad)
+    grad = -free if wrong else xp.where(inside & (free <= clipped), -free, 0.0)
+    return surrogate(-xp.minimum(free, clipped), grad)
 
 
 def held(xp: Any, t: Any) -> Any:
-    """CISPO's: the ratio weighs the log-prob, and nothing flows through it."""
+    """CISPO's loss: the ratio weighs the log-prob, and no gradient flows through the ratio."""
     ratio = xp.clip(xp.exp(xp.clip(t.logprobs - t.behaviour, -20, 20)), 0.0, 4.0)
     return surrogate(-ratio * t.advantages * t.logprobs, -ratio * t.advantages)
 
 
 def means(values: Any, t: Any) -> Any:
-    """Over each token's sequence."""
+    """The mean over each token's sequence."""
     return (np.bincount(t.sequence, values) / np.bincount(t.sequence))[t.sequence]
 
 
 def whole(xp: Any, t: Any, *, share: bool = True) -> Any:
-    """GSPO's without its clip: every token has the value of its sequence."""
+    """GSPO's loss without its clip: every token has the value of its sequence."""
     n = 1.0 if share else np.bincount(t.sequence)[t.sequence]
     difference = means(t.logprobs - t.behaviour, t)
     free = xp.exp(xp.clip(difference, -20, 20)) * means(t.advantages, t)
@@ -233,7 +233,7 @@ def with_mean(xp: Any, t: Any) -> Any:
 
 
 def by_number(xp: Any, t: Any) -> Any:
-    """Ids of sequences are no more than names."""
+    """A loss that uses the ids of sequences as numbers."""
     scale = (1 + t.sequence) * t.advantages
     return surrogate(-scale * t.logprobs, -scale)
 
@@ -244,12 +244,12 @@ def unbounded(xp: Any, t: Any) -> Any:
 
 
 def changes(xp: Any, t: Any) -> Any:
-    found = plain(xp, t)
+    surrogate = plain(xp, t)
     np.multiply(t.advantages, 2, out=t.advantages)
-    return found
+    return surrogate
 
 
-@pytest.mark.parametrize(("one", "says"), [
+@pytest.mark.parametrize(("broken", "message"), [
     (loss(lambda xp, t: surrogate(plain(xp, t).value, -1.01 * t.advantages)), "the value's derivative is"),
     (loss(lambda xp, t: clipped(xp, t, wrong=True)), "the value's derivative is"),
     (loss(lambda xp, t: surrogate(t.advantages * t.logprobs, t.advantages)), "on the weights that sampled"),
@@ -271,5 +271,5 @@ def changes(xp: Any, t: Any) -> Any:
     (loss(plain, needs=("values",)), "asks for ['values']"),
     (type("Bare", (), {"needs": ()})(), "lacks length, entropy"),
 ])  # fmt: skip
-def test_a_broken_loss_is_caught(one, says):
-    caught(says, check_loss, one)
+def test_a_broken_loss_is_caught(broken, message):
+    caught(message, check_loss, broken)

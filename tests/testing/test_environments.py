@@ -16,7 +16,7 @@ from tests.testing.support import caught
 
 
 class Count(Plugin):
-    """Sound: count down from 2 in a state with every kind of part."""
+    """A sound environment: count down from 2, with a dict, a list and a number in the state."""
 
     roles: tuple[str, ...] = ()
     components: Any = {"right": "increment"}
@@ -26,26 +26,26 @@ class Count(Plugin):
         return [Task(id=f"{split}-{n}", payload={"left": 2, "split": split, "n": n}) for n in range(3)]
 
     def reset(self, task: Task, seed: int) -> Any:
-        return {"left": task.payload["left"], "said": [], "seed": seed}
+        return {"left": task.payload["left"], "texts": [], "seed": seed}
 
     def acting_roles(self, state: Any) -> Any:
         return () if state["left"] == 0 else None
 
     def observe(self, state: Any, role: str) -> Any:
-        return {"left": state["left"], "said": list(state["said"])}
+        return {"left": state["left"], "texts": list(state["texts"])}
 
     async def step(self, state: Any, actions: Any, ctx: Any) -> Step:
         right = all(action.parsed == str(state["left"] - 1) for action in actions.values())
-        said = [*state["said"], *(action.text for action in actions.values())]
-        after = {**state, "left": state["left"] - right, "said": said}
-        return Step(state=after, scores={(TEAM, "right"): float(right)}, info={"said": said[-1]})
+        texts = [*state["texts"], *(action.text for action in actions.values())]
+        after = {**state, "left": state["left"] - right, "texts": texts}
+        return Step(state=after, scores={(TEAM, "right"): float(right)}, info={"texts": texts[-1]})
 
     def outcome(self, state: Any) -> Any:
         return {"success": float(state["left"] == 0)}
 
 
-def check(env: Any, **more: Any) -> None:
-    check_environment(env, **{"roles": ["one", "two"], "act": ["0", "1", "no"], "episodes": 12, **more})
+def check(env: Any, **keywords: Any) -> None:
+    check_environment(env, **{"roles": ["one", "two"], "act": ["0", "1", "no"], "episodes": 12, **keywords})
 
 
 def test_a_sound_one_passes():
@@ -61,12 +61,12 @@ def variant(**members: Any) -> Any:
 
 async def mutates(self, state, actions, ctx):
     step = await Count.step(self, state, actions, ctx)
-    state["said"].append("more")
+    state["texts"].append("more")
     return step
 
 
 async def shares(self, state, actions, ctx):
-    """All branches add to one list."""
+    """Share one list between all branches."""
     step = await Count.step(self, state, actions, ctx)
     self.log = getattr(self, "log", [])
     self.log.append(len(self.log))
@@ -95,8 +95,8 @@ def scoring(scores):
 
 def with_state(change):
     async def step(self, state, actions, ctx):
-        made = await Count.step(self, state, actions, ctx)
-        return dataclasses.replace(made, state=change(made.state))
+        step = await Count.step(self, state, actions, ctx)
+        return dataclasses.replace(step, state=change(step.state))
 
     return step
 
@@ -109,7 +109,7 @@ def informed(info):
 
 
 class Address:
-    """Equal by identity alone."""
+    """Objects that are equal by identity alone."""
 
 
 class Opaque:
@@ -117,7 +117,7 @@ class Opaque:
         self.values = [1]
 
 
-@pytest.mark.parametrize(("members", "says"), [
+@pytest.mark.parametrize(("members", "message"), [
     ({"step": mutates}, "step: changed the state that it was given"),
     ({"step": shares}, "when a sibling was stepped"),
     ({"step": draws}, "gave another scores"),
@@ -125,7 +125,7 @@ class Opaque:
     ({"step": lost}, "raised SystemFault"),
     ({"step": lambda self, state, actions, ctx: Step(state=state)}, "is not asynchronous"),
     ({"step": scoring({(TEAM, "style"): 1.0})}, "not among the components"),
-    ({"step": scoring({("three", "right"): 1.0})}, "does not act here"),
+    ({"step": scoring({("three", "right"): 1.0})}, "does not act in this stage"),
     ({"step": scoring({(TEAM, "right"): float("nan")})}, "is nan"),
     ({"step": scoring({(TEAM, "right"): "1"})}, "is '1'"),
     ({"step": scoring({"right": 1.0})}, "names no score"),
@@ -135,21 +135,21 @@ class Opaque:
     ({"step": with_state(lambda state: {**state, "own": Opaque()})}, "digest"),
     ({"digest": lambda self, state: str(id(state))}, "another"),
     ({"digest": lambda self, state: 7}, "digest: returned 7"),
-    ({"observe": lambda self, state, role: state}, "whoever gets them can change"),
-    ({"observe": lambda self, state, role: {"said": (state["said"],)}}, "whoever gets them can change"),
-    ({"observe": lambda self, state, role, seen=[]: seen}, "whoever gets them can change"),
+    ({"observe": lambda self, state, role: state}, "that a caller can change"),
+    ({"observe": lambda self, state, role: {"texts": (state["texts"],)}}, "that a caller can change"),
+    ({"observe": lambda self, state, role, seen=[]: seen}, "that a caller can change"),
     ({"observe": lambda self, state, role: state.pop("seed")}, "observe"),
-    ({"observe": lambda self, state, role: random.random()}, "when asked twice"),
-    ({"reset": lambda self, task, seed: {"left": 2, "said": [], "x": random.random()}}, "when called twice"),
-    ({"reset": lambda self, task, seed: {"left": 2, "said": [task.payload.update(n=9)]}}, "changed the task"),
-    ({"stage": lambda self, state: ()}, "over before anybody acts"),
-    ({"stage": lambda self, state: ("three",)}, "named 'three'"),
-    ({"stage": lambda self, state: ["one"]}, "returned ['one']"),
-    ({"stage": lambda self, state: state["said"].append("x") or ("one",)}, "changed the state"),
+    ({"observe": lambda self, state, role: random.random()}, "when called twice"),
+    ({"reset": lambda self, task, seed: {"left": 2, "texts": [], "x": random.random()}}, "when called twice"),
+    ({"reset": lambda self, task, seed: {"left": 2, "t": [task.payload.update(n=9)]}}, "changed the task"),
+    ({"acting_roles": lambda self, state: ()}, "over before any role acts"),
+    ({"acting_roles": lambda self, state: ("three",)}, "named 'three'"),
+    ({"acting_roles": lambda self, state: ["one"]}, "returned ['one']"),
+    ({"acting_roles": lambda self, state: state["texts"].append("x") or ("one",)}, "changed the state"),
     ({"outcome": lambda self, state: {"won": 1.0}}, "has no `success`"),
     ({"outcome": lambda self, state: {"success": 2}}, "success is 2"),
     ({"outcome": lambda self, state: {"success": 1, "ratio": float("inf")}}, "ratio is inf"),
-    ({"outcome": lambda self, state: {"success": float(len(state.pop("said")) > 0)}}, "outcome"),
+    ({"outcome": lambda self, state: {"success": float(len(state.pop("texts")) > 0)}}, "outcome"),
     ({"diagnose": lambda self, state, role: None}, "diagnose: returned None"),
     ({"diagnose": lambda self, state, role: str(state.update(left=1))}, "diagnose: changed the state"),
     ({"demonstrate": lambda self, state, role, noise, rng: str(random.random())}, "doesn't repeat"),
@@ -160,8 +160,8 @@ class Opaque:
     ({"weights": {"style": 1.0}}, "a weight for 'style'"),
     ({"roles": ("three",)}, "doesn't know the role"),
 ])  # fmt: skip
-def test_a_broken_one_is_caught(members, says):
-    caught(says, check, variant(**members))
+def test_a_broken_one_is_caught(members, message):
+    caught(message, check, variant(**members))
 
 
 def tasks(make):
@@ -171,7 +171,7 @@ def tasks(make):
 COUNTER = itertools.count()
 
 
-@pytest.mark.parametrize(("make", "says"), [
+@pytest.mark.parametrize(("make", "message"), [
     (lambda split: [], "has no task"),
     (lambda split: ["task"], "a task is a str"),
     (lambda split: [Task(id=7)], "is no text"),
@@ -179,11 +179,11 @@ COUNTER = itertools.count()
     (lambda split: {"train": []}[split], "has no task"),
     (lambda split: {"train": [Task(id="a")]}[split], "tasks: raised KeyError"),
     (lambda split: [Task(id="a", payload={"left": 2})], "is in 'train' and in 'val'"),
-    (lambda split: Drawn(split), "another task when asked for twice"),
+    (lambda split: Drawn(split), "another task when read twice"),
     (lambda split: [Task(id=split, payload=lambda: 1)], "can't be pickled"),
 ])  # fmt: skip
-def test_broken_tasks_are_caught(make, says):
-    caught(says, check, variant(**tasks(make)))
+def test_broken_tasks_are_caught(make, message):
+    caught(message, check, variant(**tasks(make)))
 
 
 class Drawn(list):
@@ -194,14 +194,14 @@ class Drawn(list):
         return Task(id=list.__getitem__(self, index), payload={"left": 2, "n": next(COUNTER)})
 
 
-def test_content_in_two_splits_is_caught_where_asked():
+def test_content_in_two_splits_is_caught_on_request():
     same = variant(**tasks(lambda split: [Task(id=split, payload={"left": 2})]))
     check(same)
     caught("the same problem as a task of 'train'", check, same, disjoint="content")
 
 
 class Recorded(Count):
-    """Sound, with tasks as data."""
+    """A sound environment with tasks as data."""
 
     def record(self, task: Task) -> Any:
         return dict(task.payload)
@@ -222,13 +222,13 @@ def test_a_sound_one_with_tasks_as_data_passes():
     check(Recorded())
 
 
-@pytest.mark.parametrize(("members", "says"), [
+@pytest.mark.parametrize(("members", "message"), [
     ({"record": lambda self, task: [1]}, "record: returned [1]"),
     ({"record": lambda self, task: {**task.payload, "x": {1, 2}}}, "record: raised TypeError"),
     ({"record": lambda self, task: {**task.payload, "x": float("nan")}}, "record: raised ValueError"),
     ({"record": lambda self, task: {**task.payload, "x": (1, 2)}}, "reads otherwise"),
     ({"record": lambda self, task: {**task.payload, 1: 2}}, "reads otherwise"),
-    ({"record": lambda self, task: {**task.payload, "x": random.random()}}, "when asked twice"),
+    ({"record": lambda self, task: {**task.payload, "x": random.random()}}, "when called twice"),
     ({"record": lambda self, task: dict(task.payload, x=task.payload.update(n=9))}, "changed the task"),
     ({"record": lambda self, task: {**task.payload, "n": 1}}, "of the record of 'train-0' is another task"),
     ({"task_of": lambda self, record, id: Task(id="x", payload=record)}, "is another task"),
@@ -238,13 +238,13 @@ def test_a_sound_one_with_tasks_as_data_passes():
      "raised KeyError on a record that is no task"),
     ({"fingerprints": lambda self, task: {"solution": "1"}}, "lack `content`"),
     ({"fingerprints": lambda self, task: {"content": 7}}, "texts by name"),
-    ({"fingerprints": lambda self, task: {"content": str(random.random())}}, "when asked for twice"),
+    ({"fingerprints": lambda self, task: {"content": str(random.random())}}, "when called twice"),
     ({"fingerprints": lambda self, task: {"content": str(task.payload["n"])}}, "have the same content"),
     ({"fingerprints": lambda self, task: {"content": task.id, "solution": "1"}}, "have the same solution"),
     ({"picture": lambda self, task: ["*"]}, "picture: returned ['*']"),
 ])  # fmt: skip
-def test_broken_tasks_as_data_are_caught(members, says):
-    caught(says, check, type("Broken", (Recorded,), members)())
+def test_broken_tasks_as_data_are_caught(members, message):
+    caught(message, check, type("Broken", (Recorded,), members)())
 
 
 @pytest.mark.parametrize("method", ["record", "task_of"])
@@ -253,7 +253,7 @@ def test_a_record_without_a_way_back_is_caught(method):
 
 
 def test_what_is_lacking_is_named():
-    caught("lacks stage, outcome", check, type("Bare", (), {
+    caught("lacks acting_roles, outcome", check, type("Bare", (), {
         **{name: getattr(Count, name) for name in ("tasks", "reset", "observe", "step")},
         "roles": (), "components": {}, "weights": {}})())  # fmt: skip
 

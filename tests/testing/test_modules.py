@@ -1,4 +1,4 @@
-"""What `check_plugin` catches; `build`; the pytest plugin; and that none of it costs an import."""
+"""`check_plugin` catches broken plugins; `build`; the pytest plugin; imports stay light."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def module(**targets: Any) -> Any:
 
 
 class Loose(Plugin):
-    """Its settings take every typo."""
+    """A role whose settings accept unknown keys."""
 
     class Config(PluginConfig):
         model_config = {"extra": "ignore"}
@@ -99,7 +99,7 @@ def test_sound_plugins_pass(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("plugin", "says"), [
+@pytest.mark.parametrize(("plugin", "message"), [
     (SimpleNamespace(register_role=register_role), "did you mean 'register_roles'"),
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
@@ -121,10 +121,10 @@ def test_sound_plugins_pass(tmp_path):
     (module(recipe=[("mine", __file__)]), "raised ConfigError"),
     (module(command=[("nothing", print)]), "is a builtin_function_or_method"),
 ])  # fmt: skip
-def test_a_broken_plugin_is_caught(plugin, says, monkeypatch):
-    caught(says, check_plugin, plugin)
-    monkeypatch.setenv("COTERIE_STRICT_PLUGINS", "1")  # whoever checks sees all of it, strict or not
-    caught(says, check_plugin, plugin)
+def test_a_broken_plugin_is_caught(plugin, message, monkeypatch):
+    caught(message, check_plugin, plugin)
+    monkeypatch.setenv("COTERIE_STRICT_PLUGINS", "1")  # the check reports every error, strict or not
+    caught(message, check_plugin, plugin)
 
 
 def test_a_missing_extra_is_no_fault_unless_asked(monkeypatch, tmp_path):
@@ -143,16 +143,16 @@ def test_build_makes_what_a_run_makes():
     game = build("environment", {"type": "tests.games:Ledger", "tasks": 3}, order=["one", ["two", "three"]])
     assert len(game.tasks("train", 0)) == 3 and game.build.path == "env"
     assert list(game.build.run.team.roles) == ["one", "two", "three"]
-    seat = build("role", "tests.games:Seat", name="critic", env={"type": "tests.games:Matrix"}, order=["row"])
-    assert seat.build.path == "team.roles.critic" and seat.build.name == "critic"
-    assert isinstance(seat.build.environment, Matrix)
+    role = build("role", "tests.games:Seat", name="critic", env={"type": "tests.games:Matrix"}, order=["row"])
+    assert role.build.path == "team.roles.critic" and role.build.name == "critic"
+    assert isinstance(role.build.environment, Matrix)
     reward = build("reward", {"type": "function", "function": len}, name="length", seed=5)
     assert list(reward.components) == ["length"] and reward.build.run.seed == 5
     assert build("tracker", "jsonl").build.path == "trackers.jsonl"
     assert build("estimator", "grpo").build.path == "algorithm"
 
 
-def test_build_says_what_a_run_would_say(tmp_path):
+def test_build_raises_what_a_run_would_raise(tmp_path):
     with pytest.raises(ConfigError, match="unknown key 'start'"):
         build("environment", {"type": "tests.games:Ledger", "start": 3})
     with pytest.raises(PluginError, match="did you mean 'plan_path'"):
@@ -178,17 +178,17 @@ def test_build_composes_fields(tmp_path):
 
 def test_every_public_name_loads():
     for name in coterie.testing.__all__:
-        found = getattr(coterie.testing, name)
-        assert found.__doc__, name
+        public = getattr(coterie.testing, name)
+        assert public.__doc__, name
     assert set(coterie.testing.__all__) <= set(dir(coterie.testing))
     with pytest.raises(AttributeError):
         _ = coterie.testing.check_nothing
 
 
 def python(code: str) -> str:
-    found = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
-    assert found.returncode == 0, found.stderr
-    return found.stdout
+    result = subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr
+    return result.stdout
 
 
 def test_pytest_loads_the_plugin_and_nothing_else_with_it():

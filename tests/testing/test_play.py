@@ -31,7 +31,7 @@ def sampler(**members: Any) -> Any:
 
 
 def root(change: Any) -> Any:
-    """The tree with its root changed."""
+    """`play` with a changed root."""
 
     async def play(self: Any, task: Any, epoch: int, chain: int, ctx: Any) -> Any:
         tree = await TreeSampler.play(self, task, epoch, chain, ctx)
@@ -53,19 +53,19 @@ def first_decision(change: Any) -> Any:
     return root(changed)
 
 
-async def leaves_a_strand(self, task, epoch, chain, ctx):
+async def leaves_a_rollout_active(self, task, epoch, chain, ctx):
     ctx.active_rollouts.start()
     return await TreeSampler.play(self, task, epoch, chain, ctx)
 
 
-async def forgets_the_chain(self, task, epoch, chain, ctx):
+async def ignores_the_chain(self, task, epoch, chain, ctx):
     tree = await TreeSampler.play(self, task, epoch, 0, ctx)
     return dataclasses.replace(tree, chain=chain, root=dataclasses.replace(
         tree.root, key=tree.root.key._replace(chain=chain)))  # fmt: skip
 
 
 class SameSeed:
-    """An engine that is asked with one seed for all."""
+    """An engine that replaces the seed of every request by one number."""
 
     def __init__(self, inner: Any) -> None:
         self.inner, self.codec = inner, inner.codec
@@ -80,10 +80,9 @@ async def one_seed(self, task, epoch, chain, ctx):
     )
 
 
-async def plays_twice(self, task, epoch, chain, ctx):
+async def requests_twice(self, task, epoch, chain, ctx):
     tree = await TreeSampler.play(self, task, epoch, chain, ctx)
-    asked = ctx.engine.asked[0]
-    await ctx.engine.generate(asked)
+    await ctx.engine.generate(ctx.engine.requests[0])
     return tree
 
 
@@ -93,7 +92,7 @@ async def scores_more(self, task, epoch, chain, ctx):
     return tree
 
 
-async def stumbles(self, task, epoch, chain, ctx):
+async def raises_on_a_lost_call(self, task, epoch, chain, ctx):
     tree = await TreeSampler.play(self, task, epoch, chain, ctx)
     for node in tree.nodes():
         for decision in node.decisions.values():
@@ -102,45 +101,45 @@ async def stumbles(self, task, epoch, chain, ctx):
     return tree
 
 
-@pytest.mark.parametrize(("members", "says"), [
+@pytest.mark.parametrize(("members", "message"), [
     ({"play": root(lambda node: {"expanded": (7,)})}, "expanded is (7,)"),
     ({"play": root(lambda node: {"expanded": ()})}, "is not among the expanded"),
     ({"play": root(lambda node: {"rule": ""})}, "no rule says why"),
     ({"play": root(lambda node: {"turn": random.randrange(2)})}, "two trees"),
     ({"play": root(lambda node: {"key": node.key._replace(epoch=3)})}, "the root is"),
-    ({"play": root(lambda node: {"decisions": {}})}, "nobody is asked"),
-    ({"play": root(lambda node: {"turn": 2})}, "heed team.max_turns"),
-    ({"play": first_joint(branches={"planner": 5})}, "picks {'planner': 5}"),
-    ({"play": first_joint(branches={})}, "picks {}"),
+    ({"play": root(lambda node: {"decisions": {}})}, "no role acts"),
+    ({"play": root(lambda node: {"turn": 2})}, "end the chain at team.max_turns"),
+    ({"play": first_joint(branches={"planner": 5})}, "its branches are {'planner': 5}"),
+    ({"play": first_joint(branches={})}, "its branches are {}"),
     ({"play": first_joint(child=None)}, "ended without outcome"),
     ({"play": first_decision(lambda decision: {"prompt_sha256": "x"})}, "prompt_sha256"),
     ({"play": first_decision(lambda old: {"prompt_ids": (), "prompt_sha256": NOTHING})}, "had another"),
-    ({"play": leaves_a_strand}, "left 1 strands live"),
-    ({"play": forgets_the_chain}, "child's key is"),
+    ({"play": leaves_a_rollout_active}, "left 1 rollouts active"),
+    ({"play": ignores_the_chain}, "child's key is"),
     ({"play": one_seed}, "two chains share draws"),
-    ({"play": plays_twice}, "asked for a call twice"),
+    ({"play": requests_twice}, "requested a call twice"),
     ({"play": scores_more}, "not in the tree"),
-    ({"play": stumbles}, "raised SystemFault"),
+    ({"play": raises_on_a_lost_call}, "raised SystemFault"),
     ({"for_evaluation": lambda self, greedy: self}, "no best of K"),
     ({"sampling": lambda self, role: {"temperature": 1.0}}, "returned {'temperature': 1.0}"),
     ({"plan": "tree"}, "plan: is 'tree'"),
 ])  # fmt: skip
-def test_a_broken_sampler_is_caught(members, says):
-    caught(says, check_sampler, sampler(**members))
+def test_a_broken_sampler_is_caught(members, message):
+    caught(message, check_sampler, sampler(**members))
 
 
 def test_a_greedy_evaluation_that_draws_is_caught():
-    def warm(self: Any, greedy: bool) -> Any:
+    def sampled(self: Any, greedy: bool) -> Any:
         return TreeSampler.for_evaluation(self, False)
 
-    caught("with greedy=True", check_sampler, sampler(for_evaluation=warm))
+    caught("with greedy=True", check_sampler, sampler(for_evaluation=sampled))
 
 
 # ------------------------------------------------------------------------------------------------- engines
 
 
 def engine(change: Any) -> Any:
-    """The tabular engine with its calls changed: (request, call) -> fields."""
+    """The tabular engine with changed calls; `change` maps (request, call) to fields."""
 
     class Broken(TabularEngine):
         async def generate(self, request: Any) -> Call:
@@ -151,27 +150,31 @@ def engine(change: Any) -> Any:
 
 
 class ByRow(TabularEngine):
-    """Draws by the row of the batch, not by the request."""
+    """Draws keyed by the row of the batch, not by the request."""
 
     def _generate(self, policy: str, requests: Any) -> Any:
-        asked = [dataclasses.replace(one, seed=row) for row, one in enumerate(requests)]
-        return super()._generate(policy, asked)
+        reseeded = [dataclasses.replace(request, seed=row) for row, request in enumerate(requests)]
+        return super()._generate(policy, reseeded)
+
+
+def with_sampling(requests: Any, **changes: Any) -> Any:
+    """The requests with other sampling settings."""
+    return [
+        dataclasses.replace(request, sampling=dataclasses.replace(request.sampling, **changes))
+        for request in requests
+    ]
 
 
 class Unbounded(TabularEngine):
     def _generate(self, policy: str, requests: Any) -> Any:
-        wide = [dataclasses.replace(one, sampling=dataclasses.replace(one.sampling, max_new_tokens=40))
-                for one in requests]  # fmt: skip
-        return super()._generate(policy, wide)
+        return super()._generate(policy, with_sampling(requests, max_new_tokens=40))
 
 
 class Warm(TabularEngine):
     """Reads temperature 0 as 1."""
 
     def _generate(self, policy: str, requests: Any) -> Any:
-        warm = [dataclasses.replace(one, sampling=dataclasses.replace(one.sampling, temperature=1.0))
-                for one in requests]  # fmt: skip
-        return super()._generate(policy, warm)
+        return super()._generate(policy, with_sampling(requests, temperature=1.0))
 
 
 class Unready(TabularEngine):
@@ -186,18 +189,18 @@ class Undecoded(TabularEngine):
         return codec
 
 
-def check_tabular(one: Any) -> None:
-    check_engine(one, model={"init": "tabular"})
+def check_tabular(tabular: Any) -> None:
+    check_engine(tabular, model={"init": "tabular"})
 
 
-@pytest.mark.parametrize(("one", "says"), [
+@pytest.mark.parametrize(("broken", "message"), [
     (engine(lambda request, call: {"prompt_ids": call.prompt_ids[:-1]}), "other prompt_ids"),
     (engine(lambda request, call: {"logprobs": call.logprobs[:-1]}), "log-probs for"),
     (engine(lambda request, call: {"logprobs": tuple(-value for value in call.logprobs)}), "a log-prob of"),
-    (engine(lambda request, call: {"version": 0}), "says version 0, loaded was 3"),
-    (engine(lambda request, call: {"continues": False}), "hand on `continues`"),
+    (engine(lambda request, call: {"version": 0}), "has version 0, loaded was 3"),
+    (engine(lambda request, call: {"continues": False}), "another `continues`"),
     (engine(lambda request, call: {"finish": "eos"}), "finish is 'eos'"),
-    (engine(lambda request, call: {"finish": "length"}), "says `length` after"),
+    (engine(lambda request, call: {"finish": "length"}), "finish is 'length' after"),
     (engine(lambda request, call: {"token_ids": (), "logprobs": ()}), "0 tokens"),
     (engine(lambda request, call: {"token_ids": (*call.token_ids[:-1], random.randrange(9**9))}), "gave ("),
     (engine(lambda request, call: {"logprobs": (*call.logprobs[:-1], -random.random())}), "differ by"),
@@ -207,8 +210,8 @@ def check_tabular(one: Any) -> None:
     (Unready(), "load_weights: raised SystemFault"),
     (Undecoded(), "decode: returned ("),
 ])  # fmt: skip
-def test_a_broken_engine_is_caught(one, says):
-    caught(says, check_tabular, one)
+def test_a_broken_engine_is_caught(broken, message):
+    caught(message, check_tabular, broken)
 
 
 def test_an_engine_that_lacks_something_is_caught():
@@ -225,12 +228,12 @@ class TrainsAll(TabularTrainer):
         return await super().update(dict.fromkeys(self._policies, every), step)
 
 
-class TrainsNobody(TabularTrainer):
+class TrainsNothing(TabularTrainer):
     async def update(self, samples: Any, step: int) -> Any:
         return {policy: {"loss": 0.0} for policy in samples}
 
 
-class ForgetsTheOptimiser(TabularTrainer):
+class DropsTheOptimiser(TabularTrainer):
     def load(self, folder: Any) -> None:
         super().load(folder)
         for policy in self._policies.values():
@@ -247,13 +250,13 @@ class Unversioned(TabularTrainer):
         return dataclasses.replace(super().weights(policy), version=0)
 
 
-class SaysNaN(TabularTrainer):
+class ReturnsNaN(TabularTrainer):
     async def update(self, samples: Any, step: int) -> Any:
-        found = await super().update(samples, step)
-        return {policy: {**row, "loss": float("nan")} for policy, row in found.items()}
+        metrics = await super().update(samples, step)
+        return {policy: {**row, "loss": float("nan")} for policy, row in metrics.items()}
 
 
-class StartsAnywhere(TabularTrainer):
+class RandomDigest(TabularTrainer):
     def digest(self) -> Any:
         return {policy: str(next(TICK)) for policy in self._policies}
 
@@ -268,7 +271,7 @@ class AnnotatesAll(TabularTrainer):
         return {sample.key: np.zeros(len(sample.token_ids)) for sample in samples}
 
 
-class SaysProbabilities(TabularTrainer):
+class AnnotatesProbabilities(TabularTrainer):
     async def annotate(self, samples: Any, what: str) -> Any:
         return {key: np.exp(row) for key, row in (await super().annotate(samples, what)).items()}
 
@@ -293,8 +296,8 @@ class LearnsNoValues(TabularTrainer):
         return await super().update(without, step)
 
 
-def shows(**changes: Any) -> Any:
-    """A trainer whose loss is shown something else."""
+def with_batches(**changes: Any) -> Any:
+    """A trainer that gives its loss a changed batch."""
 
     async def open(self: Any, ctx: Any) -> None:
         def loss(xp: Any, tokens: Any) -> Any:
@@ -304,39 +307,39 @@ def shows(**changes: Any) -> Any:
             setattr(loss, name, getattr(ctx.loss, name))
         await TabularTrainer.open(self, dataclasses.replace(ctx, loss=loss))
 
-    return type("Shows", (TabularTrainer,), {"open": open})
+    return type("Broken", (TabularTrainer,), {"open": open})
 
 
-class LosesTheWire(TabularTrainer):
+class FailsToOpen(TabularTrainer):
     async def open(self, ctx: Any) -> None:
         raise SystemFault("no device")
 
 
-@pytest.mark.parametrize(("kind", "says"), [
+@pytest.mark.parametrize(("kind", "message"), [
     (TrainsAll, "trained 'two'"),
-    (TrainsNobody, "left the policy that it had samples of"),
-    (ForgetsTheOptimiser, "goes on differently"),
-    (LoadsNothing, "didn't read back"),
+    (TrainsNothing, "left the policy that it had samples of"),
+    (DropsTheOptimiser, "continues differently"),
+    (LoadsNothing, "didn't load"),
     (Unversioned, "raise the version"),
-    (SaysNaN, "one/loss is nan"),
-    (StartsAnywhere, "differs between two trainers"),
+    (ReturnsNaN, "one/loss is nan"),
+    (RandomDigest, "differs between two trainers"),
     (OneDigest, "names ['one']"),
     (AnnotatesAll, "tokens (ref_logprobs)"),
-    (SaysProbabilities, "above 0"),
+    (AnnotatesProbabilities, "above 0"),
     (OldIsNew, "the same old_logprobs after an update"),
     (ReferenceMoves, "other ref_logprobs after an update"),
     (LearnsNoValues, "no nearer"),
-    (shows(sequence=lambda tokens: None), "which tokens are of one sequence"),
-    (shows(sequence=lambda tokens: tokens.sequence + 1), "numbered 6 sequences [1 2 3 4 5 6]"),
-    (shows(sequence=lambda tokens: np.arange(len(tokens.sequence)),
+    (with_batches(sequence=lambda tokens: None), "no sequence ids"),
+    (with_batches(sequence=lambda tokens: tokens.sequence + 1), "numbered 6 sequences [1 2 3 4 5 6]"),
+    (with_batches(sequence=lambda tokens: np.arange(len(tokens.sequence)),
            sequences=lambda tokens: len(tokens.sequence)), "where 6 samples have"),
-    (shows(old=lambda tokens: None), "kept the samples' old_logprobs"),
-    (LosesTheWire, "open: raised SystemFault"),
+    (with_batches(old=lambda tokens: None), "gave the loss no old_logprobs"),
+    (FailsToOpen, "open: raised SystemFault"),
 ])  # fmt: skip
-def test_a_broken_trainer_is_caught(kind, says):
+def test_a_broken_trainer_is_caught(kind, message):
     words = ("left", "right", "up", "down")
     caught(
-        says,
+        message,
         check_trainer,
         lambda: kind(kind.Config(optimizer="adam", learning_rate=0.1)),
         model={"init": "tabular"},

@@ -22,7 +22,7 @@ def user(text: str) -> list[dict[str, str]]:
 
 
 class Counter:
-    """Sound: shows a number, reads a number."""
+    """A sound role: the prompt is a number, the answer too."""
 
     def render(self, role_input: Any) -> Any:
         return user(f"{role_input.observation} {' '.join(role_input.feedback)} {len(role_input.history)}")
@@ -33,29 +33,29 @@ class Counter:
         return int(text)
 
 
-def seat(**members: Any) -> Any:
+def role(**members: Any) -> Any:
     return type("Broken", (Counter,), members)()
 
 
 def test_a_sound_role_passes():
-    check_role(Counter(), observations=[3, {"left": 3}], good=["2"], notes=["Told."], texts=["12x"])
+    check_role(Counter(), observations=[3, {"left": 3}], good=["2"], feedback=["You slept."], texts=["12x"])
 
 
 def digits(self, text, observation):
-    """As one writes it at first: isdigit() is true of what int() refuses."""
+    """A common mistake: isdigit() is true of texts that int() refuses."""
     if not text.strip().isdigit():
         raise PolicyFault("no number")
     return int(text)
 
 
-@pytest.mark.parametrize(("members", "says"), [
+@pytest.mark.parametrize(("members", "message"), [
     ({"parse": lambda self, text, observation: int(text)}, "raised ValueError"),
     ({"parse": digits}, "raised ValueError"),
     ({"parse": lambda self, text, observation: json.loads(text)}, "raised JSONDecodeError"),
     ({"parse": lambda self, text, observation: text.encode()}, "raised UnicodeEncodeError"),
     ({"parse": lambda self, text, observation: lambda: text}, "can't be pickled"),
     ({"parse": lambda self, text, observation: next(TICK)}, "then as"),
-    ({"parse": lambda self, text, observation: observation.update(said=text)}, "changed the observation"),
+    ({"parse": lambda self, text, observation: observation.update(text=text)}, "changed the observation"),
     ({"render": lambda self, role_input: []}, "render: returned []"),
     ({"render": lambda self, role_input: "text"}, "render: returned 'text'"),
     ({"render": lambda self, role_input: [{"content": "x"}]}, "is no message"),
@@ -71,25 +71,25 @@ def digits(self, text, observation):
     ({"vocabulary": lambda self: ["a b"]}, "is no word"),
     ({"remembers": "yes"}, "remembers: is 'yes'"),
 ])  # fmt: skip
-def test_a_broken_role_is_caught(members, says):
-    caught(says, check_role, seat(**members), observations=[{"left": 3}], notes=["Told."])
+def test_a_broken_role_is_caught(members, message):
+    caught(message, check_role, role(**members), observations=[{"left": 3}], feedback=["You slept."])
 
 
 def test_a_parser_that_hangs_is_caught(monkeypatch):
     monkeypatch.setattr("coterie.testing.checks.role._SECONDS", 0.01)
-    slow = seat(parse=lambda self, text, observation: time.sleep(0.02 * (len(text) > 9000)))
+    slow = role(parse=lambda self, text, observation: time.sleep(0.02 * (len(text) > 9000)))
     caught("took", check_role, slow)
 
 
 def test_a_good_answer_that_can_not_be_read_is_caught():
-    caught("meant to be a good answer", check_role, Counter(), good=["two"])
+    caught("among the `good` texts", check_role, Counter(), good=["two"])
 
 
 # ------------------------------------------------------------------------------------------------- rewards
 
 
 class Brevity:
-    """Sound: pays for one word."""
+    """A sound reward source: it pays for one word."""
 
     scope = "action"
     components: Any = {"brief": "potential"}
@@ -106,9 +106,11 @@ def source(**members: Any) -> Any:
     return type("Broken", (Brevity,), members)()
 
 
-def check(one: Any, **more: Any) -> None:
+def check(reward: Any, **keywords: Any) -> None:
     game = build("environment", "tests.games:Ledger", order=["one", "two"])
-    check_reward(one, **{"environment": game, "roles": ["one", "two"], "act": ["1", "2", "one two"], **more})
+    check_reward(
+        reward, **{"environment": game, "roles": ["one", "two"], "act": ["1", "2", "one two"], **keywords}
+    )
 
 
 def test_a_sound_source_passes_in_every_scope():
@@ -132,7 +134,7 @@ def lost(view):
     raise SystemFault("503")
 
 
-@pytest.mark.parametrize(("members", "says"), [
+@pytest.mark.parametrize(("members", "message"), [
     ({"scope": "turn"}, "scope: is 'turn'"),
     ({"components": {}, "weights": {}}, "components: are none"),
     ({"components": {"brief": "bonus"}}, "is of kind 'bonus'"),
@@ -143,7 +145,7 @@ def lost(view):
     ({"score": lambda self, view: {}}, "is not asynchronous"),
     ({"score": scores(lambda view: 1.0)}, "is no table"),
     ({"score": scores(lambda view: {(TEAM, "long"): 1.0})}, "a score for 'long'"),
-    ({"score": scores(lambda view: {("nobody", "brief"): 1.0})}, "does not act here"),
+    ({"score": scores(lambda view: {("nobody", "brief"): 1.0})}, "does not act in this stage"),
     ({"score": scores(lambda view: {(TEAM, "brief"): float("inf")})}, "is inf"),
     ({"score": scores(lambda view: {(TEAM, "brief"): len(view.action.parsed)})}, "raised TypeError"),
     ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
@@ -151,11 +153,11 @@ def lost(view):
     ({"scope": "joint", "score": scores(lambda view: view.info.update(seen=1) or {})}, "changed the view"),
     ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 4 branches"),
 ])  # fmt: skip
-def test_a_broken_source_is_caught(members, says):
-    caught(says, check, source(**members))
+def test_a_broken_source_is_caught(members, message):
+    caught(message, check, source(**members))
 
 
-def test_a_source_without_anything_to_score_is_told():
+def test_a_source_without_views_is_caught():
     caught("nothing to score", check_reward, Brevity())
 
 
@@ -169,29 +171,29 @@ def mode(tell: Any) -> Any:
     return type("Mode", (), {"tell": wrapped})()
 
 
-def check_mode(one: Any, **more: Any) -> None:
+def check_mode(transition: Any, **keywords: Any) -> None:
     game = build("environment", "tests.games:Ledger", order=["one", "two"])
-    check_transition(one, game, roles=["one", "two"], act=["1", "2"], **more)
+    check_transition(transition, game, roles=["one", "two"], act=["1", "2"], **keywords)
 
 
 def test_a_sound_transition_passes():
-    check_mode(mode(lambda role, state, history: [f"You wrote {past.action.text}." for past in history]))
+    check_mode(mode(lambda role, state, history: [f"You wrote {entry.action.text}." for entry in history]))
     draws = mode(lambda role, state, history: [str(next(TICK))] * len(history))
     check_mode(draws, repeats=False)
     caught("then", check_mode, draws)
 
 
-@pytest.mark.parametrize(("tell", "says"), [
-    (lambda role, state, history: ["Play well."], "before it ever acted"),
+@pytest.mark.parametrize(("tell", "message"), [
+    (lambda role, state, history: ["Play well."], "before its first action"),
     (lambda role, state, history: "You lost." if history else (), "returned 'You lost.'"),
     (lambda role, state, history: ["", "x"] if history else (), "returned ['', 'x']"),
     (lambda role, state, history: [history[-1].nothing] if history else (), "raised AttributeError"),
     (lambda role, state, history: [] if not history else history[-1].info.update(x=1) or [], "changed"),
 ])  # fmt: skip
-def test_a_broken_transition_is_caught(tell, says):
-    caught(says, check_mode, mode(tell))
+def test_a_broken_transition_is_caught(tell, message):
+    caught(message, check_mode, mode(tell))
 
 
-def test_a_transition_that_does_not_wait_is_caught():
+def test_a_synchronous_transition_is_caught():
     sync = type("Mode", (), {"tell": lambda self, role, state, history, environment: ()})()
     caught("is not asynchronous", check_mode, sync)

@@ -1,4 +1,4 @@
-"""What `check_executor`, `check_data`, `check_tracker` and `check_chat` catch."""
+"""What `check_executor`, `check_data_source`, `check_tracker` and `check_chat_format` catch."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ async def in_turn(play, items):
 
 
 async def as_they_finish(play, items):
-    return [await one for one in asyncio.as_completed([play(item) for item in items])]
+    return [await result for result in asyncio.as_completed([play(item) for item in items])]
 
 
 async def with_exceptions(play, items):
@@ -43,19 +43,19 @@ async def orphans(play, items):
     return list(await asyncio.gather(*[play(item) for item in items]))
 
 
-@pytest.mark.parametrize(("map_", "says"), [
+@pytest.mark.parametrize(("map_", "message"), [
     (in_turn, "one item after the other"), (as_they_finish, "another order"),
     (with_exceptions, "swallowed an exception"), (renamed, "into RuntimeError"),
     (orphans, "leaves episodes playing"),
 ])  # fmt: skip
-def test_a_broken_executor_is_caught(map_, says):
-    caught(says, check_executor, type("Broken", (), {"map": staticmethod(map_)})())
+def test_a_broken_executor_is_caught(map_, message):
+    caught(message, check_executor, type("Broken", (), {"map": staticmethod(map_)})())
 
 
-# ---------------------------------------------------------------------------------------------------- data
+# -------------------------------------------------------------------------------------------- data sources
 
 
-def data(records: Any) -> Any:
+def data_source(records: Any) -> Any:
     return type("Source", (), {"records": lambda self, split: records(split)})()
 
 
@@ -74,30 +74,30 @@ def refused(split: str) -> Any:
 
 
 def test_a_sound_source_passes():
-    check_data_source(data(ROWS.get))
-    check_data_source(data(refused))
-    check_data_source(data(lambda split: ROWS["train"] if split == "train" else []))
+    check_data_source(data_source(ROWS.get))
+    check_data_source(data_source(refused))
+    check_data_source(data_source(lambda split: ROWS["train"] if split == "train" else []))
 
 
-@pytest.mark.parametrize(("records", "says"), [
+@pytest.mark.parametrize(("records", "message"), [
     (lambda split: [], "has no record"),
     (lambda split: ["text"], "is no record"),
     (lambda split: [{1: "text"}], "is no record"),
     (lambda split: [{"text": "same"}], "is in 'train' and in 'val'"),
     (lambda split: iter(ROWS[split]), "raised TypeError"),
     (lambda split: Loop(ROWS[split]), "in a loop"),
-    (lambda split: [{"n": next(TICK)}], "when asked again"),
+    (lambda split: [{"n": next(TICK)}], "when called again"),
     (lambda split: [{"f": lambda: split}], "can't be pickled"),
 ])  # fmt: skip
-def test_a_broken_source_is_caught(records, says):
-    caught(says, check_data_source, data(records))
+def test_a_broken_source_is_caught(records, message):
+    caught(message, check_data_source, data_source(records))
 
 
 # ------------------------------------------------------------------------------------------------ trackers
 
 
 class Rows:
-    """Sound: rows in a file of its own."""
+    """A sound tracker with one file."""
 
     def __init__(self) -> None:
         self.path: Path | None = None
@@ -137,7 +137,7 @@ def wipes(self, folder):
     Rows.open(self, folder)
 
 
-@pytest.mark.parametrize(("members", "says"), [
+@pytest.mark.parametrize(("members", "message"), [
     ({"truncate": lambda self, step: None}, "kept the steps [1, 2, 3, 3, 4]"),
     ({"open": starts_over}, "kept the steps [3, 4]"),
     ({"open": wipes}, "not its own"),
@@ -145,21 +145,21 @@ def wipes(self, folder):
     ({"track": lambda self, step, metrics: sum(metrics.values())}, "track: raised TypeError"),
     ({"close": lambda self: self.path.name}, "close: raised AttributeError"),
 ])  # fmt: skip
-def test_a_broken_tracker_is_caught(members, says, tmp_path):
+def test_a_broken_tracker_is_caught(members, message, tmp_path):
     check_tracker(Rows(), read=steps)
-    caught(says, check_tracker, type("Broken", (Rows,), members)(), folder=tmp_path, read=steps)
+    caught(message, check_tracker, type("Broken", (Rows,), members)(), folder=tmp_path, read=steps)
 
 
-# --------------------------------------------------------------------------------------------------- chats
+# -------------------------------------------------------------------------------------------- chat formats
 
 
-def chat(**members: Any) -> Any:
-    """`auto` whose codec is changed."""
-    own = build("chat_format", "auto")
+def chat_format(**members: Any) -> Any:
+    """`auto` with a changed codec."""
+    auto = build("chat_format", "auto")
 
     class Changed:
         def codec(self, tokenizer: Any, context: int | None) -> Any:
-            codec = own.codec(tokenizer, context)
+            codec = auto.codec(tokenizer, context)
             kind = type("Codec", (type(codec),), members)
             codec.__class__ = kind
             return codec
@@ -176,7 +176,7 @@ def fresh(self, messages, previous=None, previous_messages=()):
 
 
 def claims(self, messages, previous=None, previous_messages=()):
-    """Encodes afresh, and says it continued."""
+    """Encode afresh, and set `continues`."""
     prompt = base().encode(self, messages)
     from dataclasses import replace
 
@@ -184,7 +184,7 @@ def claims(self, messages, previous=None, previous_messages=()):
 
 
 def trusts(self, messages, previous=None, previous_messages=()):
-    """Takes the previous ids without a look at what the history says."""
+    """Reuse the previous ids without a comparison with the history."""
     from coterie.core.types import Prompt
 
     prompt = base().encode(self, messages)
@@ -200,8 +200,8 @@ def drifts(self, messages, previous=None, previous_messages=()):
     return replace(prompt, ids=(*prompt.ids, next(TICK)))
 
 
-@pytest.mark.parametrize(("members", "says"), [
-    ({"encode": fresh}, "afresh that only went on"),
+@pytest.mark.parametrize(("members", "message"), [
+    ({"encode": fresh}, "afresh although it only went on"),
     ({"encode": claims}, "doesn't begin with the prompt"),
     ({"encode": trusts}, "the history holds another"),
     ({"encode": drifts}, "gave other ids"),
@@ -210,12 +210,12 @@ def drifts(self, messages, previous=None, previous_messages=()):
     ({"decode": lambda self, call: self.tokenizer.decode(call.token_ids)}, "decode: gave"),
     ({"decode": lambda self, call: call.text}, "decode: raised AttributeError"),
 ])  # fmt: skip
-def test_a_broken_chat_is_caught(members, says):
-    caught(says, check_chat_format, chat(**members))
+def test_a_broken_chat_format_is_caught(members, message):
+    caught(message, check_chat_format, chat_format(**members))
 
 
-def test_a_chat_that_rewrites_turns_may_say_so():
-    check_chat_format(chat(encode=fresh), continues=False)
+def test_a_chat_format_may_rewrite_turns_where_continues_is_false():
+    check_chat_format(chat_format(encode=fresh), continues=False)
 
 
 def test_a_codec_that_lacks_something_is_caught():

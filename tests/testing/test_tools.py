@@ -66,10 +66,10 @@ def test_a_sound_tool_passes(error):
     check_tool(Adder() if error is None else broken(run=blames(error)), calls=CALLS)
 
 
-@pytest.mark.parametrize(("parts", "says"), [
+@pytest.mark.parametrize(("parts", "message"), [
     ({"name": "an adder"}, "'an adder'"),
     ({"find": lambda self, text: None}, "found no call in 'add 1 2'"),
-    ({"find": lambda self, text: text}, "None where nothing is asked"),
+    ({"find": lambda self, text: text}, "None where the text has no call"),
     ({"find": strict}, "raised UnicodeEncodeError"),
     ({"find": counts()}, "then"),
     ({"run": lambda self, call: "3"}, "is not asynchronous"),
@@ -78,11 +78,11 @@ def test_a_sound_tool_passes(error):
     ({"schemas": ({"name": "adder"},)}, "'name': 'adder'"),
     ({"schemas": ({"type": {1}},)}, "raised TypeError"),
 ])  # fmt: skip
-def test_a_broken_tool_is_caught(parts, says):
-    caught(says, check_tool, broken(**parts), calls=CALLS)
+def test_a_broken_tool_is_caught(parts, message):
+    caught(message, check_tool, broken(**parts), calls=CALLS)
 
 
-def test_a_tool_that_never_answers_is_caught():
+def test_a_tool_that_answers_nothing_is_caught():
     caught("answered none", check_tool, broken(run=blames(SystemFault("x"))), calls=["add one"])
     caught("no call to check", check_tool, Adder(), calls=[])
 

@@ -1,3 +1,3 @@
-"""Chat formats: messages to text."""
+"""Chat formats: conversion of messages to text."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Messages to token ids and back, without ever encoding a second time what was sampled (invariant 1)."""
+"""Conversion of messages to token ids and back; sampled ids are never encoded again (invariant 1)."""
 
 from __future__ import annotations
 
@@ -11,26 +11,25 @@ from coterie.core.rollout.thoughts import opens_thought
 from coterie.core.types import Call, Message, Prompt
 
 Render = Callable[[Sequence[Message]], str]
-"""A conversation as the text of a prompt, up to and with what asks for the next answer."""
+"""Renders a conversation as the text of a prompt, which ends with the opening of the next answer."""
 
 _CACHED = 4096
 
 
 class TextCodec:
-    """One tokenizer and one way of writing conversations.
+    """Encodes conversations with one tokenizer and one format.
 
-    A prompt extends a previous call only where that is *proven*: the ids of the previous prompt stand
-    for the text of `previous_messages`, and the new text starts with that text and the raw decoded
-    completion. Then the ids are reused and only the rest is encoded. Everything else (a template
-    that drops earlier thoughts, a text that was trimmed, a special token in the middle) is encoded
-    afresh and says `continues=False`.
+    A prompt extends a previous call only where that is *proven*: the ids of the previous prompt are the text
+    of `previous_messages`, and the new text starts with that text and the raw decoded completion. Then the
+    ids are reused and only the rest is encoded. In all other cases (a template that drops earlier thoughts, a
+    trimmed text, a special token in the middle) the whole prompt is encoded again, with `continues=False`.
 
     Args:
         tokenizer: a Hugging Face tokenizer.
         context: longest prompt plus completion, in tokens.
-        render: writes conversations.
+        render: renders conversations as text.
         stop_ids: tokens that end a turn.
-        end: the one of them that a demonstrated answer ends with.
+        end: the stop id that is appended to demonstrated answers; None: none.
     """
 
     def __init__(
@@ -44,30 +43,30 @@ class TextCodec:
         self._blind = is_blind(tokenizer)
         self._texts: Lru[tuple[tuple[tuple[str, str], ...], ...], str] = Lru(_CACHED)
         self._ids: Lru[str, tuple[int, ...]] = Lru(_CACHED)
-        self._stands_for: Lru[tuple[int, ...], str] = Lru(_CACHED)
-        self._telling: dict[str, TextCodec | None] = {}
+        self._text_of_ids: Lru[tuple[int, ...], str] = Lru(_CACHED)
+        self._tool_codecs: dict[str, TextCodec | None] = {}
 
     def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TextCodec | None:
-        """The codec whose prompts tell the model of these tools; None where the format has no place for them.
+        """The codec whose prompts contain these tools' schemas; None if the format doesn't support tools.
 
         Args:
             schemas: JSON schemas as chat templates take them: `{"type": "function", "function": {"name",
                 "description", "parameters"}}`.
         """
         key = json.dumps(schemas, sort_keys=True)
-        if key not in self._telling:
+        if key not in self._tool_codecs:
             bind = getattr(self.render, "with_tools", None)
             render = bind(schemas) if bind is not None else None
-            self._telling[key] = (
+            self._tool_codecs[key] = (
                 None
                 if render is None
                 else TextCodec(self.tokenizer, self.context, render, self.stop_ids, self._end)
             )
-        return self._telling[key]
+        return self._tool_codecs[key]
 
     @property
     def vocabulary(self) -> Mapping[str, int]:
-        """Every token and its id: what two policies must agree on to take each other's place."""
+        """Every token and its id. Policies can replace each other only if their vocabularies are equal."""
         return self.tokenizer.get_vocab()
 
     def encode(
@@ -76,15 +75,15 @@ class TextCodec:
         previous: Call | None = None,
         previous_messages: Sequence[Message] = (),
     ) -> Prompt:
-        """The ids of a prompt; those of `previous` are reused where it is proven that they may be."""
+        """The ids of a prompt; they extend the ids of `previous` where that is proven to be exact."""
         text = self._text(messages)
         if previous is not None:
             ids = self._extended(text, previous, self._text(previous_messages))
             if ids is not None:
-                self._stands_for.put(ids, text)
+                self._text_of_ids.put(ids, text)
                 return Prompt(ids=ids, continues=True, thinking=opens_thought(text))
         ids = self._encoded(text)
-        self._stands_for.put(ids, text)
+        self._text_of_ids.put(ids, text)
         return Prompt(ids=ids, thinking=opens_thought(text))
 
     def decode(self, call: Call) -> str:
@@ -93,7 +92,7 @@ class TextCodec:
         return self._decoded(ids, skip_special_tokens=True)
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
-        """The ids of a demonstrated answer, with the token that ends a turn."""
+        """The ids of a demonstrated answer and the token that ends a turn."""
         return self._encoded(text) + (() if self._end is None else (self._end,))
 
     def _text(self, messages: Sequence[Message]) -> str:
@@ -109,30 +108,30 @@ class TextCodec:
         )
 
     def _extended(self, text: str, previous: Call, before: str) -> tuple[int, ...] | None:
-        """The previous call's ids and those of the rest of `text`; None where it isn't proven."""
+        """The previous call's ids and those of the rest of `text`; None if the extension isn't proven."""
         if not previous.token_ids or not self._is_text_of(previous.prompt_ids, before):
             return None
         rest = self._after(text, before, self._in_context(previous.prompt_ids, previous.token_ids))
         if rest is None and previous.finish == "stop" and previous.token_ids[-1] not in self.stop_ids:
-            # It stopped on one of `sampling.stop`, which is no part of the answer's text: the answer
-            # must then stand in the new text without it, and the ids keep the token as it was sampled.
+            # The call stopped on a token of `sampling.stop`, which is not part of the answer's text. The new
+            # text must then contain the answer without it, and the ids keep the sampled stop token.
             rest = self._after(text, before, self._in_context(previous.prompt_ids, previous.token_ids[:-1]))
         if rest is None:
             return None
         added = self._encoded(rest)
-        # A tokenizer may put a space before whatever it takes for the start of a text; this isn't one.
+        # Some tokenizers add a space at the start of a text; the rest is not the start of one.
         if not self._blind and not self._in_context(previous.token_ids, added).startswith(rest[:1]):
             return None
         return previous.prompt_ids + previous.token_ids + added
 
     def _is_text_of(self, ids: tuple[int, ...], text: str) -> bool:
-        known = self._stands_for.get(ids)  # written by `encode`, so it holds for continued prompts too
+        known = self._text_of_ids.get(ids)  # set by `encode`, for continued prompts too
         if known is None:
             known = text if self._encoded(text) == ids else self._decoded(ids)
         return known == text or (self._blind and known.split() == text.split())
 
     def _in_context(self, before: Sequence[int], ids: Sequence[int]) -> str:
-        """The text that `ids` add to what stands before them; alone, some decoders drop its first space."""
+        """The text that `ids` add after `before`. Some decoders drop the first space of ids decoded alone."""
         anchor = self._decoded(before[-1:])
         joined = self._decoded((*before[-1:], *ids))
         return joined[len(anchor) :] if joined.startswith(anchor) else self._decoded(ids)
@@ -148,5 +147,5 @@ class TextCodec:
 
 
 def is_blind(tokenizer: Any) -> bool:
-    """Whether white space only separates words: texts are then compared word by word."""
+    """Whether the tokenizer ignores white space between words; texts are then compared word by word."""
     return not tokenizer.encode(" \n ", add_special_tokens=False)

@@ -1,4 +1,4 @@
-"""How messages become text: by the tokenizer's chat template, or as plain text."""
+"""The chat formats: the tokenizer's chat template, or plain text."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Any
 from pydantic import Field
 
 from coterie.backends.chat_formats.codec import Render, TextCodec, is_blind
-from coterie.backends.models import plain
+from coterie.backends.models import plain_format
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message
 
 _PROBE = "coterieprobe"
-"""An answer that no template writes by itself; what follows it ends a turn."""
+"""An answer that no template contains; the text after it ends a turn."""
 
 
 class PlainChat(Plugin):
-    """Plain text: an opening user message as it is, everything after it with `User:`, `Assistant:` and so on.
+    """Plain text: an opening user message unchanged, later messages with markers such as `User:`.
 
-    Where the tokenizer has no ids for these words (`tokenizer: words`), messages are lines.
+    If the tokenizer has no ids for the markers (`tokenizer: words`), messages are lines without markers.
     """
 
     def codec(self, tokenizer: Any, context: int | None) -> TextCodec:
@@ -28,7 +28,7 @@ class PlainChat(Plugin):
 
 
 class TemplateChat(Plugin):
-    """The chat template that comes with the tokenizer."""
+    """The tokenizer's chat template."""
 
     class Config(PluginConfig):
         template_kwargs: dict[str, Any] = Field(
@@ -49,7 +49,7 @@ class TemplateChat(Plugin):
 
 
 class AutoChat(Plugin):
-    """The tokenizer's chat template where it has one, else plain text."""
+    """The tokenizer's chat template if it has one, else plain text."""
 
     def codec(self, tokenizer: Any, context: int | None) -> TextCodec:
         if getattr(tokenizer, "chat_template", None):
@@ -58,7 +58,7 @@ class AutoChat(Plugin):
 
 
 def plain_codec(tokenizer: Any, context: int | None) -> TextCodec:
-    """A codec for `coterie.backends.models.plain`'s format."""
+    """A codec for `coterie.backends.models.plain_format`'s format."""
     end = tokenizer.eos_token_id
     stops = frozenset() if end is None else frozenset((end,))
     return TextCodec(tokenizer, context, PlainRender(tokenizer), stops, end)
@@ -75,20 +75,20 @@ def template_codec(tokenizer: Any, context: int | None, template_kwargs: dict[st
 
 
 class PlainRender:
-    """Writes conversations as plain text for one tokenizer."""
+    """Renders conversations as plain text for one tokenizer."""
 
     def __init__(self, tokenizer: Any) -> None:
         self._eos = tokenizer.eos_token or ""
         self._blind = is_blind(tokenizer)
-        ids = tokenizer.encode(" ".join(plain.MARKERS.values()), add_special_tokens=False)
+        ids = tokenizer.encode(" ".join(plain_format.MARKERS.values()), add_special_tokens=False)
         self._markers = tokenizer.unk_token_id is None or tokenizer.unk_token_id not in ids
-        # Some models expect every text to start with a token of its own.
+        # Some models expect every text to start with a special token.
         opening = tokenizer.encode("", add_special_tokens=True)[:1]
         self._bos = tokenizer.bos_token if opening and opening[0] == tokenizer.bos_token_id else ""
 
     def __call__(self, messages: Sequence[Message]) -> str:
         parts = [self._bos] if self._bos else []
-        for text, ends in plain.pieces(messages, markers=self._markers):
+        for text, ends in plain_format.pieces(messages, markers=self._markers):
             parts.append(text)
             if ends:
                 parts.append(self._eos)
@@ -96,20 +96,22 @@ class PlainRender:
 
 
 class TemplateRender:
-    """Writes conversations with the tokenizer's chat template.
+    """Renders conversations with the tokenizer's chat template.
 
-    An answer is handed to it as it was sampled, thoughts and tool calls in its text. Given the calls as
-    objects, a template would write them anew, with other spaces than the model's: a broken prefix.
+    The template gets each answer's text as it was sampled, with thoughts and tool calls in the text. From
+    calls as objects, a template would render text with other spaces than the model's, and the prompt would no
+    longer extend the sampled ids.
     """
 
     def __init__(self, tokenizer: Any, template_kwargs: dict[str, Any]) -> None:
         self._tokenizer, self._kwargs = tokenizer, template_kwargs
 
     def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> TemplateRender | None:
-        """The same with tools; None where the template writes none."""
-        told = TemplateRender(self._tokenizer, {**self._kwargs, "tools": [dict(one) for one in schemas]})
+        """The same renderer with tools; None if the template ignores tools."""
+        tools = [dict(schema) for schema in schemas]
+        with_tools = TemplateRender(self._tokenizer, {**self._kwargs, "tools": tools})
         probe: list[Message] = [{"role": "user", "content": _PROBE}]
-        return told if told(probe) != self(probe) else None
+        return with_tools if with_tools(probe) != self(probe) else None
 
     def __call__(self, messages: Sequence[Message], *, ask: bool = True) -> str:
         from jinja2 import TemplateError
@@ -124,7 +126,7 @@ class TemplateRender:
         except TemplateError as error:
             roles = ", ".join(message["role"] for message in messages)
             raise UserError(
-                f"the tokenizer's chat template refuses a conversation of [{roles}]",
+                f"the tokenizer's chat template rejects a conversation of [{roles}]",
                 path="chat",
                 why=str(error),
                 fix="change what the role renders, or use `chat: plain`",
@@ -138,8 +140,8 @@ def _end_of_turn(tokenizer: Any, render: Render) -> int | None:
         text = render(probe, ask=False)  # type: ignore[call-arg]
     except UserError:
         return None
-    _, found, tail = text.rpartition(_PROBE)
-    ids = tokenizer.encode(tail, add_special_tokens=False) if found else []
+    _, separator, tail = text.rpartition(_PROBE)
+    ids = tokenizer.encode(tail, add_special_tokens=False) if separator else []
     special = set(tokenizer.all_special_ids) | {
         index for index, token in tokenizer.added_tokens_decoder.items() if token.special
     }

@@ -1,1 +1,1 @@
-"""Data sources: records by split for environments that read their tasks; one format a file."""
+"""Data sources: records by split, for environments that read their tasks; one module per format."""

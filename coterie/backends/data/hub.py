@@ -11,7 +11,7 @@ from coterie.core.types.splits import Split
 
 
 class HubData(Plugin):
-    """Records of `datasets.load_dataset(name, subset, revision=...)`; a row counts as a line."""
+    """Records of `datasets.load_dataset(name, subset, revision=...)`; each row counts as a line."""
 
     class Config(Shares):
         name: str = Field(description="Id on the Hub, or a folder.")
@@ -21,12 +21,12 @@ class HubData(Plugin):
         )
         splits: dict[Split, str] = Field(
             default_factory=dict,
-            description="Our split -> the dataset's, e.g. {train: train, val: validation, "
+            description="Coterie's split -> the dataset's split, e.g. {train: train, val: validation, "
             "test: test}. Empty: the dataset's `train`, split by content.",
         )
 
         @model_validator(mode="after")
-        def _shares_need_one_body(self) -> HubData.Config:
+        def _shares_need_one_dataset_split(self) -> HubData.Config:
             if self.splits and self.model_fields_set & {"val_share", "test_share", "split_ignore"}:
                 raise ValueError("val_share, test_share and split_ignore are for a dataset without `splits`")
             return self
@@ -38,7 +38,7 @@ class HubData(Plugin):
 
         Raises:
             MissingExtra: datasets is not installed.
-            ConfigError: the split is not named, or the dataset can't be loaded.
+            ConfigError: `splits` lacks the split, or the dataset can't be loaded.
         """
         try:
             import datasets
@@ -47,22 +47,24 @@ class HubData(Plugin):
         settings, path = self.config, self.build.path
         if settings.splits and split not in settings.splits:
             raise ConfigError(
-                f"the dataset's name of split '{split}' is not given",
+                f"`splits` doesn't name the dataset's split for '{split}'",
                 path=f"{path}.splits",
                 fix=f"set {path}.splits.{split}",
             )
-        wanted = settings.splits.get(split, "train")
+        source_split = settings.splits.get(split, "train")
         try:
             rows = datasets.load_dataset(
-                settings.name, settings.subset, split=wanted, revision=settings.revision
+                settings.name, settings.subset, split=source_split, revision=settings.revision
             )
         except (OSError, ValueError, RuntimeError) as error:
             raise ConfigError(
-                f"the dataset '{settings.name}' ({wanted}) can't be loaded",
+                f"the dataset '{settings.name}' ({source_split}) can't be loaded",
                 path=path,
                 why=f"{type(error).__name__}: {error}",
             ) from error
-        records = Records((dict(row), f"{settings.name}/{wanted}", line) for line, row in enumerate(rows, 1))
+        records = Records(
+            (dict(row), f"{settings.name}/{source_split}", line) for line, row in enumerate(rows, 1)
+        )
         if settings.splits:
             return records
-        return records.part(split, settings.val_share, settings.test_share, settings.split_ignore)
+        return records.in_split(split, settings.val_share, settings.test_share, settings.split_ignore)

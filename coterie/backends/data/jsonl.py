@@ -1,4 +1,4 @@
-"""The data source `jsonl`: one JSON object a line, plain or gzipped."""
+"""The data source `jsonl`: one JSON object per line, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class JsonlData(Plugin):
         """The records of a split.
 
         Raises:
-            DataError: a line is no JSON object; with file and line.
+            DataError: a line is not a JSON object; the error names file and line.
             ConfigError: the split has no file.
         """
         file = self.config.file(split, self.build.path)

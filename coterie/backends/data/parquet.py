@@ -1,4 +1,4 @@
-"""The data source `parquet`."""
+"""The data source `parquet`: the rows of a Parquet file."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coterie.core.types.splits import Split
 
 
 class ParquetData(Plugin):
-    """Records of a Parquet file; a row counts as a line."""
+    """Records of a Parquet file; each row counts as a line."""
 
     class Config(FileShares):
         pass
@@ -21,7 +21,7 @@ class ParquetData(Plugin):
 
         Raises:
             MissingExtra: pyarrow is not installed.
-            DataError: the file is no Parquet file.
+            DataError: the file is not a Parquet file.
             ConfigError: the split has no file.
         """
         try:

@@ -1,4 +1,4 @@
-"""What the data sources share: records that know where they stand, and splits by content."""
+"""The common base of data sources: records with their file and line, and splits by content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.core.types.splits import Row, Split, content, split_of
 
 
 class Records(Sequence[Mapping[str, Any]]):
-    """Records in order, and for each the file and line that it came from."""
+    """Records in order, each with its file and line."""
 
     def __init__(self, rows: Iterable[tuple[Mapping[str, Any], str, int]]) -> None:
         self._rows = list(rows)
@@ -28,13 +28,17 @@ class Records(Sequence[Mapping[str, Any]]):
         return self._rows[index][0]
 
     def where(self, index: int) -> tuple[str, int]:
-        """(file, line counted from 1)."""
+        """The record's file and line, counted from 1."""
         return self._rows[index][1:]
 
-    def part(self, split: Split, val_share: float, test_share: float, ignore: Sequence[str]) -> Records:
-        """The records of a split, by the hash of their content: equal records are never in two splits.
+    def in_split(self, split: Split, val_share: float, test_share: float, ignore: Sequence[str]) -> Records:
+        """The records of a split, by the hash of their content.
 
-        Where a record goes depends on nothing else, so adding lines or changing their order moves none.
+        A record's split depends on its content alone. Equal records are in the same split, and added or
+        reordered lines don't move a record to another split.
+
+        This method selects records; the rule that maps a content to a split is
+        `coterie.core.types.splits.split_of`.
         """
         return Records(
             row
@@ -44,11 +48,13 @@ class Records(Sequence[Mapping[str, Any]]):
 
 
 class Shares(PluginConfig):
-    """How one body of records becomes three splits."""
+    """The shares of three splits that are made from one set of records."""
 
-    val_share: float = Field(0.1, ge=0, lt=1, description="Where one body of records is split by content.")
-    test_share: float = Field(0.1, ge=0, lt=1, description="Where one body of records is split by content.")
-    split_ignore: tuple[str, ...] = Field((), description="Fields that are no content, such as an id.")
+    val_share: float = Field(0.1, ge=0, lt=1, description="Share of `val` in a split by content.")
+    test_share: float = Field(0.1, ge=0, lt=1, description="Share of `test` in a split by content.")
+    split_ignore: tuple[str, ...] = Field(
+        (), description="Fields that the split by content ignores, such as an id."
+    )
 
     @model_validator(mode="after")
     def _leave_some_for_training(self) -> Shares:
@@ -58,7 +64,7 @@ class Shares(PluginConfig):
 
 
 class FileShares(Shares):
-    """One file that is split by content, or a file a split."""
+    """One file that is split by content, or one file per split."""
 
     path: str | None = Field(None, description="One file, split by content hash.")
     train: str | None = None
@@ -67,18 +73,18 @@ class FileShares(Shares):
 
     @model_validator(mode="after")
     def _one_or_three(self) -> FileShares:
-        apart = self.train or self.val or self.test
-        if bool(self.path) == bool(apart):
+        separate = self.train or self.val or self.test
+        if bool(self.path) == bool(separate):
             raise ValueError("give either path (one file, split by content), or train, val and test")
-        if apart and self.model_fields_set & {"val_share", "test_share", "split_ignore"}:
+        if separate and self.model_fields_set & {"val_share", "test_share", "split_ignore"}:
             raise ValueError("val_share, test_share and split_ignore are for a single path")
         return self
 
     def file(self, split: Split, path: str) -> Path:
-        """The file that holds a split.
+        """The file of a split.
 
         Raises:
-            ConfigError: the split has none, or it isn't there.
+            ConfigError: the split has no file, or the file doesn't exist.
         """
         name = self.path or getattr(self, split)
         key = "path" if self.path else split
@@ -96,5 +102,5 @@ class FileShares(Shares):
         return (
             records
             if not self.path
-            else records.part(split, self.val_share, self.test_share, self.split_ignore)
+            else records.in_split(split, self.val_share, self.test_share, self.split_ignore)
         )

@@ -1,4 +1,4 @@
-"""The in-process engine on PyTorch: weights are read from the trainer's live modules."""
+"""The in-process engine on PyTorch; it reads weights from the trainer's live modules."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pydantic import Field
 
 from coterie.backends.engines.rows import Counts, Drawn, Row
-from coterie.backends.engines.shared import MIXED_ROWS, SharedBase
+from coterie.backends.engines.shared_base import MIXED_ROWS, SharedBase
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.core.concurrency.compute_threads import compute
 from coterie.core.concurrency.request_batching import RequestBatcher
@@ -24,7 +24,7 @@ from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
     from coterie.backends.engines.rows import Decoder
-    from coterie.backends.models.dense import MergedWeights
+    from coterie.backends.models.merged_weights import MergedWeights
     from coterie.core.protocols import Codec, EngineContext
 
 log = logging.getLogger("coterie")
@@ -32,12 +32,12 @@ log = logging.getLogger("coterie")
 
 @dataclass(slots=True)
 class _Served:
-    """What answers one policy's requests."""
+    """The decoder of one policy's requests."""
 
     decoder: Decoder | SharedBase
-    """Its own, or one that it shares with the other policies of its base."""
+    """The policy's own decoder, or the one that all policies of a base share."""
     adapter: str | None
-    """The policy's name in a shared base."""
+    """The policy's adapter in a shared base."""
     version: int
     context: int
 
@@ -47,26 +47,26 @@ class HFEngine(Plugin):
 
     Policies that are adapters on one frozen base, and the base itself, generate together (see `adapters`).
 
-    Every draw is keyed by the request's seed and the token's position, so tokens do not depend on the
-    batch (beyond the rounding of its matrix products, which only the order of rows can change). Weights
-    are copied at `load_weights`; a policy's requests in a batch are drawn with one version.
+    Every draw is keyed by the request's seed and the token's position. Tokens therefore do not depend on the
+    batch, except for the rounding of its matrix products, which only the order of rows can change. Weights
+    are copied at `load_weights`; all requests of a policy in a batch are drawn with one version.
     """
 
     class Config(PluginConfig):
         max_batch: int = Field(
-            512, ge=1, description="Rows computed together; more are split, siblings together."
+            512, ge=1, description="Most rows of one batch. Larger batches are split between decisions."
         )
         decoder: Literal["auto", "lean", "transformers"] = Field(
             "auto",
-            description="`lean`: our own, for Llama-like models; `transformers`: any CausalLM; "
-            "`auto`: lean where it can.",
+            description="`lean`: Coterie's decoder for Llama-like models; `transformers`: any CausalLM; "
+            "`auto`: lean where it supports the model.",
         )
         adapters: Literal["auto", "mixed", "merged"] = Field(
             "auto",
-            description="LoRA policies of one base. `mixed`: one batch, the base held once and each adapter "
-            "beside it; `merged`: a copy of the weights and a batch for each policy; `auto`: mixed where "
-            f"several wait with at most {MIXED_ROWS} rows each (on a GPU: with any), else merged into one "
-            "spare copy, one after the other.",
+            description="LoRA policies of one base. `mixed`: one batch and one copy of the base, adapters "
+            "apart from it; `merged`: a copy of the weights and a batch for each policy; `auto`: mixed for "
+            f"several waiting policies with at most {MIXED_ROWS} rows each (on a GPU: any number), else "
+            "merged into one spare copy, one after the other.",
         )
 
     config: Config
@@ -75,14 +75,14 @@ class HFEngine(Plugin):
         super().__init__(config, build)
         self._served: dict[str, _Served] = {}
         self._bases: dict[tuple[int, str], SharedBase] = {}
-        """By the base's module and its dtype here."""
-        self._told: set[str] = set()
+        """By the base's module and the decoder's dtype."""
+        self._warned: set[str] = set()
         self._codecs: dict[str, Codec] = {}
         self._tokenizers: dict[str, Any] = {}
         self._stops: dict[tuple[str, tuple[str, ...], str], tuple[int, ...]] = {}
-        self._computing = threading.Lock()  # no weights change under a batch
+        self._computing = threading.Lock()  # held while a batch is computed, so that its weights don't change
         self._device: Any = "cpu"
-        """Where the trainer's modules are; what is read from a folder goes there too."""
+        """The device of the trainer's modules; weights read from a folder are placed on it too."""
         self._batcher: RequestBatcher | None = None
         self._context: EngineContext | None = None
 
@@ -100,25 +100,25 @@ class HFEngine(Plugin):
         self._bases.clear()
 
     async def load_weights(self, weights: Weights) -> None:
-        """Copy the module's (or the folder's) weights; waits for a batch in work.
+        """Copy the module's (or the folder's) weights, after the batch that is being computed.
 
-        Of a frozen base with adapters only the policy's adapter is copied at once, and the base when a batch
-        needs it.
+        Where adapters share a frozen base, only the policy's adapter is copied now; the base is copied when a
+        batch needs it.
         """
         await compute(self._load, weights)
 
     async def generate(self, request: Request) -> Call:
-        """One call.
+        """Generate one call.
 
         Raises:
             ConfigError: the prompt does not fit the context, or a stop string is not one token.
             SystemFault: the policy has no weights yet, or they are damaged.
         """
-        self._row(request)  # so that what is wrong with a request is told to that request alone
+        self._row(request)  # a faulty request raises by itself, before it joins a batch
         return await self._opened[1].submit(request)
 
     def codec(self, policy: str) -> Codec:
-        """The policy's codec; it may be asked for before the weights have come."""
+        """The policy's codec; available before the weights are loaded."""
         if policy not in self._codecs:
             ctx = self._opened[0]
             served = self._served.get(policy)
@@ -131,16 +131,16 @@ class HFEngine(Plugin):
         return self._codecs[policy]
 
     def counts(self, policy: str) -> Counts:
-        """What the policy's decoder has computed so far, for all policies that share it."""
+        """The counters of the policy's decoder, over all policies that share it."""
         return self._serving(policy).decoder.counts
 
     def batch_of(self, policy: str) -> str:
-        """Whose batches the policy's requests go to: those of the first policy of its base, or its own."""
+        """The name of the policy's batches: the first policy of its shared base, or the policy itself."""
         served = self._served.get(policy)
         return served.decoder.name if served and isinstance(served.decoder, SharedBase) else policy
 
     def prepare(self, rows: Mapping[str, int]) -> None:
-        """Make the copies of weights that the first batch with so many rows of each policy would make."""
+        """Make the copies of weights that a first batch with these row counts per policy would make."""
         with self._computing:
             serving = [(self._serving(policy), count) for policy, count in rows.items() if count]
             for base in self._bases.values():
@@ -148,7 +148,7 @@ class HFEngine(Plugin):
                 for served, count in serving:
                     if served.decoder is base:
                         counts[served.adapter] += count
-                share = min(1.0, self.config.max_batch / max(counts.total(), 1))  # more are split
+                share = min(1.0, self.config.max_batch / max(counts.total(), 1))  # larger batches are split
                 base.prepare({adapter: max(1, int(share * count)) for adapter, count in counts.items()})
 
     # ------------------------------------------------------------------------------------------- weights
@@ -165,15 +165,15 @@ class HFEngine(Plugin):
         return self._served[policy]
 
     def _load(self, weights: Weights) -> None:
-        from coterie.backends.models.dense import MergedWeights
+        from coterie.backends.models.merged_weights import MergedWeights
 
         policy = weights.policy
         module, tokenizer = self._module(weights)
         with self._computing:
-            dense = MergedWeights(module, weights.adapter)
+            merged = MergedWeights(module, weights.adapter)
             if weights.module is not None:
-                self._device = dense.model.get_input_embeddings().weight.device
-            decoder = self._placed(policy, dense, MergedWeights(module))
+                self._device = merged.model.get_input_embeddings().weight.device
+            decoder = self._decoder_for(policy, merged, MergedWeights(module))
             adapter = weights.adapter if isinstance(decoder, SharedBase) else None
             served = self._served.get(policy)
             if served is not None:
@@ -181,14 +181,14 @@ class HFEngine(Plugin):
             else:
                 if tokenizer is not None:
                     self._tokenizers[policy] = tokenizer
-                context = context_of(dense.config, self._tokenizers.get(policy), policy=policy)
+                context = context_of(merged.config, self._tokenizers.get(policy), policy=policy)
                 self._served[policy] = _Served(decoder, adapter, weights.version, context)
-                self._codecs.pop(policy, None)  # one that was made before the context was known
-            used = [one.decoder for one in self._served.values()]
-            self._bases = {place: base for place, base in self._bases.items() if base in used}
+                self._codecs.pop(policy, None)  # it may have been made before the context was known
+            used = [served.decoder for served in self._served.values()]
+            self._bases = {key: base for key, base in self._bases.items() if base in used}
 
     def _module(self, weights: Weights) -> tuple[Any, Any]:
-        """The module and, where one comes with it, the tokenizer; loaded here when no trainer holds them."""
+        """The module and its tokenizer (None: unknown); loaded here unless a trainer provides the module."""
         if weights.module is not None:
             return weights.module, weights.tokenizer
         ctx = self._opened[0]
@@ -201,28 +201,28 @@ class HFEngine(Plugin):
         )
         return loaded.module, loaded.tokenizer
 
-    def _placed(self, policy: str, dense: MergedWeights, base: MergedWeights) -> Decoder | SharedBase:
-        """What answers the policy from now on; it has taken these weights, which stand on that base."""
-        make, inseparable = self._decoders(policy, dense)
+    def _decoder_for(self, policy: str, merged: MergedWeights, base: MergedWeights) -> Decoder | SharedBase:
+        """The policy's decoder, with these weights (an adapter's included) loaded; `base` has no adapter."""
+        make, reason = self._decoder_factory(policy, merged)
         old = self._served[policy].decoder if policy in self._served else None
-        if not dense.adaptable or self.config.adapters == "merged" or self._apart(policy, inseparable):
+        if not merged.adaptable or self.config.adapters == "merged" or self._needs_own_copy(policy, reason):
             if old is None or isinstance(old, SharedBase):
-                return make(dense)
-            old.refresh(dense)
+                return make(merged)
+            old.refresh(merged)
             return old
-        place = id(dense.model), self._opened[0].policies[policy].dtype
-        if place not in self._bases:
-            # "meta" is where memory is planned, as if on a CPU.
-            on_cpu = dense.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
-            most = None if self.config.adapters == "mixed" else MIXED_ROWS if on_cpu else math.inf
-            self._bases[place] = SharedBase(policy, base, make, most)
-        self._bases[place].load(dense)
-        return self._bases[place]
+        key = id(merged.model), self._opened[0].policies[policy].dtype
+        if key not in self._bases:
+            # The memory planner computes on "meta", for a run on a CPU.
+            on_cpu = merged.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
+            mixed_rows = None if self.config.adapters == "mixed" else MIXED_ROWS if on_cpu else math.inf
+            self._bases[key] = SharedBase(policy, base, make, mixed_rows)
+        self._bases[key].load(merged)
+        return self._bases[key]
 
-    def _decoders(
-        self, policy: str, dense: MergedWeights
+    def _decoder_factory(
+        self, policy: str, merged: MergedWeights
     ) -> tuple[Callable[[MergedWeights], Decoder], str | None]:
-        """What makes the policy's decoder, and why its adapter can't stand beside the base (None: it can)."""
+        """A factory of the policy's decoder, and why its adapter can't share the base (None: it can)."""
         import torch
 
         from coterie.backends.engines.lean.adapters import unmixable
@@ -231,7 +231,7 @@ class HFEngine(Plugin):
         from coterie.backends.engines.stepwise import StepwiseDecoder
 
         dtype = getattr(torch, self._opened[0].policies[policy].dtype)
-        reason = unsupported(dense.model)
+        reason = unsupported(merged.model)
         if self.config.decoder == "lean" and reason is not None:
             raise ConfigError(
                 f"the lean decoder can't compute the model of policy '{policy}'",
@@ -240,16 +240,16 @@ class HFEngine(Plugin):
                 fix="set `engine.decoder: transformers` (or `auto`)",
             )
         if self.config.decoder != "transformers" and reason is None:
-            return partial(LeanDecoder, dtype=dtype), unmixable(dense)
+            return partial(LeanDecoder, dtype=dtype), unmixable(merged)
         if self.config.decoder != "transformers":
-            self._tell(
+            self._warn_once(
                 f"policy {policy}: generating with transformers' forward, which is several times slower than "
                 f"the lean decoder: {reason}"
             )
-        return partial(StepwiseDecoder, dtype=dtype), dense.inseparable
+        return partial(StepwiseDecoder, dtype=dtype), merged.inseparable
 
-    def _apart(self, policy: str, reason: str | None) -> bool:
-        """Whether the policy needs a copy of the weights and batches of its own; that is said."""
+    def _needs_own_copy(self, policy: str, reason: str | None) -> bool:
+        """Whether the policy needs its own copy of the weights and its own batches; logs a warning if so."""
         if reason is None:
             return False
         if self.config.adapters == "mixed":
@@ -259,13 +259,13 @@ class HFEngine(Plugin):
                 why=reason,
                 fix="set `engine.adapters: auto`, which gives such a policy a merged copy of the weights",
             )
-        self._tell(f"policy {policy}: its adapter is merged, and its batches are its own: {reason}")
+        self._warn_once(f"policy {policy}: its adapter is merged, and its batches are its own: {reason}")
         return True
 
-    def _tell(self, warning: str) -> None:
-        """Once, for weights are loaded again and again."""
-        if warning not in self._told:
-            self._told.add(warning)
+    def _warn_once(self, warning: str) -> None:
+        """Log each warning once, although weights are loaded repeatedly."""
+        if warning not in self._warned:
+            self._warned.add(warning)
             log.warning("%s", warning)
 
     # -------------------------------------------------------------------------------------------- batches
@@ -273,17 +273,17 @@ class HFEngine(Plugin):
     def _row(self, request: Request) -> Row:
         sampling, served = request.sampling, self._serving(request.policy)
         length = len(request.prompt_ids)
-        where = f"team.roles.{request.key.role}" if request.key.role else f"policies.{request.policy}"
+        path = f"team.roles.{request.key.role}" if request.key.role else f"policies.{request.policy}"
         if length == 0:
             raise ConfigError(
                 "the prompt is empty: there is nothing to continue",
-                path=where,
+                path=path,
                 fix="make the role render some text",
             )
         if length >= served.context:
             raise ConfigError(
                 f"prompt of {length} tokens does not fit the context of {served.context} tokens",
-                path=where,
+                path=path,
                 why="a prompt and at least one new token must fit",
                 fix="shorten what the role renders (history, observation), or use a longer context",
             )
@@ -291,30 +291,30 @@ class HFEngine(Plugin):
             prompt_ids=request.prompt_ids,
             seed=request.seed,
             limit=max(1, min(sampling.max_new_tokens, served.context - length)),
-            stops=self._stop_ids(request.policy, sampling.stop, where),
+            stops=self._stop_ids(request.policy, sampling.stop, path),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             adapter=served.adapter,
         )
 
-    def _stop_ids(self, policy: str, strings: tuple[str, ...], where: str) -> tuple[int, ...]:
-        known = self._stops.get((policy, strings, where))
-        if known is not None:
-            return known
+    def _stop_ids(self, policy: str, strings: tuple[str, ...], path: str) -> tuple[int, ...]:
+        cached = self._stops.get((policy, strings, path))
+        if cached is not None:
+            return cached
         ids = set(getattr(self.codec(policy), "stop_ids", ()))
         tokenizer = self._tokenizers[policy]
         for string in strings:
-            found = tokenizer.encode(string, add_special_tokens=False)
-            if len(found) != 1 or found[0] == tokenizer.unk_token_id:
+            token_ids = tokenizer.encode(string, add_special_tokens=False)
+            if len(token_ids) != 1 or token_ids[0] == tokenizer.unk_token_id:
                 raise ConfigError(
                     f"the stop string {string!r} is not one token of policy '{policy}'",
                     path="sampler.sampling.stop",
-                    why=f"{where} stops on it; it becomes {tokenizer.convert_ids_to_tokens(found)}",
+                    why=f"{path} stops on it; it becomes {tokenizer.convert_ids_to_tokens(token_ids)}",
                     fix="stop on a string that is one token, or cut the text in the role's parser",
                 )
-            ids.add(found[0])
-        return self._stops.setdefault((policy, strings, where), tuple(sorted(ids)))
+            ids.add(token_ids[0])
+        return self._stops.setdefault((policy, strings, path), tuple(sorted(ids)))
 
     def _generate(self, _: str, requests: list[Request]) -> list[Call]:
         calls: dict[int, Call] = {}
@@ -322,17 +322,17 @@ class HFEngine(Plugin):
             serving = [self._serving(request.policy) for request in requests]
             # One decoder, unless weights were loaded since the batch was formed.
             for decoder in {id(served.decoder): served.decoder for served in serving}.values():
-                chosen = [index for index, served in enumerate(serving) if served.decoder is decoder]
+                indices = [index for index, served in enumerate(serving) if served.decoder is decoder]
                 drawn: list[Drawn] = []
-                for part in split([requests[index] for index in chosen], self.config.max_batch):
+                for part in split([requests[index] for index in indices], self.config.max_batch):
                     drawn += decoder.generate([self._row(request) for request in part])
-                for index, one in zip(chosen, drawn, strict=True):
-                    calls[index] = _call(requests[index], one, serving[index].version)
+                for index, row in zip(indices, drawn, strict=True):
+                    calls[index] = _call(requests[index], row, serving[index].version)
         return [calls[index] for index in range(len(requests))]
 
 
 def split(requests: Sequence[Request], most: int) -> list[list[Request]]:
-    """Parts of at most `most` requests, in order; the siblings of a decision stay together where they fit."""
+    """Parts of at most `most` requests, in order; siblings of a decision stay together where they fit."""
     parts: list[list[Request]] = [[]]
     start = 0
     while start < len(requests):

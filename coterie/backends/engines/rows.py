@@ -1,4 +1,4 @@
-"""What the decoders of the `hf` engine are asked and what they answer."""
+"""The requests and results of the `hf` engine's decoders."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol
 import numpy as np
 
 if TYPE_CHECKING:
-    from coterie.backends.models.dense import MergedWeights
+    from coterie.backends.models.merged_weights import MergedWeights
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One request, checked: everything that bears on its tokens."""
+    """One checked request: every input that determines its tokens."""
 
     prompt_ids: tuple[int, ...]
     seed: int
     """64-bit."""
     limit: int
-    """Most tokens it may draw, at least 1; prompt and limit fit the context."""
+    """Most tokens to draw, at least 1; prompt and limit together fit the context."""
     stops: tuple[int, ...]
     temperature: float = 1.0
     top_k: int = 0
     top_p: float = 1.0
     adapter: str | None = None
-    """Which of the decoder's adapters computes it; None: its weights as they are."""
+    """The name of the decoder's adapter that computes the row; None: the weights without an adapter."""
 
 
 class Drawn(NamedTuple):
-    """What a row drew: its tokens (the stop token included), their log-probs, and why it ended."""
+    """The result of a row: its tokens (the stop token included), their log-probs, and why it ended."""
 
     token_ids: tuple[int, ...]
     logprobs: tuple[float, ...]
@@ -39,7 +39,7 @@ class Drawn(NamedTuple):
 
 @dataclass(slots=True)
 class Counts:
-    """What a decoder has computed so far."""
+    """Counters of a decoder's work so far."""
 
     prompts: int = 0
     """Distinct prompts that were prefilled."""
@@ -48,26 +48,26 @@ class Counts:
     steps: int = 0
     """Decode steps of whole batches."""
     slots: int = 0
-    """Rows computed in these steps, idle ones included."""
+    """Rows computed in these steps, idle rows included."""
 
 
 class Decoder(Protocol):
-    """Weights that can be sampled from."""
+    """Weights that tokens can be drawn from."""
 
     counts: Counts
 
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
-        """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
+        """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
 
     def refresh(self, weights: MergedWeights) -> None:
-        """Take the present values of the weights."""
+        """Copy the present values of the weights."""
 
     def adapt(self, adapter: str, weights: MergedWeights) -> None:
-        """Take the present values of an adapter's low-rank parts, for rows that name it."""
+        """Copy the present values of an adapter's low-rank parts, for the rows that name it."""
 
 
 def siblings(rows: Sequence[Row]) -> list[np.ndarray]:
-    """Indices of the rows with the same prompt and adapter, in the order in which those first occur."""
+    """Indices of rows grouped by prompt and adapter; groups are in the order of their first row."""
     groups: dict[tuple[str | None, tuple[int, ...]], list[int]] = {}
     for index, row in enumerate(rows):
         groups.setdefault((row.adapter, row.prompt_ids), []).append(index)

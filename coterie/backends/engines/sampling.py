@@ -1,8 +1,8 @@
-"""Drawing tokens: keyed, by inverse distribution function, all rows of a batch at once.
+"""Keyed token sampling by inverse distribution function, for all rows of a batch at once.
 
-A row's token depends on its own logits and on (its seed, the token's position) alone. The distribution
-function is summed in integers: exact, so in every order and on every device the same, which a sum of
-floats is not.
+A row's token depends only on its own logits, its seed and the token's position. The distribution function is
+an integer sum, which is exact: its value is the same in every order and on every device. A sum of floats is
+not.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from coterie.core.errors import SystemFault
 from coterie.core.types.seeding import uniforms
 
 _UNIT = 2.0**50
-"""What a probability of one is in the integer distribution function.
+"""The integer that stands for a probability of 1 in the distribution function.
 
-Small enough that the largest uniform (1 - 2**-53) times the total rounds below the total, so that a token of
-probability 0 is never drawn; large enough that only what is rarer than 2**-50 is taken for impossible.
+It is small enough that the largest uniform (1 - 2**-53) times the total rounds below the total, so a token of
+probability 0 is never drawn. It is large enough that only tokens rarer than 2**-50 count as impossible.
 """
 
 
 class SamplingState:
-    """What the rows of a batch have drawn so far; all of them stand at the same position.
+    """The tokens that the rows of a batch have drawn so far; all rows are at the same position.
 
-    A decoder computes *slots*: rows in the order that suits it, some of them idle. `seat` says which row
-    sits where (`len(rows)` marks an idle slot) and may be called again when slots are closed.
+    A decoder computes *slots*: rows in the decoder's own order, some of them idle. `assign_slots` sets the
+    row of each slot (`len(rows)` marks an idle slot). Call it again when slots are closed.
     """
 
     def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
@@ -41,8 +41,8 @@ class SamplingState:
         self._lengths = np.zeros(len(rows) + 1, dtype=np.int64)
         self._stopped = np.zeros(len(rows) + 1, dtype=bool)
         self._record: list[tuple[np.ndarray, np.ndarray, Tensor]] = []
-        resting = Row(prompt_ids=(), seed=0, limit=0, stops=())
-        padded = [*rows, resting]
+        idle_row = Row(prompt_ids=(), seed=0, limit=0, stops=())
+        padded = [*rows, idle_row]
         widest = max(len(row.stops) for row in padded)
         self._all_stops = np.array(
             [[*row.stops, *[-1] * (widest - len(row.stops))] for row in padded], dtype=np.int64
@@ -52,8 +52,8 @@ class SamplingState:
         self._all_temperatures = np.array([row.temperature for row in padded], dtype=np.float32)
         self._all_top = np.array([(row.top_k, row.top_p) for row in padded], dtype=np.float64)
 
-    def seat(self, slots: np.ndarray) -> None:
-        """Say which row each slot computes; int, shape (N,)."""
+    def assign_slots(self, slots: np.ndarray) -> None:
+        """Set the row that each slot computes; int, shape (N,)."""
         self._slots = slots
         self._stops, self._limits = self._all_stops[slots], self._all_limits[slots]
         self._seeds = self._all_seeds[slots]
@@ -65,13 +65,13 @@ class SamplingState:
         divisor = np.where(greedy, np.float32(1.0), temperatures)
         self._divisor = None if (divisor == 1.0).all() else self._place(divisor[:, None])
         top_k, top_p = self._all_top[slots].T
-        cut = np.flatnonzero(((top_k > 0) | (top_p < 1.0)) & ~greedy)
-        self._cut = None
-        if len(cut):
-            self._cut = (
-                self._place(cut),
-                self._place(top_k[cut, None].astype(np.int64)),
-                self._place(top_p[cut, None]),
+        filtered = np.flatnonzero(((top_k > 0) | (top_p < 1.0)) & ~greedy)
+        self._filtered = None
+        if len(filtered):
+            self._filtered = (
+                self._place(filtered),
+                self._place(top_k[filtered, None].astype(np.int64)),
+                self._place(top_p[filtered, None]),
             )
 
     def draw(self, logits: Tensor) -> Tensor:
@@ -86,14 +86,14 @@ class SamplingState:
 
     @property
     def live(self) -> np.ndarray:
-        """Which slots compute a row that goes on; bool, shape (N,)."""
+        """A mask of the slots whose row still draws; bool, shape (N,)."""
         return self.alive[self._slots]
 
     def drawn(self) -> list[Drawn]:
-        """Every row's tokens.
+        """The tokens of every row.
 
         Raises:
-            SystemFault: the weights give logits that are not numbers.
+            SystemFault: a logit is not a finite number.
         """
         steps = len(self._record)
         tokens = np.zeros((len(self.rows) + 1, steps), dtype=np.int64)
@@ -104,19 +104,19 @@ class SamplingState:
             tokens[slots, step] = ids
             values[slots, step] = flat[start : start + len(slots)]
             start += len(slots)
-        found = []
+        drawn = []
         for row, length in enumerate(self._lengths[: self.idle].tolist()):
             logprobs = values[row, :length]
             if not np.isfinite(logprobs).all():
                 raise SystemFault("the model's logits are not finite: its weights are damaged")
-            found.append(
+            drawn.append(
                 Drawn(
                     tuple(tokens[row, :length].tolist()),
                     tuple(logprobs.tolist()),
                     "stop" if self._stopped[row] else "length",
                 )
             )
-        return found
+        return drawn
 
     def _place(self, array: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(array)).to(self.device)
@@ -125,15 +125,15 @@ class SamplingState:
         if self._only_greedy:
             return logits.argmax(dim=-1)
         mass = logprobs.exp()
-        if self._cut is not None:
-            rows, top_k, top_p = self._cut
-            mass[rows] = truncated(mass[rows], top_k, top_p)
-        # exp and the scaling are exact to float32; from here on everything is.
+        if self._filtered is not None:
+            rows, top_k, top_p = self._filtered
+            mass[rows] = filtered_mass(mass[rows], top_k, top_p)
+        # exp and the scaling are exact to float32; every step after them is exact.
         summed = (mass * _UNIT).long().cumsum(dim=-1)
         uniform = self._place(uniforms(self._seeds, self.position))
-        aim = (summed[:, -1] * uniform).long()
-        tokens = torch.searchsorted(summed, aim[:, None], right=True)[:, 0]
-        tokens = tokens.clamp_(max=logits.shape[-1] - 1)  # only reached where logits are NaN
+        threshold = (summed[:, -1] * uniform).long()
+        tokens = torch.searchsorted(summed, threshold[:, None], right=True)[:, 0]
+        tokens = tokens.clamp_(max=logits.shape[-1] - 1)  # an index past the end occurs only for NaN logits
         return tokens if self._greedy is None else torch.where(self._greedy, logits.argmax(dim=-1), tokens)
 
     def _write(self, tokens: Tensor, logprobs: Tensor) -> None:
@@ -148,8 +148,8 @@ class SamplingState:
         self.alive[rows] = ~stopped & (self.position < self._limits[live])
 
 
-def truncated(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Zero what top-k and then top-p (of what top-k left) cut away; ties go to the lower id.
+def filtered_mass(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
+    """Set tokens outside top-k, and then outside top-p of the rest, to zero; ties go to the lower id.
 
     Args:
         mass: probabilities, shape (N, V).

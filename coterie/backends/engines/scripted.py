@@ -1,4 +1,4 @@
-"""An engine that plays by a function: for tests, oracles, and measuring everything but a model."""
+"""An engine that answers with a function: for tests, oracles and measurements without a model."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ RolloutPass = Callable[[Request, str], str | Awaitable[str]]
 
 
 class ScriptedEngine(Plugin):
-    """Answers with `play(request, text)`, at once and without a batch.
+    """Answers each request with `play(request, text)`, immediately and without a batch.
 
-    Tokens are words, every log-prob is 0, and every call ends with `<eos>` whatever `max_new_tokens` says:
-    the script decides. A deterministic script gives a deterministic run; for a random one, draw from
-    `request.seed`. The script may raise `SystemFault`, as any engine.
+    Tokens are words, every log-prob is 0, and every call ends with `<eos>`; `max_new_tokens` is ignored. A
+    deterministic script gives a deterministic run. A random script should draw from `request.seed`. The
+    script may raise `SystemFault`, like any engine.
     """
 
     class Config(PluginConfig):
@@ -57,7 +57,7 @@ class ScriptedEngine(Plugin):
         if not isinstance(text, str):
             if not inspect.isawaitable(text):
                 raise ConfigError(
-                    f"the script answered with a {type(text).__name__}, not with text", path="engine.play"
+                    f"the script returned a {type(text).__name__}, not a string", path="engine.play"
                 )
             text = await text
         ids = (*self._codec.ids(text), EOS_ID)
@@ -75,7 +75,7 @@ def resolved(play: Any) -> RolloutPass:
     """The function that `module:function` names.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: the reference is malformed, can't be imported or is not a function.
     """
     if callable(play):
         return play
@@ -85,7 +85,7 @@ def resolved(play: Any) -> RolloutPass:
             f"{play!r} names no function", path="engine.play", fix="write it as module:function"
         )
     try:
-        found = getattr(importlib.import_module(module), name)
+        function = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:
         raise ConfigError(
             f"there is no {play}",
@@ -93,6 +93,6 @@ def resolved(play: Any) -> RolloutPass:
             why=f"{type(error).__name__}: {error}",
             fix="check the spelling, and that the module can be imported from here",
         ) from error
-    if not callable(found):
-        raise ConfigError(f"{play} is a {type(found).__name__}, not a function", path="engine.play")
-    return found
+    if not callable(function):
+        raise ConfigError(f"{play} is a {type(function).__name__}, not a function", path="engine.play")
+    return function

@@ -1,4 +1,4 @@
-"""The decoder for every other architecture: the forward of transformers, one token at a time."""
+"""The decoder for architectures that the lean decoder lacks: transformers' forward, one token at a time."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ from torch import Tensor, nn
 
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
 from coterie.backends.engines.sampling import SamplingState
-from coterie.backends.models.dense import MergedWeights
+from coterie.backends.models.merged_weights import MergedWeights
 
 
 class StepwiseDecoder:
-    """Draws from a copy of the module: what a trainer does to the original is not seen before `refresh`.
+    """Draws from a copy of the module: a trainer's changes to the original act from the next `refresh` on.
 
-    One left-padded prefill per distinct prompt; its cache is then repeated for every sibling. Adapters beside
-    the weights are PEFT's own, in a batch of several by its `adapter_names`.
+    Each distinct prompt has one left-padded prefill, whose cache is repeated for every sibling. Separate
+    adapters are PEFT adapters; a batch of several uses PEFT's `adapter_names`.
 
     Args:
-        dense: the model, with its adapter if it has one.
+        merged: the model, with its adapter if it has one.
         dtype: of the copy.
     """
 
-    def __init__(self, dense: MergedWeights, dtype: torch.dtype) -> None:
-        self.model: Any = _stripped(copy.deepcopy(dense.model)).to(dtype).eval().requires_grad_(False)
+    def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
+        self.model: Any = _stripped(copy.deepcopy(merged.model)).to(dtype).eval().requires_grad_(False)
         self.counts = Counts()
         self._parameters = dict(self.model.named_parameters())
         self._peft: Any = None
-        """The PeftModel around the copy, once an adapter stands beside it."""
+        """The PeftModel around the copy; None until the first `adapt`."""
         self._ranks: dict[str, dict[str, int]] = {}
         accepted = inspect.signature(self.model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in accepted else {}
         self._takes_positions = "position_ids" in accepted
-        self.refresh(dense)
+        self.refresh(merged)
 
     @torch.no_grad()
     def refresh(self, weights: MergedWeights) -> None:
@@ -75,35 +75,35 @@ class StepwiseDecoder:
 
     @torch.inference_mode()
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
-        """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
+        """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
         if not rows:
             return []
         device = self.model.get_input_embeddings().weight.device
-        tape = SamplingState(rows, device)
+        state = SamplingState(rows, device)
         groups = siblings(rows)
         logits, cache, mask, positions = self._prefill([rows[members[0]] for members in groups], device)
         slots = np.concatenate(groups)
-        tape.seat(slots)
+        state.assign_slots(slots)
         chosen = torch.from_numpy(np.repeat(np.arange(len(groups)), [len(members) for members in groups])).to(
             device
         )
         cache.reorder_cache(chosen)
         logits, mask, positions = logits[chosen], mask[chosen], positions[chosen]
         while True:
-            tokens = tape.draw(logits)
-            live = tape.live
+            tokens = state.draw(logits)
+            live = state.live
             if not live.any():
-                return tape.drawn()
+                return state.drawn()
             if live.sum() <= 0.5 * len(slots):
                 slots = slots[live]
-                tape.seat(slots)
+                state.assign_slots(slots)
                 chosen = torch.from_numpy(np.flatnonzero(live)).to(device)
                 cache.reorder_cache(chosen)
                 tokens, mask, positions = tokens[chosen], mask[chosen], positions[chosen]
             positions = positions + 1
             mask = torch.cat((mask, mask.new_ones(len(mask), 1)), dim=1)
-            asked = [rows[slot] for slot in slots]
-            logits = self._forward(tokens[:, None], mask, positions[:, None], cache, asked)
+            computed = [rows[slot] for slot in slots]
+            logits = self._forward(tokens[:, None], mask, positions[:, None], cache, computed)
             self.counts.steps += 1
             self.counts.slots += len(slots)
 
@@ -130,18 +130,18 @@ class StepwiseDecoder:
         self, ids: Tensor, mask: Tensor, positions: Tensor, cache: Any, rows: Sequence[Row]
     ) -> Tensor:
         """Logits of the last token of N rows, shape (N, V)."""
-        more: dict[str, Any] = dict(self._last_only)
+        options: dict[str, Any] = dict(self._last_only)
         if self._takes_positions:
-            more["position_ids"] = positions
+            options["position_ids"] = positions
         if self._peft is not None:
-            more["adapter_names"] = [row.adapter or "__base__" for row in rows]
+            options["adapter_names"] = [row.adapter or "__base__" for row in rows]
         model = self.model if self._peft is None else self._peft
-        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **more)
+        output = model(input_ids=ids, attention_mask=mask, past_key_values=cache, use_cache=True, **options)
         return output.logits[:, -1]
 
 
 def _stripped(module: nn.Module) -> Any:
-    """The module with PEFT's layers replaced by what they wrap."""
+    """The module with PEFT's layers replaced by the layers that they wrap."""
     for name, child in list(module.named_children()):
         if hasattr(child, "base_layer"):
             setattr(module, name, child.get_base_layer())
@@ -149,5 +149,5 @@ def _stripped(module: nn.Module) -> Any:
             setattr(module, name, child.original_module)
         else:
             _stripped(child)
-    vars(module).pop("peft_config", None)  # a mark of PEFT's, for which it would warn
+    vars(module).pop("peft_config", None)  # PEFT warns where this attribute is set
     return module

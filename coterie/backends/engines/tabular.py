@@ -20,10 +20,10 @@ from coterie.core.types.seeding import uniforms
 
 
 class TabularEngine(Plugin):
-    """Draws words from a table of logits, one row a context, with the same keyed uniforms as `hf`.
+    """Draws words from a table of logits, one row per context, with the same keyed uniforms as `hf`.
 
-    Words are those of the environment's and the roles' vocabulary, and `<eos>`. Log-probs are those of the
-    untruncated distribution at the sampling temperature (at temperature 1 for greedy calls).
+    The words are the environment's and the roles' vocabulary, and `<eos>`. Log-probs are those of the
+    unfiltered distribution at the sampling temperature (at temperature 1 for greedy calls).
     """
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
@@ -47,7 +47,7 @@ class TabularEngine(Plugin):
                 path="engine",
                 fix="give the environment or a role a `vocabulary()`",
             )
-        self._codec.ids(" ".join(self._words))  # so that whatever is drawn can be read
+        self._codec.ids(" ".join(self._words))  # the codec can then decode every drawn id
         self._batcher = RequestBatcher(
             self._generate, ctx.active_rollouts, deterministic=ctx.deterministic, threaded=False
         )
@@ -57,17 +57,17 @@ class TabularEngine(Plugin):
             self._batcher.close()
 
     async def load_weights(self, weights: Weights) -> None:
-        """A live table, or the `table.npz` of a folder that the trainer `tabular` exported."""
+        """Load a live table, or the `table.npz` of a folder that the trainer `tabular` exported."""
         table = weights.module if weights.module is not None else Table(self._words)
         if weights.folder is not None:
             words, tables = read_rows(Path(weights.folder) / "table.npz")
             table = Table(words, tables["logits"])
         if table.words != self._words:
-            apart = sorted({*table.words} ^ {*self._words})
+            differing = sorted({*table.words} ^ {*self._words})
             raise ConfigError(
                 f"the table of policy '{weights.policy}' is over other words than the engine's",
                 path=f"policies.{weights.policy}.model",
-                why=f"{len(apart)} words are in one of them only, such as {apart[0]!r}",
+                why=f"{len(differing)} words are in one of them only, such as {differing[0]!r}",
                 fix="play it in the environment that it was trained in",
             )
         self._tables[weights.policy] = table, weights.version
@@ -105,7 +105,7 @@ class TabularEngine(Plugin):
         while alive:
             draws = uniforms(seeds[alive], position)
             position += 1
-            going = []
+            unfinished = []
             for index, uniform in zip(alive, draws.tolist(), strict=True):
                 sampling = requests[index].sampling
                 column, logprob = draw(table.logits(contexts[index]), sampling, uniform)
@@ -115,8 +115,8 @@ class TabularEngine(Plugin):
                 if token in stops[index]:
                     finish[index] = "stop"
                 elif position < sampling.max_new_tokens:
-                    going.append(index)
-            alive = going
+                    unfinished.append(index)
+            alive = unfinished
         return [
             Call(
                 prompt_ids=request.prompt_ids,
@@ -131,7 +131,7 @@ class TabularEngine(Plugin):
 
 
 def draw(logits: np.ndarray, sampling: Sampling, uniform: float) -> tuple[int, float]:
-    """A column by inverse distribution function, and its untruncated log-prob."""
+    """A column by inverse distribution function, and its unfiltered log-prob."""
     greedy = sampling.temperature == 0.0
     logprobs = log_softmax(logits if greedy else logits / sampling.temperature)
     if greedy:
@@ -139,7 +139,7 @@ def draw(logits: np.ndarray, sampling: Sampling, uniform: float) -> tuple[int, f
         return column, float(logprobs[column])
     mass = np.exp(logprobs)
     if sampling.filtered:
-        mass = _truncated(mass, sampling)
+        mass = _filtered_mass(mass, sampling)
     summed = mass.cumsum()
     column = int(np.searchsorted(summed, uniform * summed[-1], side="right"))
     if column == len(mass):  # the product was rounded up to the total
@@ -147,7 +147,7 @@ def draw(logits: np.ndarray, sampling: Sampling, uniform: float) -> tuple[int, f
     return column, float(logprobs[column])
 
 
-def _truncated(mass: np.ndarray, sampling: Sampling) -> np.ndarray:
+def _filtered_mass(mass: np.ndarray, sampling: Sampling) -> np.ndarray:
     order = np.argsort(-mass, kind="stable")
     ordered = mass[order]
     if sampling.top_k > 0:

@@ -18,19 +18,19 @@ class LocalExecutor(Plugin):
     """Plays items concurrently, at most `max_live` at a time."""
 
     class Config(PluginConfig):
-        max_live: int = Field(4096, ge=1, description="Episodes that are played at once.")
+        max_live: int = Field(4096, ge=1, description="Most episodes played at the same time.")
 
     config: Config
 
     async def map(self, play: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-        """Play every item; results in the order of the items. The first exception cancels the rest."""
+        """Play every item; results are in the order of the items. The first exception cancels the rest."""
         gate = asyncio.Semaphore(self.config.max_live)
 
-        async def one(item: T) -> R:
+        async def play_one(item: T) -> R:
             async with gate:
                 return await play(item)
 
-        tasks = [asyncio.ensure_future(one(item)) for item in items]
+        tasks = [asyncio.ensure_future(play_one(item)) for item in items]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:

@@ -1,4 +1,4 @@
-"""A policy's model and tokenizer: from the hub, from a folder, or made on the spot."""
+"""A policy's model and tokenizer: from the hub, from a folder, or newly initialised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coterie.core.config import ModelInit, PolicyConfig
 from coterie.core.errors import ConfigError, MissingExtra
 
 _UNBOUNDED = 10**9
-"""Transformers writes 1e30 where a tokenizer names no longest input."""
+"""Lengths from here on mean "no limit": transformers uses 1e30 where a tokenizer sets no longest input."""
 
 _TOKENIZER_FILES = (
     "tokenizer.json",
@@ -29,7 +29,7 @@ _TOKENIZER_FILES = (
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What `load_model` gives."""
+    """The result of `load_model`."""
 
     module: Any
     """A plain transformers CausalLM in eval mode; no adapter is attached."""
@@ -40,29 +40,29 @@ class Loaded:
 
 
 def require_torch(needed_by: str) -> None:
-    """Raise `MissingExtra` where torch or transformers can't be imported."""
+    """Raise `MissingExtra` if torch or transformers is not installed."""
     for package in ("torch", "transformers"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtra(package, "torch", needed_by=needed_by)
 
 
 def load_model(config: PolicyConfig, *, policy: str, seed: int, vocabulary: tuple[str, ...]) -> Loaded:
-    """Load or make a policy's model; global random state is left as it was.
+    """Load or initialise a policy's model; the global random state does not change.
 
     Args:
         config: the policy's table; `model`, `dtype` and `revision` are read.
         policy: its name, for error messages.
-        seed: draws the weights of a model made on the spot.
+        seed: draws the weights of a newly initialised model.
         vocabulary: words of the environment and the roles, for `tokenizer: words`.
 
     Raises:
-        ConfigError: there is no such model, or it has no weights or no tokenizer.
+        ConfigError: the model does not exist, or has no weights or no tokenizer.
         MissingExtra: torch or transformers is not installed.
     """
     require_torch(f"policies.{policy}")
     tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
     if isinstance(config.model, ModelInit):
-        module = _made(config.model, tokenizer, seed)
+        module = _initialised(config.model, tokenizer, seed)
     else:
         module = _pretrained(config.model, config.revision, policy)
     module.to(getattr(_torch(), config.dtype)).eval()
@@ -70,10 +70,10 @@ def load_model(config: PolicyConfig, *, policy: str, seed: int, vocabulary: tupl
 
 
 def load_tokenizer(config: PolicyConfig, *, policy: str, vocabulary: tuple[str, ...]) -> Any:
-    """The policy's tokenizer alone.
+    """The policy's tokenizer, without the model.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is no tokenizer.
     """
     require_torch(f"policies.{policy}")
     if isinstance(config.model, str):
@@ -91,15 +91,17 @@ def load_tokenizer(config: PolicyConfig, *, policy: str, vocabulary: tuple[str, 
 
 
 def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
-    """The module in a folder that a trainer wrote (an adapter is merged into its base), and its tokenizer.
+    """The module in a folder that a trainer wrote, and its tokenizer (None: the folder has none).
+
+    An adapter is merged into its base.
 
     Raises:
-        ConfigError: the folder is not there or not complete.
+        ConfigError: the folder is missing or incomplete.
     """
     require_torch(f"policies.{policy}")
     path = f"policies.{policy}"
-    place = Path(folder)
-    if (place / "adapter_config.json").is_file():
+    directory = Path(folder)
+    if (directory / "adapter_config.json").is_file():
         if importlib.util.find_spec("peft") is None:
             raise MissingExtra("peft", "torch", needed_by=path)
         from peft import AutoPeftModelForCausalLM
@@ -107,25 +109,25 @@ def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
         with without_bars():
             module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
     else:
-        local_folder(str(place.absolute()), path)
+        local_folder(str(directory.absolute()), path)
         module = _pretrained(folder, None, policy)
-    known = any((place / name).is_file() for name in _TOKENIZER_FILES)
-    return module.eval(), _tokenizer(folder, None, path) if known else None
+    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZER_FILES)
+    return module.eval(), _tokenizer(folder, None, path) if has_tokenizer else None
 
 
 @contextmanager
 def without_bars() -> Iterator[None]:
-    """Without the bars that transformers draws on stderr while it reads or writes weights.
+    """Suppress the progress bars that transformers draws on stderr while it reads or writes weights.
 
-    They would stand across our own progress, and fill the logs of jobs. Warnings stay, and so do the bars of
-    downloads, which are the Hub's and can take minutes.
+    The bars would break Coterie's own progress lines and fill the logs of jobs. Warnings still appear, and so
+    do the Hub's download bars, since downloads can take minutes.
     """
     from transformers.utils import logging
 
-    def silent(factory: Any, args: Any, named: Any) -> Any:
-        return factory(*args, **{**named, "disable": True})
+    def disabled(factory: Any, args: Any, options: Any) -> Any:
+        return factory(*args, **{**options, "disable": True})
 
-    before = logging.set_tqdm_hook(silent)
+    before = logging.set_tqdm_hook(disabled)
     try:
         yield
     finally:
@@ -133,14 +135,17 @@ def without_bars() -> Iterator[None]:
 
 
 def context_of(config: Any, tokenizer: Any, *, policy: str) -> int:
-    """Longest input of a model: the smaller of what its config and its tokenizer say.
+    """Longest input of a model: the smaller of its config's and its tokenizer's limits.
 
     Raises:
-        ConfigError: neither says.
+        ConfigError: neither sets a limit.
     """
-    text = config.get_text_config() if hasattr(config, "get_text_config") else config
-    said = [getattr(text, "max_position_embeddings", None), getattr(tokenizer, "model_max_length", None)]
-    bounds = [int(bound) for bound in said if bound and bound < _UNBOUNDED]
+    text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
+    limits = [
+        getattr(text_config, "max_position_embeddings", None),
+        getattr(tokenizer, "model_max_length", None),
+    ]
+    bounds = [int(limit) for limit in limits if limit and limit < _UNBOUNDED]
     if not bounds:
         raise ConfigError(
             "neither the model nor its tokenizer says how long an input may be",
@@ -159,16 +164,19 @@ def _torch() -> Any:
 def _check_init(init: ModelInit, policy: str) -> None:
     if init.init == "qwen3":
         return
-    user = {"tabular": "the engine and the trainer `tabular`", "none": "engines without weights (`scripted`)"}
+    users = {
+        "tabular": "the engine and the trainer `tabular`",
+        "none": "engines without weights (`scripted`)",
+    }
     raise ConfigError(
-        f"`init: {init.init}` is for {user[init.init]}; there are no tensors in it",
+        f"`init: {init.init}` is for {users[init.init]}; there are no tensors in it",
         path=f"policies.{policy}.model.init",
         fix="choose `init: qwen3`, or an engine and a trainer that take it",
     )
 
 
 def made_config(init: ModelInit, tokenizer: Any) -> Any:
-    """The transformers configuration of a model that is made on the spot."""
+    """The transformers configuration of a newly initialised model."""
     from transformers import Qwen3Config
 
     return Qwen3Config(
@@ -187,13 +195,13 @@ def made_config(init: ModelInit, tokenizer: Any) -> Any:
     )
 
 
-def _made(init: ModelInit, tokenizer: Any, seed: int) -> Any:
-    """A Qwen3 with weights drawn from `seed` in float32, whatever the dtype it will be cast to."""
+def _initialised(init: ModelInit, tokenizer: Any, seed: int) -> Any:
+    """A Qwen3 with weights drawn from `seed`; they are drawn in float32, whatever the policy's dtype."""
     import torch
     from transformers import AutoModelForCausalLM
 
     config = made_config(init, tokenizer)
-    # The weights are drawn on the CPU, so that the same seed is the same model on every machine.
+    # The weights are drawn on the CPU, so that a seed gives the same model on every machine.
     with torch.random.fork_rng(devices=[]), torch.device("cpu"):
         torch.manual_seed(seed % 2**63)
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
@@ -224,7 +232,7 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
 
     folder = local_folder(source, path)
     if folder is not None and not any((folder / name).is_file() for name in _TOKENIZER_FILES):
-        # Asked first: for a folder without one, transformers may make an empty tokenizer up.
+        # Checked first: transformers may make up an empty tokenizer for a folder that has none.
         raise ConfigError(
             f"{folder} has no tokenizer",
             path=path,
@@ -243,7 +251,7 @@ def local_folder(source: str, path: str) -> Path | None:
     """The local folder that `source` names, or None where it is a hub id.
 
     Raises:
-        ConfigError: it is written like a path, and there is no such folder.
+        ConfigError: `source` is written like a path, and there is no such folder.
     """
     folder = Path(source).expanduser()
     if folder.is_dir():
@@ -278,18 +286,18 @@ def _check_weights(folder: Path, path: str) -> None:
         )
 
 
-def _unloadable(what: str, source: str, folder: Path | None, error: Exception, path: str) -> ConfigError:
-    said = str(error).strip().splitlines()
-    why = f"{type(error).__name__}: {said[0]}" if said else type(error).__name__
+def _unloadable(part: str, source: str, folder: Path | None, error: Exception, path: str) -> ConfigError:
+    lines = str(error).strip().splitlines()
+    why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
     if folder is not None:
         return ConfigError(
-            f"the {what} in {folder} can't be loaded",
+            f"the {part} in {folder} can't be loaded",
             path=path,
             why=why,
             fix="check that the folder is complete and that transformers knows the model",
         )
     return ConfigError(
-        f"the {what} '{source}' can't be fetched from the hub",
+        f"the {part} '{source}' can't be fetched from the hub",
         path=path,
         why=why,
         fix="check the id and the network, or fetch it elsewhere and name its folder",

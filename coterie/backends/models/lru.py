@@ -1,4 +1,4 @@
-"""A small cache that forgets what was used longest ago."""
+"""A small cache that drops the least recently used value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ V = TypeVar("V")
 
 
 class Lru(Generic[K, V]):
-    """At most `size` values by key. Unlike `functools.lru_cache` it can be pickled with its owner."""
+    """At most `size` values by key. Unlike `functools.lru_cache`, it is picklable."""
 
     __slots__ = ("_size", "_values")
 
@@ -24,7 +24,7 @@ class Lru(Generic[K, V]):
     def get(self, key: K) -> V | None:
         value = self._values.pop(key, None)
         if value is not None:
-            self._values[key] = value  # dicts keep the order of insertion: now the youngest
+            self._values[key] = value  # dicts keep insertion order: reinsertion makes it the newest
         return value
 
     def put(self, key: K, value: V) -> V:
@@ -35,6 +35,6 @@ class Lru(Generic[K, V]):
         return value
 
     def of(self, key: K, make: Callable[[], V]) -> V:
-        """The value of the key, made where it isn't known."""
+        """The value of the key, made by `make` and stored if it is missing."""
         value = self.get(key)
         return self.put(key, make()) if value is None else value

@@ -1,4 +1,4 @@
-"""How large a model is, without its weights: made on torch's meta device, its tensors have no storage."""
+"""A model's size without its weights: on torch's meta device, tensors have no storage."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from coterie.core.errors import ConfigError, MissingExtra, UserError
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelSize:
-    """What a model is made of; numbers, not bytes."""
+    """Counts of a model's parts; numbers, not bytes."""
 
     parameters: int
-    """Tied ones once; adapters left out."""
+    """Tied parameters count once; adapters are left out."""
     layers: int
     hidden: int
     mlp: int
@@ -32,31 +32,34 @@ class ModelSize:
     head_dim: int
     vocabulary: int
     context: int | None
-    """Longest prompt plus completion, in tokens; None: nothing says."""
+    """Longest prompt plus completion, in tokens; None: unknown."""
     adapters: Mapping[str, int] = field(default_factory=dict)
     """By policy: parameters of its LoRA adapter."""
 
     @property
     def cache(self) -> int:
-        """Numbers that a token leaves in the key/value cache."""
+        """Numbers per token in the key/value cache."""
         return 2 * self.layers * self.kv_heads * self.head_dim
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """The model that some policies start from, on the meta device."""
+    """The initial model of some policies, on the meta device."""
 
     modules: Mapping[str, tuple[Any, str | None]]
-    """By policy: its own transformers CausalLM, or the frozen one that `lora` and `none` share, inside a
-    PeftModel where there are adapters; and the name of its adapter."""
+    """By policy: the module and the name of the policy's adapter.
+
+    The module is the policy's own transformers CausalLM (`train: full`), or the frozen CausalLM that `lora`
+    and `none` policies share, inside a PeftModel where there are adapters.
+    """
     tokenizer: Any | None
-    """None where the model can be read here and its tokenizer can't."""
+    """None: the model can be read and its tokenizer can't."""
     size: ModelSize
     dtype: str
 
 
 def blueprint(configs: Mapping[str, PolicyConfig], *, vocabulary: tuple[str, ...]) -> Blueprint:
-    """The model of policies with one start; nothing larger than a configuration and a tokenizer is fetched.
+    """The model of policies with the same initial weights; fetches a configuration and a tokenizer at most.
 
     Args:
         configs: the policies, which agree in `model`, `revision` and `dtype`.
@@ -70,23 +73,27 @@ def blueprint(configs: Mapping[str, PolicyConfig], *, vocabulary: tuple[str, ...
     require_torch(f"policies.{policy}")
     if isinstance(config.model, ModelInit):
         tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
-        described = made_config(config.model, tokenizer)
+        model_config = made_config(config.model, tokenizer)
     else:
-        described = _described(config.model, config.revision, policy)
+        model_config = _read_config(config.model, config.revision, policy)
         try:
             tokenizer = load_tokenizer(config, policy=policy, vocabulary=vocabulary)
         except UserError:
             tokenizer = None
-    module = _on_meta(described, config.dtype)
+    module = _on_meta(model_config, config.dtype)
     size = _size(module, tokenizer)
     modules = {name: (copy.deepcopy(module), None) for name in configs if configs[name].train == "full"}
-    names = {name: f"policy_{index}" for index, name in enumerate(configs) if configs[name].train == "lora"}
+    adapter_names = {
+        name: f"policy_{index}" for index, name in enumerate(configs) if configs[name].train == "lora"
+    }
     frozen = module.requires_grad_(False)
-    if names:
-        frozen = _adapted(module, {names[name]: configs[name].lora or LoraSettings() for name in names})
-        counts = {name: _parameters(frozen, f".{names[name]}.") for name in names}
+    if adapter_names:
+        frozen = _adapted(
+            module, {adapter_names[name]: configs[name].lora or LoraSettings() for name in adapter_names}
+        )
+        counts = {name: _parameters(frozen, f".{adapter_names[name]}.") for name in adapter_names}
         size = replace(size, adapters=counts)
-    shared = {name: (frozen, names.get(name)) for name in configs if name not in modules}
+    shared = {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
     return Blueprint(modules={**modules, **shared}, tokenizer=tokenizer, size=size, dtype=config.dtype)
 
 
@@ -111,12 +118,12 @@ def _size(module: Any, tokenizer: Any | None) -> ModelSize:
 
 
 def _parameters(module: Any, part: str = "") -> int:
-    """Parameters whose name has `part` in it."""
+    """The number of parameters whose name contains `part`."""
     return sum(parameter.numel() for name, parameter in module.named_parameters() if part in name)
 
 
 def _adapted(module: Any, adapters: Mapping[str, LoraSettings]) -> Any:
-    """PEFT says itself which layers it adapts; by adapter name."""
+    """The module with adapters, by adapter name. PEFT decides which layers it adapts."""
     try:
         import peft
     except ImportError as error:
@@ -134,15 +141,15 @@ def _adapted(module: Any, adapters: Mapping[str, LoraSettings]) -> Any:
     return adapted
 
 
-def _on_meta(described: Any, dtype: str) -> Any:
+def _on_meta(model_config: Any, dtype: str) -> Any:
     import torch
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(described, dtype=getattr(torch, dtype)).eval()
+        return AutoModelForCausalLM.from_config(model_config, dtype=getattr(torch, dtype)).eval()
 
 
-def _described(source: str, revision: str | None, policy: str) -> Any:
+def _read_config(source: str, revision: str | None, policy: str) -> Any:
     """The model's configuration: a folder's, the one in the hub's cache, or the hub's."""
     from transformers import AutoConfig
 
@@ -156,10 +163,10 @@ def _described(source: str, revision: str | None, policy: str) -> Any:
         except OSError:
             return AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
-        said = str(error).strip().splitlines()
+        lines = str(error).strip().splitlines()
         raise ConfigError(
             f"{source} can't be read here",
             path=path,
-            why=f"{type(error).__name__}: {said[0]}" if said else type(error).__name__,
+            why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
             fix="download the model, or name a folder that holds its config.json",
         ) from error

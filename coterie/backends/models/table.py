@@ -1,4 +1,4 @@
-"""A softmax policy as a table: one row of logits for every context, a context being all ids so far."""
+"""A softmax policy as a table: one row of logits per context. A context is all token ids so far."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ Context = tuple[int, ...]
 
 
 def table_words(vocabulary: Iterable[str]) -> tuple[str, ...]:
-    """The words that a table chooses from, in an order that depends on nothing else; column 0 is `<eos>`."""
+    """The words that a table chooses from, sorted; `<eos>`, which is column 0 of a table, is left out."""
     return tuple(sorted({word for entry in vocabulary for word in entry.split()} - {"<eos>"}))
 
 
 class Table:
-    """Logits by context, zeros (uniform) at first sight. Rows are replaced, never written into.
+    """Logits by context; a new context has zeros (uniform). Rows are replaced, never written into.
 
     Args:
-        words: what can be drawn besides `<eos>`; column i + 1 is word i.
+        words: the words that can be drawn, besides `<eos>`; column i + 1 is word i.
         rows: context -> logits, float64, shape (V,).
     """
 
@@ -34,11 +34,11 @@ class Table:
         self._unseen = np.zeros(len(self.ids))
 
     def logits(self, context: Context) -> np.ndarray:
-        """Shape (V,); not to be written into."""
+        """The logits of a context, shape (V,); read-only."""
         return self.rows.get(context, self._unseen)
 
     def snapshot(self) -> Table:
-        """The table as it is now; cheap, for rows are never written into."""
+        """The table as it is now; a cheap copy, since rows are never written into."""
         return Table(self.words, self.rows)
 
     def digest(self) -> str:
@@ -46,13 +46,13 @@ class Table:
 
 
 def log_softmax(logits: np.ndarray) -> np.ndarray:
-    """Along the last axis."""
+    """Log-softmax along the last axis."""
     shifted = logits - logits.max(axis=-1, keepdims=True)
     return shifted - np.log(np.exp(shifted).sum(axis=-1, keepdims=True))
 
 
 def rows_digest(words: tuple[str, ...], **tables: Mapping[Context, np.ndarray]) -> str:
-    """sha256 of tables over one vocabulary; a row of zeros is a row that was never seen."""
+    """sha256 of tables over one vocabulary; a row of zeros counts as missing."""
     hasher = hashlib.sha256(repr(words).encode())
     for name, rows in tables.items():
         for context in sorted(rows):
@@ -77,7 +77,7 @@ def write_rows(path: Path, words: tuple[str, ...], **tables: Mapping[Context, np
 
 
 def read_rows(path: Path) -> tuple[tuple[str, ...], dict[str, dict[Context, np.ndarray]]]:
-    """What `write_rows` wrote: the words, and the tables by name."""
+    """Read a file that `write_rows` wrote: the words, and the tables by name."""
     tables: dict[str, dict[Context, np.ndarray]] = {}
     with np.load(path) as file:
         words = tuple(str(word) for word in file["words"])

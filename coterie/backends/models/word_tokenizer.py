@@ -1,4 +1,4 @@
-"""One id a word: the tokenizer of models that are made on the spot."""
+"""The word-level tokenizer of newly initialised models: one id per word."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SPECIAL: tuple[str, ...] = (PAD, EOS, UNK)
 
 
 def sorted_words(vocabulary: Iterable[str]) -> list[str]:
-    """The distinct words in an order that depends on nothing but the words themselves.
+    """The distinct words, sorted.
 
     Raises:
-        ConfigError: a word is empty or holds white space, so it could never be read back.
+        ConfigError: a word is empty or contains white space, so that decoding could not restore it.
     """
     words = set(vocabulary) - set(SPECIAL)
     for word in words:
@@ -24,16 +24,16 @@ def sorted_words(vocabulary: Iterable[str]) -> list[str]:
             raise ConfigError(
                 f"{word!r} can't be a word of the vocabulary",
                 path="env",
-                why="words are what stands between white space",
+                why="white space separates words, so a word has at least one character and no white space",
                 fix="split it in the environment's or the role's `vocabulary()`",
             )
     return sorted(words)
 
 
 def words_tokenizer(vocabulary: Iterable[str]) -> Any:
-    """A `PreTrainedTokenizerFast` with one id a word; white space is all that separates words.
+    """A `PreTrainedTokenizerFast` with one id per word; only white space separates words.
 
-    Decoding joins with single spaces. Unknown words become `<unk>`. There is no chat template.
+    Decoding joins words with single spaces. Unknown words become `<unk>`. It has no chat template.
     """
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel

@@ -1,4 +1,4 @@
-"""A codec without a tokenizer: words by hash, for engines that compute on no tensors."""
+"""A codec without a tokenizer, for engines without tensors: the id of a word is its hash."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from zlib import crc32
 
-from coterie.backends.models import plain
+from coterie.backends.models import plain_format
 from coterie.backends.models.lru import Lru
 from coterie.core.types import Call, Message, Prompt
 
@@ -20,37 +20,37 @@ Conversation = tuple[tuple[str, str], ...]
 
 
 def word_id(word: str) -> int:
-    """A stable id: two crc32 of the word, 62 bits, so that two words of a run never share one."""
+    """A stable 62-bit id from two crc32 of the word; two words of a run practically never share an id."""
     data = word.encode("utf-8", "surrogatepass")
     return ((crc32(data) & 0x7FFFFFFF) << 31 | (crc32(data[::-1] + b"|") & 0x7FFFFFFF)) or 1
 
 
 class WordCodec:
-    """Text to ids by words, with a table to come back.
+    """Converts text to word ids, and back with a table of the words seen.
 
-    Conversations are written as `PlainChat` writes them. A prompt continues a previous call where the
-    messages begin with that call's and the answer is its decoded text: the format is append-only, so
-    the ids are those of the same text.
+    Conversations have the format of `PlainChat`. A prompt continues a previous call if its messages begin
+    with that call's messages and then repeat the call's decoded text. The format is append-only, so such a
+    prompt's ids extend the call's ids.
 
     Args:
         context: longest prompt plus completion; None: any.
-        exact: a word carries the white space before it, so that decoding gives back every text as it
-            was. False: words alone, joined by single spaces.
-        markers: write `User:` and the like.
+        exact: True: a word includes the white space before it, so that decoding restores every text exactly.
+            False: words without white space, decoded with single spaces between them.
+        markers: whether to write markers such as `User:`.
     """
 
     def __init__(self, context: int | None = None, *, exact: bool = True, markers: bool = True) -> None:
         self.context = context
         self.stop_ids = frozenset((EOS_ID,))
         self._exact, self._markers = exact, markers
-        self._word: dict[int, str] = {EOS_ID: ""}
-        self._id: dict[str, int] = {}
+        self._word_of: dict[int, str] = {EOS_ID: ""}
+        self._id_of: dict[str, int] = {}
         self._prompts: Lru[Conversation, tuple[int, ...]] = Lru(4096)
-        self._stands_for: Lru[tuple[int, ...], Conversation] = Lru(4096)
+        self._conversation_of: Lru[tuple[int, ...], Conversation] = Lru(4096)
 
     def ids(self, text: str) -> tuple[int, ...]:
         """The ids of a text."""
-        known = self._id
+        known = self._id_of
         words = _PIECE.findall(text) if self._exact else text.split()
         try:
             return tuple([known[word] for word in words])
@@ -58,8 +58,8 @@ class WordCodec:
             return tuple([self._learn(word) for word in words])
 
     def text(self, ids: Sequence[int]) -> str:
-        """The text of ids that this codec has given out; `<eos>` has none."""
-        words = [self._word.get(index, "<unk>") for index in ids]
+        """The text of ids that this codec made; `<eos>` has no text."""
+        words = [self._word_of.get(index, "<unk>") for index in ids]
         return "".join(words) if self._exact else " ".join(word for word in words if word)
 
     def encode(
@@ -68,13 +68,13 @@ class WordCodec:
         previous: Call | None = None,
         previous_messages: Sequence[Message] = (),
     ) -> Prompt:
-        """The ids of a prompt, extending those of `previous` where the messages do."""
+        """The ids of a prompt; they extend the ids of `previous` if the messages continue that call."""
         conversation = _conversation(messages)
         if previous is not None and self._continues(messages, previous, previous_messages):
-            rest = plain.pieces(messages, markers=self._markers, start=len(previous_messages) + 1)
+            rest = plain_format.pieces(messages, markers=self._markers, start=len(previous_messages) + 1)
             turn_end = () if previous.token_ids[-1:] == (EOS_ID,) else (EOS_ID,)
             ids = previous.prompt_ids + previous.token_ids + turn_end + self._joined(rest)
-            self._stands_for.put(ids, conversation)
+            self._conversation_of.put(ids, conversation)
             return Prompt(ids=ids, continues=True)
         return Prompt(ids=self._fresh(conversation, messages))
 
@@ -83,28 +83,28 @@ class WordCodec:
         return self.text(call.token_ids[:-1] if call.finish == "stop" else call.token_ids)
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
-        """The ids of an answer, with `<eos>`."""
+        """The ids of an answer and `<eos>`."""
         return (*self.ids(text), EOS_ID)
 
     def _learn(self, word: str) -> int:
-        index = self._id.get(word)
+        index = self._id_of.get(word)
         if index is None:
-            index = self._id[word] = word_id(word)
-            self._word[index] = word
+            index = self._id_of[word] = word_id(word)
+            self._word_of[index] = word
         return index
 
     def _fresh(self, conversation: Conversation, messages: Sequence[Message]) -> tuple[int, ...]:
         return self._prompts.of(
-            conversation, lambda: self._joined(plain.pieces(messages, markers=self._markers))
+            conversation, lambda: self._joined(plain_format.pieces(messages, markers=self._markers))
         )
 
-    def _joined(self, pieces: Sequence[plain.Piece]) -> tuple[int, ...]:
-        found: list[int] = []
+    def _joined(self, pieces: Sequence[plain_format.Piece]) -> tuple[int, ...]:
+        ids: list[int] = []
         for text, ends in pieces:
-            found.extend(self.ids(text))
+            ids.extend(self.ids(text))
             if ends:
-                found.append(EOS_ID)
-        return tuple(found)
+                ids.append(EOS_ID)
+        return tuple(ids)
 
     def _continues(self, messages: Sequence[Message], previous: Call, before: Sequence[Message]) -> bool:
         count = len(before)
@@ -112,10 +112,10 @@ class WordCodec:
             return False
         if messages[count] != {"role": "assistant", "content": self.decode(previous)}:
             return False
-        told = _conversation(before)
+        conversation = _conversation(before)
         return (
-            self._stands_for.get(previous.prompt_ids) == told
-            or self._fresh(told, before) == previous.prompt_ids
+            self._conversation_of.get(previous.prompt_ids) == conversation
+            or self._fresh(conversation, before) == previous.prompt_ids
         )
 
 

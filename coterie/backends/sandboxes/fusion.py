@@ -26,32 +26,38 @@ from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
 START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20241204"
 AGAIN = (408, 425, 429)
-"""Answers below 500 that are worth another try."""
+"""Status codes below 500 that are worth another attempt."""
 LIVES = 2
-"""Sandboxes that a program may kill before it gets the floor."""
+"""Sandboxes that a program may kill before the run is a PolicyFault."""
 
 
 class SandboxFusion(Plugin):
-    """Runs programs over HTTP; each attempt has a time-out that follows from the run's wall time.
+    """Runs programs over HTTP; the time-out of each attempt follows from the run's wall time.
 
-    A server that fails (5xx, a lost connection, an answer that is none) is asked again, then the run is a
-    SystemFault: missing. An answer below 500 that refuses is a SystemFault at once, and shown. A program
-    that ends its own sandbox twice is a PolicyFault.
+    After a server failure (5xx, a lost connection, a malformed answer) the request is sent again; after the
+    last attempt the run is a SystemFault, so its score is missing. A refusal below 500 is a SystemFault at
+    once, with the answer in its message. A program that ends its own sandbox twice is a PolicyFault.
     """
 
     class Config(PluginConfig):
-        url: str = Field("http://localhost:8080", description="Of the server, without /run_code.")
-        concurrency: int = Field(32, ge=1, description="Runs at a time; the server has its own limits.")
-        retries: int = Field(4, ge=0, description="Further attempts after the server failed.")
-        backoff: float = Field(
-            0.5, ge=0, description="Seconds before the first retry, doubled each time, drawn below that."
+        url: str = Field("http://localhost:8080", description="The server's address, without /run_code.")
+        concurrency: int = Field(
+            32, ge=1, description="Most runs at the same time; the server has its own limits."
         )
-        connect_seconds: float = Field(5.0, gt=0, description="To connect.")
+        retries: int = Field(4, ge=0, description="Further attempts after a failure of the server.")
+        backoff: float = Field(
+            0.5,
+            ge=0,
+            description="Upper bound of the random wait before the first retry, in seconds; doubles.",
+        )
+        connect_seconds: float = Field(5.0, gt=0, description="Most seconds to connect.")
         grace_seconds: float = Field(
-            20.0, gt=0, description="On the server beyond a program's wall time: to start, kill and report."
+            20.0,
+            gt=0,
+            description="Seconds on the server beyond a program's wall time, to start, kill and report.",
         )
         margin_seconds: float = Field(
-            10.0, gt=0, description="For the way there and back, and a queue on the server."
+            10.0, gt=0, description="Seconds for the transfer and for a queue on the server."
         )
         reply_mb: int = Field(256, ge=1, description="Largest answer that is read, in 2^20 bytes.")
         limits: Limits = Limits()
@@ -68,7 +74,7 @@ class SandboxFusion(Plugin):
     _gate: asyncio.Semaphore
 
     async def open(self) -> None:
-        """Connect and say hello.
+        """Connect and ping the server.
 
         Raises:
             ConfigError: no SandboxFusion server answers at `url`.
@@ -76,18 +82,18 @@ class SandboxFusion(Plugin):
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=settings.connect_seconds),  # `_answer` bounds the whole
+            timeout=httpx.Timeout(None, connect=settings.connect_seconds),  # `_answer` limits the total time
             limits=httpx.Limits(
                 max_connections=settings.concurrency, max_keepalive_connections=settings.concurrency
             ),
-            trust_env=False,  # a proxy of the environment is for the world, not for a sandbox
+            trust_env=False,  # the environment's proxy is not for the sandbox
         )
         try:
             async for attempt in self._attempts():
                 with attempt:
-                    said = await self._answer("GET", "/v1/ping", settings.connect_seconds)
-            if said != b'"pong"':
-                raise SystemFault(f"says {shown(said.decode(errors='replace'), 100)!r} to a ping")
+                    pong = await self._answer("GET", "/v1/ping", settings.connect_seconds)
+            if pong != b'"pong"':
+                raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
         except (Fault, SystemFault) as error:
             await self.close()
             raise ConfigError(
@@ -98,18 +104,19 @@ class SandboxFusion(Plugin):
             ) from error
 
     async def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         client, self._client = self._client, None
         if client is not None:
             await client.aclose()
 
     async def run(self, program: Program) -> Ran:
-        """What the program did.
+        """Run a program.
 
         Raises:
             SystemFault: the server failed, or refused the request.
             PolicyFault: the program killed its sandbox twice.
-            ConfigError: a path leads out of the working folder; a language can't do what is asked.
+            ConfigError: a path leaves the working folder, or the language doesn't support the program's
+                options.
         """
         limits = program.limits or self.config.limits
         seconds = limits.wall_seconds + self.config.margin_seconds
@@ -129,11 +136,11 @@ class SandboxFusion(Plugin):
         raise AssertionError("unreachable")
 
     async def judge(self, judged: Judged) -> Verdict:
-        """Which tests the candidate passes. Both sides run in one program, as two processes of one user.
+        """Find which tests the candidate passes. Both sides run in one program, as two processes of one user.
 
         Raises:
             SystemFault: the server failed, or refused the request.
-            PolicyFault: the candidate kept the tests' side from its verdict twice.
+            PolicyFault: the candidate prevented the verdict twice.
         """
         limits = judged.limits or self.config.limits
         both = limits.model_copy(
@@ -143,59 +150,63 @@ class SandboxFusion(Plugin):
                 "memory_mb": limits.memory_mb + HEADROOM,
                 "processes": limits.processes + 3,
                 "open_files": max(limits.open_files, 64),
-                "output_kb": 512,  # the frame of the verdict must be whole
+                "output_kb": 512,  # enough for the complete verdict
             }
         )
-        said = ""
+        reason = ""
         for _ in range(LIVES):
             nonce = new_nonce()
             code = judging.remote_program(judged, limits, nonce)
             result = await self.run(Program(code=code, limits=both))
-            said = result.reason or shown(result.stderr) or result.status
+            reason = result.reason or shown(result.stderr) or result.status
             try:
                 verdict = judging.remote_verdict(nonce, result.stdout)
-            except SystemFault as fault:  # the program ran: only the candidate can have ended the tests' side
-                verdict, said = None, str(fault)
+            except (
+                SystemFault
+            ) as fault:  # the program ran, so only the candidate can have ended the tests' side
+                verdict, reason = None, str(fault)
             if verdict is not None:
                 return verdict
-        raise PolicyFault(f"the candidate ended its judge twice ({said})")
+        raise PolicyFault(f"the candidate ended its judge twice ({reason})")
 
     async def _once(self, program: Program, limits: Limits, seconds: float) -> Ran:
         nonce = new_nonce()
         body = json.dumps(request(program, limits, self.config.grace_seconds, nonce)).encode()
         async with self._gate:
-            said = await self._answer("POST", "/run_code", seconds, body)
+            answer = await self._answer("POST", "/run_code", seconds, body)
         try:
-            table = json.loads(said)
+            table = json.loads(answer)
         except ValueError:
-            raise Fault(f"an answer that is no JSON: {shown(said[:1000].decode(errors='replace'))}") from None
+            raise Fault(
+                f"an answer that is no JSON: {shown(answer[:1000].decode(errors='replace'))}"
+            ) from None
         return ran(program, table, limits, nonce)
 
     async def _answer(self, method: str, path: str, seconds: float, body: bytes | None = None) -> bytes:
-        """The body of a 200, within the time and the size that are allowed.
+        """The body of a 200, within the time and the size limit.
 
         Raises:
-            Fault: worth another try.
-            SystemFault: not worth one.
+            Fault: a failure that is worth another attempt.
+            SystemFault: a refusal that is not.
         """
         if self._client is None:
             raise RuntimeError("the sandbox is not open: await sandbox.open() first")
-        url, bound, said = self.config.url + path, self.config.reply_mb << 20, bytearray()
+        url, bound, received = self.config.url + path, self.config.reply_mb << 20, bytearray()
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
             async with asyncio.timeout(seconds):
                 async with self._client.stream(method, url, content=body, headers=headers) as response:
                     async for chunk in response.aiter_bytes():
-                        said += chunk
-                        if len(said) > bound:
+                        received += chunk
+                        if len(received) > bound:
                             raise Fault(f"an answer of more than {self.config.reply_mb} MB")
         except TimeoutError:
             raise Fault(f"no whole answer within {seconds:g} s") from None
         except httpx.HTTPError as error:
             raise Fault(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if response.status_code == 200:
-            return bytes(said)
-        answer = f"{response.status_code} to {path}: {shown(said[:1000].decode(errors='replace'))}"
+            return bytes(received)
+        answer = f"{response.status_code} to {path}: {shown(received[:1000].decode(errors='replace'))}"
         if response.status_code >= 500 or response.status_code in AGAIN:
             raise Fault(answer)
         raise SystemFault(f"SandboxFusion at {self.config.url} refuses: {answer}")

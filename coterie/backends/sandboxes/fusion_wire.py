@@ -1,7 +1,7 @@
-"""SandboxFusion's wire format: `POST /run_code` as it is sent, and what comes back.
+"""SandboxFusion's wire format: the body of `POST /run_code`, and the server's answer.
 
-Python and bash run inside our wrapper (fusion_wrapper.py); other languages are sent as they are, and the
-server compiles and runs them by its own rules.
+Python and bash programs run inside the wrapper (fusion_wrapper.py). Programs in other languages are sent
+unchanged; the server compiles and runs them by its own rules.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ BOX, HOME = "box", "box/work"
 FLOOD = 64 << 20
 """Bytes of output after which a program is stopped."""
 HEADROOM = 256
-"""MB that the wrapper may use beside the program."""
+"""MB for the wrapper, in addition to the program's limit."""
 
 
 class Fault(Exception):
-    """The server's doing: worth another try."""
+    """A fault of the server; the request is worth another attempt."""
 
 
 class Lost(Exception):
-    """The program began, and the wrapper didn't live to tell."""
+    """The program started, and the wrapper ended without a report."""
 
 
 class Command(BaseModel):
-    """One command of the server's: compiling or running."""
+    """The result of one command on the server: compiling or running."""
 
     status: Literal["Finished", "Error", "TimeLimitExceeded"]
     execution_time: float | None = None
@@ -59,7 +59,7 @@ class Reply(BaseModel):
 
 
 class Report(BaseModel):
-    """What the wrapper says of a run."""
+    """The wrapper's report of a run."""
 
     status: Literal["finished", "failed", "timeout", "killed"]
     exit_code: int | None
@@ -80,7 +80,7 @@ def request(program: Program, limits: Limits, grace: float, nonce: str) -> dict[
         grace: seconds that the server gives the wrapper beyond the program's wall time.
 
     Raises:
-        ConfigError: a path leads out of the working folder, or the language can't do what is asked.
+        ConfigError: a path leaves the working folder, or the language doesn't support the program's options.
     """
     check_paths(program)
     body: dict[str, Any] = {
@@ -93,8 +93,8 @@ def request(program: Program, limits: Limits, grace: float, nonce: str) -> dict[
     if program.language not in WRAPPED:
         check_plain(program)
         sent = {path: encoded(data) for path, data in program.files.items()}
-        more = {"code": readable(program.code), "stdin": readable(program.stdin), "files": sent}
-        return body | more | {"fetch_files": list(program.collect)}
+        fields = {"code": readable(program.code), "stdin": readable(program.stdin), "files": sent}
+        return body | fields | {"fetch_files": list(program.collect)}
     order = {
         "nonce": nonce,
         "report": report_name(nonce),
@@ -129,7 +129,7 @@ def check_paths(program: Program) -> None:
 
 
 def check_plain(program: Program) -> None:
-    """Raise ConfigError where a language that is sent as it is can't do what is asked."""
+    """Raise ConfigError if a program that is sent unchanged needs arguments or globs."""
     globs = [path for path in program.collect if set(path) & set("*?[")]
     if program.argv or globs:
         raise ConfigError(
@@ -141,10 +141,10 @@ def check_plain(program: Program) -> None:
 
 
 def ran(program: Program, body: Mapping[str, Any], limits: Limits, nonce: str) -> Ran:
-    """What the program did, by the server's answer.
+    """The result of the program, from the server's answer.
 
     Raises:
-        Fault: the server failed, or says what can't be.
+        Fault: the server failed, or its answer is malformed.
         Lost: the program ended its wrapper.
     """
     try:
@@ -155,8 +155,8 @@ def ran(program: Program, body: Mapping[str, Any], limits: Limits, nonce: str) -
         ) from None
     command = reply.run_result
     if reply.status == "SandboxError" or (command is not None and command.status == "Error"):
-        said = reply.message or (command.stderr if command is not None else "")
-        raise Fault(f"it says SandboxError: {shown(said or '')}")
+        message = reply.message or (command.stderr if command is not None else "")
+        raise Fault(f"it says SandboxError: {shown(message or '')}")
     if program.language not in WRAPPED:
         return plain_result(reply, limits)
     if command is None:
@@ -165,27 +165,27 @@ def ran(program: Program, body: Mapping[str, Any], limits: Limits, nonce: str) -
 
 
 def wrapped_result(command: Command, files: Mapping[str, str], nonce: str) -> Ran:
-    """By the wrapper's report. Exit code 0 says that it wrote one: no signal gives that."""
+    """The result from the wrapper's report. Exit code 0 means that it was written: no signal gives code 0."""
     if command.status != "Finished" or command.return_code != 0:
-        said = f"exit code {command.return_code}: {shown(command.stderr or '')}"
+        description = f"exit code {command.return_code}: {shown(command.stderr or '')}"
         if f"{nonce} started" not in (command.stdout or "").splitlines():
-            raise Fault(f"the wrapper did not start: {command.status}, {said}")
+            raise Fault(f"the wrapper did not start: {command.status}, {description}")
         if command.status == "TimeLimitExceeded":
             reason = "the server's time limit: the program kept its wrapper from ending it"
             return Ran(status="timeout", exit_code=None, reason=reason)
-        raise Lost(said)
+        raise Lost(description)
     try:
         table = json.loads(base64.b64decode(files[report_name(nonce)], validate=True))
-        own = table["nonce"] == nonce
+        nonce_matches = table["nonce"] == nonce
     except (KeyError, TypeError, ValueError):
         raise Fault(f"without the file that was asked for, with {shown(str(list(files)))}") from None
-    if not own:
+    if not nonce_matches:
         raise Fault("with another file than the one that was asked for")
     return read_report(table)
 
 
 def read_report(table: Mapping[str, Any]) -> Ran:
-    """What the wrapper wrote; the nonce was right."""
+    """The result in a report whose nonce was checked."""
     if "lost" in table:
         raise Fault(f"the program was not given its files {shown(str(table['lost']))}")
     if "fault" in table:
@@ -205,7 +205,7 @@ def read_report(table: Mapping[str, Any]) -> Ran:
 
 
 def plain_result(reply: Reply, limits: Limits) -> Ran:
-    """By the server's word alone: a program that did not compile has no run."""
+    """The result from the server's answer alone; a program that did not compile has no run."""
     command = reply.run_result or reply.compile_result
     compiled = reply.compile_result is None or reply.compile_result.return_code == 0
     if command is None or (reply.run_result is None and compiled):
@@ -241,7 +241,7 @@ def wrapper() -> str:
 
 
 def new_nonce() -> str:
-    """What no program can guess."""
+    """A random text that no program can guess."""
     return secrets.token_hex(16)
 
 
@@ -254,11 +254,11 @@ def encoded(data: bytes) -> str:
 
 
 def readable(text: str) -> str:
-    """Text that JSON parsers take: a model's half surrogates are replaced."""
+    """Text that JSON parsers accept: lone surrogates are replaced."""
     return text.encode(errors="replace").decode()
 
 
 def shown(text: str, bound: int = 300) -> str:
-    """The end of it, on one line."""
+    """The end of the text, on one line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= bound else "…" + flat[-bound:]

@@ -1,11 +1,11 @@
-"""What runs on a SandboxFusion server around every program. It is sent there as text: standard library only,
+"""The wrapper of every program on a SandboxFusion server. It is sent there as text: standard library only,
 Python 3.9 or later.
 
-The stock server stalls on more than about 200 KB of output, measures wall time only, fetches files by
-literal paths and leaves its own environment to the program. So the program runs as a child of this one,
-with pipes, limits and a user of its own (where the server runs as root and others may read its Python), and
-what it did is left in one file that the server is asked for, with a nonce in it that the program never sees.
-`NONCE started` on standard output says that the program had its chance, exit code 0 that the file is there.
+The stock server stalls on more than about 200 KB of output, measures wall time only, fetches files by literal
+paths and gives its own environment to the program. So the program runs as a child of the wrapper, with its
+own pipes, limits and user (if the server runs as root and others may read its Python). The wrapper writes the
+result to one file, which the server returns. The file has a nonce that the program never sees. `NONCE
+started` on standard output means that the program was started, exit code 0 that the file is complete.
 """
 
 from __future__ import annotations
@@ -29,39 +29,39 @@ from typing import IO, Any
 
 TICK = 0.02  # seconds between two looks at the program
 SCAN = 0.05  # seconds between two sums of CPU time
-PATIENCE = 5.0  # seconds in which what is killed or removed must be gone
-LONG = 1000  # characters of a path below which folders may nest
+PATIENCE = 5.0  # seconds for kills and removals to finish
+LONG = 1000  # most characters of a nested folder's path
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
 COMMANDS = {"python": [sys.executable], "bash": ["/bin/bash"]}
 
 
 def prctl(option: int, value: int) -> None:
-    """Without a libc that has it: without that protection."""
+    """Call prctl; if libc lacks it, the protection is missing."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def main(order: dict[str, Any]) -> None:
-    """Run the order's program and leave the report."""
+    """Run the order's program and write the report."""
     with contextlib.suppress(OSError):
-        os.unlink(__file__)  # the nonce is in it
-    prctl(PR_SET_DUMPABLE, 0)  # the program can't read our memory, nor open our files through /proc
-    prctl(PR_SET_CHILD_SUBREAPER, 1)  # who leaves the family comes to us, and dies with the rest
+        os.unlink(__file__)  # it contains the nonce
+    prctl(PR_SET_DUMPABLE, 0)  # the program can't read this process's memory, nor its files through /proc
+    prctl(PR_SET_CHILD_SUBREAPER, 1)  # orphaned descendants become children of this process, to be killed
     place = os.path.abspath(order["report"])
     print(order["nonce"], "started", flush=True)
     report = {"nonce": order["nonce"], **run(order)}
     with open(place, "x") as file:
         json.dump(report, file)
         file.flush()
-        own = os.fstat(file.fileno())
-    there = os.lstat(place)
-    if (own.st_dev, own.st_ino) != (there.st_dev, there.st_ino):
-        sys.exit(3)  # the folder was swapped under us
+        written = os.fstat(file.fileno())
+    found = os.lstat(place)
+    if (written.st_dev, written.st_ino) != (found.st_dev, found.st_ino):
+        sys.exit(3)  # the program swapped the folder
 
 
 def run(order: dict[str, Any]) -> dict[str, Any]:
-    """What the program did, as the report says it."""
+    """Run the program; the report's contents."""
     box = os.path.abspath(order["box"])
     home = os.path.join(box, "work")
     for folder in (home, os.path.join(box, "tmp")):
@@ -84,7 +84,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
     watch.until_it_ends()
     kill_all(child.pid, user)
     watch.drain()
-    cpu, wall = buried_cpu(), time.monotonic() - began
+    cpu, wall = reaped_cpu(), time.monotonic() - began
     status, code, reason = verdict(watch, order["limits"], cpu)
     files, wrote = collect(home, order)
     clear(os.path.dirname(box))
@@ -106,8 +106,8 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def own_user() -> int | None:
-    """A user id for this run alone, or None: we aren't root, have no ids to give (a container without root),
-    or others may not read our Python."""
+    """A user id for this run alone. None: this process isn't root, has no ids to give (a container without
+    root), or other users may not read its Python."""
     if os.geteuid() != 0:
         return None
     for path in (sys.executable, os.__file__):
@@ -126,7 +126,7 @@ def own_user() -> int | None:
 
 
 def give(box: str, user: int) -> None:
-    """The box to the program's user; what is around it may be passed through, not listed."""
+    """Give the box to the program's user; the folder around it can be traversed, not listed."""
     os.chmod(os.path.dirname(box), 0o711)
     for folder, _, names in os.walk(box):
         for path in (folder, *(os.path.join(folder, name) for name in names)):
@@ -135,7 +135,7 @@ def give(box: str, user: int) -> None:
 
 
 def start(order: dict[str, Any], box: str, user: int | None) -> tuple[subprocess.Popen[bytes], list[Tail]]:
-    """The program, and what keeps the end of its stdout and of its stderr."""
+    """Start the program; also returns the `Tail`s of its stdout and of its stderr."""
     limits, home = order["limits"], os.path.join(box, "work")
     main, stdin = (os.path.join(box, order["names"][name]) for name in ("code", "stdin"))
     bounds = [
@@ -145,7 +145,7 @@ def start(order: dict[str, Any], box: str, user: int | None) -> tuple[subprocess
         (resource.RLIMIT_NOFILE, limits["open_files"]),
         (resource.RLIMIT_CORE, 0),
     ]
-    if user is not None:  # the kernel counts by user: the server's own has others' processes too
+    if user is not None:  # the kernel counts by user, and the server's user has other processes
         bounds.append((resource.RLIMIT_NPROC, limits["processes"]))
 
     def confine() -> None:
@@ -154,7 +154,7 @@ def start(order: dict[str, Any], box: str, user: int | None) -> tuple[subprocess
             bound = bound if hard == resource.RLIM_INFINITY else min(bound, hard)
             resource.setrlimit(name, (bound, bound))
         prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        for capability in range(64):  # root without capabilities: it can't trace us
+        for capability in range(64):  # root without capabilities can't trace this process
             prctl(PR_CAPBSET_DROP, capability)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
 
@@ -197,7 +197,7 @@ class Tail:
         os.set_blocking(self.fd, False)
 
     def read(self) -> bool:
-        """Take what is there; False at the end of the stream."""
+        """Read the available bytes; False at the end of the stream."""
         try:
             chunk = os.read(self.fd, 1 << 16)
         except BlockingIOError:
@@ -213,7 +213,7 @@ class Tail:
 
 
 class Watch:
-    """Reads what the program writes, and stops it at a limit."""
+    """Reads the program's output, and stops the program at a limit."""
 
     def __init__(self, limits: dict[str, Any], child: int, tails: list[Tail]) -> None:
         self.limits, self.child, self.tails = limits, child, tails
@@ -224,7 +224,7 @@ class Watch:
             self.selector.register(tail.fd, selectors.EVENT_READ, tail)
 
     def until_it_ends(self) -> None:
-        """By itself, or by a limit."""
+        """Read until the program ends by itself or reaches a limit."""
         deadline, scan = time.monotonic() + self.limits["wall_seconds"], 0.0
         while self.ended is None and not self.status:
             for key, _ in self.selector.select(TICK if self.selector.get_map() else 0):
@@ -240,14 +240,14 @@ class Watch:
                 self.status, self.reason = "timeout", f"wall time: {self.limits['wall_seconds']:g} s"
             elif now - scan > SCAN:
                 scan, living = now, family()
-                if sum(living.values()) + buried_cpu() > self.limits["cpu_seconds"]:
+                if sum(living.values()) + reaped_cpu() > self.limits["cpu_seconds"]:
                     self.status = "timeout"
                 elif len(living) > self.limits["processes"]:
                     self.status = "killed"
                     self.reason = f"more than {self.limits['processes']} processes"
 
     def drain(self) -> None:
-        """What is left in the pipes when all who could write are dead."""
+        """Read the rest of the pipes, after all writers have ended."""
         for tail in self.tails:
             end = tail.seen + (1 << 20)  # a pipe holds no more
             before = -1
@@ -257,7 +257,7 @@ class Watch:
 
 
 def verdict(watch: Watch, limits: dict[str, Any], cpu: float) -> tuple[str, int | None, str]:
-    """(status, exit code, reason)"""
+    """(status, exit code, reason) of the program."""
     if watch.status == "killed" or watch.reason:
         return watch.status, None, watch.reason
     stopped = watch.status == "timeout" or watch.ended == -signal.SIGXCPU
@@ -270,7 +270,7 @@ def verdict(watch: Watch, limits: dict[str, Any], cpu: float) -> tuple[str, int 
 
 
 def reap(child: int) -> int | None:
-    """Bury the dead; how `child` ended (an exit code, or minus a signal), None where it lives."""
+    """Reap ended processes; how `child` ended (an exit code, or minus a signal), None while it lives."""
     ended = None
     while True:
         try:
@@ -284,7 +284,7 @@ def reap(child: int) -> int | None:
 
 
 def family() -> dict[int, float]:
-    """{pid: seconds of CPU, buried children included} of all who descend from us; empty without /proc."""
+    """{pid: CPU seconds, with reaped children} of all descendants of this process; empty without /proc."""
     parents, used = {}, {}
     tick = os.sysconf("SC_CLK_TCK")
     try:
@@ -305,26 +305,26 @@ def family() -> dict[int, float]:
     return {pid: used[pid] for pid in ours - {os.getpid()}}
 
 
-def buried_cpu() -> float:
-    """Seconds of CPU time of the dead."""
+def reaped_cpu() -> float:
+    """CPU seconds of reaped children."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
 
 def kill_all(child: int, user: int | None) -> None:
-    """Everything that the program started. As its own user the kernel does it in one stroke."""
+    """Kill everything that the program started. If it has its own user, one kernel call kills all of them."""
     deadline = time.monotonic() + PATIENCE
     with contextlib.suppress(OSError):  # all gone
         os.killpg(child, signal.SIGKILL)
     while time.monotonic() < deadline:
         if user is not None and os.fork() == 0:
             try:
-                os.setresuid(user, user, user)  # raises rather than leave us root here
+                os.setresuid(user, user, user)  # raises instead of leaving this fork root
                 os.kill(-1, signal.SIGKILL)
             finally:
                 os._exit(0)
         left = family()
-        for signum in (signal.SIGSTOP, signal.SIGKILL):  # first none may fork any more
+        for signum in (signal.SIGSTOP, signal.SIGKILL):  # stopped first, so that none can fork
             for pid in left:
                 with contextlib.suppress(OSError):
                     os.kill(pid, signum)
@@ -337,7 +337,7 @@ def kill_all(child: int, user: int | None) -> None:
 
 
 def collect(home: str, order: dict[str, Any]) -> tuple[dict[str, str], int]:
-    """({path: base64} of what the globs ask for, bytes of all files); links are not followed, nor taken."""
+    """({path: base64} of files that match the globs, bytes of all files); links are ignored."""
     files: dict[str, str] = {}
     wrote, bound = 0, order["limits"]["disk_mb"] << 20
     folders = [home]
@@ -360,14 +360,14 @@ def collect(home: str, order: dict[str, Any]) -> tuple[dict[str, str], int]:
                 relative.encode()
                 with open(entry.path, "rb") as file:
                     files[relative] = base64.b64encode(file.read()).decode()
-            except (OSError, UnicodeError):  # no reading it, or no name that text can carry
+            except (OSError, UnicodeError):  # unreadable, or a name that is not valid text
                 continue
     return files, wrote
 
 
 def clear(folder: str) -> None:
-    """Remove what is there. The server's own way ends in an exception where folders are nested too deep: what
-    is not gone in time is cut into trees that it can remove."""
+    """Remove the folder's contents. The server's own removal raises for folders that are nested too deep, so
+    what is not removed in time is cut into trees that the server can remove."""
     roots = [os.path.join(folder, name) for name in os.listdir(folder)]
     run_quietly("chmod", "-R", "u+rwX", *roots)
     cut, folders = 0, [folder]
@@ -386,7 +386,7 @@ def clear(folder: str) -> None:
 
 
 def run_quietly(*command: str) -> None:
-    """A tool of the system, for a while; whether it did its work shows elsewhere."""
+    """Run a system tool within `PATIENCE`; its success is not checked."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(command, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False)
 

@@ -1,4 +1,4 @@
-"""Our side of a run: what is written to a cell and what is read from it, all at once and all bounded."""
+"""The host's side of a run: writes to a cell and reads from it, concurrently and with limits."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import Limits, Program, Ran, Status
 
 FLOOD = 16 << 20
-"""Bytes of output after which a program is killed: it would not stop writing."""
+"""Bytes of output after which a program is killed."""
 REPORT = 1 << 20
-"""Bytes of a report that are kept: its beginning."""
+"""Most bytes kept of a report, from its beginning."""
 _CHUNK = 1 << 16
 _HEADER = 4 << 20
 
 
 class Drain:
-    """Reads a pipe as it fills and keeps its end (or its beginning), so that no writer ever waits for us."""
+    """Reads a pipe while it fills and keeps its end (or its beginning), so that no writer is blocked."""
 
     def __init__(self, keep: int, *, end: bool = True, flooded: Callable[[], None] | None = None) -> None:
         self._ours, self.theirs = os.pipe()
@@ -32,14 +32,14 @@ class Drain:
         self._keep, self._end, self._flooded = keep, end, flooded
         self._held = bytearray()
         self.count = 0
-        """Bytes that were written."""
+        """Bytes that were read."""
 
     def start(self) -> None:
         os.close(self.theirs)
         asyncio.get_running_loop().add_reader(self._ours, self._read)
 
     def _read(self) -> bool:
-        """False where there is nothing more for now, or for ever."""
+        """Read once; False if the pipe is empty or closed."""
         try:
             data = os.read(self._ours, _CHUNK)
         except BlockingIOError:
@@ -60,7 +60,7 @@ class Drain:
         return True
 
     def finish(self) -> bytes:
-        """All writers have ended: what is left in the pipe, then the part that is kept."""
+        """Read the rest of the pipe, after all writers have ended; the kept part of the output."""
         while self.count <= 2 * FLOOD and self._read():
             pass
         self.close()
@@ -76,7 +76,7 @@ class Drain:
 
 
 class CellSide:
-    """One program of a job: its descriptors, what it is sent, and what became of it."""
+    """One program of a job: its descriptors, its input and its result."""
 
     def __init__(
         self, program: Program, limits: Limits, *, link: socket.socket | None = None, reports: bool = False
@@ -94,10 +94,10 @@ class CellSide:
         self._stop: Callable[[], None] = lambda: None
         self._talk: asyncio.Task[bytes] | None = None
         self.reported = b""
-        """What it wrote as its report, once it has finished."""
+        """The program's report, after `finish`."""
 
     def descriptors(self) -> list[int]:
-        """In the order that cell.main expects."""
+        """The program's descriptors, in the order of cell.main."""
         fds = [self._theirs.fileno(), self._out.theirs, self._err.theirs]
         if self._link is not None:
             fds.append(self._link.fileno())
@@ -115,7 +115,7 @@ class CellSide:
         }
 
     def start(self, stop: Callable[[], None]) -> None:
-        """The worker has its descriptors: let go of ours, write and read."""
+        """Close this side's copies of the descriptors, which the worker has, and start to write and read."""
         self._stop = stop
         self._theirs.close()
         if self._link is not None:
@@ -132,9 +132,9 @@ class CellSide:
         self._stop()
 
     async def _converse(self) -> bytes:
-        """Send the program; the answer, empty where the cell ended before it had one."""
+        """Send the program; the answer, empty if the cell ended before it answered."""
         loop = asyncio.get_running_loop()
-        # Of a cell that was killed while we wrote the worker tells.
+        # The worker reports a cell that was killed during the transfer.
         with contextlib.suppress(ConnectionError):
             await loop.sock_sendall(self._channel, self._payload)
             self._channel.shutdown(socket.SHUT_WR)
@@ -146,43 +146,43 @@ class CellSide:
         return bytes(answer)
 
     async def finish(self, ended: dict[str, Any]) -> Ran:
-        """What the program did. `ended`: the worker's word on the cell.
+        """The result of the program. `ended`: the worker's report on the cell.
 
-        Raises SystemFault where the cell could not be made.
+        Raises SystemFault if the cell could not be set up.
         """
         assert self._talk is not None, "finish comes after start"
         answer = await self._talk
         self._channel.close()
         outputs = [drain.finish() for drain in self._drains()]
         self.reported = outputs[2] if self._report is not None else b""
-        told, files = _parse(answer)
-        if "fault" in told:
-            raise SystemFault(f"the sandbox could not run a program: {told['fault']}")
-        status, reason = self._status(told, ended)
-        if told.get("left"):
-            reason = "; ".join(filter(None, [reason, f"no room to bring back {', '.join(told['left'])}"]))
+        header, files = _parse(answer)
+        if "fault" in header:
+            raise SystemFault(f"the sandbox could not run a program: {header['fault']}")
+        status, reason = self._status(header, ended)
+        if header.get("left"):
+            reason = "; ".join(filter(None, [reason, f"no room to bring back {', '.join(header['left'])}"]))
         return Ran(
             status=status,
-            exit_code=told.get("exit") if status in ("finished", "failed") else None,
+            exit_code=header.get("exit") if status in ("finished", "failed") else None,
             stdout=outputs[0].decode("utf-8", "replace"),
             stderr=outputs[1].decode("utf-8", "replace"),
             dropped=self._out.dropped + self._err.dropped,
-            cpu_seconds=round(told.get("cpu", ended["cpu"]), 4),
+            cpu_seconds=round(header.get("cpu", ended["cpu"]), 4),
             wall_seconds=round(ended["wall"], 4),
             files=files,
             reason=reason,
         )
 
-    def _status(self, told: dict[str, Any], ended: dict[str, Any]) -> tuple[Status, str]:
+    def _status(self, header: dict[str, Any], ended: dict[str, Any]) -> tuple[Status, str]:
         limits = self.limits
         if self._flooded:
             return "killed", f"it wrote more than {FLOOD >> 20} MiB"
-        if told.get("over") or told.get("cpu", 0.0) > limits.cpu_seconds:
+        if header.get("over") or header.get("cpu", 0.0) > limits.cpu_seconds:
             return "timeout", f"more than {limits.cpu_seconds:g} s of CPU time"
-        if told.get("exit") is not None:
-            return ("finished", "") if told["exit"] == 0 else ("failed", f"exit code {told['exit']}")
-        if told.get("signal"):
-            return "killed", f"signal {told['signal']}"
+        if header.get("exit") is not None:
+            return ("finished", "") if header["exit"] == 0 else ("failed", f"exit code {header['exit']}")
+        if header.get("signal"):
+            return "killed", f"signal {header['signal']}"
         if ended["why"] == "wall":
             return "timeout", f"more than {limits.wall_seconds:g} s of wall time"
         if ended["why"] == "with":
@@ -190,7 +190,7 @@ class CellSide:
         return "killed", f"its first process ended by signal {ended['signal']}"
 
     def abandon(self) -> None:
-        """The worker is lost, or nobody waits any more: close everything. Harmless after `finish`."""
+        """Close everything, since the worker is lost or the job was cancelled. Harmless after `finish`."""
         if self._channel.fileno() == -1:
             return
         if self._talk is None:
@@ -207,7 +207,7 @@ class CellSide:
 
 
 def payload(program: Program) -> bytes:
-    """A program as its cell reads it: 8 bytes of length, a JSON header, the files one after another.
+    """A program in the format that its cell reads: 8 bytes of length, a JSON header, then the files.
 
     Raises ConfigError for a path that leaves the working folder.
     """
@@ -234,17 +234,17 @@ def payload(program: Program) -> bytes:
 
 
 def _parse(answer: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Header and files; empty where the answer is not whole."""
+    """Header and files; empty if the answer is incomplete."""
     if len(answer) < 8:
         return {}, {}
     (length,) = struct.unpack("<Q", answer[:8])
     if len(answer) < 8 + length:
         return {}, {}
-    told: dict[str, Any] = json.loads(answer[8 : 8 + length])
+    header: dict[str, Any] = json.loads(answer[8 : 8 + length])
     files, at = {}, 8 + length
-    for path, size in told["files"]:
+    for path, size in header["files"]:
         if at + size > len(answer):
             return {}, {}
         files[path] = answer[at : at + size]
         at += size
-    return told, files
+    return header, files

@@ -1,6 +1,6 @@
-"""Sandbox `local`: programs run in worker processes of this machine, apart from us and from each other.
+"""Sandbox `local`: runs programs in worker processes of this machine, isolated from Coterie and each other.
 
-How, and what protects against what, is told in docs/sandbox.md.
+docs/sandbox.md describes the design and the protections.
 """
 
 from __future__ import annotations
@@ -27,26 +27,28 @@ log = logging.getLogger("coterie")
 
 
 class PairRan(NamedTuple):
-    """What two connected programs did."""
+    """The results of two connected programs."""
 
-    one: Ran
-    other: Ran
+    first: Ran
+    second: Ran
     report: bytes
-    """What `one` wrote to its file descriptor 4."""
+    """The bytes that `first` wrote to its file descriptor 4."""
 
 
 class LocalSandbox(Plugin):
     """Runs programs in worker processes with the kernel's namespaces, limits and a system call filter."""
 
     class Config(PluginConfig):
-        workers: int | None = Field(None, ge=1, description="Programs at a time; default: CPUs.")
-        limits: Limits = Field(default_factory=Limits, description="Of each program that brings none.")
+        workers: int | None = Field(
+            None, ge=1, description="Most programs at the same time; default: number of CPUs."
+        )
+        limits: Limits = Field(
+            default_factory=Limits, description="Limits of each program without its own limits."
+        )
         namespaces: Literal["auto", "required", "off"] = Field(
-            "auto", description="`auto`: without them where the host forbids them, with a warning."
+            "auto", description="`auto`: use namespaces; warn and go without if the host forbids them."
         )
-        packages: tuple[Path, ...] = Field(
-            (), description="Folders that programs see, read-only, and may import from."
-        )
+        packages: tuple[Path, ...] = Field((), description="Folders that programs can read, and import from.")
 
     config: Config
 
@@ -87,7 +89,7 @@ class LocalSandbox(Plugin):
             raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
         log.warning(
             "sandbox `local` runs with less protection here: no %s%s; `coterie sandbox check` says more",
-            ", no ".join(found.name for found in self.report() if not found.active),
+            ", no ".join(protection.name for protection in self.report() if not protection.active),
             f" ({why})" if why else "",
         )
 
@@ -101,34 +103,34 @@ class LocalSandbox(Plugin):
             self._pool = None
 
     def report(self) -> tuple[Protection, ...]:
-        """Which protections are active on this host and what each stops; after `open`."""
+        """The protections, and which are active on this host; call it after `open`."""
         return protections(self._hello)
 
     async def run(self, program: Program) -> Ran:
-        """What the program did.
+        """Run a program.
 
-        Raises SystemFault where the run ended by ours, PolicyFault where it ended its worker twice.
+        Raises SystemFault if the sandbox failed, PolicyFault if the program ended its worker twice.
         """
         ran, _ = await self._retried([program])
         return ran[0]
 
-    async def run_pair(self, one: Program, other: Program) -> PairRan:
-        """Two programs, each isolated by itself, with a socket pair between their file descriptors 3.
+    async def run_pair(self, first: Program, second: Program) -> PairRan:
+        """Run two programs that are isolated from each other, with a socket pair between their descriptors 3.
 
-        `one` may write to its file descriptor 4 what only we read; when it ends, `other` is killed. Raises
-        as `run` does.
+        `first` may write a report to its file descriptor 4, which only this process reads. When `first` ends,
+        `second` is killed. Raises as `run` does.
         """
-        ran, report = await self._retried([one, other])
+        ran, report = await self._retried([first, second])
         return PairRan(ran[0], ran[1], report)
 
     async def judge(self, judged: Judged) -> Verdict:
-        """Which tests the candidate passes; it runs in a cell of its own. Raises as `run` does."""
+        """Find which tests the candidate passes; it runs in a separate cell. Raises as `run` does."""
         sides = judging.programs(judged, self.config.limits, loaded=True)
-        one, other, report = await self.run_pair(sides.tests, sides.candidate)
-        return judging.verdict(report, one, other)
+        tests, candidate, report = await self.run_pair(sides.tests, sides.candidate)
+        return judging.verdict(report, tests, candidate)
 
     async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
-        """A lost worker costs one retry; a program that loses two is to blame."""
+        """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
         for program in programs:
             _check_language(program)
         why = ""
@@ -157,7 +159,7 @@ class LocalSandbox(Plugin):
             for number, side in enumerate(sides):
                 side.start(functools.partial(worker.stop, number))
             ended = await worker.answer(wall)
-            ran = [await side.finish(told) for side, told in zip(sides, ended, strict=True)]
+            ran = [await side.finish(how) for side, how in zip(sides, ended, strict=True)]
         except BaseException:
             for side in sides:
                 side.abandon()
@@ -168,7 +170,7 @@ class LocalSandbox(Plugin):
 
 
 def _judge() -> list[Module]:
-    """What the two sides of the judge are made of: a worker that has it need not compile it in every run."""
+    """The modules of the judge's two sides; a preloaded worker need not compile them in every run."""
     folder = importlib.resources.files(judging)
     names = ("plain", "asserts", "test_side", "candidate_side")
     sources = [(f"judging.{name}", False, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names]

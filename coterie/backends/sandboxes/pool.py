@@ -1,4 +1,4 @@
-"""Worker processes: how they are started, lent and replaced."""
+"""Worker processes of sandbox `local`: starting, lending and replacing them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from coterie.core.errors import SystemFault
 
 HELLO_SECONDS = 60.0
 GRACE_SECONDS = 10.0
-"""A worker kills at the wall limit by itself; one that has not answered this long after it is lost."""
+"""A worker kills its programs at the wall limit. It counts as lost if it has not answered this long after."""
 _START = (
     "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
     "worker.main(sys.argv[2:])"
@@ -30,7 +30,7 @@ Module = tuple[str, bool, str]
 
 
 class LostWorker(Exception):
-    """The worker is gone, or does not answer."""
+    """The worker has ended, or does not answer."""
 
 
 class Worker:
@@ -43,8 +43,8 @@ class Worker:
         orders = {"alone": alone, "shown": list(shown), "base": base, "preload": list(preload)}
         command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
         with theirs:
-            # An interpreter of its own, not a fork of ours: it has none of our memory, environment or
-            # files. It must be started by a thread that lives on: PR_SET_PDEATHSIG means the thread.
+            # A new interpreter, not a fork: it has none of this process's memory, environment or files.
+            # The starting thread must live on, since PR_SET_PDEATHSIG is bound to the thread.
             self.process = subprocess.Popen(
                 [*command, str(Path(__file__).parent), str(theirs.fileno())],
                 env={"PYTHONHASHSEED": "0"},
@@ -61,7 +61,7 @@ class Worker:
         self.hello: dict[str, Any] = {}
 
     async def start(self) -> None:
-        """Wait until it serves. Raises LostWorker, OSError with the reason where it can't do as asked."""
+        """Wait until the worker serves. Raises LostWorker, or OSError with the reason if it can't start."""
         self.hello = await self._receive(HELLO_SECONDS)
         if "fault" in self.hello:
             raise OSError(self.hello["fault"])
@@ -78,9 +78,9 @@ class Worker:
             self.send({"kill": cell})
 
     async def answer(self, wall: float) -> list[dict[str, Any]]:
-        """How the cells of the job ended."""
-        told: list[dict[str, Any]] = (await self._receive(wall + GRACE_SECONDS))["ended"]
-        return told
+        """Wait for the worker's answer: how each cell of the job ended."""
+        ended: list[dict[str, Any]] = (await self._receive(wall + GRACE_SECONDS))["ended"]
+        return ended
 
     async def _receive(self, seconds: float) -> dict[str, Any]:
         loop = asyncio.get_running_loop()
@@ -90,14 +90,14 @@ class Worker:
             raise LostWorker(f"a worker did not answer: {error!r}") from error
         if not message:
             raise LostWorker("a worker is gone")
-        told: dict[str, Any] = json.loads(message)
-        return told
+        decoded: dict[str, Any] = json.loads(message)
+        return decoded
 
     def kill(self) -> None:
-        """At once, with all that it runs."""
+        """End the worker at once, with all that it runs."""
         self._control.close()
         if not self._alone:
-            # The kernel would not end its programs with it: let it do so itself.
+            # Without namespaces the kernel does not end the worker's programs; the worker does on SIGTERM.
             self.process.terminate()
             with contextlib.suppress(subprocess.TimeoutExpired):
                 self.process.wait(2)
@@ -105,7 +105,7 @@ class Worker:
         self.process.wait()
 
     async def close(self) -> None:
-        """It ends by itself when the socket is closed."""
+        """Close the socket, which ends the worker; kill it if it does not end in time."""
         self._control.close()
         for _ in range(200):
             if self.process.poll() is not None:
@@ -115,7 +115,7 @@ class Worker:
 
 
 class Pool:
-    """Workers that are lent one job at a time."""
+    """A pool of workers, each lent to one job at a time."""
 
     def __init__(
         self, workers: int, *, alone: bool, shown: Sequence[str] = (), preload: Sequence[Module] = ()
@@ -129,11 +129,13 @@ class Pool:
         """Workers that were lost and replaced."""
 
     async def open(self) -> dict[str, Any]:
-        """Start them all; what the first one says about this host. Raises OSError, LostWorker."""
+        """Start all workers; returns the first worker's report on this host. Raises OSError, LostWorker."""
         if not self.alone:
             self._base = tempfile.mkdtemp(prefix="coterie-sandbox-")
             if os.getuid() == 0:
-                with contextlib.suppress(OSError):  # there is no nobody: the workers stay what we are
+                with contextlib.suppress(
+                    OSError
+                ):  # user nobody is unmapped: the workers keep this process's user
                     os.chown(self._base, _NOBODY, _NOBODY)
         started = await asyncio.gather(*(self._start() for _ in range(self.size)), return_exceptions=True)
         self._idle = [worker for worker in started if isinstance(worker, Worker)]
@@ -154,7 +156,7 @@ class Pool:
         return worker
 
     async def take(self) -> Worker:
-        """A worker that is free. Raises SystemFault where one was lost and no other can be started."""
+        """Take a free worker. Raises SystemFault if a lost worker can't be replaced."""
         await self._gate.acquire()
         try:
             while self._idle:
@@ -172,12 +174,12 @@ class Pool:
             raise
 
     def give(self, worker: Worker) -> None:
-        """Its job is done."""
+        """Give a worker back after its job."""
         self._idle.append(worker)
         self._gate.release()
 
     def lose(self, worker: Worker) -> None:
-        """It is gone, or in a state that nobody knows: another takes its place when one is needed."""
+        """Discard a worker that ended or whose state is unknown; `take` starts another when one is needed."""
         self._discard(worker)
         self.lost += 1
         self._gate.release()

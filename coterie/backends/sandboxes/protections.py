@@ -1,4 +1,4 @@
-"""What protects against what: said by `coterie sandbox check`, and held against docs/sandbox.md by a test."""
+"""The protections of sandbox `local`, for `coterie sandbox check`; a test compares docs/sandbox.md."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from typing import Any, NamedTuple
 
 
 class Protection(NamedTuple):
-    """One protection and whether this host gives it."""
+    """One protection, and whether it is active on this host."""
 
     name: str
     active: bool
     stops: str
     needs: str
-    """Of the kernel; empty: nothing that any Linux lacks."""
+    """The kernel feature that it needs; empty: every Linux has it."""
 
 
 _SPACES = "user namespaces"
@@ -50,7 +50,7 @@ _TABLE = (
 
 
 def protections(hello: Mapping[str, Any]) -> tuple[Protection, ...]:
-    """Of a worker's word on its host: {"alone", "processes", "seccomp"}."""
+    """The protections, from a worker's report on its host: {"alone", "processes", "seccomp"}."""
     return tuple(
         Protection(name, not key or bool(hello.get(key)), stops, needs) for name, key, stops, needs in _TABLE
     )

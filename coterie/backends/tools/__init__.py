@@ -1,1 +1,1 @@
-"""Tools: what a role may use inside one action."""
+"""Tools that a role may use inside one action."""

@@ -1,6 +1,6 @@
-"""How a reply asks for a tool: a fenced block, or the model's native call.
+"""Parsers of tool calls in a reply: a fenced block, or the model's native call.
 
-Both readers take any text, in time linear in its length: a reply can't stall the run that reads it.
+Both parsers accept any text and take time linear in its length, so a reply can't stall the run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-# Possessive: what one part took, none gives back, so that no line is read more than once.
+# Possessive quantifiers never backtrack, so no line is read more than once.
 _FENCE = re.compile(r" {0,3}(`{3,}+)[ \t]*+([\w+-]*+)[ \t]*+$")
 _NAME = re.compile(r'"name"\s{0,9}:\s{0,9}"([^"]{0,200})"')
 
@@ -24,16 +24,16 @@ class Use:
     name: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
     error: str = ""
-    """Why it can't be run, where it is clear which tool was meant."""
+    """Why the call can't be run; empty: it can."""
 
 
 def fenced(text: str, languages: Sequence[str]) -> str | None:
-    """The last closed block of one of these languages; None where there is none.
+    """The last closed block of one of these languages; None if there is none.
 
-    A block ends at a line of at least as many backticks as opened it. One that the end of the text cuts is no
-    block: half a program is never run.
+    A block ends at a line with at least as many backticks as its opening line. An unclosed block doesn't
+    count: half a program is never run.
     """
-    found: str | None = None
+    block: str | None = None
     fence, language, lines = "", "", list[str]()
     for line in text.split("\n"):
         match = _FENCE.match(line.rstrip("\r"))
@@ -42,18 +42,18 @@ def fenced(text: str, languages: Sequence[str]) -> str | None:
                 fence, language, lines = match[1], match[2].lower(), []
         elif match is not None and not match[2] and len(match[1]) >= len(fence):
             if language in languages:
-                found = "".join(one + "\n" for one in lines)
+                block = "".join(line + "\n" for line in lines)
             fence = ""
         else:
             lines.append(line)
-    return found
+    return block
 
 
 def native(text: str, names: Sequence[str]) -> tuple[Use, ...]:
-    """The calls of these tools in `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, in their order.
+    """The calls of these tools in `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, in order.
 
-    So write the models whose chat templates follow Hermes: Qwen2.5, Qwen3 and others. A call that is not
-    closed is none; one that is no JSON is an error of the tool that it names.
+    This is the format of models whose chat templates follow Hermes: Qwen2.5, Qwen3 and others. An unclosed
+    call is ignored. A call that is not JSON becomes a `Use` with an error, for the tool that it names.
     """
     uses = []
     for piece in text.split(OPEN)[1:]:
@@ -73,7 +73,7 @@ def _use(inside: str) -> Use | None:
     if not isinstance(table, dict) or not isinstance(table.get("name"), str):
         return None
     arguments = table.get("arguments", {})
-    if isinstance(arguments, str):  # some templates show them as JSON inside JSON
+    if isinstance(arguments, str):  # some templates render arguments as JSON inside JSON
         try:
             arguments = json.loads(arguments)
         except (ValueError, RecursionError):
@@ -86,7 +86,7 @@ def _use(inside: str) -> Use | None:
 def schema(
     name: str, description: str, properties: Mapping[str, Any], required: Sequence[str]
 ) -> dict[str, Any]:
-    """A tool as chat templates take it."""
+    """A tool's schema in the form that chat templates take."""
     parameters = {"type": "object", "properties": dict(properties), "required": list(required)}
     return {
         "type": "function",
@@ -95,10 +95,11 @@ def schema(
 
 
 def text_argument(use: Use, name: str) -> str:
-    """A call's one argument of text.
+    """A call's only argument, a text.
 
     Raises:
-        ValueError: it isn't there, is no text, or the call could not be read; the message is for the model.
+        ValueError: the argument is missing or not a string, or the call can't be run. The message is for the
+            model.
     """
     if use.error:
         raise ValueError(use.error)
@@ -117,7 +118,7 @@ def numbered(results: Sequence[str]) -> str:
 
 
 def ending(text: str, length: int) -> str:
-    """The last `length` characters: what a traceback says stands at its end."""
+    """The last `length` characters; a traceback's message is at its end."""
     if len(text) <= length:
         return text
     return f"[{len(text) - length} characters left out]\n{text[len(text) - length :]}"

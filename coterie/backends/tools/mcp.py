@@ -1,4 +1,4 @@
-"""The tool `mcp`: what a server of the Model Context Protocol offers, through the official client."""
+"""The tool `mcp`: the tools of a Model Context Protocol server, through the official client."""
 
 from __future__ import annotations
 
@@ -18,32 +18,36 @@ log = logging.getLogger("coterie")
 
 
 class _Unreachable(Exception):
-    """The server can't be started, or doesn't greet."""
+    """The server can't be started, or doesn't complete the connection."""
 
 
 class McpTool(Plugin):
-    """Lists the server's tools, tells the model their schemas, and makes its native calls.
+    """Lists the server's tools, gives their schemas to the chat template, and runs the model's native calls.
 
-    The server is started by `command` (stdio), or answers at `url` (streamable HTTP). Where it dies, the call
-    that noticed is a system fault, and the next one connects anew. A server serves every branch of a step at
-    the same time: it should keep no state between calls, or what one branch does is seen by its siblings.
+    `command` starts the server (stdio), or `url` names a running one (streamable HTTP). If the server dies,
+    the current call is a system fault and the next call connects again. A server serves all branches of a
+    step at the same time. It should keep no state between calls: siblings would see one another's changes.
     """
 
     class Config(PluginConfig):
         command: list[str] = Field(default_factory=list, description="Program and arguments; stdio.")
         env: dict[str, str] = Field(
             default_factory=dict,
-            description="Of the command, besides PATH, HOME and the like. ${NAME} in a value stands for a "
-            "variable of ours: for keys.",
+            description="Environment of the command, besides PATH, HOME and the like. ${NAME} in a value "
+            "stands for an environment variable of this process, such as a key.",
         )
-        url: str | None = Field(None, description="Streamable HTTP.")
-        headers: dict[str, str] = Field(default_factory=dict, description="Of HTTP; ${NAME} as in `env`.")
+        url: str | None = Field(None, description="Address of a streamable HTTP server.")
+        headers: dict[str, str] = Field(
+            default_factory=dict, description="HTTP headers; ${NAME} as in `env`."
+        )
         only: list[str] | None = Field(None, description="Tools that the role may use; default: all.")
         announce: bool = Field(
-            True, description="Give the schemas to the chat template. False: the role's prompt tells."
+            True,
+            description="Give the schemas to the chat template. False: the role's prompt describes the "
+            "tools.",
         )
-        timeout: float = Field(30.0, gt=0, description="Seconds a call, and to connect.")
-        result_chars: int = Field(8000, ge=100, description="Kept of a result: the beginning.")
+        timeout: float = Field(30.0, gt=0, description="Seconds per call, and to connect.")
+        result_chars: int = Field(8000, ge=100, description="First characters kept of a result.")
 
         @model_validator(mode="after")
         def _one_way(self) -> McpTool.Config:
@@ -71,11 +75,11 @@ class McpTool(Plugin):
 
     @property
     def schemas(self) -> tuple[dict[str, Any], ...]:
-        """For the chat template; none before `open`."""
+        """The tools' schemas for the chat template; empty before `open`."""
         return tuple(self._schemas.values()) if self.config.announce else ()
 
     async def open(self) -> None:
-        """Connect, and learn the server's tools.
+        """Connect, and list the server's tools.
 
         Raises:
             MissingExtra: the client is not installed.
@@ -85,7 +89,7 @@ class McpTool(Plugin):
             import mcp  # noqa: F401
         except ImportError:
             raise MissingExtra("mcp", "mcp", needed_by="tool 'mcp'") from None
-        self._connecting = asyncio.Lock()  # of the loop that runs now
+        self._connecting = asyncio.Lock()  # belongs to the running event loop
         try:
             client = await self._connected()
             self._schemas = await self._listed(client)
@@ -115,10 +119,10 @@ class McpTool(Plugin):
         return native(text, tuple(self._schemas)) or None
 
     async def run(self, call: tuple[Use, ...]) -> str:
-        """What the server answers; its tools' errors are answers.
+        """The server's answers as a text for the model; errors of its tools are answers too.
 
         Raises:
-            SystemFault: the server died, or answers nothing at all.
+            SystemFault: the server died, or doesn't answer.
         """
         return numbered([await self._used(use) for use in call])
 
@@ -139,16 +143,16 @@ class McpTool(Plugin):
             )
         except MCPError as error:
             if error.code == REQUEST_TIMEOUT and await self._lives(client):
-                # The call's doing, then: hanging a tool must not make an action's score missing.
+                # The server works, so the call caused this: a hanging tool must not make a score missing.
                 return f"error: no answer within {settings.timeout:g} seconds"
             if error.code in (CONNECTION_CLOSED, REQUEST_TIMEOUT):
                 await self._drop(client)
                 raise SystemFault(f"the MCP server is gone: {error}") from error
             return f"error: {beginning(str(error), settings.result_chars)}"
-        except Exception as error:  # whatever a transport raises, and answers that are against the protocol
+        except Exception as error:  # transports raise anything, as do answers that violate the protocol
             await self._drop(client)
             raise SystemFault(f"the MCP server failed: {_cause(error)}") from error
-        return beginning(_told(answer), settings.result_chars)
+        return beginning(_answer_text(answer), settings.result_chars)
 
     async def _lives(self, client: Any) -> bool:
         try:
@@ -159,19 +163,19 @@ class McpTool(Plugin):
         return True
 
     async def _listed(self, client: Any) -> dict[str, dict[str, Any]]:
-        found, cursor = {}, None
+        schemas, cursor = {}, None
         while True:
             page = await client.list_tools(cursor=cursor)
             for tool in page.tools:
-                about = {
+                function = {
                     "name": tool.name,
                     "description": tool.description or "",
                     "parameters": tool.input_schema,
                 }
-                found[tool.name] = {"type": "function", "function": about}
+                schemas[tool.name] = {"type": "function", "function": function}
             cursor = page.next_cursor
             if cursor is None:
-                return found
+                return schemas
 
     # ------------------------------------------------------------------------------------- connection
 
@@ -190,7 +194,7 @@ class McpTool(Plugin):
             return self._client
 
     async def _serve(self, ready: asyncio.Future[Any], stop: asyncio.Event) -> None:
-        """Hold the connection: the client's scopes must be left by the task that entered them."""
+        """Keep the connection open in one task: the task that enters the client's scopes must leave them."""
         from mcp import Client
 
         try:
@@ -221,7 +225,7 @@ class McpTool(Plugin):
         return streamable_http_client(settings.url, http_client=client)
 
     async def _drop(self, client: Any) -> None:
-        """Leave a connection, unless another call did and a new one is there."""
+        """Close a connection, unless another call has already replaced it."""
         async with self._connecting:
             if client is None or client is not self._client or self._serving is None:
                 return
@@ -232,13 +236,13 @@ class McpTool(Plugin):
 
 
 def _cause(error: BaseException) -> str:
-    """The first of what a group of tasks raised."""
+    """The first exception of a group, as text."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _told(answer: Any) -> str:
+def _answer_text(answer: Any) -> str:
     parts = [block.text if block.type == "text" else f"[{block.type}]" for block in answer.content]
     if not parts and isinstance(answer.structured_content, Mapping):
         parts = [str(dict(answer.structured_content))]

@@ -1,4 +1,4 @@
-"""The tool `python`: runs a program that a reply holds, in the run's sandbox."""
+"""The tool `python`: runs a reply's program in the run's sandbox."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ _WORDS = {"failed": "failed", "timeout": "timed out", "killed": "was killed"}
 
 
 class PythonTool(Plugin):
-    """Runs the reply's last fenced block of Python, or its native calls, and tells stdout, stderr, exit code.
+    """Runs the reply's last fenced block of Python, or its native calls; returns stdout, stderr, exit code.
 
-    Every run is a new process in an empty folder: no variable, import or file of an earlier call is there.
-    What is printed is what comes back; the value of a last expression is not.
+    Every run is a new process in an empty folder, without variables, imports or files of earlier calls. Only
+    printed text is returned, not the value of a last expression.
     """
 
     class Config(PluginConfig):
@@ -27,15 +27,16 @@ class PythonTool(Plugin):
         )
         calls: Literal["fenced", "native"] = Field(
             "fenced",
-            description="How a reply asks: its last closed ```python block, or `<tool_call>` with the "
+            description="Form of a call: the reply's last closed ```python block, or `<tool_call>` with the "
             "argument `code`.",
         )
         announce: bool = Field(
             True,
-            description="Native calls: give the schema to the chat template. False: the role's prompt tells.",
+            description="Native calls: give the schema to the chat template. False: the role's prompt "
+            "describes the tool.",
         )
         limits: Limits | None = Field(None, description="Default: the sandbox's own.")
-        result_chars: int = Field(4000, ge=100, description="Kept of stdout and of stderr: the end.")
+        result_chars: int = Field(4000, ge=100, description="Last characters kept of stdout and of stderr.")
 
     config: Config
 
@@ -45,12 +46,12 @@ class PythonTool(Plugin):
 
     @property
     def schemas(self) -> tuple[dict[str, Any], ...]:
-        """For the chat template."""
+        """The tool's schema for the chat template; empty unless it is announced."""
         if self.config.calls == "fenced" or not self.config.announce:
             return ()
-        told = "Runs a Python program in a fresh process and returns what it prints."
+        description = "Runs a Python program in a fresh process and returns what it prints."
         code = {"type": "string", "description": "The whole program. It must print what you want to see."}
-        return (schema(self.name, told, {"code": code}, ["code"]),)
+        return (schema(self.name, description, {"code": code}, ["code"]),)
 
     def find(self, text: str) -> str | tuple[Use, ...] | None:
         """The program, or the native calls."""
@@ -59,7 +60,7 @@ class PythonTool(Plugin):
         return native(text, (self.name,)) or None
 
     async def run(self, call: str | tuple[Use, ...]) -> str:
-        """What the program did, in words.
+        """A text about the program's run, for the model.
 
         Raises:
             SystemFault: the sandbox failed.
@@ -78,11 +79,11 @@ class PythonTool(Plugin):
 
     async def _ran(self, code: str) -> str:
         ran = await self.config.sandbox.run(Program(code=code, limits=self.config.limits))
-        return told(ran, self.config.result_chars)
+        return described(ran, self.config.result_chars)
 
 
-def told(ran: Ran, length: int) -> str:
-    """A run as the model reads it: how it ended, then the ends of stdout and of stderr."""
+def described(ran: Ran, length: int) -> str:
+    """The text of a run for the model: its outcome, then the ends of stdout and of stderr."""
     if ran.ok:
         head = "exit code 0"
     else:

@@ -1,4 +1,4 @@
-"""The tool `search`: asks an HTTP endpoint that the configuration names."""
+"""The tool `search`: sends queries to the HTTP endpoint of the configuration."""
 
 from __future__ import annotations
 
@@ -16,50 +16,55 @@ from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
 REFUSED = frozenset((400, 413, 414, 422))
-"""What an endpoint answers to a query that it doesn't take: the query's doing, told to the model."""
+"""Status codes for a query that the endpoint rejects; the model gets them as a result."""
 
 
 class _Again(Exception):
-    """The endpoint may answer the next time."""
+    """A temporary failure of the endpoint; the query is sent again."""
 
 
 class SearchTool(Plugin):
-    """Sends the query, reads the results out of the JSON that comes back, and shows the first `top_k`."""
+    """Sends the query, reads the results from the JSON answer, and returns the first `top_k`."""
 
     class Config(PluginConfig):
         url: str
         method: Literal["GET", "POST"] = "GET"
-        query_field: str = Field("q", description="Of the query string (GET) or of the JSON body (POST).")
-        top_k: int = Field(5, ge=1, description="Results shown.")
-        top_k_field: str | None = Field(None, description="Field that tells the endpoint so.")
+        query_field: str = Field(
+            "q", description="The query's field in the query string (GET) or in the JSON body (POST)."
+        )
+        top_k: int = Field(5, ge=1, description="Most results returned.")
+        top_k_field: str | None = Field(None, description="Field that sends `top_k` to the endpoint.")
         fields: dict[str, Any] = Field(default_factory=dict, description="Sent with every query.")
         headers: dict[str, str] = Field(
             default_factory=dict,
-            description="${NAME} in a value stands for an environment variable: for keys.",
+            description="HTTP headers; ${NAME} in a value stands for an environment variable, such as a key.",
         )
         results: str = Field(
             "results",
-            description="Where the list is in the answer, as a dotted path; empty: the answer itself.",
+            description="Dotted path of the list in the JSON answer; empty: the answer itself.",
         )
         show: list[str] = Field(
             default_factory=lambda: ["title", "url", "snippet"],
-            description="Dotted paths in a result; those that it has are shown.",
+            description="Dotted paths in a result; the values that exist are returned.",
         )
-        result_chars: int = Field(1000, ge=50, description="Kept of each result: the beginning.")
-        timeout: float = Field(20.0, gt=0, description="Seconds an attempt.")
-        attempts: int = Field(4, ge=1, description="On 429, 5xx, time-outs and lost connections.")
+        result_chars: int = Field(1000, ge=50, description="First characters kept of each result.")
+        timeout: float = Field(20.0, gt=0, description="Seconds per attempt.")
+        attempts: int = Field(
+            4, ge=1, description="Most attempts on 429, 5xx, time-outs and lost connections."
+        )
         pause: float = Field(
-            0.5, ge=0, description="Seconds before the second attempt; then doubled, 30 at most."
+            0.5, ge=0, description="Seconds before the second attempt; doubles each time, up to 30."
         )
-        connections: int = Field(16, ge=1, description="At a time.")
+        connections: int = Field(16, ge=1, description="Most connections at the same time.")
         calls: Literal["fenced", "native"] = Field(
             "native",
-            description="How a reply asks: `<tool_call>` with the argument `query`, or its last closed block "
-            "fenced with the tool's name.",
+            description="Form of a call: `<tool_call>` with the argument `query`, or the reply's last closed "
+            "block fenced with the tool's name.",
         )
         announce: bool = Field(
             True,
-            description="Native calls: give the schema to the chat template. False: the role's prompt tells.",
+            description="Native calls: give the schema to the chat template. False: the role's prompt "
+            "describes the tool.",
         )
 
     config: Config
@@ -71,14 +76,14 @@ class SearchTool(Plugin):
 
     @property
     def schemas(self) -> tuple[dict[str, Any], ...]:
-        """For the chat template."""
+        """The tool's schema for the chat template; empty unless it is announced."""
         if self.config.calls == "fenced" or not self.config.announce:
             return ()
         query = {"type": "string", "description": "What to search for."}
         return (schema(self.name, "Searches and returns the best results.", {"query": query}, ["query"]),)
 
     async def open(self) -> None:
-        """Make the pool of connections.
+        """Open the pool of connections.
 
         Raises:
             ConfigError: a header names an environment variable that isn't set.
@@ -102,10 +107,10 @@ class SearchTool(Plugin):
         return native(text, (self.name,)) or None
 
     async def run(self, call: str | tuple[Use, ...]) -> str:
-        """The results, in words.
+        """The results as a text for the model.
 
         Raises:
-            SystemFault: the endpoint did not answer, or not as the configuration says.
+            SystemFault: the endpoint did not answer, or its answer doesn't fit the configuration.
         """
         if isinstance(call, str):
             return await self._searched(call)
@@ -130,7 +135,7 @@ class SearchTool(Plugin):
                 reraise=True,
             ):
                 with attempt:
-                    answer = await self._asked(query.strip())
+                    answer = await self._response_to(query.strip())
         except _Again as error:
             raise SystemFault(f"{error}, in each of {settings.attempts} attempts") from error
         if answer.status_code in REFUSED:
@@ -139,7 +144,7 @@ class SearchTool(Plugin):
             raise SystemFault(f"{settings.url} answered {answer.status_code}")
         return self._shown(answer)
 
-    async def _asked(self, query: str) -> httpx.Response:
+    async def _response_to(self, query: str) -> httpx.Response:
         assert self._client is not None, "open comes before run"
         settings = self.config
         fields = {**settings.fields, settings.query_field: query}
@@ -147,7 +152,7 @@ class SearchTool(Plugin):
             fields[settings.top_k_field] = settings.top_k
         params, body = (fields, None) if settings.method == "GET" else (None, fields)
         try:
-            # httpx bounds every read; an answer that drips would never end.
+            # httpx limits the time of each read only; a slow stream of bytes would never end.
             async with asyncio.timeout(settings.timeout):
                 answer = await self._client.request(settings.method, settings.url, params=params, json=body)
         except (httpx.TransportError, TimeoutError) as error:
@@ -159,21 +164,22 @@ class SearchTool(Plugin):
     def _shown(self, answer: httpx.Response) -> str:
         settings = self.config
         try:
-            found = _at(answer.json(), settings.results)
+            results = _at(answer.json(), settings.results)
         except ValueError as error:
             raise SystemFault(f"{settings.url} answered with no JSON: {error}") from error
-        if not isinstance(found, list):
+        if not isinstance(results, list):
             raise SystemFault(f"{settings.url} answered without a list at '{settings.results}'")
-        if not found:
+        if not results:
             return "no results"
-        told = [
-            beginning(_told(one, settings.show), settings.result_chars) for one in found[: settings.top_k]
+        texts = [
+            beginning(_result_text(result, settings.show), settings.result_chars)
+            for result in results[: settings.top_k]
         ]
-        return "\n\n".join(f"[{index}] {text}" for index, text in enumerate(told, 1))
+        return "\n\n".join(f"[{index}] {text}" for index, text in enumerate(texts, 1))
 
 
 def _at(value: Any, path: str) -> Any:
-    """What lies at a dotted path; None where nothing does."""
+    """The value at a dotted path; None if there is none."""
     for part in filter(None, path.split(".")):
         if isinstance(value, Mapping):
             value = value.get(part)
@@ -184,6 +190,6 @@ def _at(value: Any, path: str) -> Any:
     return value
 
 
-def _told(result: Any, show: Sequence[str]) -> str:
+def _result_text(result: Any, show: Sequence[str]) -> str:
     parts = [result] if not isinstance(result, Mapping) else [_at(result, path) for path in show]
     return "\n".join(str(part) for part in parts if part not in (None, ""))

@@ -1,4 +1,4 @@
-"""Keys stay out of configurations: `${NAME}` in a setting stands for an environment variable."""
+"""Environment variables in settings, written `${NAME}`; they keep secret keys out of configurations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tracker `jsonl`: the run's own `metrics.jsonl`, which resume, `compare` and the figures read."""
+"""Tracker `jsonl`: the run's `metrics.jsonl`, which resume, `compare` and the figures read."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coterie.core.storage.run_folder import RunFolder
 
 
 class JsonlTracker(Plugin):
-    """One row a step, on the disk when `track` returns."""
+    """Writes one row per step; the row is on the disk when `track` returns."""
 
     _log: MetricsLog | None = None
 
@@ -25,7 +25,7 @@ class JsonlTracker(Plugin):
         self._opened().append(step, metrics)
 
     def truncate(self, step: int) -> None:
-        """Cut the rows after `step`: a resume plays those steps again."""
+        """Delete the rows after `step`, which a resumed run plays again."""
         self._opened().truncate_after(step)
 
     def close(self) -> None:

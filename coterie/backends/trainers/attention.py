@@ -1,10 +1,11 @@
 """Attention over packed rows, as an implementation that transformers' models call by name.
 
-A dense 4-D mask over the packed row would do as well (the models take one), but its cost is quadratic in the
-sum of all lengths. Here prompts attend to themselves once, and completions to [their prompt | themselves],
-in blocks of similar length. On one CPU thread, for 8 groups of 8 completions of 64 tokens (0.66 M
-parameters, forward and backward): 0.30 s against 0.41 s with the dense mask at prompts of 32 tokens, 0.85 s
-against 1.1 s at 512 tokens; rows padded and unshared take 0.39 s and 3.8 s.
+Prompts attend to themselves once, completions to [their prompt | themselves], in blocks of similar length.
+A dense 4-D mask over the packed row is the alternative; its cost is quadratic in the sum of all lengths.
+
+Measured on one CPU thread, for 8 groups of 8 completions of 64 tokens (0.66 M parameters, forward and
+backward). With prompts of 32 tokens: 0.30 s, against 0.41 s with the dense mask and 0.39 s for padded rows
+that share nothing. With prompts of 512 tokens: 0.85 s against 1.1 s and 3.8 s.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from coterie.backends.trainers.packing import Packed
 NAME = "coterie_packed"
 
 _REFUSED = ("sliding_window", "softcap", "s_aux", "position_bias")
-"""What some models give to their attention and this one doesn't compute."""
+"""Arguments of some models' attention that the packed attention doesn't compute."""
 
 
 class Unsupported(Exception):
-    """The model's attention does something that the packed one doesn't."""
+    """The model's attention has a feature that the packed attention lacks."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +73,7 @@ def packed_attention(
     layout: Layout | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """transformers' attention interface; without a layout it is plain SDPA.
+    """Packed attention with transformers' attention interface; plain SDPA without a layout.
 
     Args:
         query: shape (1, H, T, D); `key` and `value` (1, H_kv, T, D).
@@ -102,15 +103,15 @@ def packed_attention(
 
 def _gather(rows: Tensor, index: Tensor, count: int, repeats: int) -> Tensor:
     """(T, heads, D) to (count, heads * repeats, length, D)."""
-    found = rows.index_select(0, index).view(count, -1, *rows.shape[1:]).transpose(1, 2)
-    return found.repeat_interleave(repeats, dim=1) if repeats > 1 else found
+    gathered = rows.index_select(0, index).view(count, -1, *rows.shape[1:]).transpose(1, 2)
+    return gathered.repeat_interleave(repeats, dim=1) if repeats > 1 else gathered
 
 
 @contextmanager
 def packed_rows(model: Any) -> Iterator[None]:
-    """The model attends by layout inside; a layout must be given, or it is plain SDPA.
+    """Make the model use packed attention; calls without a layout use plain SDPA.
 
-    Forward and backward both belong inside: gradient checkpointing calls the attention again.
+    Run forward and backward inside this context: gradient checkpointing calls the attention again.
     """
     before = model.config._attn_implementation
     model.config._attn_implementation = NAME
@@ -121,5 +122,5 @@ def packed_rows(model: Any) -> Iterator[None]:
 
 
 ALL_ATTENTION_FUNCTIONS.register(NAME, packed_attention)
-# For calls without a layout, which an engine in another thread may make meanwhile.
+# For calls without a layout, which an engine may make in another thread at the same time.
 ALL_MASK_ATTENTION_FUNCTIONS.register(NAME, ALL_MASK_ATTENTION_FUNCTIONS["sdpa"])

@@ -1,4 +1,4 @@
-"""A policy as a folder that transformers or PEFT load alone."""
+"""Exports of a policy to a folder that transformers or PEFT load without Coterie."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from coterie.backends.trainers.policies import Policy
 def export(policy: Policy, folder: Path, *, merge: bool) -> None:
     """Write a Hugging Face folder, or for an unmerged `lora` policy a PEFT adapter folder.
 
-    An adapter names its base: the hub id or folder of the configuration; where the base was made or
-    warm-started in this run it is written too, to `folder/base`.
+    An adapter names its base: the hub id or folder of the configuration. A base that was newly initialised or
+    warm-started in this run is written to `folder/base`.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    start = policy.start
+    initial = policy.initial
     if policy.adapter is None:
-        shares = start.peft is not None and policy.module is start.peft
-        model = _without_adapters(start.peft) if shares else policy.model
-        _write_model(model, start.tokenizer, folder)
+        shares = initial.peft is not None and policy.module is initial.peft
+        model = _without_adapters(initial.peft) if shares else policy.model
+        _write_model(model, initial.tokenizer, folder)
     elif merge:
-        _write_model(_merged(start.peft, policy.adapter), start.tokenizer, folder)
+        _write_model(_merged(initial.peft, policy.adapter), initial.tokenizer, folder)
     else:
         _write_adapter(policy, folder)
 
@@ -39,24 +39,24 @@ def _write_model(model: Any, tokenizer: Any, folder: Path) -> None:
 def _write_adapter(policy: Policy, folder: Path) -> None:
     from peft import get_peft_model_state_dict
 
-    start, adapter = policy.start, policy.adapter
-    base = str(start.config.model)  # a hub id
-    if start.made:
+    initial, adapter = policy.initial, policy.adapter
+    base = str(initial.config.model)  # a hub id
+    if initial.must_be_saved:
         base = str((folder / "base").resolve())
-        _write_model(_without_adapters(start.peft), start.tokenizer, Path(base))
+        _write_model(_without_adapters(initial.peft), initial.tokenizer, Path(base))
     elif Path(base).expanduser().is_dir():
         base = str(Path(base).expanduser().resolve())
-    tensors = get_peft_model_state_dict(start.peft, adapter_name=adapter, save_embedding_layers=False)
+    tensors = get_peft_model_state_dict(initial.peft, adapter_name=adapter, save_embedding_layers=False)
     save_file(
         {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()},
         str(folder / "adapter_model.safetensors"),
         metadata={"format": "pt"},
     )
-    settings = copy.copy(start.peft.peft_config[adapter])
-    settings.base_model_name_or_path, settings.revision = base, start.config.revision
+    settings = copy.copy(initial.peft.peft_config[adapter])
+    settings.base_model_name_or_path, settings.revision = base, initial.config.revision
     settings.inference_mode = True
     settings.save_pretrained(str(folder))
-    start.tokenizer.save_pretrained(folder)
+    initial.tokenizer.save_pretrained(folder)
 
 
 def _without_adapters(peft: Any) -> Any:

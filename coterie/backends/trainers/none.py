@@ -1,4 +1,4 @@
-"""Trainer `none`: for engines that need no weights, and runs that only play."""
+"""Trainer `none`, for engines without weights and for runs without training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from coterie.core.types import Key, Metrics, Sample, Weights
 
 
 class NoTrainer(Plugin):
-    """Holds no weights; every policy must say `train: none`."""
+    """A trainer without weights; every policy must have `train: none`."""
 
     async def open(self, ctx: TrainerContext) -> None:
         for name, policy in ctx.policies.items():

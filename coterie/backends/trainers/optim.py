@@ -28,14 +28,14 @@ def check_schedule(settings: OptimizerSettings, path: str) -> None:
 
 
 def learning_rate(settings: OptimizerSettings, count: int, spent: float = 0.0) -> float:
-    """Of the optimiser step after `count` steps: linear warm-up, then the schedule.
+    """The learning rate of the optimiser step after `count` steps: linear warm-up, then the schedule.
 
-    The decay starts where the warm-up ends and reaches `final_share` at step `horizon`, the warm-up
-    included; from there on it stays. With the horizon `budget` it goes with the budget from its first token
-    on, under the warm-up too: the rate is the product of both.
+    The decay starts at the end of the warm-up, reaches `final_share` at step `horizon` (which counts the
+    warm-up's steps) and stays there. With the horizon `budget` the decay follows the token budget from its
+    first token on. During the warm-up the rate is then the product of warm-up and decay.
 
     Args:
-        spent: the share of the run's token budget that is spent; read with the horizon `budget` only.
+        spent: the share of the run's token budget that is spent; read only with the horizon `budget`.
     """
     rate = settings.learning_rate
     if count < settings.warmup_steps:
@@ -54,26 +54,26 @@ def learning_rate(settings: OptimizerSettings, count: int, spent: float = 0.0) -
 
 @dataclass(frozen=True, slots=True)
 class StepInfo:
-    """What one optimiser step did."""
+    """The outcome of one optimiser step."""
 
     norm: float
     """Global gradient norm before clipping."""
     learning_rate: float
-    """Of the weights that have none of their own."""
+    """The rate of the weights without a rate of their own."""
     skipped: bool
-    """The norm was not finite: nothing was changed."""
+    """True if the norm was not finite; the step then changed nothing."""
 
 
 class PolicyOptimizer:
     """The optimiser of one policy.
 
-    Weight decay applies to matrices only: norms and biases have no reason to be small.
+    Weight decay applies to matrices only: norms and biases need not be small.
 
     Args:
-        weights: name -> parameter. Those below fp32 get an fp32 master each, which is what is optimised;
-            the weight is its rounding. Small steps then add up instead of vanishing: at a learning rate
-            of 5e-6 few bf16 weights would ever move.
-        rates: learning rates of single weights, where they differ; schedule and clipping are common.
+        weights: name -> parameter. Each parameter below fp32 gets an fp32 master. The optimiser changes the
+            master, and the parameter is the master's rounding. Small steps then add up instead of vanishing:
+            at a learning rate of 5e-6 few bf16 weights would ever change.
+        rates: learning rates of single weights that differ from `settings`; schedule and clipping are shared.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class PolicyOptimizer:
     ) -> None:
         self.settings, self.count = settings, 0
         self.spent = 0.0
-        """Share of the run's token budget: the horizon `budget` decays with it."""
+        """The share of the run's token budget that is spent; the horizon `budget` decays with it."""
         self._weights = dict(weights)
         self._masters: dict[str, Tensor] = {
             name: weight if weight.dtype in (torch.float32, torch.float64) else _master(weight)
@@ -107,7 +107,7 @@ class PolicyOptimizer:
         )
 
     def absorb(self) -> None:
-        """After each backward pass: add the gradients to the masters', in fp32."""
+        """Add the gradients to the masters' gradients, in fp32. Call this after each backward pass."""
         for name, weight in self._weights.items():
             master = self._masters[name]
             if master is not weight and weight.grad is not None:
@@ -116,12 +116,12 @@ class PolicyOptimizer:
                 weight.grad = None
 
     def step(self) -> StepInfo:
-        """Clip the summed gradients to the global norm and step; skip where they are not finite."""
+        """Clip the summed gradients to the global norm and step; skip the step if they are not finite."""
         masters = [master for master in self._masters.values() if master.grad is not None]
         norm = float(torch.nn.utils.get_total_norm([master.grad for master in masters]))
         rate = learning_rate(self.settings, self.count, self.spent)
         if not math.isfinite(norm):
-            self._forget()
+            self._clear_gradients()
             return StepInfo(norm, rate, skipped=True)
         if norm > self.settings.clip:
             torch._foreach_mul_([master.grad for master in masters], self.settings.clip / norm)
@@ -130,7 +130,7 @@ class PolicyOptimizer:
         self._adam.step()
         self.count += 1
         self.write_weights()
-        self._forget()
+        self._clear_gradients()
         return StepInfo(norm, rate, skipped=False)
 
     def write_weights(self) -> None:
@@ -140,43 +140,48 @@ class PolicyOptimizer:
                 if self._masters[name] is not weight:
                     weight.copy_(self._masters[name])
 
-    def _forget(self) -> None:
+    def _clear_gradients(self) -> None:
         for tensor in (*self._masters.values(), *self._weights.values()):
             tensor.grad = None
 
     def masters(self) -> dict[str, Tensor]:
-        """name -> what is optimised: the weight itself, or its fp32 master."""
+        """name -> the optimised tensor: the weight itself, or its fp32 master."""
         return dict(self._masters)
 
     def state(self) -> dict[str, Tensor]:
-        """Moments, and masters where there are any, by `<parameter>/<what>`; not the count."""
-        found: dict[str, Tensor] = {}
+        """Moments and masters, by `<parameter>/<part>`; the step count is left out."""
+        tensors: dict[str, Tensor] = {}
         for name, master in self._masters.items():
             if master is not self._weights[name]:
-                found[f"{name}/master"] = master.detach()
-            for what, tensor in self._adam.state.get(master, {}).items():
-                found[f"{name}/{what}"] = tensor
-        return found
+                tensors[f"{name}/master"] = master.detach()
+            for part, tensor in self._adam.state.get(master, {}).items():
+                tensors[f"{name}/{part}"] = tensor
+        return tensors
 
-    def restore(self, state: Mapping[str, Tensor], count: int, where: str) -> None:
-        """Take a state up again, bit for bit.
+    def restore(self, state: Mapping[str, Tensor], count: int, source: str) -> None:
+        """Restore a state, bit for bit.
+
+        Args:
+            source: the state's file, for error messages.
 
         Raises:
-            RunFolderError: it is of other parameters.
+            RunFolderError: the state belongs to other parameters.
         """
-        left = dict(state)
+        remaining = dict(state)
         self._adam.state.clear()
         for name, master in self._masters.items():
             if master is not self._weights[name]:
-                _fill(master, left.pop(f"{name}/master", None), f"{name}/master", where)
-            moments = {what: left.pop(f"{name}/{what}") for what in _MOMENTS if f"{name}/{what}" in left}
+                _fill(master, remaining.pop(f"{name}/master", None), f"{name}/master", source)
+            moments = {
+                part: remaining.pop(f"{name}/{part}") for part in _MOMENTS if f"{name}/{part}" in remaining
+            }
             if moments and (len(moments) != len(_MOMENTS) or moments["exp_avg"].shape != master.shape):
-                raise RunFolderError(f"{where}: the moments of {name} don't fit its weights")
+                raise RunFolderError(f"{source}: the moments of {name} don't fit its weights")
             if moments:
-                # The step count lies beside the moments: the fused kernel asks for it there.
+                # The fused kernel requires the step count on the moments' device.
                 self._adam.state[master] = {w: t.to(master.device).clone() for w, t in moments.items()}
-        if left:
-            raise RunFolderError(f"{where}: state of unknown parameters: {', '.join(sorted(left)[:3])}")
+        if remaining:
+            raise RunFolderError(f"{source}: state of unknown parameters: {', '.join(sorted(remaining)[:3])}")
         self.count = count
 
 
@@ -184,8 +189,8 @@ def _master(weight: Tensor) -> Tensor:
     return weight.detach().float().clone().requires_grad_()
 
 
-def _fill(target: Tensor, source: Tensor | None, name: str, where: str) -> None:
+def _fill(target: Tensor, source: Tensor | None, name: str, file: str) -> None:
     if source is None or source.shape != target.shape:
-        raise RunFolderError(f"{where}: {name} is missing or has another shape")
+        raise RunFolderError(f"{file}: {name} is missing or has another shape")
     with torch.no_grad():
         target.copy_(source)

@@ -1,13 +1,13 @@
-"""Rows of token ids to one forward: a shared prompt is computed once, and nothing is padded.
+"""Packing of token rows for one forward: a shared prompt is computed once, without padding.
 
-Packed, a micro-batch is a single row of T tokens: all distinct prompts, then all completions.
+A packed micro-batch is a single row of T tokens: all distinct prompts, then all completions.
 
     [prompt A][prompt B][completion A0][completion A1][completion B0]
 
-Position ids restart at the prompt's length for every completion, and attention is told who sees what
-(`attention.py`): a completion sees its prompt and itself. Everything else in a transformer works on one
-token at a time, so it neither knows nor pads. What no trained token depends on is left out: the last
-token of a row is only predicted, never read.
+Position ids restart at the prompt's length for every completion. A completion attends to its prompt and to
+itself (`attention.py`). All other parts of a transformer compute each token separately, so packing doesn't
+affect them. Tokens that no trained token depends on are left out, such as a row's last token, which is
+predicted and never read.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import Protocol
 import numpy as np
 
 _COPY_SHARE = 8
-"""A key and value copied for a completion weigh an eighth of a token in the budget: of about 16 vectors of
-the hidden size that a layer keeps per token for the backward pass, they are two."""
+"""A copied key and value count as an eighth of a token in the budget: they are two of about 16 vectors of the
+hidden size that a layer keeps per token for the backward pass."""
 
 
 class Row(Protocol):
-    """What is packed; a Sample is one."""
+    """A row that can be packed, such as a Sample."""
 
     @property
     def token_ids(self) -> np.ndarray: ...
@@ -44,14 +44,14 @@ class Block:
     queries: np.ndarray
     """int64, shape (n, Q); padded with 0."""
     keys: np.ndarray | None
-    """int64, shape (n, L): prompt, then own tokens, then padding. None: the queries themselves, causal."""
+    """int64, shape (n, L): prompt, completion, padding. None: the queries themselves, causal."""
     offsets: np.ndarray | None
-    """int64, shape (n,): query i sees keys 0..offset + i; the length of the prompt."""
+    """int64, shape (n,): the lengths of the prompts. Query i attends to keys 0..offset + i."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
-    """One forward. R = 1 when packed; T is the longest row's length."""
+    """The input of one forward. R = 1 when packed; T is the longest row's length."""
 
     ids: np.ndarray
     """int64, shape (R, T)."""
@@ -65,28 +65,28 @@ class Packed:
     """float64, shape (N,)."""
     blocks: tuple[Block, ...] = ()
     restore: np.ndarray | None = None
-    """int64, shape (T,): where each token's output lies among the blocks' outputs, one after another."""
+    """int64, shape (T,): the index of each token's output in the blocks' concatenated outputs."""
     mask: np.ndarray | None = None
-    """bool, shape (R, T): real tokens; only where rows are padded instead of packed."""
+    """bool, shape (R, T): real tokens; None if rows are packed instead of padded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Parts:
-    """A row, cut into what it may share and what is its own."""
+    """A row divided into its prompt, which rows may share, and its completion."""
 
     prompt: np.ndarray
-    own: np.ndarray
-    """Read tokens after the prompt: all but the last trained one and what follows it."""
+    completion: np.ndarray
+    """Tokens read after the prompt: those before the last trained token."""
     trained: np.ndarray
     """Indices of trained tokens in the row."""
     ids: np.ndarray
 
 
 def parts(row: Row) -> _Parts:
-    """Cut a row at its first trained token.
+    """Divide a row at its first trained token.
 
     Raises:
-        ValueError: the very first token is trained, and nothing predicts it.
+        ValueError: the row's first token is trained, and no token before it can predict it.
     """
     ids, trained = row.token_ids, np.flatnonzero(row.loss_mask)
     if not len(trained):
@@ -98,26 +98,31 @@ def parts(row: Row) -> _Parts:
 
 
 def plan(rows: Sequence[Row], budget: int, packing: bool) -> list[list[int]]:
-    """Indices of the rows of every micro-batch; together they hold each row with a trained token once.
+    """Indices of the rows of every micro-batch; each row with a trained token is in exactly one.
 
-    Rows of similar length go together. A group that shares a prompt is split only where it alone
-    passes the budget; a row is never split, however long.
+    Rows of similar length are together. A group that shares a prompt is split only if the group alone exceeds
+    the budget. A row is never split, however long.
 
     Args:
         budget: tokens of one forward.
     """
-    cut = {index: parts(row) for index, row in enumerate(rows)}
-    kept = [index for index in cut if len(cut[index].trained)]
+    divided = {index: parts(row) for index, row in enumerate(rows)}
+    kept = [index for index in divided if len(divided[index].trained)]
     if not packing:
-        return _plan_padded([(index, len(cut[index].prompt) + len(cut[index].own)) for index in kept], budget)
+        return _plan_padded(
+            [(index, len(divided[index].prompt) + len(divided[index].completion)) for index in kept], budget
+        )
     groups: dict[bytes, list[int]] = {}
     for index in kept:
-        groups.setdefault(cut[index].prompt.tobytes(), []).append(index)
+        groups.setdefault(divided[index].prompt.tobytes(), []).append(index)
     batches: list[list[int]] = []
     spent = math.inf
-    for members in sorted(groups.values(), key=lambda members: (len(cut[members[0]].prompt), members[0])):
-        prompt = len(cut[members[0]].prompt)
-        costs = [len(cut[index].own) + (prompt + len(cut[index].own)) / _COPY_SHARE for index in members]
+    for members in sorted(groups.values(), key=lambda members: (len(divided[members[0]].prompt), members[0])):
+        prompt = len(divided[members[0]].prompt)
+        costs = [
+            len(divided[index].completion) + (prompt + len(divided[index].completion)) / _COPY_SHARE
+            for index in members
+        ]
         if spent + prompt + sum(costs) > budget:
             batches.append([])
             spent = 0.0
@@ -134,43 +139,45 @@ def plan(rows: Sequence[Row], budget: int, packing: bool) -> list[list[int]]:
 def _plan_padded(lengths: list[tuple[int, int]], budget: int) -> list[list[int]]:
     batches: list[list[int]] = []
     for index, length in sorted(lengths, key=lambda item: (item[1], item[0])):
-        if not batches or (len(batches[-1]) + 1) * length > budget:  # sorted: this is the longest so far
+        if not batches or (len(batches[-1]) + 1) * length > budget:  # lengths ascend: this one is the longest
             batches.append([])
         batches[-1].append(index)
     return batches
 
 
 def pack(rows: Sequence[Row]) -> Packed:
-    """Every distinct prompt once, and the completions; each row has a trained token."""
-    cut = [parts(row) for row in rows]
+    """One row with every distinct prompt once, then the completions; each given row has a trained token."""
+    divided = [parts(row) for row in rows]
     prompts: dict[bytes, int] = {}
-    of_row = [prompts.setdefault(part.prompt.tobytes(), len(prompts)) for part in cut]
-    distinct = [cut[of_row.index(number)].prompt for number in range(len(prompts))]
-    starts = np.cumsum([0, *map(len, distinct), *(len(part.own) for part in cut)])
-    prompt_at, own_at = starts[: len(distinct)], starts[len(distinct) : -1]
+    of_row = [prompts.setdefault(part.prompt.tobytes(), len(prompts)) for part in divided]
+    distinct = [divided[of_row.index(number)].prompt for number in range(len(prompts))]
+    starts = np.cumsum([0, *map(len, distinct), *(len(part.completion) for part in divided)])
+    prompt_at, completion_at = starts[: len(distinct)], starts[len(distinct) : -1]
     select = []
-    for part, number, start in zip(cut, of_row, own_at, strict=True):
+    for part, number, start in zip(divided, of_row, completion_at, strict=True):
         before, length = part.trained - 1, len(part.prompt)
         select.append(np.where(before < length, prompt_at[number] + before, start + before - length))
-    blocks = _prompt_blocks(distinct, prompt_at) + _own_blocks(cut, of_row, prompt_at, own_at)
+    blocks = _prompt_blocks(distinct, prompt_at) + _completion_blocks(
+        divided, of_row, prompt_at, completion_at
+    )
     return Packed(
-        ids=np.concatenate([*distinct, *(part.own for part in cut)])[None],
+        ids=np.concatenate([*distinct, *(part.completion for part in divided)])[None],
         positions=np.concatenate(
             [np.arange(len(prompt)) for prompt in distinct]
-            + [np.arange(len(part.prompt), len(part.prompt) + len(part.own)) for part in cut]
+            + [np.arange(len(part.prompt), len(part.prompt) + len(part.completion)) for part in divided]
         )[None],
         select=np.concatenate(select),
         blocks=tuple(block for block, _ in blocks),
         restore=_restore(blocks, int(starts[-1])),
-        targets=_targets(cut),
-        temperatures=_temperatures(rows, cut),
+        targets=_targets(divided),
+        temperatures=_temperatures(rows, divided),
     )
 
 
 def pad(rows: Sequence[Row], filler: int = 0) -> Packed:
-    """One row each, padded on the right."""
-    cut = [parts(row) for row in rows]
-    read = [np.concatenate([part.prompt, part.own]) for part in cut]
+    """One row per given row, padded on the right."""
+    divided = [parts(row) for row in rows]
+    read = [np.concatenate([part.prompt, part.completion]) for part in divided]
     longest = max(map(len, read))
     ids = np.full((len(rows), longest), filler, dtype=np.int64)
     mask = np.zeros(ids.shape, dtype=bool)
@@ -180,57 +187,57 @@ def pad(rows: Sequence[Row], filler: int = 0) -> Packed:
     return Packed(
         ids=ids,
         positions=np.broadcast_to(np.arange(longest), ids.shape).copy(),
-        select=np.concatenate([number * longest + part.trained - 1 for number, part in enumerate(cut)]),
+        select=np.concatenate([number * longest + part.trained - 1 for number, part in enumerate(divided)]),
         mask=mask,
-        targets=_targets(cut),
-        temperatures=_temperatures(rows, cut),
+        targets=_targets(divided),
+        temperatures=_temperatures(rows, divided),
     )
 
 
-def _targets(cut: Sequence[_Parts]) -> np.ndarray:
-    return np.concatenate([part.ids[part.trained] for part in cut])
+def _targets(divided: Sequence[_Parts]) -> np.ndarray:
+    return np.concatenate([part.ids[part.trained] for part in divided])
 
 
-def _temperatures(rows: Sequence[Row], cut: Sequence[_Parts]) -> np.ndarray:
-    return np.repeat([float(row.temperature) for row in rows], [len(part.trained) for part in cut])
+def _temperatures(rows: Sequence[Row], divided: Sequence[_Parts]) -> np.ndarray:
+    return np.repeat([float(row.temperature) for row in rows], [len(part.trained) for part in divided])
 
 
 def _octave(length: int) -> int:
-    """Lengths of one octave attend together: padding at most doubles one, and short ones don't matter."""
+    """A class of lengths that attend together; padding at most doubles a length, except for short ones."""
     return max(math.ceil(math.log2(max(length, 1))), 5)
 
 
 def _prompt_blocks(prompts: Sequence[np.ndarray], starts: np.ndarray) -> list[tuple[Block, np.ndarray]]:
-    """Blocks, each with its sequences' lengths."""
+    """The blocks of prompts, each with its sequences' lengths."""
     octaves: dict[int, list[int]] = {}
     for number, prompt in enumerate(prompts):
         octaves.setdefault(_octave(len(prompt)), []).append(number)
-    found = []
+    blocks = []
     for members in octaves.values():
         lengths = np.array([len(prompts[number]) for number in members])
-        found.append((Block(_spread(starts[members], lengths), None, None), lengths))
-    return found
+        blocks.append((Block(_spread(starts[members], lengths), None, None), lengths))
+    return blocks
 
 
-def _own_blocks(
-    cut: Sequence[_Parts], of_row: Sequence[int], prompt_at: np.ndarray, own_at: np.ndarray
+def _completion_blocks(
+    divided: Sequence[_Parts], of_row: Sequence[int], prompt_at: np.ndarray, completion_at: np.ndarray
 ) -> list[tuple[Block, np.ndarray]]:
     octaves: dict[tuple[int, int], list[int]] = {}
-    for number, part in enumerate(cut):
-        if len(part.own):
-            octaves.setdefault((_octave(len(part.prompt)), _octave(len(part.own))), []).append(number)
-    found = []
+    for number, part in enumerate(divided):
+        if len(part.completion):
+            octaves.setdefault((_octave(len(part.prompt)), _octave(len(part.completion))), []).append(number)
+    blocks = []
     for members in octaves.values():
-        prompt = np.array([len(cut[number].prompt) for number in members])
-        own = np.array([len(cut[number].own) for number in members])
-        keys = np.zeros((len(members), int((prompt + own).max())), dtype=np.int64)
+        prompt = np.array([len(divided[number].prompt) for number in members])
+        completion = np.array([len(divided[number].completion) for number in members])
+        keys = np.zeros((len(members), int((prompt + completion).max())), dtype=np.int64)
         column = np.arange(keys.shape[1])
         start = prompt_at[[of_row[number] for number in members]]
         keys = np.where(column < prompt[:, None], start[:, None] + column, keys)
-        inside = (column >= prompt[:, None]) & (column < (prompt + own)[:, None])
-        keys = np.where(inside, own_at[members][:, None] + column - prompt[:, None], keys)
-        found.append((Block(_spread(own_at[members], own), keys, prompt), own))
-    return found
+        inside = (column >= prompt[:, None]) & (column < (prompt + completion)[:, None])
+        keys = np.where(inside, completion_at[members][:, None] + column - prompt[:, None], keys)
+        blocks.append((Block(_spread(completion_at[members], completion), keys, prompt), completion))
+    return blocks
 
 
 def _spread(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:

@@ -1,8 +1,8 @@
-"""Who owns which weights: starts, shared bases, adapters.
+"""The weights of each policy: initial weights, shared bases and adapters.
 
-Policies with the same `model`, `revision`, `dtype` and `warm_start` have one *start*: they begin with
-identical weights. In a start, all `lora` and `none` policies share one frozen base; each `lora` policy has
-an adapter in it, named like the policy. Each `full` policy has a module of its own.
+Policies with the same `model`, `revision`, `dtype` and `warm_start` have the same initial weights. Among
+them, all `lora` and `none` policies share one frozen base; each `lora` policy has an adapter in the base,
+named like the policy. Each `full` policy has its own module.
 """
 
 from __future__ import annotations
@@ -32,28 +32,28 @@ class InitialWeights:
     """The weights that some policies begin with."""
 
     name: str
-    """Its first policy."""
+    """The first of these policies."""
     policies: tuple[str, ...]
     config: PolicyConfig
     """The first policy's."""
     tokenizer: Any
     context: int
     frozen: Any = None
-    """A CausalLM that holds the starting weights: the shared base, or a copy kept as reference."""
+    """A CausalLM with the initial weights: the shared base, or a copy kept as reference."""
     scorer: Scorer | None = None
-    """Of `frozen`."""
+    """The scorer of `frozen`."""
     peft: Any = None
     """The PeftModel around `frozen`, where there are adapters."""
     warmed: bool = False
 
     @property
-    def made(self) -> bool:
-        """The weights can't be read again from a hub id or a folder."""
+    def must_be_saved(self) -> bool:
+        """Whether the weights can't be read again from a hub id or a folder."""
         return self.warmed or isinstance(self.config.model, ModelInit)
 
     @contextmanager
     def plain(self) -> Iterator[None]:
-        """The frozen weights act without any adapter inside."""
+        """Disable all adapters on the frozen weights."""
         with self.peft.disable_adapter() if self.peft is not None else nullcontext():
             yield
 
@@ -68,13 +68,13 @@ class Policy:
 
     name: str
     config: PolicyConfig
-    start: InitialWeights
+    initial: InitialWeights
     model: Any
-    """The CausalLM that a forward goes through: its own, or the base that it shares."""
+    """The CausalLM of the policy's forwards: its own module, or the shared base."""
     scorer: Scorer
     adapter: str | None = None
     value_head: torch.nn.Parameter | None = None
-    """Shape (H,), where values are needed; outside the model."""
+    """Shape (H,), not part of the model; None unless values are needed."""
     value_rate: float | None = None
     """The head's learning rate; None: the policy's."""
     optimizer: PolicyOptimizer | None = None
@@ -82,44 +82,48 @@ class Policy:
 
     @property
     def module(self) -> Any:
-        """What an engine is given: the PeftModel where the base has adapters."""
-        shares = self.start.peft is not None and self.model is self.start.frozen
-        return self.start.peft if shares else self.model
+        """The module for engines: the PeftModel if the base has adapters."""
+        shares = self.initial.peft is not None and self.model is self.initial.frozen
+        return self.initial.peft if shares else self.model
 
-    def own(self) -> dict[str, torch.nn.Parameter]:
-        """Its part of a model: the adapter's weights for `lora`, all for the others; names free of PEFT's."""
+    def own_parameters(self) -> dict[str, torch.nn.Parameter]:
+        """The policy's part of its model: the adapter for `lora`, else all; names without PEFT's prefixes."""
         if self.adapter is None:
             return plain_parameters(self.model)
         return adapter_parameters(self.model, self.adapter)
 
     def weights(self) -> dict[str, torch.nn.Parameter]:
-        """All of its weights: those of the model, and the value head where there is one."""
-        return self.own() if self.value_head is None else {**self.own(), VALUE_HEAD: self.value_head}
+        """All of the policy's weights: its part of the model, and the value head if there is one."""
+        return (
+            self.own_parameters()
+            if self.value_head is None
+            else {**self.own_parameters(), VALUE_HEAD: self.value_head}
+        )
 
     def digest(self) -> str:
-        """sha256 over names, dtypes, shapes and bytes of its weights."""
+        """sha256 over names, dtypes, shapes and bytes of the policy's weights."""
         return digest(self.weights())
 
     def renew_optimizer(self) -> None:
-        """A fresh optimiser over the weights as they are."""
+        """Replace the optimiser by a new one over the present weights."""
         if self.config.train != "none":
             rates = {} if self.value_rate is None else {VALUE_HEAD: self.value_rate}
             self.optimizer = PolicyOptimizer(self.weights(), self.config.optimizer, rates)
 
     @contextmanager
     def scoring(self) -> Iterator[Scorer]:
-        """The policy as it plays."""
+        """The policy as the engine samples it: no dropout."""
         with ExitStack() as stack:
             if self.adapter is not None:
-                self.start.peft.set_adapter(self.adapter)
-            elif self.model is self.start.frozen:
-                stack.enter_context(self.start.plain())
+                self.initial.peft.set_adapter(self.adapter)
+            elif self.model is self.initial.frozen:
+                stack.enter_context(self.initial.plain())
             stack.enter_context(self.scorer.session())
             yield self.scorer
 
     @contextmanager
     def training(self, seed: int) -> Iterator[Scorer]:
-        """The policy as it is trained: adapter dropout drawn from `seed`, and checkpointing if asked for."""
+        """The policy as it is trained: adapter dropout drawn from `seed`, and checkpointing if enabled."""
         drops = [m for m in self._dropouts() if m.p > 0]
         layers = [m for m in self.model.modules() if getattr(m, "gradient_checkpointing", False)]
         device = next(self.model.parameters()).device
@@ -139,20 +143,20 @@ class Policy:
 
     @contextmanager
     def reference(self) -> Iterator[Scorer]:
-        """The weights it started with.
+        """The policy's initial weights.
 
         Raises:
-            ConfigError: they were not kept, since nothing said that they are needed.
+            ConfigError: they were not kept, since neither the loss nor the estimator needs them.
         """
-        if self.start.scorer is None:
+        if self.initial.scorer is None:
             raise ConfigError(
                 f"policy '{self.name}' has no reference weights",
                 path=f"policies.{self.name}",
-                why="the starting weights of a fully trained policy are kept only where the loss or the "
+                why="the initial weights of a fully trained policy are kept only where the loss or the "
                 "estimator names ref_logprobs in its `needs`",
             )
-        with self.start.plain(), self.start.scorer.session():
-            yield self.start.scorer
+        with self.initial.plain(), self.initial.scorer.session():
+            yield self.initial.scorer
 
     def _dropouts(self) -> Iterator[torch.nn.Dropout]:
         if self.adapter is None:
@@ -164,17 +168,17 @@ class Policy:
 
 
 def initial_weights_of(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
-    """First policy of each start -> all policies of it, in the configuration's order."""
-    found: dict[str, list[str]] = {}
+    """First policy -> all policies with the same initial weights, in the configuration's order."""
+    groups: dict[str, list[str]] = {}
     for name, config in policies.items():
         key = config.model_dump_json(include={"model", "revision", "dtype", "warm_start"})
-        found.setdefault(key, []).append(name)
-    return {names[0]: tuple(names) for names in found.values()}
+        groups.setdefault(key, []).append(name)
+    return {names[0]: tuple(names) for names in groups.values()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How policies are set up."""
+    """The settings with which policies are set up."""
 
     seed: int
     vocabulary: tuple[str, ...]
@@ -189,28 +193,28 @@ class Plan:
 
 
 def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[InitialWeights], dict[str, Policy]]:
-    """Load every start once, copy it for the policies that own their weights, and attach adapters."""
+    """Load all initial weights once, copy them for `full` policies, and attach adapters to shared bases."""
     for name, config in configs.items():
         _check(name, config)
-    starts, policies = [], {}
+    initial_weights, policies = [], {}
     for names in initial_weights_of(configs).values():
-        start, members = _set_up_start({name: configs[name] for name in names}, plan)
-        starts.append(start)
+        initial, members = _set_up_initial({name: configs[name] for name in names}, plan)
+        initial_weights.append(initial)
         policies.update(members)
-    return starts, {name: policies[name] for name in configs}
+    return initial_weights, {name: policies[name] for name in configs}
 
 
 def _check(name: str, config: PolicyConfig) -> None:
     check_schedule(config.optimizer, f"policies.{name}.optimizer")
     if config.lora is not None and config.train != "lora":
         raise ConfigError(
-            f"`lora` is set, and nothing reads it: the policy's `train` is {config.train}",
+            f"`lora` is set and has no effect: the policy's `train` is {config.train}",
             path=f"policies.{name}.lora",
             fix=f"set policies.{name}.train=lora, or drop the table",
         )
 
 
-def _set_up_start(
+def _set_up_initial(
     configs: Mapping[str, PolicyConfig], plan: Plan
 ) -> tuple[InitialWeights, dict[str, Policy]]:
     first, config = next(iter(configs.items()))
@@ -218,33 +222,33 @@ def _set_up_start(
     original = loaded.module.to(plan.device).eval()
     if plan.checkpointing:
         original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    start = InitialWeights(first, tuple(configs), config, loaded.tokenizer, loaded.context)
+    initial = InitialWeights(first, tuple(configs), config, loaded.tokenizer, loaded.context)
     full = [name for name, config in configs.items() if config.train == "full"]
     if len(full) < len(configs) or plan.references:
-        start.frozen = original.requires_grad_(False)
-    modules = {name: copy.deepcopy(original) for name in full[start.frozen is None :]}
-    if start.frozen is None:
+        initial.frozen = original.requires_grad_(False)
+    modules = {name: copy.deepcopy(original) for name in full[initial.frozen is None :]}
+    if initial.frozen is None:
         modules[full[0]] = original
-    _attach_adapters(start, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
-    if start.frozen is not None:
-        start.scorer = Scorer(start.frozen, packing=plan.packing, budget=plan.budget, name=first)
+    _attach_adapters(initial, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
+    if initial.frozen is not None:
+        initial.scorer = Scorer(initial.frozen, packing=plan.packing, budget=plan.budget, name=first)
     members = {}
     for name, member in configs.items():
-        model, scorer, adapter = start.frozen, start.scorer, None
+        model, scorer, adapter = initial.frozen, initial.scorer, None
         if member.train == "full":
             model = modules[name].requires_grad_(True)
             scorer = Scorer(model, packing=plan.packing, budget=plan.budget, name=name)
         elif member.train == "lora":
             adapter = adapter_name(name)
         assert scorer is not None
-        members[name] = Policy(name, member, start, model, scorer, adapter)
+        members[name] = Policy(name, member, initial, model, scorer, adapter)
         if plan.values and member.train != "none":
             members[name].value_head, members[name].value_rate = value_head(model), plan.value_rate
         members[name].renew_optimizer()
-    return start, members
+    return initial, members
 
 
-def _attach_adapters(start: InitialWeights, configs: Mapping[str, PolicyConfig], plan: Plan) -> None:
+def _attach_adapters(initial: InitialWeights, configs: Mapping[str, PolicyConfig], plan: Plan) -> None:
     if not configs:
         return
     try:
@@ -263,24 +267,24 @@ def _attach_adapters(start: InitialWeights, configs: Mapping[str, PolicyConfig],
         )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed64(plan.seed, name, "lora") % 2**63)
-            if start.peft is None:
-                start.peft = peft.get_peft_model(start.frozen, settings, adapter_name=adapter_name(name))
+            if initial.peft is None:
+                initial.peft = peft.get_peft_model(initial.frozen, settings, adapter_name=adapter_name(name))
             else:
-                start.peft.add_adapter(adapter_name(name), settings)
-    start.peft.eval()
+                initial.peft.add_adapter(adapter_name(name), settings)
+    initial.peft.eval()
 
 
 def adapter_name(policy: str) -> str:
-    """The policy's name where a torch ModuleDict and PEFT can hold it, else one made from it."""
+    """The policy's name if torch's ModuleDict and PEFT accept it, else a name made from its hash."""
     plain = re.fullmatch(r"[A-Za-z_][\w-]*", policy) is not None
-    apart = "lora_" not in policy and policy not in "lora_"  # PEFT finds its weights by this prefix
-    if plain and apart and not hasattr(torch.nn.ModuleDict(), policy):
+    unreserved = "lora_" not in policy and policy not in "lora_"  # PEFT finds its weights by this prefix
+    if plain and unreserved and not hasattr(torch.nn.ModuleDict(), policy):
         return policy
     return "policy_" + hashlib.sha256(policy.encode()).hexdigest()[:12]
 
 
 def plain_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
-    """Weights of a model by the names they have without adapters; tied ones once."""
+    """Weights of a model by their names without adapters; tied weights are listed once."""
     return {
         name.replace(".base_layer.", "."): parameter
         for name, parameter in model.named_parameters()
@@ -289,18 +293,18 @@ def plain_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
 
 
 def adapter_parameters(model: Any, adapter: str) -> dict[str, torch.nn.Parameter]:
-    """One adapter's weights; the adapter's name is left out of theirs."""
-    found = {}
+    """One adapter's weights, by names without the adapter's name."""
+    parameters = {}
     for name, parameter in model.named_parameters():
         pieces = name.split(".")
         for place, piece in enumerate(pieces[:-1]):
             if piece.startswith("lora_") and pieces[place + 1] == adapter:
-                found[".".join(pieces[: place + 1] + pieces[place + 2 :])] = parameter
-    return found
+                parameters[".".join(pieces[: place + 1] + pieces[place + 2 :])] = parameter
+    return parameters
 
 
 def digest(tensors: Mapping[str, Tensor], head: int | None = None) -> str:
-    """sha256 over names, dtypes, shapes and bytes; with `head`, of each tensor's first values only."""
+    """sha256 over names, dtypes, shapes and bytes; with `head`, only of each tensor's first `head` values."""
     hashed = hashlib.sha256()
     for name in sorted(tensors):
         tensor = tensors[name].detach()

@@ -1,4 +1,4 @@
-"""The trainer of tabular policies: the same loss as the torch trainer's, differentiated by hand."""
+"""The trainer of tabular policies: the torch trainer's loss, differentiated by hand."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
+from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
 from coterie.backends.models.table import (
     Context,
     Table,
@@ -24,7 +25,6 @@ from coterie.core.config import ModelInit, OptimizerSettings
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
-from coterie.core.training.samples import minibatches, span_ids, token_coefficients
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 
@@ -37,14 +37,14 @@ class _Moments:
     """Adam's state (arXiv 1412.6980), by context."""
 
     first: Rows = field(default_factory=dict)
-    """The running mean of gradients."""
+    """The running means of gradients."""
     second: Rows = field(default_factory=dict)
-    """... and of their squares."""
+    """The running means of squared gradients."""
     steps: Rows = field(default_factory=dict)
-    """How often each row has moved, shape (1,): a row's averages start when it is first seen."""
+    """The number of updates of each row, shape (1,); a row's means begin with its first gradient."""
 
     def direction(self, context: Context, grad: np.ndarray) -> np.ndarray:
-        """Where one row goes instead of down its slope."""
+        """Adam's direction for one row, in place of its gradient."""
         steps = self.steps.get(context, np.zeros(1)) + 1
         first = 0.9 * self.first.get(context, np.zeros_like(grad)) + 0.1 * grad
         second = 0.999 * self.second.get(context, np.zeros_like(grad)) + 0.001 * grad**2
@@ -60,16 +60,16 @@ class _Policy:
     trained: bool
     version: int = 0
     values: Rows = field(default_factory=dict)
-    """What is expected from a context on, shape (1,) each; 0 at first sight."""
+    """The value of each context, shape (1,); a new context has 0."""
     moments: _Moments = field(default_factory=_Moments)
     value_moments: _Moments = field(default_factory=_Moments)
 
     def value(self, context: Context) -> np.ndarray:
-        """Shape (1,)."""
+        """The value of a context, shape (1,)."""
         return self.values.get(context, np.zeros(1))
 
     def tables(self) -> dict[str, Rows]:
-        """All that a checkpoint holds, by name."""
+        """All tables of a checkpoint, by name."""
         return {
             "logits": self.table.rows,
             "values": self.values,
@@ -81,22 +81,24 @@ class _Policy:
 class TabularTrainer(Plugin):
     """Gradient descent on tables of logits, torch-free and in float64.
 
-    The loss is sum_t coefficient_t * (value_t - entropy * H_t), as everywhere; its gradient with respect to
-    a context's logits is coefficient * slope * (onehot - softmax) / temperature. The reference of
-    `ref_logprobs` is the table at the start: uniform.
+    The loss is sum_t coefficient_t * (value_t - entropy * H_t), as in every trainer. Its gradient with
+    respect to a context's logits is coefficient * grad * (onehot - softmax) / temperature. The reference of
+    `ref_logprobs` is the initial table, which is uniform.
 
-    Where an estimator needs `values`, every context has one, a number of its own. It descends the sum of
-    coefficient_t * (V_t - target_t)^2 / 2 on samples that hold `targets`; it shares nothing with the logits,
-    so `value_learning_rate` is all that weighs it.
+    If an estimator needs `values`, every context has a separate value. Values descend the sum of
+    coefficient_t * (V_t - target_t)^2 / 2 over samples with `targets`. They share no parameters with the
+    logits, so `value_learning_rate` alone sets their weight.
     """
 
     class Config(PluginConfig):
         learning_rate: float = Field(1.0, gt=0)
         value_learning_rate: float = Field(
-            1.0, gt=0, description="Of the values, where the algorithm needs them (gae)."
+            1.0, gt=0, description="Learning rate of the values, if the algorithm needs them (gae)."
         )
         epochs: int = Field(1, ge=1, description="Passes over a step's samples.")
-        minibatch_size: int | None = Field(None, ge=1, description="Samples an optimiser step; default: all.")
+        minibatch_size: int | None = Field(
+            None, ge=1, description="Samples of one optimiser step; null: all."
+        )
         optimizer: Literal["sgd", "adam"] = "sgd"
 
     config: Config
@@ -109,7 +111,7 @@ class TabularTrainer(Plugin):
         self._ctx = ctx
         if "value_learning_rate" in self.config.model_fields_set and "values" not in ctx.needs:
             raise ConfigError(
-                "nothing reads this setting",
+                "this setting has no effect",
                 path="trainer.value_learning_rate",
                 why="neither the algorithm nor the loss needs values",
                 fix="leave it out, or choose an algorithm that needs values (gae)",
@@ -127,9 +129,9 @@ class TabularTrainer(Plugin):
                 raise ConfigError("a table has no adapters", path=f"{path}.train", fix="set it to `full`")
             if policy.optimizer != OptimizerSettings():
                 raise ConfigError(
-                    "nothing reads this table",
+                    "this table has no effect",
                     path=f"{path}.optimizer",
-                    why="the trainer `tabular` has settings of its own",
+                    why="the trainer `tabular` has its own settings",
                     fix="set trainer.learning_rate and trainer.optimizer",
                 )
             self._policies[name] = _Policy(Table(words), trained=policy.train != "none")
@@ -138,53 +140,60 @@ class TabularTrainer(Plugin):
         self._policies.clear()
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
-        """By sample key, float32, shape (sampled tokens,): `ref_logprobs`, `old_logprobs` or `logprobs` (both
-        of the present table), or `values` (0 for a policy that is not trained)."""
+        """One number for every sampled token.
+
+        - `ref_logprobs`: log-probs under the uniform initial table.
+        - `old_logprobs`, `logprobs`: log-probs under the present table.
+        - `values`: the values of contexts; 0 for a policy that is not trained.
+
+        Returns:
+            by sample key: float32, shape (sampled tokens,).
+        """
         if what not in ("ref_logprobs", "old_logprobs", "logprobs", "values"):
             raise ConfigError(f"the trainer `tabular` has no {what}", path="trainer.type")
-        found = {}
+        by_key = {}
         for sample in samples:
             policy = self._policies[sample.policy]
             table = Table(policy.table.words) if what == "ref_logprobs" else policy.table
             numbers = [
-                policy.value(one.context)[0] if what == "values" else one.logprobs[one.column]
-                for one in _places(sample, table)
+                policy.value(token.context)[0] if what == "values" else token.logprobs[token.column]
+                for token in _sampled_tokens(sample, table)
             ]
-            found[sample.key] = np.array(numbers, dtype=np.float32)
-        return found
+            by_key[sample.key] = np.array(numbers, dtype=np.float32)
+        return by_key
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
-        """One training step of each trained policy on its samples; metrics per policy."""
-        found = {}
+        """Run one training step of each trained policy on its samples; metrics per policy."""
+        metrics = {}
         for name, rows in samples.items():
             policy = self._policies[name]
             if policy.trained and rows:
-                found[name] = self._update(name, policy, rows, step)
-        return found
+                metrics[name] = self._update(name, policy, rows, step)
+        return metrics
 
     def weights(self, policy: str) -> Weights:
-        one = self._policies[policy]
-        return Weights(policy=policy, version=one.version, module=one.table.snapshot())
+        tabular = self._policies[policy]
+        return Weights(policy=policy, version=tabular.version, module=tabular.table.snapshot())
 
     def digest(self) -> dict[str, str]:
         return {
-            name: rows_digest(one.table.words, logits=one.table.rows, values=one.values)
-            for name, one in self._policies.items()
+            name: rows_digest(policy.table.words, logits=policy.table.rows, values=policy.values)
+            for name, policy in self._policies.items()
         }
 
     def save(self, folder: Path) -> None:
-        """One .npz per policy, and counters in state.json."""
+        """Write one .npz per policy, and counters in state.json."""
         folder.mkdir(parents=True, exist_ok=True)
-        state = {name: {"version": one.version} for name, one in self._policies.items()}
+        state = {name: {"version": policy.version} for name, policy in self._policies.items()}
         (folder / "state.json").write_text(json.dumps(state, indent=1))
-        for name, one in self._policies.items():
-            write_rows(folder / f"{name}.npz", one.table.words, **one.tables())
+        for name, policy in self._policies.items():
+            write_rows(folder / f"{name}.npz", policy.table.words, **policy.tables())
 
     def load(self, folder: Path) -> None:
-        """Exactly what `save` wrote.
+        """Restore exactly what `save` wrote.
 
         Raises:
-            RunFolderError: the files are missing, or are of other policies or words.
+            RunFolderError: the files are missing, or belong to other policies or words.
         """
         try:
             state = json.loads((folder / "state.json").read_text())
@@ -212,7 +221,7 @@ class TabularTrainer(Plugin):
             policy.version = state[name]["version"]
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
-        """table.npz with arrays `words`, `logits.lengths`, `logits.contexts` and `logits.rows`."""
+        """Write table.npz with arrays `words`, `logits.lengths`, `logits.contexts` and `logits.rows`."""
         folder.mkdir(parents=True, exist_ok=True)
         table = self._policies[policy].table
         write_rows(folder / "table.npz", table.words, logits=table.rows)
@@ -228,8 +237,8 @@ class TabularTrainer(Plugin):
             for batch in minibatches(samples, self.config.minibatch_size, seed):
                 losses, sums, count = self._optimiser_step(policy, batch)
                 tokens, steps = tokens + count, steps + 1
-                for totals, found in ((per_step, losses), (per_token, sums)):
-                    for key, value in found.items():
+                for totals, sums_of_step in ((per_step, losses), (per_token, sums)):
+                    for key, value in sums_of_step.items():
                         totals[key] = totals.get(key, 0.0) + value
         policy.version += 1
         return {
@@ -242,38 +251,38 @@ class TabularTrainer(Plugin):
     def _optimiser_step(
         self, policy: _Policy, samples: Sequence[Sample]
     ) -> tuple[dict[str, float], dict[str, float], int]:
-        """The losses; sums over tokens of what else is reported; the number of tokens."""
+        """The losses, sums over tokens of the other metrics, and the number of tokens."""
         loss, table = self._ctx.loss, policy.table
         constant = getattr(loss, "length_constant", None)
         shares = _trained(samples, token_coefficients(samples, loss.length, constant))
-        places = [place for sample in samples for place in _places(sample, table)]
-        surrogate = loss(np, _tokens(samples, places))
-        gradient, entropies = self._gradient(places, shares, surrogate)
+        tokens = [token for sample in samples for token in _sampled_tokens(sample, table)]
+        surrogate = loss(np, _tokens(samples, tokens))
+        gradient, entropies = self._gradient(tokens, shares, surrogate)
         losses = {"loss": float(shares @ surrogate.value - loss.entropy * (shares @ entropies))}
         self._descend(gradient, table.rows, table.logits, self.config.learning_rate, policy.moments)
         if any("targets" in sample.extras for sample in samples):
-            gradient, losses["value_loss"] = _value_gradient(policy, samples, places, shares)
+            gradient, losses["value_loss"] = _value_gradient(policy, samples, tokens, shares)
             rate = self.config.value_learning_rate
             self._descend(gradient, policy.values, policy.value, rate, policy.value_moments)
         sums = {name: float(np.sum(values)) for name, values in surrogate.metrics.items()}
-        return losses, {"entropy": float(entropies.sum()), **sums}, len(places)
+        return losses, {"entropy": float(entropies.sum()), **sums}, len(tokens)
 
     def _gradient(
-        self, places: Sequence[_Place], shares: np.ndarray, surrogate: Surrogate
+        self, tokens: Sequence[_SampledToken], shares: np.ndarray, surrogate: Surrogate
     ) -> tuple[Rows, np.ndarray]:
-        """By context, d loss / d logits; and the entropy at every token, shape (N,)."""
+        """d loss / d logits by context, and the entropy at every token, shape (N,)."""
         bonus = self._ctx.loss.entropy
         gradient: Rows = {}
-        entropies = np.zeros(len(places))
-        for index, one in enumerate(places):
-            probabilities = np.exp(one.logprobs)
-            entropies[index] = -float(probabilities @ one.logprobs)
+        entropies = np.zeros(len(tokens))
+        for index, token in enumerate(tokens):
+            probabilities = np.exp(token.logprobs)
+            entropies[index] = -float(probabilities @ token.logprobs)
             grad = shares[index] * surrogate.grad[index]
             change = -grad * probabilities
-            change[one.column] += grad
+            change[token.column] += grad
             # d entropy / d logit_i = -p_i (log p_i + H)
-            change += shares[index] * bonus * probabilities * (one.logprobs + entropies[index])
-            gradient[one.context] = gradient.get(one.context, 0.0) + change / one.temperature
+            change += shares[index] * bonus * probabilities * (token.logprobs + entropies[index])
+            gradient[token.context] = gradient.get(token.context, 0.0) + change / token.temperature
         return gradient, entropies
 
     def _descend(
@@ -284,7 +293,7 @@ class TabularTrainer(Plugin):
         rate: float,
         moments: _Moments,
     ) -> None:
-        """Move the rows that have a gradient; the others rest, and so do their averages."""
+        """Update the rows that have a gradient; other rows and their moments don't change."""
         for context, grad in gradient.items():
             if self.config.optimizer == "adam":
                 grad = moments.direction(context, grad)
@@ -297,47 +306,47 @@ def _trained(samples: Sequence[Sample], arrays: Sequence[np.ndarray]) -> np.ndar
     return np.concatenate(parts).astype(np.float64)
 
 
-def _tokens(samples: Sequence[Sample], places: Sequence[_Place]) -> TokenBatch:
-    """What the loss sees; a note that a sample lacks is left out."""
+def _tokens(samples: Sequence[Sample], tokens: Sequence[_SampledToken]) -> TokenBatch:
+    """The loss's view of the samples; an annotation that some sample lacks is left out."""
 
-    def note(name: str) -> np.ndarray | None:
+    def annotation(name: str) -> np.ndarray | None:
         if not all(name in sample.extras for sample in samples):
             return None
         return _trained(samples, [sample.extras[name] for sample in samples])
 
     sequence, sequences = span_ids(samples)
     return TokenBatch(
-        logprobs=np.array([one.logprobs[one.column] for one in places]),
+        logprobs=np.array([token.logprobs[token.column] for token in tokens]),
         behaviour=_trained(samples, [sample.logprobs for sample in samples]),
         advantages=_trained(samples, [sample.advantages for sample in samples]),
-        ref_logprobs=note("ref_logprobs"),
-        old=note("old_logprobs"),
+        ref_logprobs=annotation("ref_logprobs"),
+        old=annotation("old_logprobs"),
         sequence=sequence,
         sequences=sequences,
     )
 
 
 def _value_gradient(
-    policy: _Policy, samples: Sequence[Sample], places: Sequence[_Place], shares: np.ndarray
+    policy: _Policy, samples: Sequence[Sample], tokens: Sequence[_SampledToken], shares: np.ndarray
 ) -> tuple[Rows, float]:
-    """By context, d value loss / d value, shape (1,) each; and the loss, of the samples that have targets."""
+    """d value loss / d value by context, shape (1,) each, and the loss, both over samples with targets."""
     targets = [
         sample.extras["targets"] if "targets" in sample.extras else np.full(len(sample.token_ids), np.nan)
         for sample in samples
     ]
     gradient: Rows = {}
     loss = 0.0
-    for one, share, target in zip(places, shares, _trained(samples, targets), strict=True):
+    for token, share, target in zip(tokens, shares, _trained(samples, targets), strict=True):
         if not np.isnan(target):
-            error = policy.value(one.context) - target
-            gradient[one.context] = gradient.get(one.context, 0.0) + share * error
+            error = policy.value(token.context) - target
+            gradient[token.context] = gradient.get(token.context, 0.0) + share * error
             loss += 0.5 * share * float(error[0]) ** 2
     return gradient, float(loss)
 
 
 @dataclass(slots=True)
-class _Place:
-    """One sampled token: the context it was drawn in, its column, and the present log-probs (V,)."""
+class _SampledToken:
+    """One sampled token: its context, its column, and the present log-probs (V,)."""
 
     context: Context
     column: int
@@ -345,11 +354,11 @@ class _Place:
     temperature: float
 
 
-def _places(sample: Sample, table: Table) -> list[_Place]:
+def _sampled_tokens(sample: Sample, table: Table) -> list[_SampledToken]:
     ids = tuple(sample.token_ids.tolist())
     temperature = sample.temperature or 1.0
     return [
-        _Place(
+        _SampledToken(
             ids[:at], table.columns[ids[at]], log_softmax(table.logits(ids[:at]) / temperature), temperature
         )
         for at in np.flatnonzero(sample.loss_mask).tolist()

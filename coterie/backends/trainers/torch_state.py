@@ -1,10 +1,10 @@
 """The torch trainer's state in a folder: safetensors and one JSON file, restored bit for bit.
 
-state.json                              versions, step counts, which files belong to whom
-policies/<policy>.safetensors           its own weights: all, or its adapter's, and its value head where it
+state.json                              versions, step counts, and the policies with the same initial weights
+policies/<policy>.safetensors           the policy's weights: all, or its adapter's, and its value head if it
                                         has one; no file for `train: none`
 policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
-starts/<policy>.safetensors             frozen starting weights that can't be read from anywhere else
+starts/<policy>.safetensors             frozen initial weights that can't be read from anywhere else
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from coterie.core.errors import RunFolderError
 
 _FORMAT = 1
 _HEAD = 1024
-"""Values of each tensor that tell whether a base is the one that the run began with."""
+"""The number of values per tensor that identify the base that the run began with."""
 
 
-def save(folder: Path, starts: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
-    """Write everything that `load` needs; the folder is made."""
+def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
+    """Write everything that `load` needs; creates the folder."""
     for name, policy in policies.items():
         if policy.optimizer is not None:
             _write(_weights_file(folder, name), policy.weights())
             _write(_optimizer_file(folder, name), policy.optimizer.state())
-    for start in starts:
-        if start.frozen is not None and start.made:
-            _write(_start_file(folder, start.name), start.weights())
+    for initial in initial_weights:
+        if initial.frozen is not None and initial.must_be_saved:
+            _write(_initial_file(folder, initial.name), initial.weights())
     state = {
         "format": _FORMAT,
         "policies": {
@@ -49,53 +49,53 @@ def save(folder: Path, starts: Sequence[InitialWeights], policies: Mapping[str, 
             for name, policy in policies.items()
         },
         "starts": {
-            start.name: {
-                "policies": list(start.policies),
-                "warmed": start.warmed,
-                "head_sha256": digest(start.weights(), _HEAD) if start.frozen is not None else None,
+            initial.name: {
+                "policies": list(initial.policies),
+                "warmed": initial.warmed,
+                "head_sha256": digest(initial.weights(), _HEAD) if initial.frozen is not None else None,
             }
-            for start in starts
+            for initial in initial_weights
         },
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
 
 
-def load(folder: Path, starts: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
-    """Restore what `save` wrote into policies of the same configuration.
+def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
+    """Restore a state that `save` wrote, into policies of the same configuration.
 
     Raises:
-        RunFolderError: a file is missing or damaged, or it is of other policies or shapes.
+        RunFolderError: a file is missing or damaged, or belongs to other policies or shapes.
     """
     state = _read_state(folder)
-    _same("policies", {n: s["train"] for n, s in state["policies"].items()},
+    _check_same("policies", {n: s["train"] for n, s in state["policies"].items()},
           {n: p.config.train for n, p in policies.items()}, folder)  # fmt: skip
-    _same("starts", {n: s["policies"] for n, s in state["starts"].items()},
-          {s.name: list(s.policies) for s in starts}, folder)  # fmt: skip
-    _same("value heads", {n: s.get("value_head", False) for n, s in state["policies"].items()},
+    _check_same("starts", {n: s["policies"] for n, s in state["starts"].items()},
+          {s.name: list(s.policies) for s in initial_weights}, folder)  # fmt: skip
+    _check_same("value heads", {n: s.get("value_head", False) for n, s in state["policies"].items()},
           {n: p.value_head is not None for n, p in policies.items()}, folder)  # fmt: skip
-    for start in starts:
-        _load_start(folder, start, state["starts"][start.name])
+    for initial in initial_weights:
+        _load_initial(folder, initial, state["starts"][initial.name])
     for name, policy in policies.items():
         saved = state["policies"][name]
         policy.version = saved["version"]
         if policy.optimizer is not None:
             fill(policy.weights(), _weights_file(folder, name))
-            where = _optimizer_file(folder, name)
-            policy.optimizer.restore(_read(where), saved["optimizer_steps"], str(where))
+            file = _optimizer_file(folder, name)
+            policy.optimizer.restore(_read(file), saved["optimizer_steps"], str(file))
 
 
-def _load_start(folder: Path, start: InitialWeights, saved: dict[str, Any]) -> None:
-    start.warmed = saved["warmed"]
-    if start.frozen is None:
+def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) -> None:
+    initial.warmed = saved["warmed"]
+    if initial.frozen is None:
         return
-    if start.made:
-        fill(start.weights(), _start_file(folder, start.name))
-    if saved["head_sha256"] is not None and digest(start.weights(), _HEAD) != saved["head_sha256"]:
+    if initial.must_be_saved:
+        fill(initial.weights(), _initial_file(folder, initial.name))
+    if saved["head_sha256"] is not None and digest(initial.weights(), _HEAD) != saved["head_sha256"]:
         raise RunFolderError(
-            f"{start.config.model} is not the model that this run began with",
-            why="its weights differ from those that the checkpoint was made over",
-            fix=f"pin it: policies.{start.name}.revision, or put the old folder back",
+            f"{initial.config.model} is not the model that this run began with",
+            why="its weights differ from the weights that the checkpoint belongs to",
+            fix=f"pin it: policies.{initial.name}.revision, or put the old folder back",
         )
 
 
@@ -106,26 +106,28 @@ def fill(target: Mapping[str, Tensor], file: Path) -> None:
         RunFolderError: they don't match.
     """
     source = _read(file)
-    wrong = sorted(set(target) ^ set(source))
-    if wrong:
-        raise RunFolderError(f"{file}: {len(wrong)} tensors are missing or too many, such as {wrong[0]}")
+    unmatched = sorted(set(target) ^ set(source))
+    if unmatched:
+        raise RunFolderError(
+            f"{file}: {len(unmatched)} tensors are missing or too many, such as {unmatched[0]}"
+        )
     with torch.no_grad():
         for name, tensor in target.items():
-            found = source[name]
-            if found.shape != tensor.shape or found.dtype != tensor.dtype:
+            saved = source[name]
+            if saved.shape != tensor.shape or saved.dtype != tensor.dtype:
                 raise RunFolderError(
-                    f"{file}: {name} is {found.dtype} {tuple(found.shape)}, "
+                    f"{file}: {name} is {saved.dtype} {tuple(saved.shape)}, "
                     f"and the model has {tensor.dtype} {tuple(tensor.shape)}",
                     why="the configuration of the model has changed",
                 )
-            tensor.copy_(found)
+            tensor.copy_(saved)
 
 
-def _same(what: str, saved: Any, now: Any, folder: Path) -> None:
-    if saved != now:
+def _check_same(kind: str, saved: Any, configured: Any, folder: Path) -> None:
+    if saved != configured:
         raise RunFolderError(
-            f"{folder} is of other {what}",
-            why=f"it has {saved}, the configuration has {now}",
+            f"{folder} is of other {kind}",
+            why=f"it has {saved}, the configuration has {configured}",
             fix="resume with the configuration that the run was started with",
         )
 
@@ -138,7 +140,7 @@ def _optimizer_file(folder: Path, policy: str) -> Path:
     return folder / "policies" / f"{quote(policy, safe='')}.optimizer.safetensors"
 
 
-def _start_file(folder: Path, policy: str) -> Path:
+def _initial_file(folder: Path, policy: str) -> Path:
     return folder / "starts" / f"{quote(policy, safe='')}.safetensors"
 
 

@@ -1,4 +1,4 @@
-"""Trainer `torch`: all policies in this process, on one device."""
+"""Trainer `torch`: trains all policies in this process, on one device."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.backends.models.minibatches import minibatches, token_coefficients
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
-from coterie.backends.trainers.meter import Meter
 from coterie.backends.trainers.policies import InitialWeights, Plan, Policy, set_up
 from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
+from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import ValueSettings, value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.concurrency.compute_threads import compute
@@ -28,7 +29,6 @@ from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Demonstration, TrainerContext
-from coterie.core.training.samples import minibatches, token_coefficients
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 
@@ -39,8 +39,8 @@ class TorchTrainer(Plugin):
     """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`.
 
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The
-    loss of a minibatch is a sum of coefficient * value over its tokens, so gradients of micro-batches are
-    just added and no split can change it (invariant 6).
+    loss of a minibatch is the sum of coefficient * value over its tokens. Gradients of micro-batches are
+    therefore added, and the division into micro-batches doesn't change the result (invariant 6).
     """
 
     class Config(PluginConfig):
@@ -49,27 +49,27 @@ class TorchTrainer(Plugin):
         )
         epochs: int = Field(1, ge=1, description="Passes over the samples of a step.")
         micro_tokens: int = Field(
-            16384, ge=1, description="Tokens of one forward, shared prompts counted once."
+            16384, ge=1, description="Most tokens of one forward; a shared prompt counts once."
         )
         packing: bool = Field(True, description="Compute a prompt once for all its completions.")
         gradient_checkpointing: bool = Field(
             False, description="Recompute activations: less memory, more time."
         )
-        device: str = Field("auto", description="`auto`, or what torch calls it: cpu, cuda, cuda:1.")
+        device: str = Field("auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1.")
         value: ValueSettings = ValueSettings()
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._starts: list[InitialWeights] = []
+        self._initial_weights: list[InitialWeights] = []
         self._policies: dict[str, Policy] = {}
-        # Adapters are switched in a shared module: two threads at once would train through each other's.
-        self._turn = threading.Lock()
+        # The active adapter is a setting of the shared module, so only one thread may compute at a time.
+        self._computing = threading.Lock()
 
     async def open(self, ctx: TrainerContext) -> None:
         values = "values" in ctx.needs
         if "value" in self.config.model_fields_set and not values:
             raise ConfigError(
-                "`value` is set, and nothing reads it: neither the estimator nor the loss needs values",
+                "`value` is set and has no effect: neither the estimator nor the loss needs values",
                 path="trainer.value",
                 fix="set algorithm=gae, or drop the table",
             )
@@ -86,31 +86,31 @@ class TorchTrainer(Plugin):
             values=values,
             value_rate=self.config.value.learning_rate,
         )
-        self._starts, self._policies = await compute(set_up, ctx.policies, plan)
+        self._initial_weights, self._policies = await compute(set_up, ctx.policies, plan)
 
     async def close(self) -> None:
-        self._starts, self._policies = [], {}
+        self._initial_weights, self._policies = [], {}
 
     # ------------------------------------------------------------------------------------------ updates
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
-        """One training step of each policy on its samples.
+        """Run one training step of each policy on its samples.
 
         Returns:
-            by trained policy: `samples`, `tokens`, `optimizer_steps`, `skipped_steps`, and where samples had
-            trained tokens `loss` and `grad_norm` (means over the optimiser steps), token means of `entropy`
+            by trained policy: `samples`, `tokens`, `optimizer_steps` and `skipped_steps`. If samples had
+            trained tokens: `loss` and `grad_norm` (means over the optimiser steps), token means of `entropy`
             and of the loss's own metrics, and the last `learning_rate`.
 
             `mismatch`, `mismatch_max` (|log current - log behaviour| in nats, mean and largest) and
-            `mismatch_kl` (its k3 estimate) are of the first optimiser step, whose weights are still those
-            that sampled: what they say is how far the engine's numbers are from the trainer's. Samples of
-            other versions are left out of the three and counted as `stale_samples`.
+            `mismatch_kl` (its k3 estimate) compare the engine's numbers with the trainer's. They are computed
+            in the first optimiser step, whose weights are the ones that sampled. Samples of other versions
+            are left out of the three metrics and counted as `stale_samples`.
 
             With value targets: `value` and `value_loss` (token means, the latter before its coefficient),
             `value_clipped` (a share of the tokens) and `explained_variance` (by the samples' own values).
 
         Raises:
-            ValueError: samples are of another policy, of one that isn't trained, or lack notes.
+            ValueError: samples are of another policy or of an untrained one, or some lack annotations.
         """
         for name, rows in samples.items():
             policy = self._policy(name)
@@ -120,13 +120,13 @@ class TorchTrainer(Plugin):
         return await compute(self._update, samples, step)
 
     def set_progress(self, share: float) -> None:
-        """How much of the token budget is spent: optimisers with the horizon `budget` decay with it."""
+        """Set the share of the token budget that is spent; the horizon `budget` decays with it."""
         for policy in self._policies.values():
             if policy.optimizer is not None:
                 policy.optimizer.spent = share
 
     def _update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
-        with self._turn, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
+        with self._computing, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
             trained = [name for name, policy in self._policies.items() if policy.optimizer is not None]
             return {name: self._update_policy(name, samples.get(name, ()), step) for name in trained}
 
@@ -169,45 +169,45 @@ class TorchTrainer(Plugin):
         coefficients: Sequence[np.ndarray],
         meter: Meter,
     ) -> Tensor:
-        """This micro-batch's part of the minibatch's loss."""
+        """The micro-batch's part of the minibatch's loss."""
         objective = self._ctx.loss
-        aimed = any("targets" in row.extras for row in rows)
+        has_targets = any("targets" in row.extras for row in rows)
         scores = scorer(
-            rows, entropy_slope=objective.entropy > 0, value_head=policy.value_head if aimed else None
+            rows, entropy_grad=objective.entropy > 0, value_head=policy.value_head if has_targets else None
         )
         tokens = token_batch(rows, scores.logprobs)
         surrogate = objective(torch, tokens)
-        share = flat(rows, coefficients, scores.logprobs)
-        loss = (share * surrogate.value).sum()
+        weights = flat(rows, coefficients, scores.logprobs)
+        loss = (weights * surrogate.value).sum()
         if objective.entropy > 0:
-            loss = loss - objective.entropy * (share * scores.entropy).sum()
+            loss = loss - objective.entropy * (weights * scores.entropy).sum()
         if scores.values is not None:
-            loss = loss + self._value_loss(rows, scores.values, share, meter)
+            loss = loss + self._value_loss(rows, scores.values, weights, meter)
         meter.seen({"entropy": scores.entropy, **surrogate.metrics})
         meter.compared(rows, tokens)
         return loss
 
-    def _value_loss(self, rows: Sequence[Sample], values: Tensor, share: Tensor, meter: Meter) -> Tensor:
-        """The part of the rows that have targets; the others' values are free."""
+    def _value_loss(self, rows: Sequence[Sample], values: Tensor, weights: Tensor, meter: Meter) -> Tensor:
+        """The value loss of the rows with targets; other rows' values are not trained."""
         settings = self.config.value
-        aimed = [np.full(int(row.loss_mask.sum()), "targets" in row.extras) for row in rows]
-        at = torch.from_numpy(np.concatenate(aimed)).to(values.device)
+        has_target = [np.full(int(row.loss_mask.sum()), "targets" in row.extras) for row in rows]
+        at = torch.from_numpy(np.concatenate(has_target)).to(values.device)
         rows = [row for row in rows if "targets" in row.extras]
         old, targets = (
             flat(rows, [row.extras[name] for row in rows], values) for name in ("values", "targets")
         )
-        lost, clipped = value_loss(values[at], old, targets, settings.clip)
-        meter.seen({"value": values[at], "value_loss": lost, "value_clipped": clipped})
-        return settings.coefficient * (share[at] * lost).sum()
+        losses, clipped = value_loss(values[at], old, targets, settings.clip)
+        meter.seen({"value": values[at], "value_loss": losses, "value_clipped": clipped})
+        return settings.coefficient * (weights[at] * losses).sum()
 
-    # ------------------------------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------------- annotations, warm start, state
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
-        """A number for every trained token.
+        """One number for every trained token.
 
-        - `ref_logprobs`: log-probs under the weights that the policy started with.
-        - `old_logprobs`: under its present weights, as it plays.
-        - `values`: V of the state before the token; 0 for a policy with `train: none`, which learns none.
+        - `ref_logprobs`: log-probs under the policy's initial weights.
+        - `old_logprobs`: log-probs under the policy's present weights, without dropout.
+        - `values`: V of the state before the token; 0 for a policy with `train: none`.
 
         Returns:
             by sample key: float32, shape (trained tokens,); log-probs at the sample's temperature.
@@ -220,57 +220,57 @@ class TorchTrainer(Plugin):
         return await compute(self._annotate, by_policy, what)
 
     def _annotate(self, by_policy: Mapping[str, Sequence[Sample]], what: str) -> dict[Key, np.ndarray]:
-        found: dict[Key, np.ndarray] = {}
+        by_key: dict[Key, np.ndarray] = {}
         for name, samples in by_policy.items():
-            with self._turn:
+            with self._computing:
                 values = annotated(self._policies[name], samples, what)
             for sample, value in zip(samples, values, strict=True):
-                before = found.get(sample.key)
-                found[sample.key] = value if before is None else np.concatenate([before, value])
-        return found
+                earlier = by_key.get(sample.key)
+                by_key[sample.key] = value if earlier is None else np.concatenate([earlier, value])
+        return by_key
 
     def bases(self) -> dict[str, tuple[str, ...]]:
-        """What a warm start is called for: first policy -> all policies that start from the same weights."""
-        return {start.name: start.policies for start in self._starts}
+        """The initial weights, as first policy -> all policies that begin with them."""
+        return {initial.name: initial.policies for initial in self._initial_weights}
 
     async def warm_start(
         self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: WarmStart
     ) -> Metrics:
-        """Train the starting weights of `policy`, and of all that share its start, on demonstrations.
+        """Train the initial weights of `policy`, which other policies may share, on demonstrations.
 
-        To be called once for each of `bases()`, before the first update.
+        Call this once for each of `bases()`, before the first update.
 
         Args:
-            demonstrations: those of a step, of all the policies of the start.
+            demonstrations: gives the demonstrations of a step, for all policies with these initial weights.
         """
-        start = self._policy(policy).start
-        members = {name: self._policies[name] for name in start.policies}
+        initial = self._policy(policy).initial
+        members = {name: self._policies[name] for name in initial.policies}
         if any(member.version for member in members.values()):
             raise ValueError(f"policy '{policy}' can't be warm-started: it has been updated already")
-        codec = self._ctx.chat.codec(start.tokenizer, start.context)
+        codec = self._ctx.chat.codec(initial.tokenizer, initial.context)
 
         def run() -> Metrics:
-            with self._turn, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
-                return warm_start(start, members, demonstrations, config, codec)
+            with self._computing, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
+                return warm_start(initial, members, demonstrations, config, codec)
 
         return await compute(run)
 
     def weights(self, policy: str) -> Weights:
-        """The live module. Where `module` is a PeftModel and `adapter` is None, no adapter acts."""
-        found = self._policy(policy)
+        """The live module. If `module` is a PeftModel and `adapter` is None, adapters are disabled."""
+        trained = self._policy(policy)
         return Weights(
             policy=policy,
-            version=found.version,
-            module=found.module,
-            adapter=found.adapter,
-            tokenizer=found.start.tokenizer,
+            version=trained.version,
+            module=trained.module,
+            adapter=trained.adapter,
+            tokenizer=trained.initial.tokenizer,
         )
 
     def save(self, folder: Path) -> None:
-        torch_state.save(Path(folder), self._starts, self._policies)
+        torch_state.save(Path(folder), self._initial_weights, self._policies)
 
     def load(self, folder: Path) -> None:
-        torch_state.load(Path(folder), self._starts, self._policies)
+        torch_state.load(Path(folder), self._initial_weights, self._policies)
 
     def digest(self) -> dict[str, str]:
         return {name: policy.digest() for name, policy in self._policies.items()}
@@ -299,7 +299,7 @@ def _device(name: str) -> torch.device:
 
 @contextmanager
 def _repeatable(wanted: bool) -> Iterator[None]:
-    """Kernels that give the same bits every time, on GPUs; on CPUs ours do anyway."""
+    """Use deterministic kernels on GPUs; the CPU kernels used here always are."""
     if not wanted or torch.are_deterministic_algorithms_enabled():
         yield
         return

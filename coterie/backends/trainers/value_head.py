@@ -1,8 +1,8 @@
-"""The value head: one number a token, which an estimator takes as its baseline (PPO with GAE).
+"""The value head: one number per token, the baseline of an estimator (PPO with GAE).
 
-V(s_t) is linear in the hidden state that predicts token t, the one that the language-model head reads. The
-head is there only where the estimator or the loss names `values` in its `needs`. It lies beside the model,
-never in it: no engine sees it and no export holds it.
+V(s_t) is linear in the hidden state that predicts token t, which is the input of the language-model head. The
+head exists only if the estimator or the loss names `values` in its `needs`. It is not part of the model:
+engines and exports don't contain it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from coterie.core.plugins import PluginConfig
 from coterie.core.types import Sample
 
 NAME = "value_head"
-"""Among a policy's weights; a model's own have a dot in theirs."""
+"""The head's name among a policy's weights; names of a model's own weights contain a dot."""
 
 
 class ValueSettings(PluginConfig):
-    """How values are learnt."""
+    """The settings of value learning."""
 
-    coefficient: float = Field(0.5, gt=0, description="Of the value loss, beside the policy's.")
+    coefficient: float = Field(0.5, gt=0, description="Weight of the value loss in the policy's loss.")
     clip: float | None = Field(
-        0.2, gt=0, description="How far from its estimate before the update V is followed; null: anywhere."
+        0.2, gt=0, description="Largest useful change of V in one update; null: no limit."
     )
     learning_rate: float | None = Field(
-        None, gt=0, description="Of the head, with the policy's schedule; null: the policy's own."
+        None, gt=0, description="Learning rate of the head, with the policy's schedule; null: the policy's."
     )
 
 
 def value_head(model: Any) -> torch.nn.Parameter:
-    """A head that says 0 of everything, shape (H,); never below fp32.
+    """A head of zeros, shape (H,), in fp32 or above.
 
-    From 0 the first advantages are the returns, and until the head has moved no value loss reaches the model.
+    While all values are 0, advantages equal returns and the value loss has no gradient in the model.
     """
     weight = model.get_output_embeddings().weight
     dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
@@ -50,25 +50,25 @@ def values_of(states: Tensor, head: Tensor) -> Tensor:
 
 
 def value_loss(values: Tensor, old: Tensor, targets: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:
-    """max((V - target)^2, (clip(V, old - c, old + c) - target)^2), and where the clip took hold; shape (N,).
+    """max((V - target)^2, (clip(V, old - c, old + c) - target)^2), and which V are clipped; shape (N,).
 
-    A value that has gone further than c towards its target in this update has no slope left, as PPO's
-    ratio (the loss of the code that came with arXiv 1707.06347).
+    A value that has changed by more than c towards its target in this update has no gradient, like PPO's
+    ratio (the loss in the code published with arXiv 1707.06347).
 
     Args:
-        old: the values that the advantages were made from.
+        old: the values that the advantages were computed from.
     """
-    free = (values - targets).square()
+    unclipped = (values - targets).square()
     if clip is None:
-        return free, torch.zeros_like(free, dtype=torch.bool)
-    cut = (torch.minimum(torch.maximum(values, old - clip), old + clip) - targets).square()
-    return torch.maximum(free, cut), cut > free
+        return unclipped, torch.zeros_like(unclipped, dtype=torch.bool)
+    clipped = (torch.minimum(torch.maximum(values, old - clip), old + clip) - targets).square()
+    return torch.maximum(unclipped, clipped), clipped > unclipped
 
 
 def explained_variance(samples: Sequence[Sample]) -> float | None:
     """1 - Var(target - V) / Var(target) over the tokens that have a target: 1 is perfect, a constant gives 0.
 
-    None where the targets don't differ.
+    None if all targets are equal.
     """
     rows = [row for row in samples if "targets" in row.extras and row.loss_mask.any()]
     if not rows:
@@ -77,5 +77,5 @@ def explained_variance(samples: Sequence[Sample]) -> float | None:
         np.concatenate([row.extras[name][row.loss_mask] for row in rows]).astype(np.float64)
         for name in ("targets", "values")
     )
-    spread = float(targets.var())
-    return 1.0 - float((targets - values).var()) / spread if spread > 0 else None
+    variance = float(targets.var())
+    return 1.0 - float((targets - values).var()) / variance if variance > 0 else None

@@ -1,4 +1,4 @@
-"""Supervised steps before RL: what makes 'pretrained' weights of a model made on the spot."""
+"""Supervised steps before RL; they replace pretraining for newly initialised models."""
 
 from __future__ import annotations
 
@@ -21,50 +21,52 @@ log = logging.getLogger("coterie")
 
 
 def warm_start(
-    start: InitialWeights,
+    initial: InitialWeights,
     policies: Mapping[str, Policy],
     demonstrations: Callable[[int], Sequence[Demonstration]],
     config: WarmStart,
     codec: Any,
 ) -> Metrics:
-    """Train a start's weights on completions, and give them to all its policies.
+    """Train initial weights on completions, and copy them to all policies that begin with them.
 
-    The full weights are trained whatever the policies' `train` says: this stands in for pretraining. One
-    module is trained (the frozen one, if there is one) and copied to the others; adapters stay as they are.
+    All weights are trained, whatever the policies' `train` is, since this replaces pretraining. One module
+    is trained (the frozen one, if there is one) and copied to the others; adapters don't change.
 
     Args:
-        policies: those of the start.
+        policies: the policies that begin with these weights.
         demonstrations: called with each step's number.
-        codec: a Codec that has `encode_completion(text)` too: ids that end with the stop token.
+        codec: a Codec that also has `encode_completion(text)`, which gives ids that end with the stop token.
 
     Returns:
         `loss` (token-mean cross-entropy in nats) of the last step, `loss_first`, `tokens`, `steps`,
         `skipped_steps`, and the last `grad_norm`.
     """
-    first = policies[start.name]
-    model, scorer = (first.model, first.scorer) if start.scorer is None else (start.frozen, start.scorer)
+    first = policies[initial.name]
+    model, scorer = (
+        (first.model, first.scorer) if initial.scorer is None else (initial.frozen, initial.scorer)
+    )
     weights = plain_parameters(model)
-    with start.plain(), scorer.session():
+    with initial.plain(), scorer.session():
         model.requires_grad_(True)
         try:
-            metrics = _steps(scorer, weights, demonstrations, config, _Encoder(codec, start))
+            metrics = _steps(scorer, weights, demonstrations, config, _Encoder(codec, initial))
         finally:
-            model.requires_grad_(start.frozen is None)
-    start.warmed = True
+            model.requires_grad_(initial.frozen is None)
+    initial.warmed = True
     for policy in policies.values():
         if policy.model is not model:
             with torch.no_grad():
                 for name, weight in plain_parameters(policy.model).items():
                     weight.copy_(weights[name])
-        policy.renew_optimizer()  # its masters are of the weights before
+        policy.renew_optimizer()  # the old masters hold the old weights
     return metrics
 
 
 class _Encoder:
-    """Demonstrations to rows; texts recur, so what was encoded is kept."""
+    """Converts demonstrations to rows; caches encoded completions, since texts recur."""
 
-    def __init__(self, codec: Any, start: InitialWeights) -> None:
-        self._codec, self._start = codec, start
+    def __init__(self, codec: Any, initial: InitialWeights) -> None:
+        self._codec, self._initial = codec, initial
         self._completions: dict[str, tuple[int, ...]] = {}
 
     def __call__(self, demonstration: Demonstration) -> Probe:
@@ -73,9 +75,9 @@ class _Encoder:
         if text not in self._completions:
             self._completions[text] = tuple(self._codec.encode_completion(text))
         ids = np.array([*prompt, *self._completions[text]], dtype=np.int64)
-        if len(ids) > self._start.context:
+        if len(ids) > self._initial.context:
             raise ConfigError(
-                f"a demonstration has {len(ids)} tokens, and the context is {self._start.context}",
+                f"a demonstration has {len(ids)} tokens, and the context is {self._initial.context}",
                 path=f"policies.{demonstration.policy}.model.context",
                 fix="make the context longer, or the demonstrations shorter",
             )
@@ -102,7 +104,7 @@ def _steps(
     optimizer = PolicyOptimizer(weights, settings)
     metrics: Metrics = {"steps": float(config.steps), "tokens": 0.0, "skipped_steps": 0.0}
     for step in range(config.steps):
-        rows = [encode(one) for one in demonstrations(step)]
+        rows = [encode(demonstration) for demonstration in demonstrations(step)]
         tokens = sum(int(row.loss_mask.sum()) for row in rows)
         loss = 0.0
         for indices in scorer.plan(rows):
@@ -110,10 +112,10 @@ def _steps(
             part.backward()
             optimizer.absorb()
             loss += float(part.detach())
-        taken: StepInfo = optimizer.step()
+        step_info: StepInfo = optimizer.step()
         metrics["tokens"] += tokens
-        metrics["skipped_steps"] += taken.skipped
-        metrics["grad_norm"], metrics["loss"] = taken.norm, loss
+        metrics["skipped_steps"] += step_info.skipped
+        metrics["grad_norm"], metrics["loss"] = step_info.norm, loss
         metrics.setdefault("loss_first", loss)
         log.debug("warm start, step %d: loss %.4f", step, loss)
     return metrics

@@ -1,4 +1,4 @@
-"""`coterie config`: a configuration, each value with where it came from."""
+"""`coterie config`: a configuration, each value with its origin."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
 
 @click.command(short_help="Show a configuration and where each value came from.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
-@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @scale_option
 @json_option
 @plugin_option
-def command(source: str, words: tuple[str, ...], scale: str | None, as_json: bool) -> None:
-    """Show what a recipe comes to with its scale and overrides, each value with where it came from.
+def command(source: str, settings: tuple[str, ...], scale: str | None, as_json: bool) -> None:
+    """Show a recipe with its scale and overrides applied, each value with where it came from.
 
-    The configuration is checked as `coterie run` would; the settings of each plugin that the recipe leaves
-    alone are shown with their defaults. What is printed is YAML that `coterie run` takes.
+    The configuration is checked as by `coterie run`. Settings of plugins that the recipe does not set are
+    shown with their defaults. The output is YAML that `coterie run` takes.
     """
     from coterie.core.config import flatten, load
 
-    resolved = load(source, overrides=overrides(words), scale=scale)
+    resolved = load(source, overrides=overrides(settings), scale=scale)
     _check(resolved)
     table = with_defaults(resolved.table)
     origins = {path: resolved.origins.get(path, "default") for path, _ in flatten(table)}
@@ -44,7 +44,7 @@ def command(source: str, words: tuple[str, ...], scale: str | None, as_json: boo
         print_json({"name": resolved.name, "config": table, "origins": origins})
         return
     lines = list(_lines(table, origins))
-    width = min(64, max(len(text) for text, _ in lines))
+    width = min(64, max(len(text) for text, _ in lines))  # one long value must not push all comments out
     for text, origin in lines:
         click.echo(f"{text:<{width}}  {click.style('# ' + origin, dim=True)}" if origin else text)
 
@@ -54,12 +54,12 @@ def _check(resolved: Resolved) -> None:
 
     try:
         compose(resolved)
-    except MissingExtra as error:  # what is there can be shown all the same
+    except MissingExtra as error:  # the configuration can still be shown
         log.warning("not checked in full: %s; %s", error.what, error.fix)
 
 
 def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
-    """The table with the chosen plugins' own defaults filled in, where they can be imported."""
+    """The table with the defaults of the chosen plugins filled in, where these can be imported."""
     filled: dict[str, Any] = json.loads(json.dumps(table))
     for kind, settings in components(filled):
         for name, value in _defaults(kind, settings.get("type")).items():
@@ -68,7 +68,7 @@ def with_defaults(table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def components(table: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(kind, its table) of every component of a configuration."""
+    """(kind, settings) of every component of a configuration."""
     from coterie.core.config import MAPS, TABLES
 
     for name, kind in TABLES.items():
@@ -90,19 +90,19 @@ def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
         model = getattr(plugins().registry.load(kind, str(plugin)), "Config", None)
     except MissingExtra:
         return {}
-    found = {}
+    defaults = {}
     for name, field in model.model_fields.items() if model is not None else ():
         if field.is_required():
             continue
         try:
-            found[name] = to_jsonable_python(field.get_default(call_default_factory=True))
+            defaults[name] = to_jsonable_python(field.get_default(call_default_factory=True))
         except (PydanticSerializationError, TypeError, ValueError):
-            continue  # made from the other fields, or no plain value: nothing to show
-    return found
+            continue  # computed from other fields, or no plain value
+    return defaults
 
 
 def _lines(value: Mapping[str, Any], origins: Mapping[str, str], at: str = "") -> Iterator[tuple[str, str]]:
-    """(line of YAML, origin)."""
+    """Lines of YAML, each with its origin; a mapping's own line has none."""
     indent = "  " * (at.count(".") + 1 if at else 0)
     for key, inner in value.items():
         path = f"{at}.{key}" if at else str(key)

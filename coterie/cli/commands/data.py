@@ -1,8 +1,8 @@
-"""`coterie data`: tasks as files, records split by content, and whether splits share anything."""
+"""`coterie data`: tasks as files, records split by content, and checks of what splits share."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,15 +16,20 @@ from coterie.core.errors import UserError
 if TYPE_CHECKING:
     from coterie.core.training.run import Run
     from coterie.core.types.splits import Row, Split
+    from coterie.data.task_files import Prepared
 
 TASKS = 10_000
-"""Tasks of a split that are written, or compared, where no number is given."""
+"""Tasks of a split that are written or compared by default."""
 SPLITS = ("train", "val", "test")
 split_option = click.option(
     "--split", "splits", type=click.Choice(SPLITS), multiple=True, help="Repeatable [all three]."
 )
 out_option = click.option(
-    "--out", metavar="DIR", type=click.Path(path_type=Path, file_okay=False), required=True, help="Where to."
+    "--out",
+    metavar="DIR",
+    type=click.Path(path_type=Path, file_okay=False),
+    required=True,
+    help="The folder to write.",
 )
 force_option = click.option("--force", is_flag=True, help="Replace the data set that is in DIR.")
 
@@ -33,7 +38,7 @@ force_option = click.option("--force", is_flag=True, help="Replace the data set 
 def command() -> None:
     """Write tasks as files, split records by content, find leaks.
 
-    Splits of the games are disjoint by content; `leaks` shows it, and finds it out of anybody's files.
+    The games' splits are disjoint by content; `leaks` checks that, for these and for any record files.
     """
 
 
@@ -42,10 +47,10 @@ def command() -> None:
 
 @command.command(short_help="Write an environment's tasks as files.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
-@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @out_option
 @split_option
-@click.option("--tasks", type=click.IntRange(min=1), help="Of each split [all of them, at most 10,000].")
+@click.option("--tasks", type=click.IntRange(min=1), help="Tasks of each split [all, at most 10,000].")
 @click.option(
     "--format", "ending", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True
 )
@@ -55,7 +60,7 @@ def command() -> None:
 @plugin_option
 def make(
     source: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     out: Path,
     splits: tuple[Split, ...],
     tasks: int | None,
@@ -66,7 +71,7 @@ def make(
 ) -> None:
     """Write an environment's tasks as files: one record a task, and a manifest with the files' sha256.
 
-    With the lines that it prints in a recipe, exactly these tasks are played, whatever the seed.
+    A recipe with the printed lines plays exactly these tasks, whatever its seed.
 
     \b
         coterie data make plan_path env.size=6 --out data/plan_path6 --tasks 500
@@ -74,27 +79,27 @@ def make(
     from coterie import __version__
     from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
-    from coterie.data import sources as files
-    from coterie.data.task_files import claim, older, write_manifest
+    from coterie.data import sources
+    from coterie.data.task_files import claim, existing_files, write_manifest
 
-    older(out, force=force)
-    run = files.run_of(source, overrides(words), scale)
-    lacking = [name for name in ("record", "task_of") if not hasattr(run.environment, name)]
-    if lacking:
+    existing_files(out, force=force)
+    run = sources.run_of(source, overrides(settings), scale)
+    missing = [name for name in ("record", "task_of") if not hasattr(run.environment, name)]
+    if missing:
         raise UserError(
             f"the environment '{run.config.env['type']}' can't write its tasks as records",
             path="env.type",
-            why=f"it has no {' and no '.join(lacking)}",
+            why=f"it has no {' and no '.join(missing)}",
         )
-    sources, notes = files.task_sources(run, splits)
+    tasks_by_split, notes = sources.task_sources(run, splits)
     claim(out, force=force)
-    written: dict[str, tuple[Path, int]] = {}
-    for split, found in sources.items():
-        count = min(len(found), tasks or TASKS)
+    files: dict[str, tuple[Path, int]] = {}
+    for split, source_tasks in tasks_by_split.items():
+        count = min(len(source_tasks), tasks or TASKS)
         path = out / f"{split}.{ending}"
-        written[split] = path, files.write_records(path, files.records_of(run, found, count))
-        if count < (tasks or len(found)):
-            notes.append(_fewer(split, count, len(found), tasks))
+        files[split] = path, sources.write_records(path, sources.records_of(run, source_tasks, count))
+        if count < (tasks or len(source_tasks)):
+            notes.append(_fewer(split, count, len(source_tasks), tasks))
     facts = {
         "made_by": "coterie data make",
         "version": __version__,
@@ -102,8 +107,8 @@ def make(
         "environment": run.config.env,
         "seed": run.config.seed,
     }
-    manifest = write_manifest(out, {**facts, "config": run.resolved.table}, written)
-    paste = files.to_paste(run, {split: path for split, (path, _) in written.items()})
+    manifest = write_manifest(out, {**facts, "config": run.resolved.table}, files)
+    paste = sources.to_paste(run, {split: path for split, (path, _) in files.items()})
     if as_json:
         print_json({**facts, "splits": manifest["splits"], "paste": paste, "notes": notes})
         return
@@ -111,11 +116,11 @@ def make(
     click.echo("\nto play exactly these tasks:\n\n" + to_yaml(paste).rstrip())
 
 
-def _fewer(split: str, count: int, there: int, asked: int | None) -> str:
-    if asked is None:
-        return f"{split}: {count:,} of {there:,} tasks; --tasks says how many"
+def _fewer(split: str, count: int, available: int, wanted: int | None) -> str:
+    if wanted is None:
+        return f"{split}: {count:,} of {available:,} tasks; --tasks sets their number"
     return (
-        f"{split}: {count:,} tasks, not {asked:,}, for there are no more; where they are generated, "
+        f"{split}: {count:,} tasks, not {wanted:,}: there are no more; where tasks are generated, "
         f"env.{split}_tasks sets their number"
     )
 
@@ -131,22 +136,22 @@ def _fewer(split: str, count: int, there: int, asked: int | None) -> str:
     "keys",
     metavar="FIELD",
     multiple=True,
-    help="A field that is content (repeatable) [all of them].",
+    help="A field that is content (repeatable) [all fields].",
 )
 @click.option(
     "--rename", "renames", metavar="OLD=NEW", multiple=True, help="Rename a field first (repeatable)."
 )
-@click.option("--val-share", type=click.FloatRange(0, 1, max_open=True), help="Of the records [0.1].")
-@click.option("--test-share", type=click.FloatRange(0, 1, max_open=True), help="Of the records [0.1].")
+@click.option("--val-share", type=click.FloatRange(0, 1, max_open=True), help="Share of the records [0.1].")
+@click.option("--test-share", type=click.FloatRange(0, 1, max_open=True), help="Share of the records [0.1].")
 @click.option(
     "--keep-splits",
     "keep",
     is_flag=True,
-    help="Keep the source's own test split, and validation split if any.",
+    help="Keep the source's test split, and its validation split if it has one.",
 )
 @click.option("--limit", metavar="N", type=click.IntRange(min=1), help="Most distinct records [all].")
-@click.option("--subset", metavar="NAME", help="Of a data set of the Hub, e.g. main.")
-@click.option("--revision", metavar="NAME", help="Of a data set of the Hub: branch, tag or commit.")
+@click.option("--subset", metavar="NAME", help="Subset of a data set of the Hub, e.g. main.")
+@click.option("--revision", metavar="NAME", help="Branch, tag or commit of a data set of the Hub.")
 @force_option
 @json_option
 @plugin_option
@@ -155,42 +160,69 @@ def prepare(
     out: Path,
     keys: tuple[str, ...],
     renames: tuple[str, ...],
-    keep: bool,
-    subset: str | None,
-    revision: str | None,
     force: bool,
     as_json: bool,
     **options: Any,
 ) -> None:
     """Split records by the hash of their content and drop duplicates: train, val and test as JSONL.
 
-    SOURCE is a .jsonl, .jsonl.gz or .parquet file, a folder with such a file a split, or a data set of the
-    Hub by its id. What is written depends on the records alone, not on their order.
+    SOURCE is a .jsonl, .jsonl.gz or .parquet file, a folder with such a file for each split, or a data set of
+    the Hub by its id. The output depends on the records alone, not on their order.
 
-    With --keep-splits what is in the source's test split is dropped from the others. A --limit holds for
-    each split that is kept, and for what is split.
+    With --keep-splits, records of the source's test split are dropped from the others. A --limit holds for
+    each split that is kept, and for the records that are split.
 
     \b
         coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
     """
-    from coterie import __version__
     from coterie.cli.data_output import show_files
-    from coterie.cli.split_options import counts, cut_of, renamings
-    from coterie.data import sources as files
-    from coterie.data.task_files import claim, older, prepare as cut_up, renamed, write_manifest
+    from coterie.cli.split_options import counts
 
-    older(out, force=force)
-    body, own, notes = files.read_source(source, keep=keep, subset=subset, revision=revision)
-    cut, names = cut_of(keys, own, **options), renamings(renames)
-    body, own = renamed(body, names), {split: renamed(rows, names) for split, rows in own.items()}
+    prepared, facts, notes = _prepared(source, out, keys, renames, force, **options)
+    manifest = _write_splits(out, prepared, facts, force=force)
+    if as_json:
+        print_json({**manifest, "notes": notes})
+        return
+    rows = [[name.replace("_", " "), f"{count:,}"] for name, count in counts(prepared).items()]
+    click.echo(table(["records", "count"], rows) + "\n")
+    if prepared.conflicts:
+        differ = "differ from the record that was kept, in fields that are no key"
+        notes.append(f"{prepared.conflicts:,} of the duplicates {differ}")
+    show_files(out, manifest, notes)
+
+
+def _prepared(
+    source: str,
+    out: Path,
+    keys: tuple[str, ...],
+    renames: tuple[str, ...],
+    force: bool,
+    *,
+    keep: bool,
+    subset: str | None,
+    revision: str | None,
+    **options: Any,
+) -> tuple[Prepared, dict[str, Any], list[str]]:
+    """Read the source and split its records; nothing is written.
+
+    Returns:
+        the records by split, what the manifest says of them, and notes for the user.
+    """
+    from coterie import __version__
+    from coterie.cli.split_options import counts, renamings, split_rule
+    from coterie.data import sources
+    from coterie.data.task_files import existing_files, rename_fields, split_records
+
+    existing_files(out, force=force)
+    body, kept, notes = sources.read_source(source, keep=keep, subset=subset, revision=revision)
+    rule, names = split_rule(keys, kept, **options), renamings(renames)
+    body, kept = (
+        rename_fields(body, names),
+        {split: rename_fields(rows, names) for split, rows in kept.items()},
+    )
     if not keys and body and "id" in body[0].record:
         notes.append("every field is content, 'id' too: --key FIELD names those that are")
-    found = cut_up(body, cut, own)
-    claim(out, force=force)
-    written = {}
-    for split, records in found.splits.items():
-        path = out / f"{split}.jsonl"
-        written[split] = path, files.write_records(path, records)
+    prepared = split_records(body, rule, kept)
     facts = {
         "made_by": "coterie data prepare",
         "version": __version__,
@@ -198,82 +230,88 @@ def prepare(
         "subset": subset,
         "revision": revision,
         "renamed": names,
-        "kept_splits": list(own),
-        **asdict(cut),
-        "counts": counts(found),
+        "kept_splits": list(kept),
+        **asdict(rule),
+        "counts": counts(prepared),
     }
-    manifest = write_manifest(out, facts, written)
-    if as_json:
-        print_json({**manifest, "notes": notes})
-        return
-    rows = [[what.replace("_", " "), f"{count:,}"] for what, count in counts(found).items()]
-    click.echo(table(["records", "count"], rows) + "\n")
-    if found.conflicts:
-        differ = "differ from the record that was kept, in fields that are no key"
-        notes.append(f"{found.conflicts:,} of the duplicates {differ}")
-    show_files(out, manifest, notes)
+    return prepared, facts, notes
+
+
+def _write_splits(out: Path, prepared: Prepared, facts: dict[str, Any], *, force: bool) -> Mapping[str, Any]:
+    """Write a JSONL file for each split, and the manifest."""
+    from coterie.data.sources import write_records
+    from coterie.data.task_files import claim, write_manifest
+
+    claim(out, force=force)
+    files = {}
+    for split, records in prepared.splits.items():
+        path = out / f"{split}.jsonl"
+        files[split] = path, write_records(path, records)
+    return write_manifest(out, facts, files)
 
 
 # ------------------------------------------------------------------------------------------------------- show
 
 
-@command.command(short_help="Show tasks or records, or the prompts that are made of them.")
+@command.command(short_help="Show tasks or records, or the prompts made from them.")
 @click.argument("source", metavar="RECIPE|FILE|DIR|RECORDS")
-@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--split", type=click.Choice(SPLITS), help="Not of a single record file [test].")
-@click.option("--tasks", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
-@click.option("--role", metavar="ROLE", help="Also the prompt that this role sees at the start.")
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--split", type=click.Choice(SPLITS), help="Split to show, except of a record file [test].")
+@click.option("--tasks", type=click.IntRange(min=1), default=3, show_default=True, help="Number of tasks.")
+@click.option("--role", metavar="ROLE", help="Also show the first prompt of this role.")
 @scale_option
 @json_option
 @plugin_option
 def show(
     source: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     split: Split | None,
     tasks: int,
     role: str | None,
     scale: str | None,
     as_json: bool,
 ) -> None:
-    """Show tasks or records, or the prompts that are made of them; no model is loaded.
+    """Show tasks or records, or the prompts made from them; no model is loaded.
 
-    A prompt is that of a first turn in which nobody has spoken. A chat template adds to it: its own words,
-    and the role's tools.
+    A prompt is that of the first turn, before any role has acted. A chat template adds its own text and the
+    role's tools to it.
 
     \b
         coterie data show plan_path --role planner --tasks 1
     """
     from coterie.cli.data_output import task_text
-    from coterie.data import sources as files
+    from coterie.data import sources
 
-    run, folder = _opened(source, words, scale)
+    run, folder = _opened(source, settings, scale)
     if run is None:
         if role is not None:
             raise UserError(f"{source} holds records: it has no roles", path="--role", fix="name a recipe")
-        if split is not None and files.is_file(source):
+        if split is not None and sources.is_file(source):
             raise UserError(f"{source} is one file", path="--split", fix="name the file of that split")
         name, records = _one_file(source, folder, split or "test")
         rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
     else:
-        there = run.environment.tasks(split or "test", run.config.seed)
-        rows = [files.task_row(run, there[at], role) for at in range(min(tasks, len(there)))]
+        source_tasks = run.environment.tasks(split or "test", run.config.seed)
+        rows = [
+            sources.task_row(run, source_tasks[index], role) for index in range(min(tasks, len(source_tasks)))
+        ]
     if as_json:
         print_json(rows)
         return
     click.echo("\n\n".join(task_text(row) for row in rows))
 
 
-def _opened(source: str, words: Sequence[str], scale: str | None) -> tuple[Run | None, Path | None]:
-    """The run of a recipe or of a made data set, None of records; and the folder with data."""
-    from coterie.data import sources as files
+def _opened(source: str, settings: Sequence[str], scale: str | None) -> tuple[Run | None, Path | None]:
+    """The run of a recipe or of a folder that `make` wrote, and the folder of a data set, else None."""
+    from coterie.data import sources
     from coterie.data.task_files import MANIFEST, changed, read_manifest
 
-    holds_data = files.is_folder(source)
-    if not holds_data and not files.is_file(source):
-        return files.run_of(source, overrides(words), scale), None
-    if words or scale is not None:
+    holds_data = sources.is_folder(source)
+    if not holds_data and not sources.is_file(source):
+        return sources.run_of(source, overrides(settings), scale), None
+    if settings or scale is not None:
         raise UserError(
-            f"{source} is data: it takes no settings", why=f"given: {' '.join(words) or '--scale'}"
+            f"{source} is data: it takes no settings", why=f"given: {' '.join(settings) or '--scale'}"
         )
     folder = Path(source)
     if not holds_data:
@@ -282,77 +320,77 @@ def _opened(source: str, words: Sequence[str], scale: str | None) -> tuple[Run |
         return None, folder
     manifest = read_manifest(folder)
     for name in changed(folder, manifest):
-        click.echo(f"warning: {folder / name} is not the file that {MANIFEST} tells of", err=True)
-    return files.made_run(folder, manifest), folder
+        click.echo(f"warning: {folder / name} is not the file that {MANIFEST} describes", err=True)
+    return sources.made_run(folder, manifest), folder
 
 
 def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list[Row]]:
-    from coterie.data import sources as files
+    from coterie.data import sources
 
     path = Path(source)
     if folder is not None:
-        there = files.split_files(folder)
-        if split not in there:
+        paths = sources.split_files(folder)
+        if split not in paths:
             raise UserError(
-                f"{folder} has no split '{split}'", path="--split", fix=f"it has: {', '.join(there)}"
+                f"{folder} has no split '{split}'", path="--split", fix=f"it has: {', '.join(paths)}"
             )
-        path = there[split]
-    return path.name, files.read_rows(path)
+        path = paths[split]
+    return path.name, sources.read_rows(path)
 
 
 # ------------------------------------------------------------------------------------------------------ leaks
 
 
 @command.command(short_help="Find what splits share.")
-@click.argument("words", metavar="RECIPE|FILE|DIR|RECORDS... [KEY=VALUE]...", nargs=-1, required=True)
+@click.argument("arguments", metavar="RECIPE|FILE|DIR|RECORDS... [KEY=VALUE]...", nargs=-1, required=True)
 @click.option(
     "--tasks", metavar="N", type=click.IntRange(min=1),
-    help="Of each split [all of them; of a recipe at most 10,000].",
+    help="Tasks of each split [all; of a recipe at most 10,000].",
 )  # fmt: skip
 @click.option(
     "--key", "keys", metavar="FIELD", multiple=True,
-    help="Of records: a field that is content (repeatable) [all but id].",
+    help="A field of records that is content (repeatable) [all but id].",
 )  # fmt: skip
 @scale_option
 @json_option
 @plugin_option
 def leaks(
-    words: tuple[str, ...], tasks: int | None, keys: tuple[str, ...], scale: str | None, as_json: bool
+    arguments: tuple[str, ...], tasks: int | None, keys: tuple[str, ...], scale: str | None, as_json: bool
 ) -> None:
-    """Find what splits share: of a recipe, of a data set's folder, or of record files, each a split.
+    """Find what splits share: splits of a recipe or of a data set's folder, or record files, each a split.
 
-    Compared are the fingerprints that the environment gives of a task (the whole problem; its solution where
-    that is unique), of records the content. Exits 1 where two splits share one, else 0; what occurs twice
-    within one split is told, and is no failure.
+    Tasks are compared by the fingerprints that the environment makes of them (the whole problem; its
+    solution where that is unique), records by their content. Exits 1 where two splits share one, else 0.
+    Repeats within a split are reported and are no failure.
 
     \b
         coterie data leaks plan_path --tasks 1000
         coterie data leaks train.jsonl test.jsonl --key question
     """
     from coterie.cli.data_output import show_leaks
-    from coterie.data import sources as files, split_leaks as marks_of
-    from coterie.data.leaks import leaks as find
+    from coterie.data import sources, split_leaks
+    from coterie.data.leaks import leaks as find_leaks
 
-    names = [word for word in words if "=" not in word or Path(word).exists()]
-    settings = [word for word in words if word not in names]
+    names = [argument for argument in arguments if "=" not in argument or Path(argument).exists()]
+    settings = [argument for argument in arguments if argument not in names]
     if not names:
-        raise UserError("nothing is named to look at", fix="name a recipe, a folder or record files")
-    if len(names) > 1 and not all(map(files.is_file, names)):
+        raise UserError("nothing is named to compare", fix="name a recipe, a folder or record files")
+    if len(names) > 1 and not all(map(sources.is_file, names)):
         raise UserError("of several names each must be a record file", why=f"given: {', '.join(names)}")
     run, folder = _opened(names[0], settings, scale)
     if run is not None:
         if keys:
             raise UserError(
-                "fields are for records", path="--key", why="the environment says what is content"
+                "fields are for records", path="--key", why="the environment decides what is content"
             )
-        marks, scope = marks_of.task_marks(run, tasks or (TASKS if folder is None else None))
+        by_split, scope = split_leaks.task_fingerprints(run, tasks or (TASKS if folder is None else None))
     else:
-        marks, scope = marks_of.record_marks(names, folder, keys, tasks)
-    found = find(marks)
+        by_split, scope = split_leaks.record_fingerprints(names, folder, keys, tasks)
+    result = find_leaks(by_split)
     if as_json:
         print_json(
-            {"leaking": bool(found.shared), **asdict(found), "there": scope.there, "notes": scope.notes}
+            {"leaking": bool(result.shared), **asdict(result), "there": scope.sizes, "notes": scope.notes}
         )
     else:
-        show_leaks(found, scope.there, scope.notes)
-    raise SystemExit(1 if found.shared else 0)
+        show_leaks(result, scope.sizes, scope.notes)
+    raise SystemExit(1 if result.shared else 0)

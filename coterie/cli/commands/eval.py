@@ -1,4 +1,4 @@
-"""`coterie eval`: success with an interval, on tasks that no checkpoint was chosen on."""
+"""`coterie eval`: success with an interval, on tasks that chose no checkpoint."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from coterie.cli.options import json_option, overrides, plugin_option, scale_option
-from coterie.cli.output import interval, number, print_json, share
+from coterie.cli.output import columns, interval, number, print_json, share
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.training.evaluation import Comparison, Evaluation
+    from coterie.api.compare import Comparison, TeamEvaluation
 
 
 class Pair(click.ParamType):
-    """`left=right`.
+    """A value `left=right`.
 
     Args:
-        wanted: what the two are, for the error.
-        example: of the option's value.
+        wanted: what the two sides are, for the error.
+        example: a value of the option, for the error.
     """
 
     name = "pair"
@@ -34,17 +34,17 @@ class Pair(click.ParamType):
     ) -> tuple[str, str] | None:
         if isinstance(value, tuple):
             return value
-        one, _, other = value.partition("=")
-        if not one or not other:
+        left, _, right = value.partition("=")
+        if not left or not right:
             option = param.opts[0] if param is not None else ""
             raise UserError(
                 f"'{value}' names no {self.wanted}", path=option, fix=f"e.g. {option} {self.example}"
             )
-        return one, other
+        return left, right
 
 
 class Checkpoint(click.ParamType):
-    """`best`, `latest` or a step."""
+    """A checkpoint: `best`, `latest` or a step."""
 
     name = "checkpoint"
 
@@ -62,13 +62,13 @@ checkpoint_option = click.option(
     type=Checkpoint(),
     default="best",
     show_default=True,
-    help="Of a run: the best on val, the latest, or a step's.",
+    help="Checkpoint of a run: the best on val, the latest, or that of step N.",
 )
 
 
-@click.command(short_help="Evaluate a run, or what a recipe starts from.")
+@click.command(short_help="Evaluate a run, or a recipe's untrained team.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
-@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option(
     "--split",
     type=click.Choice(["val", "test"]),
@@ -76,9 +76,9 @@ checkpoint_option = click.option(
     show_default=True,
     help="Checkpoints are chosen on val; test is for the report.",
 )
-@click.option("--tasks", type=click.IntRange(min=1), help="How many tasks [all of them, at most 1,000].")
+@click.option("--tasks", type=click.IntRange(min=1), help="Number of tasks [the whole split, at most 1,000].")
 @click.option(
-    "--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes for each task."
+    "--samples", type=click.IntRange(min=1), default=1, show_default=True, help="Episodes per task."
 )
 @click.option("--greedy", is_flag=True, help="Take the likeliest token instead of sampling.")
 @click.option(
@@ -87,23 +87,21 @@ checkpoint_option = click.option(
     metavar="ROLE=CHECKPOINT",
     type=Pair("role and checkpoint", "planner=runs/other@best"),
     multiple=True,
-    help="Also with a role played by weights from elsewhere: RUN_DIR[@best|latest|N][:POLICY], or a folder "
+    help="Also evaluate with an external policy in a role: RUN_DIR[@best|latest|N][:POLICY], or a folder "
     "that `coterie export` wrote (repeatable).",
 )
 @click.option(
     "--swap",
     metavar="ROLE=ROLE",
     type=Pair("two roles", "planner=executor"),
-    help="Also with the policies of two roles exchanged.",
+    help="Also evaluate with the policies of two roles exchanged.",
 )
-@click.option(
-    "--null", metavar="ROLE", multiple=True, help="Also with a role that says nothing (repeatable)."
-)
+@click.option("--null", metavar="ROLE", multiple=True, help="Also evaluate with a silent role (repeatable).")
 @click.option(
     "--out",
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False),
-    help="Write the JSON with every task's successes, too.",
+    help="Also write the JSON, with the successes of every task.",
 )
 @click.option("--show", metavar="N", type=click.IntRange(min=0), default=0, help="Print N episodes.")
 @checkpoint_option
@@ -111,15 +109,15 @@ checkpoint_option = click.option(
 @json_option
 @plugin_option
 def command(
-    source: str, words: tuple[str, ...], as_json: bool, show: int, out: Path | None, **options: Any
+    source: str, settings: tuple[str, ...], as_json: bool, show: int, out: Path | None, **options: Any
 ) -> None:
-    """Evaluate a run's checkpoint, or the team that a recipe starts from.
+    """Evaluate a run's checkpoint, or a recipe's untrained team.
 
-    Prints mean success with its 95 % interval (a bootstrap over tasks), metrics, and what each role did.
+    Prints mean success with its 95 % interval (a bootstrap over tasks), the metrics, and those of each role.
 
     --policy, --swap and --null make a changed team, in this order. It plays the same tasks with the same
-    draws, and what it does better or worse is told as a paired difference. Without @, a run in --policy is
-    taken at the checkpoint that --checkpoint names.
+    draws, and the command prints the paired difference of the two teams. A run that --policy names without @
+    is loaded from the checkpoint that --checkpoint names.
 
     \b
         coterie eval runs/plan_path-20260101-120000 --samples 4 --json
@@ -131,72 +129,77 @@ def command(
 
     options["policies"] = _by_role(options["policies"])
     _check_writable(out)
-    found = evaluate_source(source, overrides=overrides(words), show=show, **options)
+    evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
     if out is not None:
-        _write(found, out)
+        _write(evaluation, out)
     if as_json:
-        told = found.as_dict()
-        print_json({**told, "episodes": list(found.episodes)} if show else told)
+        result = evaluation.as_dict()
+        print_json({**result, "episodes": list(evaluation.episodes)} if show else result)
         return
-    for episode in found.episodes:
+    for episode in evaluation.episodes:
         click.echo(episode + "\n")
-    print_evaluation(found, options["split"])
+    print_evaluation(evaluation, options["split"])
 
 
 def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
-    found: dict[str, str] = {}
+    by_role: dict[str, str] = {}
     for role, source in pairs:
-        if role in found:
+        if role in by_role:
             raise UserError(
-                f"'{role}' is given two policies: {found[role]} and {source}",
+                f"'{role}' is given two policies: {by_role[role]} and {source}",
                 path="--policy",
                 fix="give each role one",
             )
-        found[role] = source
-    return found
+        by_role[role] = source
+    return by_role
 
 
 def _check_writable(out: Path | None) -> None:
-    """Before the evaluation, which may take hours."""
+    """Fail before the evaluation, which may take hours, where its folder does not exist."""
     if out is not None and not out.parent.is_dir():
-        raise UserError(f"there is no folder {out.parent}", path="--out", fix="make it first")
+        raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
 
 
-def _write(found: Evaluation, out: Path) -> None:
+def _write(evaluation: TeamEvaluation, out: Path) -> None:
     try:
-        found.write(out)
+        evaluation.write(out)
     except OSError as error:
         raise UserError(f"{out} can't be written", path="--out", why=str(error)) from error
 
 
-def print_evaluation(found: Evaluation, split: str) -> None:
-    """For people: success first, then the rest in columns."""
-    success = found.success.as_dict()
+def print_evaluation(evaluation: TeamEvaluation, split: str) -> None:
+    """Print an evaluation for people: success first, then the other metrics in columns."""
+    success = evaluation.success.as_dict()
     click.echo(f"success  {interval(success)}  95 % interval over {success['n']:,} {split} tasks\n")
-    _columns({name: value for name, value in found.metrics.items() if name != "success"})
-    for role, values in found.roles.items():
+    _print_values({name: value for name, value in evaluation.metrics.items() if name != "success"})
+    for role, values in evaluation.roles.items():
         click.echo(f"\nrole {role}")
-        _columns(values)
-    if found.comparison is not None:
-        print_comparison(found.comparison)
-    click.echo(f"\nconfiguration {found.config_digest[:16]}")
+        _print_values(values)
+    if evaluation.comparison is not None:
+        print_comparison(evaluation.comparison)
+    click.echo(f"\nconfiguration {evaluation.config_digest[:16]}")
 
 
-def print_comparison(found: Comparison) -> None:
-    """Both teams, and their paired difference."""
-    changes = "; ".join(_told(change) for change in found.changes)
+def print_comparison(comparison: Comparison) -> None:
+    """Print both teams and their paired difference."""
+    changes = "; ".join(_change_text(change) for change in comparison.changes)
     click.echo(f"\n{changes}: paired by task")
-    for name, one in (("base", found.base), ("changed", found.changed), ("difference", found.difference)):
-        p = found.difference.as_dict()["p"] if name == "difference" else None
-        tail = f"  p {p:.3g}" if p is not None else ""
-        click.echo(f"  {name:<11}{interval(one.as_dict())}{tail}")
-    differ = {task: value for task, value in found.per_task.items() if value}
-    click.echo(f"  {len(differ)} of {len(found.per_task)} tasks differ" + (":" if differ else ""))
-    for task, value in differ.items():
-        click.echo(f"    {'+' if value > 0 else '-'}{share(abs(value)):<6}{task}")
+    difference = comparison.difference.as_dict()
+    p = f"p {difference['p']:.3g}" if difference["p"] is not None else ""
+    rows = [
+        ("base", interval(comparison.base.as_dict()), ""),
+        ("changed", interval(comparison.changed.as_dict()), ""),
+        ("difference", interval(difference), p),
+    ]
+    click.echo(columns(rows, indent=2))
+    differ = {task: value for task, value in comparison.per_task.items() if value}
+    click.echo(f"  {len(differ)} of {len(comparison.per_task)} tasks differ" + (":" if differ else ""))
+    if differ:
+        signed = [(f"{'+' if value > 0 else '-'}{share(abs(value))}", task) for task, value in differ.items()]
+        click.echo(columns(signed, indent=4))
 
 
-def _told(change: Mapping[str, Any]) -> str:
+def _change_text(change: Mapping[str, Any]) -> str:
     if change["change"] == "policy":
         return f"{change['role']} played by {change['policy']}"
     if change["change"] == "swap":
@@ -204,7 +207,6 @@ def _told(change: Mapping[str, Any]) -> str:
     return f"{change['role']} silent"
 
 
-def _columns(values: Mapping[str, Any]) -> None:
-    width = max((len(name) for name in values), default=0)
-    for name, value in values.items():
-        click.echo(f"  {name:<{width}}  {number(value)}")
+def _print_values(values: Mapping[str, Any]) -> None:
+    if values:
+        click.echo(columns([(name, number(value)) for name, value in values.items()], indent=2))

@@ -1,4 +1,4 @@
-"""`coterie export`: a policy that transformers or PEFT load alone."""
+"""`coterie export`: a policy as a folder that transformers or PEFT load."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from coterie.cli.options import plugin_option
 @click.option(
     "-o", "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder to write."
 )
-@click.option("--merge", is_flag=True, help="Fold an adapter into the weights it was trained on.")
+@click.option("--merge", is_flag=True, help="Merge an adapter into the weights it was trained on.")
 @checkpoint_option
 @plugin_option
 def command(run: Path, policy: str, out: Path, merge: bool, checkpoint: Any) -> None:
-    """Write a policy of a run as a folder that transformers, or PEFT for an adapter, loads alone."""
+    """Write a policy of a run as a folder that transformers loads, or PEFT where it is an adapter."""
     from coterie.api.export import export as export_policy
 
     click.echo(export_policy(run, policy, out, merge=merge, checkpoint=checkpoint))

@@ -1,15 +1,14 @@
-"""`coterie plan`: what a run will cost, told without loading a model."""
+"""`coterie plan`: what a run costs, estimated without loading a model."""
 
 from __future__ import annotations
 
 import math
-import sys
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
 from coterie.cli.options import json_option, overrides, plugin_option, scale_option
-from coterie.cli.output import print_json
+from coterie.cli.output import print_json, rendered
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
 GB = 10**9
 LARGE = 10**300
-"""Past it a number is told by its magnitude alone."""
+"""Larger numbers are no JSON numbers: they become null."""
 LABELS = {
     "weights": "weights",
     "adapter": "adapter",
@@ -35,40 +34,40 @@ LABELS = {
 }
 """Parts of a policy's memory, in the order in which they are shown."""
 PASSING = ("gradients", "activations", "kv")
-"""Of these there is one policy's at a time, so that they don't add up."""
+"""Parts that exist for one policy at a time, so that they don't add up over policies."""
 
 
-@click.command(short_help="Tell what a run will cost, without loading a model.")
+@click.command(short_help="Estimate what a run costs, without loading a model.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
-@click.argument("words", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--gpus", metavar="N", type=click.IntRange(min=1), help="Also tell how it fits N GPUs.")
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
+@click.option("--gpus", metavar="N", type=click.IntRange(min=1), help="Also estimate the fit to N GPUs.")
 @click.option(
     "--gpu-memory",
     metavar="GB",
     type=click.FloatRange(min=0, min_open=True),
     default=80,
     show_default=True,
-    help="Of one GPU, in units of 10^9 bytes.",
+    help="Memory of one GPU, in units of 10^9 bytes.",
 )
-@click.option("--yes", is_flag=True, help="Plan a step past the bound of generations too.")
+@click.option("--yes", is_flag=True, help="Plan a step of more than 20,000 generations too.")
 @scale_option
 @json_option
 @plugin_option
 def command(
     source: str,
-    words: tuple[str, ...],
+    settings: tuple[str, ...],
     gpus: int | None,
     gpu_memory: float,
     yes: bool,
     scale: str | None,
     as_json: bool,
 ) -> None:
-    """Tell what a run asks for and holds, by step and policy, before anything is played or loaded.
+    """Estimate a run's generations and memory, by step and policy, before anything is played or loaded.
 
-    Every count is an upper bound: games and calls that end early ask for less. Memory is that of tensors in
-    the trainer `torch` and the engine `hf`; an allocator and a GPU's context take more. Weights and what is
-    trained on them are exact; the KV cache is the largest batch's, with prompts as long as the first ones;
-    activations are an estimate. Gradients, activations and caches are there for one policy at a time.
+    Every count is an upper bound: games and calls that end early need less. Memory is that of tensors in the
+    trainer `torch` and the engine `hf`; an allocator and a GPU's context take more. Weights, adapters and
+    optimiser states are exact. The KV cache is that of the largest batch, with prompts as long as the first
+    ones. Activations are an estimate. Gradients, activations and caches exist for one policy at a time.
 
     A step of more than 20,000 generations is refused unless `--yes` is given.
 
@@ -81,7 +80,7 @@ def command(
     from coterie.core.config import load
     from coterie.core.training.assemble import compose
 
-    run = compose(load(source, overrides=overrides(words), scale=scale))
+    run = compose(load(source, overrides=overrides(settings), scale=scale))
     counts = count(run)
     if not yes:
         check_size(counts)
@@ -94,27 +93,28 @@ def command(
 
 
 class Capacity(NamedTuple):
-    """What there is."""
+    """The GPUs that a run is planned for."""
 
     gpus: int
     each: float
-    """Bytes of one."""
+    """Memory of one GPU, in bytes."""
 
 
 class Load(NamedTuple):
-    """How much of what there is something takes."""
+    """An amount beside its limit: bytes of memory, or generations."""
 
-    what: str
+    part: str
     amount: int
     limit: float
 
     @property
     def share(self) -> float:
+        """The amount as a share of the limit."""
         return min(self.amount, LARGE) / self.limit
 
 
 def loads(counts: Counts, memory: Footprint, capacity: Capacity) -> list[Load]:
-    """The fullest first: what saturates as the run is made larger."""
+    """All loads, the fullest first: it is the one that saturates as the run is made larger."""
     from coterie.api.cost import BOUND
 
     def all_of(*names: str) -> int:
@@ -123,24 +123,24 @@ def loads(counts: Counts, memory: Footprint, capacity: Capacity) -> list[Load]:
     def largest(name: str) -> int:
         return max((parts[name] for parts in memory.policies.values()), default=0)
 
-    held = {
+    by_part = {
         "weights": all_of("weights", "adapter", "reference"),
         "the optimiser": all_of("masters", "moments") + largest("gradients"),
         "the engine's copies": all_of("engine"),
         "the KV cache": memory.cache,
         "activations": largest("activations"),
     }
-    room = capacity.gpus * capacity.each
-    found = [Load(what, size, room) for what, size in held.items() if size]
-    found.append(Load("generations", counts.generations, BOUND))
-    return sorted(found, key=lambda load: -load.share)
+    memory_limit = capacity.gpus * capacity.each
+    by_share = [Load(part, size, memory_limit) for part, size in by_part.items() if size]
+    by_share.append(Load("generations", counts.generations, BOUND))
+    return sorted(by_share, key=lambda load: -load.share)
 
 
 # ----------------------------------------------------------------------------------------------- for machines
 
 
 def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> dict[str, Any]:
-    """Everything that is told, as plain data; bytes and tokens."""
+    """The whole plan as plain data, in bytes and tokens."""
     schedule = run.config.schedule
     first = loads(counts, memory, capacity)[0]
     return {
@@ -150,33 +150,33 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
         "step": {
             "tasks": schedule.tasks_per_step,
             "trees": counts.trees,
-            "generations": plain(counts.generations),
-            "joints": plain(counts.joints),
-            "leaves": plain(counts.leaves),
-            "outside_calls": {name: plain(calls) for name, calls in counts.outside_calls.items()},
+            "generations": json_number(counts.generations),
+            "joints": json_number(counts.joints),
+            "leaves": json_number(counts.leaves),
+            "outside_calls": {name: json_number(calls) for name, calls in counts.outside_calls.items()},
         },
-        "evaluation": {"every": schedule.evaluate_every, "generations": plain(counts.evaluation)},
+        "evaluation": {"every": schedule.evaluate_every, "generations": json_number(counts.evaluation)},
         "policies": {name: _policy(name, run, counts, memory) for name in run.config.policies},
         "memory": {"cache": memory.cache, "phases": memory.phases, "peak": memory.peak},
         "fit": _fit(memory.peak, capacity),
-        "saturates_first": {"what": first.what, "share": first.share},
+        "saturates_first": {"what": first.part, "share": first.share},
         "notes": [*counts.notes, *memory.notes],
     }
 
 
 def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str, Any]:
-    asked, config = bounded(name, run, counts, memory), run.config.policies[name]
+    policy, config = bounded(name, run, counts, memory), run.config.policies[name]
     unknown = memory.unknown.get(name)
     return {
-        "roles": list(asked.roles),
+        "roles": list(policy.roles),
         "train": config.train,
         "model": config.model if isinstance(config.model, str) else config.model.init,
-        "generations": plain(asked.generations),
-        "generated_tokens": plain(asked.generated_tokens),
-        "prompts": plain(asked.prompts),
-        "prompt_tokens": None if asked.prompt_tokens is None else plain(asked.prompt_tokens),
-        "samples": plain(asked.samples),
-        "optimizer_steps": plain(asked.optimizer_steps),
+        "generations": json_number(policy.generations),
+        "generated_tokens": json_number(policy.generated_tokens),
+        "prompts": json_number(policy.prompts),
+        "prompt_tokens": None if policy.prompt_tokens is None else json_number(policy.prompt_tokens),
+        "samples": json_number(policy.samples),
+        "optimizer_steps": json_number(policy.optimizer_steps),
         "context": memory.contexts.get(name),
         "parameters": memory.parameters.get(name),
         "adapter_parameters": memory.adapters.get(name, 0),
@@ -186,15 +186,15 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
 
 
 def bounded(name: str, run: Run, counts: Counts, memory: Footprint) -> PolicyCounts:
-    """A policy's counts, with what its model's context says of them."""
+    """A policy's counts, bounded by its model's context."""
     from coterie.api.cost import longest_answer
 
-    asked = counts.policies[name]
-    return asked.bounded(memory.contexts.get(name), longest_answer(run, asked.roles))
+    policy = counts.policies[name]
+    return policy.bounded(memory.contexts.get(name), longest_answer(run, policy.roles))
 
 
 def _fit(peak: int | None, capacity: Capacity) -> dict[str, Any]:
-    """Whether it fits one GPU, and as many as there are if it were spread evenly over them."""
+    """Whether the peak fits one GPU, and whether it fits all of them if it is spread evenly."""
     known = {"gpus": capacity.gpus, "gpu_memory": capacity.each}
     if peak is None:
         return {**known, "one": None, "spread": None, "least_gpus": None}
@@ -206,8 +206,8 @@ def _fit(peak: int | None, capacity: Capacity) -> dict[str, Any]:
     }
 
 
-def plain(number: int) -> int | None:
-    """None where a number has more digits than JSON's readers take."""
+def json_number(number: int) -> int | None:
+    """The number; None where it has more digits than JSON's readers take."""
     return number if number < LARGE else None
 
 
@@ -215,31 +215,30 @@ def plain(number: int) -> int | None:
 
 
 def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spread: bool) -> None:
-    """Two tables and what follows from them."""
-    from rich.console import Console
+    """Print the counts, the memory, and whether it fits."""
+    from coterie.api.cost import readable
 
-    from coterie.api.cost import told
-
-    console = Console(file=sys.stdout, highlight=False, width=None if sys.stdout.isatty() else 120)
     schedule = run.config.schedule
     click.echo(f"{run.resolved.name}: {_length(schedule)} of {schedule.tasks_per_step:,} tasks")
     click.echo(
-        f"a step: {told(counts.trees)} trees, {told(counts.joints)} joint actions, "
-        f"{told(counts.leaves)} leaves"
-        + "".join(f", {told(calls)} outside calls of {name}" for name, calls in counts.outside_calls.items())
+        f"a step: {readable(counts.trees)} trees, {readable(counts.joints)} joint actions, "
+        f"{readable(counts.leaves)} leaves"
+        + "".join(
+            f", {readable(calls)} outside calls of {name}" for name, calls in counts.outside_calls.items()
+        )
     )
     if counts.evaluation:
         click.echo(
-            f"every {schedule.evaluate_every} steps: {told(counts.evaluation)} generations to evaluate"
+            f"every {schedule.evaluate_every} steps: {readable(counts.evaluation)} generations to evaluate"
         )
-    console.print(_asked(run, counts, memory))
+    click.echo(rendered(_counts_table(run, counts, memory)))
     if memory.policies:
-        console.print(_held(memory))
+        click.echo(rendered(_memory_table(memory)))
     _verdict(counts, memory, capacity, spread)
 
 
 def _length(schedule: ScheduleConfig) -> str:
-    """`60 steps`, `until 1,000,000 tokens are generated, in steps`: how far a run goes."""
+    """The length of a run: `60 steps`, or `until 1,000,000 tokens are generated, in steps`."""
     bound = f"{schedule.epochs} epochs" if schedule.epochs is not None else ""
     if schedule.steps is not None:
         bound = f"{schedule.steps:,} steps"
@@ -249,37 +248,37 @@ def _length(schedule: ScheduleConfig) -> str:
     return f"{budget}, at most {bound}" if bound else f"{budget}, in steps"
 
 
-def _asked(run: Run, counts: Counts, memory: Footprint) -> Table:
-    """Counts by policy."""
-    from coterie.api.cost import told
+def _counts_table(run: Run, counts: Counts, memory: Footprint) -> Table:
+    """The counts of a step, by policy."""
+    from coterie.api.cost import readable
 
     policies = [bounded(name, run, counts, memory) for name in counts.policies]
     table = _table("a step, at most", list(counts.policies))
 
-    def row(label: str, values: list[int | None]) -> None:
+    def add_row(label: str, values: list[int | None]) -> None:
         known = [value for value in values if value is not None]
-        cells = ["-" if value is None else told(value) for value in values]
-        table.add_row(label, *cells, told(sum(known)) if len(known) == len(values) else "-")
+        cells = ["-" if value is None else readable(value) for value in values]
+        table.add_row(label, *cells, readable(sum(known)) if len(known) == len(values) else "-")
 
-    row("generations", [one.generations for one in policies])
-    row("generated tokens", [one.generated_tokens for one in policies])
-    row("prompts", [one.prompts for one in policies])
-    row("prompt tokens", [one.prompt_tokens for one in policies])
-    row("samples", [one.samples for one in policies])
-    row("optimiser steps", [one.optimizer_steps for one in policies])
+    add_row("generations", [policy.generations for policy in policies])
+    add_row("generated tokens", [policy.generated_tokens for policy in policies])
+    add_row("prompts", [policy.prompts for policy in policies])
+    add_row("prompt tokens", [policy.prompt_tokens for policy in policies])
+    add_row("samples", [policy.samples for policy in policies])
+    add_row("optimiser steps", [policy.optimizer_steps for policy in policies])
     return table
 
 
-def _held(memory: Footprint) -> Table:
+def _memory_table(memory: Footprint) -> Table:
     """Memory by policy and part."""
-    from coterie.api.cost import told
+    from coterie.api.cost import readable
 
     names = list(memory.policies)
     table = _table("memory", names)
-    table.add_row("parameters", *(told(memory.parameters[name]) for name in names), "")
+    table.add_row("parameters", *(readable(memory.parameters[name]) for name in names), "")
     if memory.adapters:
         adapters = [memory.adapters.get(name, 0) for name in names]
-        table.add_row("of its adapter", *(told(one) if one else "-" for one in adapters), "")
+        table.add_row("of its adapter", *(readable(count) if count else "-" for count in adapters), "")
     table.add_section()
     for part, label in LABELS.items():
         values = [memory.policies[name][part] for name in names]
@@ -290,20 +289,23 @@ def _held(memory: Footprint) -> Table:
 
 
 def _table(title: str, names: list[str]) -> Table:
+    """An empty table with a column for each policy and one for all."""
     from rich import box
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column(title)
     for name in (*names, "all"):
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     return table
 
 
 def _verdict(counts: Counts, memory: Footprint, capacity: Capacity, spread: bool) -> None:
+    """Print what follows from the tables: the peaks, whether they fit, and what saturates first."""
     gpu = f"a GPU of {size(int(capacity.each))}"
-    for phase, held in memory.phases.items() if memory.policies and not memory.unknown else ():
-        click.echo(f"{phase}: {size(held)}")
+    for phase, bytes_ in memory.phases.items() if memory.policies and not memory.unknown else ():
+        click.echo(f"{phase}: {size(bytes_)}")
     for name, error in memory.unknown.items():
         click.echo(f"policy {name}: unknown: {error.what}\n  why: {error.why}\n  fix: {error.fix}")
     if memory.peak and memory.policies:
@@ -322,17 +324,17 @@ def _verdict(counts: Counts, memory: Footprint, capacity: Capacity, spread: bool
                     "note: the trainer 'torch' and the engine 'hf' share one GPU, however many there are"
                 )
     first = loads(counts, memory, capacity)[0]
-    of = f"the bound of {int(first.limit):,}" if first.what == "generations" else size(int(first.limit))
-    click.echo(f"saturates first: {first.what} at {percent(first.share)} of {of}")
+    limit = f"the bound of {int(first.limit):,}" if first.part == "generations" else size(int(first.limit))
+    click.echo(f"saturates first: {first.part} at {percent(first.share)} of {limit}")
     for note in (*counts.notes, *memory.notes):
         click.echo(f"note: {note}")
 
 
 def percent(value: float) -> str:
     """A share of one as `41 %`."""
-    from coterie.api.cost import told
+    from coterie.api.cost import readable
 
-    return f"{told(round(100 * value))} %" if value >= 0.01 else "less than 1 %"
+    return f"{readable(round(100 * value))} %" if value >= 0.01 else "less than 1 %"
 
 
 def size(number: int) -> str:

@@ -1,4 +1,4 @@
-"""`coterie plugins`: what was found, and what is wrong with it."""
+"""`coterie plugins`: the installed plugins and their errors."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from coterie.cli.options import json_option, plugin_option
-from coterie.cli.output import print_json
+from coterie.cli.output import columns, print_json
 
 if TYPE_CHECKING:
     from coterie.core.plugins import Report
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 @json_option
 @plugin_option
 def command(as_json: bool) -> None:
-    """List every plugin with its distribution, what it provides by kind, and its errors.
+    """List every plugin with its distribution, its components by kind, and its errors.
 
-    A broken plugin stops nothing: this command tells of it, and exits 0. COTERIE_PLUGINS=a,b limits
+    A broken plugin is reported and does not stop a command, so the exit code is 0. COTERIE_PLUGINS=a,b limits
     third-party plugins, COTERIE_STRICT_PLUGINS=1 makes a broken one an error.
     """
     from coterie.core.plugins import plugins
@@ -40,16 +40,17 @@ def command(as_json: bool) -> None:
             ]
         )
         return
-    click.echo("\n\n".join(_told(report) for report in reports))
+    click.echo("\n\n".join(_as_text(report) for report in reports))
 
 
-def _told(report: Report) -> str:
+def _as_text(report: Report) -> str:
     mark = click.style("ok", fg="green") if report.ok else click.style("broken", fg="red")
     lines = [" ".join(filter(None, (click.style(report.distribution, bold=True), report.version, mark)))]
     if report.name != report.distribution:
         lines[0] += f"  (entry point {report.name})"
-    width = max((len(kind) for kind in report.provides), default=0)
-    lines += [f"  {kind:<{width}}  {', '.join(sorted(names))}" for kind, names in report.provides.items()]
+    if report.provides:
+        rows = [(kind, ", ".join(sorted(names))) for kind, names in report.provides.items()]
+        lines.append(columns(rows, indent=2))
     for error in report.errors:
         first, *rest = error.splitlines()
         lines += [f"  {click.style('error:', fg='red')} {first}", *(f"    {line.strip()}" for line in rest)]

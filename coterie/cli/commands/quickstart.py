@@ -1,4 +1,4 @@
-"""`coterie quickstart`: a team that learns on this machine, before your coffee is cold."""
+"""`coterie quickstart`: a small team that learns on this machine in minutes."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from coterie.core.errors import CoterieError
 
 RECIPE = "quickstart"
 TASKS = 1000
-"""Unseen tasks for each of the four evaluations."""
+"""Unseen tasks of each of the four evaluations."""
 EPISODES = 3
 
 
 @click.command(short_help="Train a small team from scratch on this machine, in minutes.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the run.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the run.")
 @click.option(
     "--out",
     metavar="DIR",
@@ -33,10 +33,10 @@ EPISODES = 3
     help="The run's folder [runs/quickstart-<time>].",
 )
 def command(seed: int, out: Path | None) -> None:
-    """Make a tiny model, train a team of two roles with it, and measure before and after.
+    """Make a tiny model, train a team of two roles with it, and evaluate before and after training.
 
-    Both measurements are on 1,000 tasks of the test split, sampled and greedy. Prints three episodes; the
-    last line is JSON. The learning curve is `curve.png` in the run's folder.
+    Both evaluations are on 1,000 tasks of the test split, sampled and greedy. Prints three episodes; the last
+    line is JSON. The learning curve is `curve.png` in the run's folder.
     """
     from coterie.core.storage.jsonl import read_metrics
     from coterie.core.storage.run_folder import RunFolder
@@ -44,12 +44,12 @@ def command(seed: int, out: Path | None) -> None:
     require_matplotlib()
     with interruptible() as interrupt:
         click.echo("making the model and its warm start")
-        folder, warm = _start(seed, out)
-        click.echo(f"  {duration(warm)}, in {folder}")
+        folder, start_seconds = _start(seed, out)
+        click.echo(f"  {duration(start_seconds)}, in {folder}")
         before = _measure(folder, "before training", "latest", interrupt)
         click.echo("training")
-        trained = _train(folder, interrupt)
-        click.echo(f"  {duration(trained)}")
+        training_seconds = _train(folder, interrupt)
+        click.echo(f"  {duration(training_seconds)}")
         after = _measure(folder, "after training", "best", interrupt)
         episodes = _episodes(folder)
     curve = draw(
@@ -65,7 +65,7 @@ def command(seed: int, out: Path | None) -> None:
     result = {
         "before": before,
         "after": after,
-        "seconds": round(warm + trained, 1),
+        "seconds": round(start_seconds + training_seconds, 1),
         "curve": str(curve),
         "run": str(folder),
     }
@@ -73,23 +73,23 @@ def command(seed: int, out: Path | None) -> None:
 
 
 def _start(seed: int, out: Path | None) -> tuple[Path, float]:
-    """Make the run, its model warm-started and saved as step 0; (folder, seconds)."""
+    """Make the run and its warm-started model, saved as step 0; (folder, seconds)."""
     from coterie.api.train import train
 
-    at_once = threading.Event()
-    at_once.set()  # interrupted before its first step
+    stop = threading.Event()
+    stop.set()  # stops the run before its first step
     begin = time.perf_counter()
-    folder = train(RECIPE, overrides=(f"seed={seed}",), out=out, interrupt=at_once).folder
+    folder = train(RECIPE, overrides=(f"seed={seed}",), out=out, interrupt=stop).folder
     return folder, time.perf_counter() - begin
 
 
 def _train(folder: Path, interrupt: threading.Event) -> float:
-    """Go on to the end; seconds, loading the model included."""
+    """Train to the end; seconds, loading of the model included."""
     from coterie.api.train import train
 
     begin = time.perf_counter()
-    with progress() as shown:
-        result = train(None, resume=folder, progress=shown, interrupt=interrupt)
+    with progress() as display:
+        result = train(None, resume=folder, progress=display, interrupt=interrupt)
     if not result.finished:
         click.echo(f"stopped at step {result.step}; go on with: coterie run --resume {folder}", err=True)
         sys.exit(INTERRUPTED)
@@ -99,21 +99,21 @@ def _train(folder: Path, interrupt: threading.Event) -> float:
 def _measure(
     folder: Path, title: str, checkpoint: str, interrupt: threading.Event
 ) -> dict[str, dict[str, Any]]:
-    """Success on unseen tasks, sampled and greedy."""
+    """Success on unseen tasks, sampled and greedy, as intervals."""
     from coterie.api.evaluate import evaluate
 
-    found = {}
+    intervals = {}
     click.echo(f"{title}, on {TASKS:,} unseen tasks")
     for key, greedy in (("success", False), ("success_greedy", True)):
         if interrupt.is_set():
             click.echo(f"stopped; the run is in {folder}", err=True)
             sys.exit(INTERRUPTED)
         result = evaluate(folder, split="test", tasks=TASKS, greedy=greedy, checkpoint=checkpoint)  # type: ignore[arg-type]
-        found[key] = result.success.as_dict()
-        if found[key]["mean"] is None:
-            raise CoterieError("no test episode has an outcome, so there is nothing to report")
-        click.echo(f"  {'greedy ' if greedy else 'sampled'}  {interval(found[key])}")
-    return found
+        intervals[key] = result.success.as_dict()
+        if intervals[key]["mean"] is None:
+            raise CoterieError("no test episode has an outcome, so success is unknown")
+        click.echo(f"  {'greedy ' if greedy else 'sampled'}  {interval(intervals[key])}")
+    return intervals
 
 
 def _episodes(folder: Path) -> list[str]:

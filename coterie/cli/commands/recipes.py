@@ -1,4 +1,4 @@
-"""`coterie recipes`: what can be run."""
+"""`coterie recipes`: the recipes that can be run."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ def command(as_json: bool) -> None:
     """List the recipes: YAML files, one per experiment, of Coterie and of plugins."""
     from coterie.core.config import recipes
 
-    found = recipes()
+    known = recipes()
     if as_json:
-        print_json([{"name": info.name, "summary": info.summary, "path": str(info.path)} for info in found])
+        print_json([{"name": info.name, "summary": info.summary, "path": str(info.path)} for info in known])
         return
-    click.echo(table(("recipe", "what"), [(info.name, info.summary) for info in found]))
+    click.echo(table(("recipe", "summary"), [(info.name, info.summary) for info in known]))
     click.echo("\ncoterie run RECIPE trains it; coterie config RECIPE shows it.")

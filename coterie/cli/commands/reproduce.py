@@ -1,4 +1,4 @@
-"""`coterie reproduce`: a whole comparison, from one command to its table."""
+"""`coterie reproduce`: a whole comparison, from its runs to its table."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from coterie.studies.graph import Job
 
 QUIET_SECONDS = 30.0
-"""Plain lines of one job's progress come at most this often."""
+"""Least time between two plain lines about the progress of one job."""
 
 
 @click.command(short_help="Run a whole comparison, to its table with intervals.")
@@ -33,36 +33,36 @@ QUIET_SECONDS = 30.0
     show_default=True,
     help="Budgets and model sizes of the columns.",
 )
-@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="How many.")
+@click.option("--seeds", type=click.IntRange(min=1), default=3, show_default=True, help="Number of seeds.")
 @click.option(
     "--first-seed",
     metavar="N",
     type=click.IntRange(min=0),
     default=0,
     show_default=True,
-    help="The others follow it.",
+    help="The other seeds follow it.",
 )
 @click.option(
     "--jobs",
     type=click.IntRange(min=1),
     default=2,
     show_default=True,
-    help="Processes at a time, each of one thread; on one GPU, 1.",
+    help="Processes that run at a time, each with one thread; on one GPU, 1.",
 )
-@click.option("--columns", metavar="A,B", help="Column names or YAML files [all that have what is needed].")
+@click.option("--columns", metavar="A,B", help="Column names or YAML files [all that fit the study].")
 @click.option(
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path),
-    help="Where everything goes [runs/reproduce-NAME]; studies in one folder share their runs.",
+    help="The folder to write [runs/reproduce-NAME]; studies in one folder share their runs.",
 )
 @click.option(
     "--tokens",
     type=click.IntRange(min=1),
-    help="Generated tokens of each training, in place of the column's.",
+    help="Generated tokens of each training [the column's number].",
 )
 @click.option(
-    "--tasks", type=click.IntRange(min=1), help="Test tasks of each evaluation, in place of the column's."
+    "--tasks", type=click.IntRange(min=1), help="Test tasks of each evaluation [the column's number]."
 )
 @click.option("--list", "listing", is_flag=True, help="List the studies and columns.")
 @json_option
@@ -80,14 +80,14 @@ def command(
     listing: bool,
     as_json: bool,
 ) -> None:
-    """Train and evaluate every row of a study at equal tokens, and print its table.
+    """Train and evaluate every method of a study at equal tokens, and print its table.
 
     \b
         coterie reproduce at-grpo-table1 --columns plan_path --seeds 3
         coterie reproduce at-grpo-table3 --out runs/reproduce-at-grpo-table1
 
-    Whatever is done is kept: the same command goes on where it was stopped or killed, and a study finds
-    the runs that another one left in the same folder. Without NAME, lists the studies and columns.
+    Finished jobs are kept: the same command continues where it was stopped or killed, and a study reuses
+    the runs of another one in the same folder. Without NAME, lists the studies and columns.
     """
     if name is None or listing:
         _list(as_json)
@@ -95,14 +95,14 @@ def command(
     from coterie.core.plugins import plugins
     from coterie.studies.reproduce import prepare, reproduce
 
-    names = [word.strip() for word in columns.split(",") if word.strip()] if columns else None
+    names = [column.strip() for column in columns.split(",") if column.strip()] if columns else None
     prepared = prepare(
         name, scale=scale, seeds=seeds, first_seed=first_seed, columns=names, tokens=tokens, tasks=tasks
     )
     folder = out if out is not None else Path("runs") / f"reproduce-{name}"
     files = [str(Path(r.distribution).resolve()) for r in plugins().reports if Path(r.distribution).is_file()]
     with interruptible() as interrupt, _watcher() as watcher:
-        made = reproduce(
+        result = reproduce(
             prepared,
             folder,
             jobs=jobs,
@@ -112,23 +112,23 @@ def command(
             command=shlex.join(["coterie", *sys.argv[1:]]),
         )
     if as_json:
-        print_json(made.table)
+        print_json(result.table)
     else:
-        click.echo(made.markdown)
-        for path in made.files:
+        click.echo(result.markdown)
+        for path in result.files:
             click.echo(path)
-    wall, alone = duration(made.table["wall_seconds"]), duration(made.table["alone_seconds"])
-    click.echo(f"took {wall}; all jobs one after the other take {alone}", err=True)
-    _report(made.outcome, prepared.jobs)
-    if made.outcome.interrupted:
-        click.echo("stopped, and saved; the same command goes on from here", err=True)
+    wall, sequential = duration(result.table["wall_seconds"]), duration(result.table["alone_seconds"])
+    click.echo(f"took {wall}; all jobs one after the other take {sequential}", err=True)
+    _report(result.outcome, prepared.jobs)
+    if result.outcome.interrupted:
+        click.echo("stopped and saved; the same command continues from here", err=True)
         sys.exit(INTERRUPTED)
-    if made.outcome.errors:
+    if result.outcome.errors:
         sys.exit(1)
 
 
 def _report(outcome: Any, jobs: Mapping[str, Job]) -> None:
-    """What failed, and where its log is."""
+    """Print the errors of failed jobs, and the paths of their logs."""
     for id_, error in outcome.errors.items():
         label = click.style(outcome.states[id_], fg="red")
         click.echo(f"\n{label} {jobs[id_].label}", err=True)
@@ -156,10 +156,10 @@ def _list(as_json: bool) -> None:
             }
         )
         return
-    click.echo(table(("study", "what"), studies))
+    click.echo(table(("study", "summary"), studies))
     click.echo()
     rows = [(column.name, column.title, ", ".join(column.scales)) for column in columns]
-    click.echo(table(("column", "what", "scales"), rows))
+    click.echo(table(("column", "title", "scales"), rows))
     click.echo("\ncoterie reproduce NAME runs one.")
 
 
@@ -168,15 +168,15 @@ def _watcher() -> Any:
 
 
 def _facts(row: Mapping[str, Any]) -> str:
-    words = [f"step {row['step']:,}"]
+    parts = [f"step {row['step']:,}"]
     for label, key in (("success", "success"), ("best-of-K", "success_committed"), ("val", "eval/success")):
         if row.get(key) is not None:
-            words.append(f"{label} {share(row[key])}")
-    return "  ".join(words)
+            parts.append(f"{label} {share(row[key])}")
+    return "  ".join(parts)
 
 
 class _Lines:
-    """`3/12 done  plan_path seed 0: train shared  41 %  step 120  success .41`"""
+    """Plain lines such as `3/12 done  plan_path seed 0: train shared  41 %  step 120  success .41`."""
 
     def __init__(self) -> None:
         self._last: dict[str, float] = {}
@@ -191,7 +191,7 @@ class _Lines:
         self._last[job.id] = time.monotonic()
         click.echo(f"{done}/{total} done  {job.label}  started", err=True)
 
-    def told(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
+    def progressed(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
         if time.monotonic() - self._last[job.id] >= QUIET_SECONDS:
             self._last[job.id] = time.monotonic()
             click.echo(f"  {job.label}  {100 * part:.0f} %  {_facts(row)}", err=True)
@@ -201,7 +201,7 @@ class _Lines:
 
 
 class _Live:
-    """A rich line for each running job, and one for all."""
+    """A rich bar for each running job, and one for all jobs."""
 
     def __init__(self) -> None:
         from rich.console import Console
@@ -231,7 +231,7 @@ class _Live:
         self._rich.update(self._all, completed=done, total=total)
         self._tasks[job.id] = self._rich.add_task(job.label, total=1.0 if job.tokens else None, facts="")
 
-    def told(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
+    def progressed(self, job: Job, part: float, row: Mapping[str, Any]) -> None:
         self._rich.update(self._tasks[job.id], completed=part, facts=_facts(row))
 
     def ended(self, job: Job, state: str, done: int, total: int) -> None:

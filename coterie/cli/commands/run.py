@@ -1,4 +1,4 @@
-"""`coterie run`: train, and go on after an interruption."""
+"""`coterie run`: train a team, or resume a run."""
 
 from __future__ import annotations
 
@@ -20,39 +20,39 @@ if TYPE_CHECKING:
 
 
 @click.command(short_help="Train a team.")
-@click.argument("words", metavar="[RECIPE|FILE] [KEY=VALUE]...", nargs=-1)
+@click.argument("arguments", metavar="[RECIPE|FILE] [KEY=VALUE]...", nargs=-1)
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="The run's folder [runs/<recipe>-<time>]."
 )
 @click.option(
-    "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Go on with the run in this folder."
+    "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Resume the run in this folder."
 )
 @scale_option
 @plugin_option
-def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale: str | None) -> None:
-    """Train a team on a recipe or a YAML file, with settings overridden as KEY=VALUE.
+def command(arguments: tuple[str, ...], out: Path | None, resume: Path | None, scale: str | None) -> None:
+    """Train a team from a recipe or a YAML file; KEY=VALUE overrides a setting.
 
     \b
         coterie run plan_path algorithm.alpha=0.5 --scale cpu
         coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
 
-    Ctrl-C finishes the step, saves, and says how to resume; a second one stops at once.
+    Ctrl-C finishes the step, saves, and prints how to resume; a second one stops at once.
     """
     from coterie.api.train import train
 
-    source, overrides = source_and_overrides(words)
+    source, overrides = source_and_overrides(arguments)
     if source is None and resume is None:
         raise no_recipe()
     if out is not None and resume is not None:
         raise UserError("--out and --resume exclude each other", why="a resumed run stays in its folder")
-    with interruptible() as interrupt, progress() as shown:
+    with interruptible() as interrupt, progress() as display:
         result = train(
             source,
             overrides=overrides,
             scale=scale,
             out=out,
             resume=resume,
-            progress=shown,
+            progress=display,
             interrupt=interrupt,
         )
     report(result)
@@ -61,7 +61,7 @@ def command(words: tuple[str, ...], out: Path | None, resume: Path | None, scale
 
 
 def no_recipe() -> UserError:
-    """What there is, when nothing was asked for."""
+    """The error of a command without a recipe; it lists the recipes."""
     from coterie.core.config import recipes
 
     return UserError(
@@ -72,7 +72,7 @@ def no_recipe() -> UserError:
 
 
 def report(result: TrainResult) -> None:
-    """Where the run is and what came of it; how to go on where it is not finished."""
+    """Print the run's folder and its result; where it is not finished, also how to resume it."""
     parts = [f"step {result.step}" + ("" if result.steps is None else f"/{result.steps}")]
     if result.finished and (result.steps is None or result.step < result.steps):
         parts.append(f"token budget spent, {result.tokens:,} generated")

@@ -1,4 +1,4 @@
-"""`coterie runs`: which runs there are and where they stand."""
+"""`coterie runs`: the runs in a folder and their status."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from coterie.core.errors import UserError
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """One run. None: not known, or nothing measured yet."""
+class RunStatus:
+    """The status of a run. None: unknown, or not measured yet."""
 
     name: str
     path: str
@@ -23,8 +23,8 @@ class Standing:
     step: int
     steps: int | None
     success: float | None
-    """The last on val; where the run evaluates none, that of its last training step, if it was sampled as
-    the policy would (the best of K is not success)."""
+    """The last success on val. Without an evaluation: that of the last training step, unless it is the best
+    of K, which is not success."""
     finished: bool | None
     problem: str = ""
 
@@ -34,17 +34,17 @@ class Standing:
 @json_option
 def command(folder: Path, as_json: bool) -> None:
     """List the runs in DIR (default: runs), oldest first: recipe, step, success, finished or not."""
-    found = [standing(path) for path in run_folders(folder)]
+    known = [status_of(path) for path in run_folders(folder)]
     if as_json:
-        print_json([asdict(one) for one in found])
-    elif not found:
+        print_json([asdict(run) for run in known])
+    elif not known:
         click.echo(f"no runs in {folder}", err=True)
     else:
-        click.echo(table(("run", "recipe", "step", "success", "finished"), [_row(one) for one in found]))
+        click.echo(table(("run", "recipe", "step", "success", "finished"), [_row(run) for run in known]))
 
 
 def run_folders(folder: Path) -> list[Path]:
-    """The folder itself if it is a run, else the runs in it."""
+    """The folder itself if it is a run, else the runs in it, oldest first."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is no folder")
     if (folder / "config.yaml").is_file():
@@ -53,8 +53,8 @@ def run_folders(folder: Path) -> list[Path]:
     return [path.parent for path in configs]
 
 
-def standing(path: Path) -> Standing:
-    """Read off a run's folder how far it is; what can't be read is said in `problem`."""
+def status_of(path: Path) -> RunStatus:
+    """Read the status of a run from its folder; `problem` says why it can't be read."""
     from coterie.core.config import read_yaml
     from coterie.core.storage.jsonl import read_metrics
 
@@ -63,15 +63,15 @@ def standing(path: Path) -> Standing:
         metrics = path / "metrics.jsonl"
         rows = read_metrics(metrics) if metrics.is_file() else []
     except UserError as error:
-        return Standing(path.name, str(path), None, 0, None, None, None, error.what)
+        return RunStatus(path.name, str(path), None, 0, None, None, None, error.what)
     step = int(rows[-1]["step"]) if rows else 0
     schedule = config.get("schedule") or {}
     steps, budget = schedule.get("steps"), schedule.get("tokens")
     spent = budget is not None and bool(rows) and rows[-1].get("tokens/total", 0) >= budget
-    # Of a schedule in epochs alone, the folder doesn't tell how many steps they are.
-    known = steps is not None or (budget is not None and schedule.get("epochs") is None)
-    finished = spent or (steps is not None and step >= steps) if known or spent else None
-    return Standing(path.name, str(path), config.get("name"), step, steps, _success(rows), finished)
+    # The folder does not tell how many steps a schedule in epochs has.
+    has_length = steps is not None or (budget is not None and schedule.get("epochs") is None)
+    finished = spent or (steps is not None and step >= steps) if has_length or spent else None
+    return RunStatus(path.name, str(path), config.get("name"), step, steps, _success(rows), finished)
 
 
 def _success(rows: list[dict[str, Any]]) -> float | None:
@@ -81,7 +81,7 @@ def _success(rows: list[dict[str, Any]]) -> float | None:
     return rows[-1].get("success") if rows else None
 
 
-def _row(one: Standing) -> tuple[str, ...]:
-    steps = "?" if one.steps is None else str(one.steps)
-    finished = one.problem or {True: "yes", False: "no", None: "?"}[one.finished]
-    return one.name, one.recipe or "?", f"{one.step}/{steps}", share(one.success), finished
+def _row(run: RunStatus) -> tuple[str, ...]:
+    steps = "?" if run.steps is None else str(run.steps)
+    finished = run.problem or {True: "yes", False: "no", None: "?"}[run.finished]
+    return run.name, run.recipe or "?", f"{run.step}/{steps}", share(run.success), finished

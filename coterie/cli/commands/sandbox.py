@@ -1,4 +1,4 @@
-"""`coterie sandbox`: run a program as a model's would be, and see what protects this host from it."""
+"""`coterie sandbox`: run a program in a sandbox, and check what protects this host from it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from coterie.cli.options import json_option, overrides, plugin_option
-from coterie.cli.output import print_json
+from coterie.cli.output import columns, print_json
 
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from coterie.core.protocols import Ran, Sandbox
 
 T = TypeVar("T")
@@ -23,23 +25,25 @@ HELLO = "print(sum(range(10)))"
 def command() -> None:
     """Run a program in a sandbox, or check its protections.
 
-    Settings are those of a recipe's table `sandbox`, as key=value; without `type` it is `local`.
+    Settings are those of a recipe's table `sandbox`, as key=value; the default `type` is `local`.
     """
 
 
-@command.command(short_help="Run a Python file as a program that a model wrote.")
+@command.command(short_help="Run a Python file like a program that a model wrote.")
 @click.argument("file", metavar="FILE", type=click.Path(path_type=Path))
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--arg", "argv", metavar="TEXT", multiple=True, help="An argument of the program (repeatable).")
-@click.option("--stdin", metavar="FILE", type=click.Path(path_type=Path), help="What it reads.")
+@click.option(
+    "--stdin", metavar="FILE", type=click.Path(path_type=Path), help="Standard input of the program."
+)
 @click.option(
     "--file", "files", metavar="FILE", type=click.Path(path_type=Path), multiple=True,
-    help="A file to lay into its working folder (repeatable).",
+    help="A file to copy into its working folder (repeatable).",
 )  # fmt: skip
 @click.option("--collect", metavar="GLOB", multiple=True, help="Files to bring back (repeatable).")
 @click.option(
     "-o", "--out", metavar="DIR", type=click.Path(path_type=Path), default=Path(),
-    help="Where those go; default: here.",
+    help="Folder of these files [the current one].",
 )  # fmt: skip
 @json_option
 @plugin_option
@@ -53,9 +57,9 @@ def run(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Run a Python file as a program that a model wrote: no network, no view of this host, within limits.
+    """Run a Python file like a program that a model wrote: without network or view of this host, and limited.
 
-    Its output goes to stdout and stderr, the end of it where it is long. Exits 0 where it finished, else 1.
+    Its output goes to stdout and stderr; of long output, the end. Exits 0 where the program finished, else 1.
     """
     from coterie.core.protocols import Program
 
@@ -66,62 +70,69 @@ def run(
         files={path.name: _read(path) for path in files},
         collect=tuple(collect),
     )
-    ran = _with(settings, lambda sandbox: sandbox.run(program))
-    for path, data in ran.files.items():
+    result = _use(settings, lambda sandbox: sandbox.run(program))
+    for path, data in result.files.items():
         (out / path).parent.mkdir(parents=True, exist_ok=True)
         (out / path).write_bytes(data)
     if as_json:
-        print_json(_told(ran, out))
+        print_json(_as_json(result, out))
     else:
-        click.echo(ran.stdout, nl=False)
-        click.echo(ran.stderr, nl=False, err=True)
-        if not ran.ok or ran.reason or ran.dropped:
-            click.echo(_words(ran), err=True)
-    raise SystemExit(0 if ran.ok else 1)
+        click.echo(result.stdout, nl=False)
+        click.echo(result.stderr, nl=False, err=True)
+        if not result.ok or result.reason or result.dropped:
+            click.echo(_ending(result), err=True)
+    raise SystemExit(0 if result.ok else 1)
 
 
-@command.command(short_help="Say which protections are active on this host.")
+@command.command(short_help="Show which protections are active on this host.")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @json_option
 @plugin_option
 def check(settings: Sequence[str], as_json: bool) -> None:
-    """Open a sandbox, run a small program in it, and say which protections are active on this host.
+    """Open a sandbox, run a small program in it, and show which protections are active on this host.
 
-    Exits 1 where the program did not run as it should.
+    Exits 1 where the program's output is not the expected one.
     """
 
-    async def look(sandbox: Sandbox) -> tuple[Ran, list[Any]]:
+    async def probe(sandbox: Sandbox) -> tuple[Ran, list[Any]]:
         from coterie.core.protocols import Program
 
-        ran = await sandbox.run(Program(code=HELLO))
+        result = await sandbox.run(Program(code=HELLO))
         report = getattr(sandbox, "report", None)
-        return ran, list(report()) if report is not None else []
+        return result, list(report()) if report is not None else []
 
-    ran, protections = _with(settings, look)
-    works = ran.ok and ran.stdout.split() == ["45"]
+    result, protections = _use(settings, probe)
+    works = result.ok and result.stdout.split() == ["45"]
     if as_json:
-        print_json({"works": works, "protections": [one._asdict() for one in protections]})
+        print_json({"works": works, "protections": [protection._asdict() for protection in protections]})
     else:
-        click.echo("it runs programs" if works else f"it does not run programs: {_words(ran)} {ran.stderr}")
-        for one in protections:
-            mark = click.style("active ", fg="green") if one.active else click.style("missing", fg="red")
-            needs = f" (needs {one.needs})" if one.needs and not one.active else ""
-            click.echo(f"{mark}  {one.name:<24}stops {one.stops}{needs}")
+        ending = f"it does not run programs: {_ending(result)} {result.stderr}"
+        click.echo("it runs programs" if works else ending)
+        if protections:
+            click.echo(columns([_protection_row(protection) for protection in protections]))
     raise SystemExit(0 if works else 1)
 
 
-def _with(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
-    """Open the sandbox of these settings, use it, close it."""
+def _protection_row(protection: Any) -> tuple[Text, str, str]:
+    from rich.text import Text
+
+    active = Text("active", style="green") if protection.active else Text("missing", style="red")
+    needs = f" (needs {protection.needs})" if protection.needs and not protection.active else ""
+    return active, protection.name, f"stops {protection.stops}{needs}"
+
+
+def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
+    """Open the sandbox of these settings, call `use` with it, and close it."""
     from coterie.core.errors import PolicyFault, SystemFault, UserError
 
-    made = _made(settings)
+    sandbox = _sandbox(settings)
 
     async def go() -> T:
-        await made.open()
+        await sandbox.open()
         try:
-            return await use(made)
+            return await use(sandbox)
         finally:
-            await made.close()
+            await sandbox.close()
 
     try:
         return asyncio.run(go())
@@ -129,20 +140,21 @@ def _with(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
         raise UserError(str(fault), path="sandbox") from fault
 
 
-def _made(settings: Sequence[str]) -> Sandbox:
+def _sandbox(settings: Sequence[str]) -> Sandbox:
     from coterie.core.config import parse_override, validate
     from coterie.core.plugins import plugins
 
     table: dict[str, Any] = {}
-    for word in overrides(settings):
-        _put(table, parse_override(word))
+    for setting in overrides(settings):
+        _put(table, parse_override(setting))
     name = str(table.pop("type", "local"))
     target: Any = plugins().registry.load("sandbox", name, path="sandbox.type")
-    made: Sandbox = target(validate(target.Config, table, "sandbox"), None)
-    return made
+    sandbox: Sandbox = target(validate(target.Config, table, "sandbox"), None)
+    return sandbox
 
 
 def _put(table: dict[str, Any], more: dict[str, Any]) -> None:
+    """Merge `more` into a nested table."""
     for key, value in more.items():
         if isinstance(value, dict) and isinstance(table.get(key), dict):
             _put(table[key], value)
@@ -159,20 +171,21 @@ def _read(path: Path) -> bytes:
         raise UserError(f"{path} can't be read", why=str(error)) from error
 
 
-def _told(ran: Ran, out: Path) -> dict[str, Any]:
+def _as_json(result: Ran, out: Path) -> dict[str, Any]:
     return {
-        "status": ran.status,
-        "exit_code": ran.exit_code,
-        "reason": ran.reason,
-        "stdout": ran.stdout,
-        "stderr": ran.stderr,
-        "dropped": ran.dropped,
-        "cpu_seconds": ran.cpu_seconds,
-        "wall_seconds": ran.wall_seconds,
-        "files": [str(out / path) for path in ran.files],
+        "status": result.status,
+        "exit_code": result.exit_code,
+        "reason": result.reason,
+        "stdout": result.stdout,
+        "stderr": result.stderr,
+        "dropped": result.dropped,
+        "cpu_seconds": result.cpu_seconds,
+        "wall_seconds": result.wall_seconds,
+        "files": [str(out / path) for path in result.files],
     }
 
 
-def _words(ran: Ran) -> str:
-    parts = [ran.status, ran.reason, f"{ran.dropped:,} bytes of output were not kept" if ran.dropped else ""]
-    return "; ".join(part for part in parts if part)
+def _ending(result: Ran) -> str:
+    """How a program ended, in words."""
+    dropped = f"{result.dropped:,} bytes of output were not kept" if result.dropped else ""
+    return "; ".join(part for part in (result.status, result.reason, dropped) if part)

@@ -1,4 +1,4 @@
-"""`coterie schema`: for editors and for checks without Python."""
+"""`coterie schema`: the JSON Schema of configurations, for editors and for checks without Python."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import Entry
 
 UNCONFIGURED = ("recipe", "column", "study", "command")
-"""Kinds that have no table in a configuration."""
+"""Kinds without a table in a configuration."""
 
 
 @click.command(short_help="Print the JSON Schema of configurations.")
@@ -21,8 +21,8 @@ UNCONFIGURED = ("recipe", "column", "study", "command")
 def command() -> None:
     """Print the JSON Schema of configurations.
 
-    Under `components` it has, by kind and name, the schema of each plugin's own settings; a plugin that
-    can't be imported here says what is missing.
+    Under `components` stands, by kind and name, the schema of each plugin's settings; of a plugin that can't
+    be imported, what is missing.
     """
     from coterie.core.config import RunConfig
     from coterie.core.plugins import KINDS, plugins
@@ -38,7 +38,7 @@ def command() -> None:
 
 
 def plugin_schema(entry: Entry) -> dict[str, Any]:
-    """The schema of a plugin's Config."""
+    """The schema of a plugin's Config, or what keeps the plugin from being imported."""
     try:
         target = entry.load()
     except MissingExtra as error:
@@ -51,5 +51,5 @@ def plugin_schema(entry: Entry) -> dict[str, Any]:
         if model is not None
         else {"type": "object", "properties": {}, "additionalProperties": False}
     )
-    told = inspect.getdoc(target)
-    return {**schema, "description": told.partition("\n\n")[0]} if told else schema
+    description = inspect.getdoc(target)
+    return {**schema, "description": description.partition("\n\n")[0]} if description else schema

@@ -1,8 +1,8 @@
 """One thread for all heavy computation of a process.
 
-A thread that starts an OpenMP region gets a team of workers of its own, and teams that wait for work spin on
-the cores that the working team needs. Engine and trainer take turns anyway, so they share one thread. The
-event loop stays free meanwhile, to step environments and wait for sandboxes.
+Each thread that starts an OpenMP region gets its own workers, and idle workers spin on the cores that the
+others need. Engine and trainer take turns anyway, so they share one thread. The event loop stays free to step
+environments and to wait for sandboxes.
 """
 
 from __future__ import annotations
@@ -22,5 +22,5 @@ def _pool() -> ThreadPoolExecutor:
 
 
 async def compute(work: Callable[..., T], *arguments: Any, **named: Any) -> T:
-    """Run blocking work in the compute thread; calls are served in the order they come."""
+    """Run a blocking function in the compute thread; calls run in the order of arrival."""
     return await asyncio.get_running_loop().run_in_executor(_pool(), partial(work, *arguments, **named))

@@ -1,9 +1,8 @@
-"""Batching across everything that is live (invariant 12), in an order that repeats (invariant 8).
+"""Request batching across all active rollouts, in a reproducible order.
 
-A *strand* is a coroutine of play that may ask an engine for tokens. `Strands` counts the live ones: the
-sampler opens a strand for every branch that it plays concurrently. When every live strand waits for
-an engine, no request can come before an answer does, so the batch is as large as it can get and does not
-depend on which episode was quicker.
+An *active rollout* is a coroutine that may request tokens from an engine; a sampler starts one for every
+branch that it samples concurrently. When all active rollouts wait for an engine, no request can arrive before
+a result does: the batch is as large as possible, and it does not depend on which episode was faster.
 """
 
 from __future__ import annotations
@@ -20,11 +19,11 @@ T = TypeVar("T")
 log = logging.getLogger("coterie")
 
 STALL_SECONDS = 120.0
-"""After so long without progress a batch is formed although not every strand waits, and it is said."""
+"""Time without progress after which a batch starts, with a warning, although not all active rollouts wait."""
 
 
 class ActiveRollouts:
-    """Counts live strands and those that wait, and tells listeners when all of them wait."""
+    """Counts the active rollouts and those that wait for an engine."""
 
     def __init__(self) -> None:
         self.live = 0
@@ -32,29 +31,35 @@ class ActiveRollouts:
         self._listeners: list[Callable[[], None]] = []
 
     def listen(self, all_waiting: Callable[[], None]) -> None:
-        """`all_waiting` is called (from the event loop) whenever every live strand waits."""
+        """Call `all_waiting` on the event loop whenever all active rollouts wait."""
         self._listeners.append(all_waiting)
 
-    def forget(self, all_waiting: Callable[[], None]) -> None:
+    def unlisten(self, all_waiting: Callable[[], None]) -> None:
+        """Undo `listen`."""
         if all_waiting in self._listeners:
             self._listeners.remove(all_waiting)
 
     def start(self, count: int = 1) -> None:
+        """Count new active rollouts."""
         self.live += count
 
     def stop(self) -> None:
+        """Count the end of an active rollout."""
         self.live -= 1
         self._check()
 
     def wait(self) -> None:
+        """Count an active rollout that waits for an engine."""
         self.waiting += 1
         self._check()
 
     def resume(self, count: int = 1) -> None:
+        """Count active rollouts that no longer wait."""
         self.waiting -= count
 
     @property
     def idle(self) -> bool:
+        """Whether all active rollouts wait."""
         return self.waiting > 0 and self.waiting >= self.live
 
     def _check(self) -> None:
@@ -63,13 +68,13 @@ class ActiveRollouts:
                 listener()
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
-        """Run the awaitables as strands of their own while the calling strand rests."""
+        """Run awaitables as active rollouts; the caller is not counted until all of them are done."""
         if len(work) == 1:
             return [await work[0]]
         self.start(len(work))
-        self.live -= 1  # the caller only waits for its children
+        self.live -= 1  # the caller
         try:
-            tasks = [asyncio.ensure_future(self._strand(one)) for one in work]
+            tasks = [asyncio.ensure_future(self._active(awaitable)) for awaitable in work]
             try:
                 return list(await asyncio.gather(*tasks))
             except BaseException:
@@ -79,25 +84,26 @@ class ActiveRollouts:
         finally:
             self.live += 1
 
-    async def _strand(self, work: Awaitable[T]) -> T:
+    async def _active(self, awaitable: Awaitable[T]) -> T:
         try:
-            return await work
+            return await awaitable
         finally:
             self.stop()
 
 
-class RequestBatcher:
-    """Collects requests and hands them to `generate` in one list per batch, rows in key order.
+_Batch = list[tuple[Request, asyncio.Future[Call]]]
 
-    With `deterministic` a batch forms exactly when all live strands wait; otherwise as soon as the
-    event loop has nothing else to do and no batch is being computed.
+
+class RequestBatcher:
+    """Collects requests and passes them to `generate`, one list per batch, ordered by key.
 
     Args:
-        generate: a blocking function (batch, requests) -> calls, run in a thread so that the event
-            loop goes on stepping environments and waiting for sandboxes.
-        together: policy -> name of the batch that its requests go to; None: a batch for each policy, named
-            like it.
-        threaded: False calls it on the loop: for engines that cost nothing (scripted, tabular).
+        generate: blocking function (name of the batch, requests) -> calls.
+        deterministic: batch exactly when all active rollouts wait; False: as soon as the event loop is idle
+            and no batch is being computed.
+        threaded: run `generate` in the compute thread, so that the event loop stays free; False: on the event
+            loop, for engines whose computation is negligible (scripted, tabular).
+        together: policy -> name of the batch of its requests; None: one batch per policy, named after it.
     """
 
     def __init__(
@@ -109,9 +115,9 @@ class RequestBatcher:
         threaded: bool = True,
         together: Callable[[str], str] | None = None,
     ) -> None:
-        self._generate, self._strands, self._together = generate, active_rollouts, together
+        self._generate, self._active_rollouts, self._together = generate, active_rollouts, together
         self._deterministic, self._threaded = deterministic, threaded
-        self._queue: list[tuple[Request, asyncio.Future[Call]]] = []
+        self._queue: _Batch = []
         self._running = False
         self._scheduled = False
         self._stall: asyncio.TimerHandle | None = None
@@ -119,10 +125,11 @@ class RequestBatcher:
         active_rollouts.listen(self._all_wait)
 
     async def submit(self, request: Request) -> Call:
+        """The result of a request, once its batch is computed."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[Call] = loop.create_future()
         self._queue.append((request, future))
-        self._strands.wait()
+        self._active_rollouts.wait()
         if not self._deterministic:
             self._schedule(loop)
         elif self._stall is None:
@@ -130,7 +137,7 @@ class RequestBatcher:
         return await future
 
     def close(self) -> None:
-        self._strands.forget(self._all_wait)
+        self._active_rollouts.unlisten(self._all_wait)
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
@@ -148,18 +155,17 @@ class RequestBatcher:
         self._scheduled = False
         if self._running or not self._queue:
             return
-        if self._deterministic and not stalled and not self._strands.idle:
-            return  # a strand woke up meanwhile; its next wait calls again
+        if self._deterministic and not stalled and not self._active_rollouts.idle:
+            return  # an active rollout has resumed; its next wait schedules a flush
         queue, self._queue = self._queue, []
-        self._strands.resume(len(queue))
-        # The strands of this batch count as waiting for nobody, but they are not free either: hold
-        # the next batch back until these have their answers.
+        self._active_rollouts.resume(len(queue))
+        # Until the results are here, these rollouts do not wait, yet request nothing: start no other batch.
         self._running = True
         if self._stall is not None:
             self._stall.cancel()
             self._stall = None
         queue.sort(key=lambda item: item[0].key)
-        batches: dict[str, list[tuple[Request, asyncio.Future[Call]]]] = {}
+        batches: dict[str, _Batch] = {}
         for item in queue:
             policy = item[0].policy
             batches.setdefault(self._together(policy) if self._together else policy, []).append(item)
@@ -171,26 +177,22 @@ class RequestBatcher:
                 self._answer(batches[name], *self._compute(name, batches[name]))
             self._done()
 
-    async def _run_threaded(self, batches: dict[str, list[tuple[Request, asyncio.Future[Call]]]]) -> None:
-        answers = []
+    async def _run_threaded(self, batches: dict[str, _Batch]) -> None:
+        results = []
         for name in sorted(batches):
-            answers.append((batches[name], *await compute(self._compute, name, batches[name])))
-        for items, calls, error in answers:
+            results.append((batches[name], *await compute(self._compute, name, batches[name])))
+        for items, calls, error in results:
             self._answer(items, calls, error)
         self._done()
 
-    def _compute(
-        self, name: str, items: list[tuple[Request, asyncio.Future[Call]]]
-    ) -> tuple[list[Call], BaseException | None]:
+    def _compute(self, name: str, items: _Batch) -> tuple[list[Call], BaseException | None]:
         try:
             return self._generate(name, [request for request, _ in items]), None
-        except Exception as error:  # goes to every strand that waits for this batch
+        except Exception as error:  # raised in every active rollout that waits for this batch
             return [], error
 
     @staticmethod
-    def _answer(
-        items: list[tuple[Request, asyncio.Future[Call]]], calls: list[Call], error: BaseException | None
-    ) -> None:
+    def _answer(items: _Batch, calls: list[Call], error: BaseException | None) -> None:
         for index, (_, future) in enumerate(items):
             if future.done():
                 continue
@@ -201,17 +203,18 @@ class RequestBatcher:
 
     def _done(self) -> None:
         self._running = False
-        if self._queue and (not self._deterministic or self._strands.idle):
+        if self._queue and (not self._deterministic or self._active_rollouts.idle):
             self._schedule(asyncio.get_running_loop())
 
     def _stalled(self) -> None:
         self._stall = None
         if self._queue and not self._running:
+            waiting, live = self._active_rollouts.waiting, self._active_rollouts.live
             log.warning(
-                "no progress for %.0f s: %d of %d live strands wait for tokens; generating for those "
-                "(the order of this batch may not repeat)",
+                "no progress for %.0f s: %d of %d active rollouts wait for tokens; generating for those "
+                "(this batch may not be reproducible)",
                 STALL_SECONDS,
-                self._strands.waiting,
-                self._strands.live,
+                waiting,
+                live,
             )
             self._flush(stalled=True)

@@ -1,26 +1,20 @@
-"""Configuration: its schema, how its layers become one table, and how it is checked."""
+"""The configuration of a run: its schema, its layers, and its checks."""
 
 from __future__ import annotations
 
 from coterie.core.config.checks import check as check
 from coterie.core.config.layers import (
-    COMPONENTS as COMPONENTS,
-    EVERY_SCALE as EVERY_SCALE,
     TEAM_KEYS as TEAM_KEYS,
     RecipeInfo as RecipeInfo,
     Resolved as Resolved,
     Table as Table,
     flatten as flatten,
-    is_component as is_component,
-    is_entry as is_entry,
-    json_like as json_like,
     load as load,
     locate as locate,
     parse_override as parse_override,
     read_yaml as read_yaml,
     recipes as recipes,
     resource_path as resource_path,
-    table_digest as table_digest,
     to_yaml as to_yaml,
 )
 from coterie.core.config.schema import (
@@ -38,4 +32,4 @@ from coterie.core.config.schema import (
     TeamConfig as TeamConfig,
     WarmStart as WarmStart,
 )
-from coterie.core.config.validation import explain as explain, validate as validate
+from coterie.core.config.validation import validate as validate

@@ -1,4 +1,4 @@
-"""What the tables of a configuration must say about each other, checked before anything is built."""
+"""Rules between the tables of a configuration, checked before any component is made."""
 
 from __future__ import annotations
 
@@ -10,103 +10,78 @@ from coterie.core.types import TEAM, as_tuple
 
 
 def check(config: RunConfig) -> None:
-    """Raise for the first table that doesn't fit the others.
+    """Check the tables of a configuration against each other.
 
     Raises:
-        ConfigError: an order that names an unknown role, a role without policy, a policy, role or tool that
-            nothing uses, a schedule without an end.
+        ConfigError: an unknown role, policy or tool; a role without a policy; a role, policy, tool or setting
+            that nothing uses; a learning-rate schedule without its horizon; two ends of the run; no reward.
     """
     _check_order(config)
     _check_policies(config)
     used_tools = {tool for table in config.team.roles.values() for tool in table.get("tools", ())}
-    for tool in used_tools - set(config.tools):
-        raise ConfigError(f"unknown tool '{tool}'", path="team.roles", fix=did_you_mean(tool, config.tools))
+    for tool in sorted(used_tools):
+        _known("tool", tool, config.tools, "team.roles")
     _unused("tools", set(config.tools) - used_tools, "no role uses it: name it in team.roles.<role>.tools")
-    schedule = config.schedule
-    if schedule.steps is not None and schedule.epochs is not None:
+    if config.schedule.steps is not None and config.schedule.epochs is not None:
         raise ConfigError("set steps or epochs, not both", path="schedule.epochs")
     if not config.rewards:
-        raise ConfigError(
-            "a run needs a reward", path="rewards", fix="leave the table out for the environment's own"
-        )
+        fix = "leave the table out for the environment's own reward"
+        raise ConfigError("a run needs a reward", path="rewards", fix=fix)
 
 
 def _check_order(config: RunConfig) -> None:
     roles = config.team.roles
-    stages = as_tuple(config.team.order)
-    seen: set[str] = set()
-    for stage in stages:
+    ordered: set[str] = set()
+    for stage in as_tuple(config.team.order):
         if not stage:
-            raise ConfigError("a stage without roles", path="team.order")
+            raise ConfigError("a stage has no roles", path="team.order")
         for role in stage:
-            if role not in roles:
-                raise ConfigError(f"unknown role '{role}'", path="team.order", fix=did_you_mean(role, roles))
+            _known("role", role, roles, "team.order")
         if len(set(stage)) != len(stage):
-            raise ConfigError("a role stands twice in one stage", path="team.order")
-        seen.update(stage)
-    _unused("team.roles", set(roles) - seen, "it is not in team.order")
+            raise ConfigError("a stage names a role twice", path="team.order")
+        ordered.update(stage)
+    _unused("team.roles", set(roles) - ordered, "it is not in team.order")
     if TEAM in roles:
-        raise ConfigError(
-            f"'{TEAM}' is the name of what belongs to everybody",
-            path=f"team.roles.{TEAM}",
-            fix="give the role another name",
-        )
-    own = config.sampler.get("roles")
-    for role in own if isinstance(own, dict) else ():
-        if role not in roles:
-            raise ConfigError(
-                f"unknown role '{role}'", path=f"sampler.roles.{role}", fix=did_you_mean(role, roles)
-            )
+        what = f"'{TEAM}' is the name for scores that all roles share"
+        raise ConfigError(what, path=f"team.roles.{TEAM}", fix="give the role another name")
+    sampled_roles = config.sampler.get("roles")
+    for role in sampled_roles if isinstance(sampled_roles, dict) else ():
+        _known("role", role, roles, f"sampler.roles.{role}")
 
 
 def _check_policies(config: RunConfig) -> None:
     played = set()
     for role, table in config.team.roles.items():
-        path = f"team.roles.{role}.policy"
-        policy = table.get("policy")
-        if policy is None:
-            raise ConfigError(
-                f"role '{role}' has no policy",
-                path=path,
-                fix=f"set {path}=... to one of: {', '.join(sorted(config.policies)) or 'none defined'}",
-            )
-        if policy not in config.policies:
-            raise ConfigError(
-                f"unknown policy '{policy}'", path=path, fix=did_you_mean(str(policy), config.policies)
-            )
-        played.add(policy)
-    _unused(
-        "policies", set(config.policies) - played, "no role plays it: name it in team.roles.<role>.policy"
-    )
-    for name, policy_config in config.policies.items():
-        if policy_config.lora is not None and policy_config.train != "lora":
-            raise ConfigError(
-                "nothing reads these settings",
-                path=f"policies.{name}.lora",
-                why=f"policies.{name}.train is {policy_config.train}",
-                fix=f"set policies.{name}.train=lora",
-            )
-        schedule = policy_config.optimizer
-        if schedule.schedule != "constant" and schedule.horizon is None:
-            raise ConfigError(
-                f"a {schedule.schedule} schedule needs its horizon",
-                path=f"policies.{name}.optimizer.horizon",
-                fix="set it to the number of optimiser steps over which the rate decays, or to `budget` "
-                "with schedule.tokens",
-            )
-        if schedule.horizon == "budget" and config.schedule.tokens is None:
-            raise ConfigError(
-                "there is no token budget to decay over",
-                path=f"policies.{name}.optimizer.horizon",
-                why="schedule.tokens is not set",
-                fix="set schedule.tokens, or the horizon to a number of optimiser steps",
-            )
-        if schedule.schedule == "constant" and schedule.horizon is not None:
-            raise ConfigError(
-                "nothing reads this",
-                path=f"policies.{name}.optimizer.horizon",
-                why="the schedule is constant",
-            )
+        path, policy_name = f"team.roles.{role}.policy", table.get("policy")
+        if policy_name is None:
+            fix = f"set {path}=... to one of: {', '.join(sorted(config.policies)) or 'none defined'}"
+            raise ConfigError(f"role '{role}' has no policy", path=path, fix=fix)
+        _known("policy", policy_name, config.policies, path)
+        played.add(policy_name)
+    why = "no role plays it: name it in team.roles.<role>.policy"
+    _unused("policies", set(config.policies) - played, why)
+    for name, policy in config.policies.items():
+        path = f"policies.{name}"
+        if policy.lora is not None and policy.train != "lora":
+            why = f"{path}.train is {policy.train}"
+            fix = f"set {path}.train=lora"
+            raise ConfigError("nothing reads these settings", path=f"{path}.lora", why=why, fix=fix)
+        optimizer, path = policy.optimizer, f"{path}.optimizer.horizon"
+        if optimizer.schedule == "constant":
+            if optimizer.horizon is not None:
+                raise ConfigError("nothing reads this", path=path, why="the schedule is constant")
+        elif optimizer.horizon is None:
+            fix = "set it to a number of optimiser steps, or to `budget` with schedule.tokens"
+            raise ConfigError(f"a {optimizer.schedule} schedule needs its horizon", path=path, fix=fix)
+        elif optimizer.horizon == "budget" and config.schedule.tokens is None:
+            why = "schedule.tokens is not set"
+            fix = "set schedule.tokens, or the horizon to a number of optimiser steps"
+            raise ConfigError("there is no token budget to decay over", path=path, why=why, fix=fix)
+
+
+def _known(kind: str, name: str, known: Iterable[str], path: str) -> None:
+    if name not in known:
+        raise ConfigError(f"unknown {kind} '{name}'", path=path, fix=did_you_mean(str(name), known))
 
 
 def _unused(table: str, names: Iterable[str], why: str) -> None:

@@ -1,9 +1,9 @@
-"""How recipes, scales and overrides become one configuration, each value with where it came from.
+"""The layers of a configuration: recipes, scales and overrides, merged with the origin of each value.
 
-Layers, later over earlier: the recipes that a recipe `extends`, the recipe, its `scales.<scale>` block, its
-`every_scale` block (what it says at whichever scale, and without one), the overrides. Tables are merged key
-by key, except that a table whose `type` changes is replaced: the settings of one plugin mean nothing to
-another. `null` removes an entry of a table by name (a role, a policy, a reward).
+From lowest to highest: the default types, the recipes that a recipe `extends`, the recipe, its
+`scales.<scale>` block, its `every_scale` block (which holds with and without a scale), the overrides. Tables
+are merged key by key; a table whose `type` changes is replaced, since it belongs to another plugin. `null`
+removes an entry by name (a role, a policy, a reward).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -26,16 +27,14 @@ from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import as_table, plugins
 
 Table = dict[str, Any]
-COMPONENTS = frozenset(TABLES)
 TEAM_KEYS = tuple(RoleConfig.model_fields)
-"""Keys of a role's table that are the team's, not the plugin's."""
+"""Keys of a role's table that the team reads, and not the role's plugin."""
 EVERY_SCALE = "every_scale"
-"""Key of a recipe's block that stands above its scales."""
 
 
 @dataclass(frozen=True, slots=True)
 class RecipeInfo:
-    """A recipe that is registered."""
+    """A registered recipe."""
 
     name: str
     summary: str
@@ -45,25 +44,26 @@ class RecipeInfo:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """One configuration, and where each value came from."""
+    """A configuration with the origins of its values."""
 
     name: str
     config: RunConfig
     table: Table
-    """What the layers say, merged; defaults of the run's own tables filled in."""
+    """The merged layers, with the defaults of `RunConfig`."""
     origins: dict[str, str]
+    """The layer of each value, by dotted path."""
 
     def text(self) -> str:
-        """The configuration as YAML: what `config.yaml` of a run holds."""
+        """The configuration as YAML, as in a run's `config.yaml`."""
         return to_yaml({"name": self.name, **self.table})
 
     def digest(self) -> str:
-        """sha256 over everything that decides results."""
+        """sha256 of the settings, which decide the results."""
         return table_digest(self.table)
 
 
 def table_digest(table: Mapping[str, Any]) -> str:
-    """sha256 of a configuration table, its summary left out."""
+    """sha256 of a configuration table without its name and summary."""
     kept = {key: value for key, value in table.items() if key not in ("summary", "name")}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
@@ -74,10 +74,10 @@ def load(
     overrides: Sequence[str] = (),
     scale: str | None = None,
 ) -> Resolved:
-    """Resolve a recipe's name, a YAML file, or a table.
+    """Resolve a recipe's name, a YAML file, a run folder or a table.
 
     Raises:
-        ConfigError: unknown recipe or scale, bad YAML, a wrong key or value; names the path.
+        ConfigError: an unknown recipe or scale, bad YAML, a wrong key or value; its path names the key.
     """
     if isinstance(source, RunConfig):
         source = source.model_dump(mode="json")
@@ -90,18 +90,17 @@ def load(
         path, origin, name = locate(source)
         _extend(merged, read_yaml(path), origin, path, ())
     scales = merged.table.pop("scales", {})
-    above = merged.table.pop(EVERY_SCALE, None) or {}
-    if not isinstance(above, Mapping):
-        raise ConfigError("every_scale holds no table", path=EVERY_SCALE, why=f"got {above!r}")
+    every_scale = merged.table.pop(EVERY_SCALE, None) or {}
+    if not isinstance(every_scale, Mapping):
+        raise ConfigError("every_scale is not a table", path=EVERY_SCALE, why=f"got {every_scale!r}")
     name = str(merged.table.pop("name", name))
     if scale is not None:
         if scale not in scales:
-            raise ConfigError(
-                f"{name} has no scale '{scale}'", path="--scale", fix=did_you_mean(scale, scales)
-            )
+            fix = did_you_mean(scale, scales)
+            raise ConfigError(f"{name} has no scale '{scale}'", path="--scale", fix=fix)
         merged.add(scales[scale] or {}, f"scale {scale}")
-    merged.add(above, EVERY_SCALE)
-    # A change of type replaces its table, so it goes before the keys that are meant for the new one.
+    merged.add(every_scale, EVERY_SCALE)
+    # A change of type replaces its table, so it precedes the overrides of the new table's keys.
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
         merged.add(parse_override(override), "override")
     config: RunConfig = validate(RunConfig, merged.table)
@@ -112,20 +111,19 @@ def load(
 
 def recipes() -> list[RecipeInfo]:
     """Every registered recipe."""
-    found = []
+    infos = []
     for entry in plugins().registry.entries("recipe"):
         path = resource_path(entry.target)
-        found.append(
-            RecipeInfo(entry.name, str(read_yaml(path).get("summary", "")), str(path), entry.distribution)
-        )
-    return found
+        summary = str(read_yaml(path).get("summary", ""))
+        infos.append(RecipeInfo(entry.name, summary, str(path), entry.distribution))
+    return infos
 
 
 def locate(source: str | Path) -> tuple[Path, str, str]:
-    """(file, origin, name) of a recipe's name or a YAML file.
+    """The file, the origin and the name of a recipe, given its name, its YAML file or a run folder.
 
     Raises:
-        ConfigError: neither a recipe nor a file; names the nearest recipe.
+        ConfigError: there is no such recipe or file.
     """
     text = str(source)
     if text.endswith((".yaml", ".yml")) or isinstance(source, Path) or "/" in text:
@@ -137,10 +135,8 @@ def locate(source: str | Path) -> tuple[Path, str, str]:
         return path, f"file {path}", path.parent.name if path.name == "config.yaml" else path.stem
     registry = plugins().registry
     if text not in registry.names("recipe"):
-        raise ConfigError(
-            f"unknown recipe '{text}'",
-            fix=did_you_mean(text, registry.names("recipe")) + "  (a file's name ends in .yaml)",
-        )
+        fix = did_you_mean(text, registry.names("recipe")) + "  (a file's name ends in .yaml)"
+        raise ConfigError(f"unknown recipe '{text}'", fix=fix)
     return resource_path(registry.find("recipe", text).target), f"recipe {text}", text
 
 
@@ -149,25 +145,23 @@ def resource_path(target: Any) -> Path:
     package, colon, file = str(target).partition(":")
     if not colon or Path(str(target)).exists():
         return Path(str(target))
-    from importlib.resources import files
-
     return Path(str(files(package).joinpath(file)))
 
 
 def _extend(merged: _Layers, table: Table, origin: str, path: Path | None, seen: tuple[str, ...]) -> None:
     base = table.pop("extends", None)
     if base is not None:
-        beside = path.parent / str(base) if path is not None else Path(str(base))
-        file, base_origin, _ = locate(beside if str(base).endswith((".yaml", ".yml")) else str(base))
+        base_file = path.parent / str(base) if path is not None else Path(str(base))
+        file, base_origin, _ = locate(base_file if str(base).endswith((".yaml", ".yml")) else str(base))
         if str(file) in seen:
-            raise ConfigError(f"{origin} extends itself by way of {base}", path="extends")
+            raise ConfigError(f"{origin} extends itself through {base}", path="extends")
         _extend(merged, read_yaml(file), base_origin, file, (*seen, str(file)))
         merged.table.pop("summary", None)
     merged.add(table, origin)
 
 
 class _Layers:
-    """The merged table, and the origin of every leaf."""
+    """The merged table, with the origin of every leaf."""
 
     def __init__(self) -> None:
         self.table: Table = {}
@@ -181,8 +175,8 @@ class _Layers:
             path = (*at, str(key))
             if is_component(path):
                 value = as_table(value)
-            if value is None and is_entry(path):  # (inside `scales` the paths are longer: kept until applied)
-                self._forget(path)
+            if value is None and is_entry(path):  # inside `scales`, null is kept until the scale is merged
+                self._drop_origins(path)
                 into.pop(key, None)
                 continue
             old = into.get(key)
@@ -190,19 +184,20 @@ class _Layers:
                 self._merge(old, value, origin, path)
                 continue
             if path[:2] == ("team", "roles") and isinstance(value, Mapping) and isinstance(old, dict):
-                # What is the team's (who plays it, with which tools) outlives a change of the role's type.
+                # The keys that the team reads (policy, tools) survive a change of the role's type.
                 value = {**{name: old[name] for name in TEAM_KEYS if name in old}, **value}
-            self._forget(path)
+            self._drop_origins(path)
             into[str(key)] = copy.deepcopy(dict(value) if isinstance(value, Mapping) else value)
             for leaf, _ in flatten(into[str(key)]):
                 self._origins[".".join(filter(None, (*path, leaf)))] = origin
 
-    def _forget(self, path: tuple[str, ...]) -> None:
+    def _drop_origins(self, path: tuple[str, ...]) -> None:
         prefix = ".".join(path)
-        for known in [p for p in self._origins if p == prefix or p.startswith(prefix + ".")]:
-            del self._origins[known]
+        for leaf in [leaf for leaf in self._origins if leaf == prefix or leaf.startswith(prefix + ".")]:
+            del self._origins[leaf]
 
     def origin(self, path: str) -> str:
+        """The layer that set the value at a dotted path, or the innermost table around it."""
         while path:
             if path in self._origins:
                 return self._origins[path]
@@ -211,12 +206,12 @@ class _Layers:
 
 
 def is_component(path: tuple[str, ...]) -> bool:
-    """Whether a table at this path names a plugin by its `type`."""
-    return (len(path) == 1 and path[0] in COMPONENTS) or (len(path) == 2 and path[0] in MAPS)
+    """Whether the table at this path names a plugin by its `type`."""
+    return (len(path) == 1 and path[0] in TABLES) or (len(path) == 2 and path[0] in MAPS)
 
 
 def is_entry(path: tuple[str, ...]) -> bool:
-    """Whether a path is an entry of a table by name; `null` there removes what a lower layer put in."""
+    """Whether the path is that of a named entry, which `null` removes."""
     by_name = (*MAPS, "policies", "scales")
     return (len(path) == 2 and path[0] in by_name) or (len(path) == 3 and path[:2] == ("team", "roles"))
 
@@ -235,10 +230,10 @@ def flatten(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def parse_override(text: str) -> Table:
-    """`a.b=1e-5` -> {"a": {"b": 1e-05}}; the value is YAML 1.2, so the field's own type can be written.
+    """`a.b=1e-5` -> {"a": {"b": 1e-05}}. The value is YAML 1.2.
 
     Raises:
-        ConfigError: no `=`, an empty key, or a value that is no YAML.
+        ConfigError: no `=`, an empty key, or a value that is not YAML.
     """
     key, equals, value = text.partition("=")
     if not equals or not key or any(not part for part in key.split(".")):
@@ -246,9 +241,8 @@ def parse_override(text: str) -> Table:
     try:
         parsed = YAML(typ="safe", pure=True).load(value)
     except YAMLError as error:
-        raise ConfigError(
-            f"the value {value!r} is no YAML", path=key, why=str(error).split("\n")[0]
-        ) from None
+        why = str(error).split("\n")[0]
+        raise ConfigError(f"the value {value!r} is not YAML", path=key, why=why) from None
     table: Any = parsed
     for part in reversed(key.split(".")):
         table = {part: table}
@@ -259,7 +253,7 @@ def read_yaml(path: Path) -> Table:
     """A YAML file's table.
 
     Raises:
-        ConfigError: unreadable, bad YAML, a key twice, or no table.
+        ConfigError: the file is unreadable, is not YAML, repeats a key, or is not a table.
     """
     try:
         value = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
@@ -268,13 +262,13 @@ def read_yaml(path: Path) -> Table:
     except YAMLError as error:
         raise ConfigError(f"{path} is not valid YAML", why=" ".join(str(error).split())) from None
     if not isinstance(value, Mapping):
-        raise ConfigError(f"{path} holds no table", why=f"it is a {type(value).__name__}")
+        raise ConfigError(f"{path} is not a table", why=f"it is a {type(value).__name__}")
     table: Table = json_like(value)
     return table
 
 
 def json_like(value: Any) -> Any:
-    """Plain dicts, lists and scalars."""
+    """The value with plain dicts and lists, and keys as text."""
     if isinstance(value, Mapping):
         return {str(key): json_like(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,7 @@
-"""The run configuration: one table per component, strict everywhere.
+"""The schema of a run's configuration: one table per component. Unknown keys are errors.
 
-`RunConfig` knows the tables and who needs whom; what is *inside* a component's table is validated by
-the chosen plugin's own `Config` when the run is composed (`core/training/assemble.py`). How recipes,
-scales and overrides become one configuration is in `core/config/layers.py`.
+The settings inside a component's table are validated by its plugin's own `Config` when the run is assembled
+(`core/training/assemble.py`). Recipes, scales and overrides are merged in `core/config/layers.py`.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from coterie.core.plugins import Component, Table
 
 
 class Strict(BaseModel):
+    """A table that is immutable and refuses unknown keys."""
+
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
 
 class ModelInit(Strict):
-    """A model made on the spot, where no pretrained weights are wanted."""
+    """A model with random initial weights."""
 
-    init: Literal["qwen3", "tabular", "none"] = Field(
-        description="Architecture; `none` for engines that need no weights."
-    )
+    init: Literal["qwen3", "tabular", "none"] = Field(description="Architecture; `none`: no weights.")
     hidden_size: int = Field(128, ge=1)
     layers: int = Field(3, ge=1)
     heads: int = Field(4, ge=1)
@@ -33,12 +32,12 @@ class ModelInit(Strict):
     context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
     tie_embeddings: bool = True
     tokenizer: str = Field(
-        "words", description="`words`: one id a word of the environment; or a tokenizer's hub id or folder."
+        "words", description="`words` (one id per word), or a tokenizer's hub id or folder."
     )
 
 
 class LoraSettings(Strict):
-    """PEFT LoRA, see arXiv 2106.09685."""
+    """LoRA (arXiv 2106.09685), as in PEFT."""
 
     rank: int = Field(16, ge=1)
     alpha: float = Field(32, gt=0)
@@ -47,7 +46,7 @@ class LoraSettings(Strict):
 
 
 class OptimizerSettings(Strict):
-    """AdamW and its schedule; one optimiser per policy."""
+    """AdamW and its learning-rate schedule. Each policy has its own optimiser."""
 
     learning_rate: float = Field(1e-5, gt=0)
     weight_decay: float = Field(0.0, ge=0)
@@ -56,26 +55,22 @@ class OptimizerSettings(Strict):
     clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
     schedule: Literal["constant", "linear", "cosine"] = "constant"
     warmup_steps: int = Field(0, ge=0, description="In optimiser steps.")
-    final_share: float = Field(
-        0.1, ge=0, le=1, description="Of the learning rate, at the end of `linear` and `cosine`."
-    )
+    final_share: float = Field(0.1, ge=0, le=1, description="Share of the learning rate after the decay.")
     horizon: Annotated[int, Field(ge=1)] | Literal["budget"] | None = Field(
         None,
-        description="Optimiser steps over which `linear` and `cosine` decay, or `budget`: they decay with "
-        "the share of `schedule.tokens` that was spent before the step. Required for them, since a schedule "
-        "that depends on `schedule.steps` would change when a resumed run is made longer.",
+        description="Optimiser steps over which `linear` and `cosine` decay; `budget`: with the share of "
+        "`schedule.tokens` spent before the step. They require it: a default of `schedule.steps` would "
+        "change the rate when a resumed run is made longer.",
     )
 
 
 class WarmStart(Strict):
-    """Supervised steps before RL, on demonstrations of the environment's oracle."""
+    """Supervised training before RL, on demonstrations of the environment's oracle."""
 
     demonstrations: Literal["oracle"] = "oracle"
-    noise: float = Field(
-        0.0, ge=0, le=1, description="Probability that a demonstrated move is random instead."
-    )
+    noise: float = Field(0.0, ge=0, le=1, description="Probability that a demonstrated move is random.")
     steps: int = Field(80, ge=1)
-    batch: int = Field(256, ge=1, description="Demonstrations a step, shared equally by the policy's roles.")
+    batch: int = Field(256, ge=1, description="Demonstrations per step, the same number for each role.")
     learning_rate: float = Field(1e-3, gt=0)
     weight_decay: float = Field(0.01, ge=0)
     warmup_steps: int = Field(30, ge=0)
@@ -84,78 +79,69 @@ class WarmStart(Strict):
 
 
 class PolicyConfig(Strict):
-    """Weights with a version, played by one role or several."""
+    """A policy: the model of one or more roles."""
 
-    model: str | ModelInit = Field(description="Hub id, folder, or a table for a model made on the spot.")
+    model: str | ModelInit = Field(description="Hub id, folder, or a table for random initial weights.")
     train: Literal["full", "lora", "none"] = "full"
     lora: LoraSettings | None = None
     optimizer: OptimizerSettings = OptimizerSettings()
     warm_start: WarmStart | None = None
     dtype: Literal["float32", "bfloat16"] = "float32"
-    revision: str | None = Field(None, description="Of a hub id.")
+    revision: str | None = Field(None, description="Revision of a hub id.")
 
 
 class TeamConfig(Strict):
-    order: list[str | list[str]] = Field(
-        min_length=1, description="Stages of a turn; a nested list acts at once."
-    )
+    """The roles and their order."""
+
+    order: list[str | list[str]] = Field(min_length=1, description="Stages; a nested list acts at once.")
     max_turns: int = Field(1, ge=1)
-    max_tool_turns: int = Field(4, ge=0, description="Rounds of tool results inside one action.")
-    roles: dict[str, Table] = Field(
-        description="By role: `policy`, `tools`, `max_tool_turns`, `show_thoughts`, and `type` with its "
-        "settings."
-    )
+    max_tool_turns: int = Field(4, ge=0, description="Rounds of tool results within one action.")
+    roles: dict[str, Table] = Field(description="By role: the keys of `RoleConfig`, `type` and its settings.")
 
 
 class RoleConfig(Strict):
-    """What a role's table says besides its plugin's settings."""
+    """The keys of a role's table that the team reads; the others are its plugin's settings."""
 
     policy: str
     tools: list[str] = Field(default_factory=list, description="Names in the table `tools`.")
     max_tool_turns: int | None = Field(None, ge=0, description="Default: team.max_tool_turns.")
-    show_thoughts: bool = Field(
-        False, description="Others, the parser and rewards read the thought as part of the text."
-    )
+    show_thoughts: bool = Field(False, description="Keep thoughts in the text that others and rewards read.")
 
 
 class ScheduleConfig(Strict):
+    """The length of a run, and its regular evaluations, checkpoints and records."""
+
     steps: int | None = Field(None, ge=0)
     epochs: int | None = Field(None, ge=1, description="Passes over the train split, instead of `steps`.")
     tokens: int | None = Field(
         None,
         ge=1,
-        description="The run ends after the step in which the tokens generated in training, over all roles "
-        "and branches, reach this many; `steps` or `epochs`, where given, bound it besides.",
+        description="Tokens generated in training, over all roles and branches. The run ends after the step "
+        "that reaches them, or earlier by `steps` or `epochs`.",
     )
     tasks_per_step: int = Field(16, ge=1)
-    evaluate_every: int = Field(0, ge=0, description="In steps; 0: never inside the run.")
+    evaluate_every: int = Field(0, ge=0, description="In steps; 0: not during training.")
     evaluate_tasks: int = Field(64, ge=1)
-    checkpoint_every: int = Field(0, ge=0, description="In steps; 0: at the end only.")
-    keep_checkpoints: int = Field(2, ge=1, description="Besides the best on `val`.")
-    record_every: int = Field(1, ge=0, description="Rollouts of every n-th step are written; 0: none.")
-    stratify: bool = Field(False, description="Keep the strata's shares of the tasks in every step.")
-    stop_after: float | None = Field(
-        None, gt=0, description="Seconds; the run ends after the step that passes it."
-    )
-    max_missing: float = Field(
-        0.2, ge=0, le=1, description="Share of missing scores in a step that stops the run."
-    )
+    checkpoint_every: int = Field(0, ge=0, description="In steps; 0: only at the end.")
+    keep_checkpoints: int = Field(2, ge=1, description="Newest ones, besides the best on `val`.")
+    record_every: int = Field(1, ge=0, description="Write the rollouts of every n-th step; 0: none.")
+    stratify: bool = Field(False, description="Keep each stratum's share of tasks in every step.")
+    stop_after: float | None = Field(None, gt=0, description="Seconds; the step under way is completed.")
+    max_missing: float = Field(0.2, ge=0, le=1, description="Largest share of missing scores in a step.")
 
 
 class RunConfig(Strict):
-    """Everything that a run is made from."""
+    """The configuration of a run."""
 
-    summary: str = Field("", description="One line, shown by `coterie recipes`.")
+    summary: str = Field("", description="One line for `coterie recipes`.")
     seed: int = 0
-    deterministic: bool = Field(
-        True, description="Batches form when all live episodes wait, rows in key order."
-    )
+    deterministic: bool = Field(True, description="Batch when all active rollouts wait, in key order.")
     env: Component
     team: TeamConfig
     policies: dict[str, PolicyConfig]
     rewards: dict[str, Component] = Field(
         default_factory=lambda: {"environment": {"type": "environment"}},
-        description="By name: `type`, `weights`, and the source's settings.",
+        description="By name: `type`, `weights` and the source's settings.",
     )
     sampler: Component
     algorithm: Component
@@ -181,7 +167,7 @@ DEFAULT_TYPES: Table = {
     "executor": {"type": "local"},
     "chat": {"type": "auto"},
 }
-"""The lowest layer of every configuration: which plugin a table means that names none."""
+"""The lowest layer of every configuration: the plugins of tables that name none."""
 
 TABLES: dict[str, str] = {
     "env": "environment",
@@ -196,7 +182,7 @@ TABLES: dict[str, str] = {
     "chat": "chat_format",
     "data": "data_source",
 }
-"""Top-level tables that hold one component, and its kind."""
+"""Kind of component, by top-level table that holds one component."""
 
 MAPS: dict[str, str] = {"rewards": "reward", "tools": "tool", "trackers": "tracker"}
-"""Top-level tables that hold components by name."""
+"""Kind of component, by top-level table that holds components by name."""

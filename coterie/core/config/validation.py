@@ -1,4 +1,4 @@
-"""From pydantic's errors to ours: the dotted path, what is wrong, and the nearest known key."""
+"""Validation of tables: one `ConfigError` with the dotted path, instead of pydantic's list of errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ def validate(
     context: Mapping[str, Any] | None = None,
     also: Sequence[str] = (),
 ) -> Any:
-    """Validate a table against a model.
+    """An instance of the model from a table.
 
     Args:
-        path: dotted path of the table in the configuration, for messages.
-        also: keys that the table may have besides the model's (they were taken out before), for hints.
+        path: dotted path of the table, for the error.
+        context: pydantic's validation context.
+        also: keys of the table that the caller removed before; the error suggests them too.
 
     Raises:
-        ConfigError: for the first thing that is wrong.
+        ConfigError: for one wrong key or value.
     """
     try:
         return model.model_validate(table, context=dict(context) if context is not None else None)
@@ -39,28 +40,27 @@ def validate(
 def explain(
     error: ValidationError, model: type[BaseModel], table: Any, path: str, also: Sequence[str] = ()
 ) -> ConfigError:
-    """One ConfigError for the most telling of pydantic's errors.
+    """The ConfigError for the most specific of pydantic's errors: an unknown key, or else the deepest one.
 
-    Where a field is a union, pydantic reports every member's complaint; the deepest is about the member
-    that the user meant.
+    pydantic reports an error for every member of a union; the deepest is that of the member the user meant.
     """
     problems = error.errors()
-    extra = [p for p in problems if p["type"] == "extra_forbidden"]
-    first = extra[0] if extra else max(problems, key=lambda p: len(p["loc"]))
-    loc, parent = _walk(first["loc"], table)
-    where = ".".join(filter(None, (path, *map(str, loc))))
-    if first["type"] == "extra_forbidden":
+    unknown = [problem for problem in problems if problem["type"] == "extra_forbidden"]
+    problem = unknown[0] if unknown else max(problems, key=lambda p: len(p["loc"]))
+    loc, parent = _walk(problem["loc"], table)
+    full_path = ".".join(filter(None, (path, *map(str, loc))))
+    if problem["type"] == "extra_forbidden":
         known = [*_fields(model, loc[:-1]), *(also if len(loc) == 1 else ())]
-        return ConfigError(f"unknown key '{loc[-1]}'", path=where, fix=did_you_mean(str(loc[-1]), known))
-    if first["type"] == "missing":
-        holder = ".".join(filter(None, (path, *map(str, loc[:-1])))) or "the configuration"
-        return ConfigError(
-            f"'{loc[-1]}' is missing", path=where, why=f"{holder} needs it", fix=f"set {where}=..."
-        )
-    given: Any = table
+        fix = did_you_mean(str(loc[-1]), known)
+        return ConfigError(f"unknown key '{loc[-1]}'", path=full_path, fix=fix)
+    if problem["type"] == "missing":
+        why = f"{full_path.rpartition('.')[0] or 'the configuration'} needs it"
+        return ConfigError(f"'{loc[-1]}' is missing", path=full_path, why=why, fix=f"set {full_path}=...")
+    value: Any = table
     if loc and isinstance(parent, (Mapping, list)) and _has(parent, loc[-1]):
-        given = parent[loc[-1]]  # type: ignore[index]
-    return ConfigError(f"{first['msg'][0].lower()}{first['msg'][1:]}", path=where, why=f"got {given!r}")
+        value = parent[loc[-1]]  # type: ignore[index]
+    message = problem["msg"]
+    return ConfigError(f"{message[0].lower()}{message[1:]}", path=full_path, why=f"got {value!r}")
 
 
 def _has(parent: Any, part: int | str) -> bool:
@@ -68,17 +68,15 @@ def _has(parent: Any, part: int | str) -> bool:
 
 
 def _walk(loc: Loc, table: Any) -> tuple[Loc, Any]:
-    """The location without pydantic's names of union members, and the value that holds its last part."""
-    here, kept, parent = table, [], table
+    """The location without pydantic's names of union members, and the table or list that contains its end."""
+    value, kept, parent = table, [], table
     for index, part in enumerate(loc):
-        inside = isinstance(here, (Mapping, list)) and _has(here, part)
-        last = index == len(loc) - 1
-        if inside:
+        if isinstance(value, (Mapping, list)) and _has(value, part):
             kept.append(part)
-            parent, here = here, here[part]
-        elif last and isinstance(here, Mapping):
+            parent, value = value, value[part]  # type: ignore[index]
+        elif index == len(loc) - 1 and isinstance(value, Mapping):
             kept.append(part)  # a missing key
-            parent = here
+            parent = value
     return tuple(kept), parent
 
 
@@ -87,14 +85,14 @@ def _fields(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     annotation: Any = model
     for part in loc:
         annotation = _descend(annotation, part)
-    found = _model_in(annotation)
-    return list(found.model_fields) if found is not None else []
+    member = _model_in(annotation)
+    return list(member.model_fields) if member is not None else []
 
 
 def _descend(annotation: Any, part: int | str) -> Any:
-    found = _model_in(annotation)
-    if found is not None and isinstance(part, str) and part in found.model_fields:
-        return found.model_fields[part].annotation
+    model = _model_in(annotation)
+    if model is not None and isinstance(part, str) and part in model.model_fields:
+        return model.model_fields[part].annotation
     origin = typing.get_origin(annotation)
     if origin in (dict, Mapping):
         return typing.get_args(annotation)[1]
@@ -107,8 +105,6 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        for member in typing.get_args(annotation):
-            found = _model_in(member)
-            if found is not None:
-                return found
+        models = (_model_in(member) for member in typing.get_args(annotation))
+        return next((model for model in models if model is not None), None)
     return None

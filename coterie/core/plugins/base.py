@@ -63,14 +63,14 @@ class Composed:
 
 def composed_fields(model: type[BaseModel]) -> dict[str, str]:
     """Fields of a Config that hold another component, by name, with its kind."""
-    found = {}
+    kinds = {}
     for name, info in model.model_fields.items():
         marks = [mark for mark in info.metadata if isinstance(mark, Composed)]
         for member in get_args(info.annotation) if get_origin(info.annotation) is not None else ():
             marks += [mark for mark in getattr(member, "__metadata__", ()) if isinstance(mark, Composed)]
         if marks:
-            found[name] = marks[0].kind
-    return found
+            kinds[name] = marks[0].kind
+    return kinds
 
 
 def as_table(value: Any) -> Any:

@@ -7,7 +7,7 @@
         register("countdown", "my_package.countdown:Countdown")
 
 `register(name, target)` takes an object or a lazy `"module:attribute"`, which is imported when a run
-chooses it. Registration hooks are historic: a plugin that arrives late is asked all the same.
+chooses it. Registration hooks are called when the plugin is loaded.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def register_environments(register: Register) -> None:
 
 @hookspec(historic=True)
 def register_roles(register: Register) -> None:
-    """Register roles: how a seat's prompt is written and its answer read (`protocols.Role`)."""
+    """Register roles: how a prompt is written and an answer is read (`protocols.Role`)."""
 
 
 @hookspec(historic=True)
@@ -56,7 +56,7 @@ def register_losses(register: Register) -> None:
 
 @hookspec(historic=True)
 def register_transitions(register: Register) -> None:
-    """Register transition modes: what roles are told between turns (`protocols.TransitionMode`)."""
+    """Register transition modes: the feedback that roles get between turns (`protocols.TransitionMode`)."""
 
 
 @hookspec(historic=True)
@@ -101,7 +101,7 @@ def register_data_sources(register: Register) -> None:
 
 @hookspec(historic=True)
 def register_trackers(register: Register) -> None:
-    """Register trackers: who is told the metrics (`protocols.Tracker`)."""
+    """Register trackers: where the metrics of every step go (`protocols.Tracker`)."""
 
 
 @hookspec(historic=True)

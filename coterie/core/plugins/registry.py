@@ -1,8 +1,8 @@
 """(kind, name) -> plugin, loaded when it is chosen.
 
 Names are unique within a kind; a taken name is refused and both distributions are named. Where two
-distributions want the same name, `distribution:name` tells them apart; `package.module:Object` names an
-object that nobody registered.
+distributions want the same name, `distribution:name` selects one; `package.module:Object` names an object
+that is not registered.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class Registry:
         """The entry of a name, of `distribution:name`, or of `package.module:Object`.
 
         Raises:
-            PluginError: nothing is known by that name; the nearest one is named.
+            PluginError: no plugin has that name; the nearest name is in the message.
         """
         entry = self._entries[kind].get(name) or self._qualified[kind].get(name)
         if entry is not None:
@@ -143,9 +143,9 @@ def import_object(target: str, what: str, path: str = "") -> Any:
     """
     module_name, _, attribute = target.partition(":")
     try:
-        found = importlib.import_module(module_name)
+        target_object = importlib.import_module(module_name)
         for part in attribute.split("."):
-            found = getattr(found, part)
+            target_object = getattr(target_object, part)
     except ModuleNotFoundError as error:
         root = (error.name or "").split(".")[0]
         if root in EXTRA_OF:
@@ -161,4 +161,4 @@ def import_object(target: str, what: str, path: str = "") -> Any:
             path=path,
             why=f"{type(error).__name__}: {error}",
         ) from error
-    return found
+    return target_object

@@ -1,9 +1,9 @@
-"""One protocol for each kind of plugin, with the contexts and views that its methods are given.
+"""One protocol for each kind of plugin, with the values that its methods receive and return.
 
-A plugin class may have a nested `Config` (a `coterie.PluginConfig`); its constructor is called as
-`cls(config, build)`, where `build` (a `Build`) tells the instance's name and makes other components.
-`coterie.Plugin` has a constructor that stores both. Constructors are cheap: weights, processes and
-connections are made in `open` and given back in `close`, where a kind has them.
+A plugin class may have a nested `Config` (a `coterie.PluginConfig`). Its constructor is called as
+`cls(config, build)`: `build` (a `Build`) names the instance and makes other components. The base class
+`coterie.Plugin` stores both. Constructors are cheap: weights, processes and connections are opened in
+`open` and released in `close`, where a kind has these methods.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from coterie.core.protocols.environment import (
 )
 from coterie.core.protocols.estimator import AdvantageEstimator as AdvantageEstimator, Batch as Batch
 from coterie.core.protocols.executor import Executor as Executor
-from coterie.core.protocols.loss import Loss as Loss, Surrogate as Surrogate, TokenBatch as TokenBatch
+from coterie.core.protocols.loss import (
+    Length as Length,
+    Loss as Loss,
+    Surrogate as Surrogate,
+    TokenBatch as TokenBatch,
+)
 from coterie.core.protocols.reward import (
     ActionView as ActionView,
     EpisodeView as EpisodeView,

@@ -1,4 +1,4 @@
-"""What a plugin's constructor is given besides its Config."""
+"""The second argument of a plugin's constructor."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from coterie.core.config import RunConfig
 
 
 class Build(Protocol):
-    """What a plugin's constructor is given besides its Config."""
+    """The second argument of a plugin's constructor, after its `Config`."""
 
     name: str
-    """The instance's name in the configuration: the role, the reward, the tool."""
+    """The instance's name in the configuration, e.g. of the role, the reward or the tool."""
     path: str
-    """Its dotted path in the configuration, for error messages."""
+    """The instance's dotted path in the configuration, for error messages."""
     run: RunConfig
 
     def make(self, kind: str, table: Any, path: str) -> Any:
-        """Another component."""
+        """Make another component of a kind from its table; `path` is the table's, for error messages."""

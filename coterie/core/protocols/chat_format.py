@@ -1,4 +1,4 @@
-"""The protocol of kind `chat_format`: how messages become token ids and back."""
+"""The protocol of kind `chat_format`: messages to token ids and back."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coterie.core.types import Call, Message, Prompt
 
 @runtime_checkable
 class Codec(Protocol):
-    """Text to ids and back for one policy."""
+    """Encodes and decodes text for one policy."""
 
     def encode(
         self,
@@ -18,14 +18,16 @@ class Codec(Protocol):
         previous: Call | None = None,
         previous_messages: Sequence[Message] = (),
     ) -> Prompt:
-        """Prompt ids, with the generation prompt. With `previous`, its ids are reused verbatim where
-        the messages extend `previous_messages` plus its decoded text; else a fresh prompt."""
+        """The prompt of the messages, with the generation prompt at its end.
+
+        The ids of `previous` are reused verbatim where the messages extend `previous_messages` and its text.
+        """
 
     def decode(self, call: Call) -> str:
         """The text of a call, without its stop token."""
 
     def encode_completion(self, text: str) -> tuple[int, ...]:
-        """Ids of an answer, its stop token included: for supervised steps."""
+        """Token ids of an answer, its stop token included, for supervised training."""
 
     @property
     def stop_ids(self) -> frozenset[int]:
@@ -33,14 +35,16 @@ class Codec(Protocol):
 
     @property
     def context(self) -> int | None:
-        """Longest prompt plus completion, in tokens."""
+        """Longest prompt plus completion, in tokens; None: no limit is known."""
 
-    # Optional: with_tools(schemas) -> Codec | None, one whose prompts tell the model of these tools;
-    # vocabulary: {token: id}, by which a policy from elsewhere is known to speak the same tokens.
+    # Optional:
+    # - with_tools(schemas) -> Codec | None: a codec whose prompts describe these tools; None: not supported.
+    # - vocabulary: {token: id}, to check that an external policy has the same tokens.
 
 
 @runtime_checkable
 class ChatFormat(Protocol):
-    """How messages become text for a tokenizer."""
+    """Formats messages as text for a tokenizer."""
 
-    def codec(self, tokenizer: Any, context: int | None) -> Codec: ...
+    def codec(self, tokenizer: Any, context: int | None) -> Codec:
+        """The codec of a tokenizer; `context` is the model's limit in tokens."""

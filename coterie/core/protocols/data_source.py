@@ -1,4 +1,4 @@
-"""The protocol of kind `data_source`: records for environments that read their tasks."""
+"""The protocol of kind `data_source`: the records that environments make tasks from."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from coterie.core.types.splits import Split
 
 @runtime_checkable
 class DataSource(Protocol):
-    """Records for environments that read their tasks."""
+    """Provides the records that an environment makes its tasks from."""
 
-    def records(self, split: Split) -> Sequence[Mapping[str, Any]]: ...
+    def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
+        """The records of a split, in a fixed order."""

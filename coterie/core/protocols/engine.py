@@ -1,4 +1,4 @@
-"""The protocol of kind `engine`: what generates tokens."""
+"""The protocol of kind `engine`: token generation."""
 
 from __future__ import annotations
 
@@ -14,15 +14,19 @@ from coterie.core.types import Call, Request, Weights
 
 @runtime_checkable
 class Engine(Protocol):
-    """Generates tokens."""
+    """Generates tokens for all policies."""
 
     async def open(self, ctx: EngineContext) -> None: ...
 
     async def generate(self, request: Request) -> Call:
-        """One call. Raises SystemFault when the engine, not the model, failed."""
+        """Generate one call.
+
+        Raises:
+            SystemFault: the engine failed, e.g. its server is unreachable.
+        """
 
     async def load_weights(self, weights: Weights) -> None:
-        """From now on the policy's requests are answered with these weights."""
+        """Use these weights for all later requests of their policy."""
 
     def codec(self, policy: str) -> Codec: ...
 
@@ -31,12 +35,12 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineContext:
-    """What an engine is opened with."""
+    """Input of `Engine.open`."""
 
     policies: Mapping[str, PolicyConfig]
     chat: ChatFormat
     active_rollouts: ActiveRollouts
-    """Counts live strands of play: an in-process engine forms a batch when all of them wait."""
+    """Count of the active rollouts. An in-process engine starts a batch when all of them wait."""
     deterministic: bool
     vocabulary: tuple[str, ...]
-    """Words that the environment and the roles write; for `tokenizer: words`."""
+    """Words that the environment and the roles use, for `tokenizer: words`."""

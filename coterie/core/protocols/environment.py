@@ -15,40 +15,46 @@ class Environment(Protocol):
     """A turn-based Markov game. A state is a value: never mutated, picklable, cheap to fork."""
 
     roles: tuple[str, ...]
-    """Roles it knows how to observe; empty: any."""
+    """Roles that `observe` accepts; empty: any."""
     components: Mapping[str, ComponentKind]
-    """Score components that its steps emit, and what kind of number each is."""
+    """Components of the scores that `step` returns, and their kinds."""
     weights: Mapping[str, float]
-    """Default weight of each component in the Mix (1 where absent)."""
+    """Default reward weights by component; 1 where absent."""
 
     def tasks(self, split: Split, seed: int) -> TaskSource:
-        """The tasks of a split; splits are disjoint by content."""
+        """The tasks of a split. No content occurs in two splits."""
 
     def reset(self, task: Task, seed: int) -> Any:
-        """The state in which the task starts."""
+        """The initial state of a task."""
 
     def acting_roles(self, state: Any) -> tuple[str, ...] | None:
-        """Who acts now: () = the game is over, None = as `team.order` says."""
+        """The roles that act in a state; (): the episode is over; None: `team.order` decides."""
 
     def observe(self, state: Any, role: str) -> Any:
-        """What the role sees of the state."""
+        """The role's observation of a state."""
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """The state after the roles of one stage acted, and what that earned. Never mutates `state`."""
+        """The next state and its scores, after the roles of one stage acted. Never mutates `state`."""
 
     def outcome(self, state: Any) -> Mapping[str, float]:
-        """Metrics of an ended episode; `success` (0 or 1, or a share) is required."""
+        """Metrics of an ended episode; `success` (0, 1 or a share) is required."""
 
-    # Optional: digest(state) -> str; diagnose(state, role) -> str; vocabulary() -> Iterable[str];
-    # demonstrate(state, role, noise, rng) -> str, the oracle's message, for warm starts.
-    # For `coterie data`: record(task) -> dict, what JSON holds of it; task_of(record, id) -> Task, the way
-    # back (ValueError where it is no task of this game; more fields than `record` gives do no harm);
-    # fingerprints(task) -> {"content": str, "solution"?: str, ...}, what no two splits may share;
-    # picture(task) -> str, for people.
+    # Optional:
+    # - digest(state) -> str: for states that `core/types/digest.py` can't digest.
+    # - diagnose(state, role) -> str: feedback for a role, for transition modes.
+    # - vocabulary() -> Iterable[str]: words of observations and answers, for `tokenizer: words`.
+    # - demonstrate(state, role, noise, rng) -> str: the oracle's message, for warm starts.
+    # - concurrent: bool: whether `step` waits (for a sandbox), so that joint actions are stepped at once.
+    # - not_summable: names of the components that must not be summed over turns.
+    # For `coterie data`:
+    # - record(task) -> dict: the task as JSON.
+    # - task_of(record, id) -> Task: the inverse; ignores unknown fields. ValueError: no task of this game.
+    # - fingerprints(task) -> {"content": str, "solution"?: str, ...}: values that no two splits may share.
+    # - picture(task) -> str: the task drawn for people.
 
 
 class TaskSource(Protocol):
-    """Tasks by index; `len` is None-free: an endless generator says how many it will vouch for."""
+    """Tasks by index. The length of an endless generator is the number of tasks that the split offers."""
 
     def __len__(self) -> int: ...
 
@@ -57,9 +63,9 @@ class TaskSource(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepContext:
-    """What an environment's step may use besides its arguments."""
+    """The task, turn and seed of a step."""
 
     task: Task
     turn: int
     seed: int
-    """Keyed by the joint: the environment's own randomness derives from it."""
+    """64 bits keyed by the joint action. The environment's randomness derives from them."""

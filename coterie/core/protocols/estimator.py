@@ -1,4 +1,4 @@
-"""The protocol of kind `estimator`, and the batch that it is given."""
+"""The protocol of kind `estimator`: from a step's trees and scores to credit."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from coterie.core.types import Annotations, Credit, RewardWeights, Scores, Tree
 
 @runtime_checkable
 class AdvantageEstimator(Protocol):
-    """From a step's trees and scores to credit."""
+    """Assigns credit to the branches of a step's trees."""
 
     needs: tuple[str, ...]
-    """Notes it reads, e.g. ("ref_logprobs",)."""
+    """Names of the annotations it reads, e.g. ("ref_logprobs",)."""
     weights: Mapping[str, float]
-    """Component weights that it sets in the Mix; `team` scales every team component (alpha)."""
+    """Reward weights it sets, by component. The key `team` sets `RewardWeights.team_weight`."""
 
-    # Optional: sums_over_turns: bool, its return adds up turns (what can be farmed is then refused);
-    # stop_above: float | None, a joint that earns at least this is not played on.
+    # Optional:
+    # - sums_over_turns: bool: its returns sum over turns; components that are not summable are then refused.
+    # - stop_above: float | None: an episode ends at a joint action whose reward is at least this.
 
     def check(self, plan: Plan, team: Team) -> None:
-        """Raise `ConfigError` where the sampling plan gives this estimator no meaning."""
+        """Raise a `ConfigError` if the estimator is undefined for the sampling plan, e.g. a group of one."""
 
-    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]: ...
+    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
+        """The credit of a step, and the estimator's next state: JSON, None before the first step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """What an estimator is given."""
+    """Input of an estimator: the rollouts of one step."""
 
     trees: Sequence[Tree]
     scores: Scores

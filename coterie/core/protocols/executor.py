@@ -1,4 +1,4 @@
-"""The protocol of kind `executor`: where episodes run."""
+"""The protocol of kind `executor`: the processes in which episodes run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ R = TypeVar("R")
 
 @runtime_checkable
 class Executor(Protocol):
-    """Where episodes run."""
+    """Runs episodes."""
 
     async def map(self, play: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-        """Play every item; results in the order of the items."""
+        """The result of `play` for every item, in the order of the items."""

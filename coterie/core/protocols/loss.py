@@ -1,4 +1,4 @@
-"""The protocol of kind `loss`, its input and its output."""
+"""The protocol of kind `loss`, with its input and its output."""
 
 from __future__ import annotations
 
@@ -6,58 +6,61 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
+Length = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
+"""How a loss sums its tokens (`backends/models/minibatches.py`)."""
+
 
 @runtime_checkable
 class Loss(Protocol):
-    """A per-token surrogate, in any array library.
+    """A per-token surrogate loss, in numpy or torch.
 
-    `xp` is `numpy` or `torch`: the surrogate is written once in the functions that both have (exp,
-    where, minimum, maximum, clip). It returns the value and the slope d sum(value) / d logprobs, so that a
-    trainer without autograd uses the same loss; a test holds the slope against autograd. A token's value
-    may depend on the tokens of its sequence (a span), which a trainer never splits, and on no others.
+    `xp` is the module `numpy` or `torch`; use functions that both have (exp, where, minimum, maximum, clip).
+    The loss also returns its gradient, for trainers without autograd; `check_loss` verifies it. The value of
+    a token may depend on the tokens of its sequence (a span), which a trainer never splits, and on no others.
     """
 
     needs: tuple[str, ...]
-    """Notes that its TokenBatch must have: "ref_logprobs", "old_logprobs"."""
-    length: Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-    """How tokens are summed (see `core/training/samples.py`)."""
+    """Annotations it reads: "ref_logprobs", "old_logprobs"."""
+    length: Length
+    """Normalisation over tokens and sequences (`token_coefficients` in `core/training/samples.py`)."""
     entropy: float
-    """Coefficient of the entropy bonus; the trainer adds it, for it needs the whole distribution."""
+    """Coefficient of the entropy bonus. The trainer adds the bonus, which needs the whole distribution."""
 
-    # Optional: length_constant: float, what the length rule `constant` divides every sequence's sum by.
+    # Optional:
+    # - length_constant: float: divisor of every sequence's sum, for `length = "constant"`.
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
-    """Flat arrays over sampled tokens, shape (N,)."""
+    """Input of a loss: flat arrays over N sampled tokens, shape (N,)."""
 
     logprobs: Any
-    """Of the weights being trained."""
+    """Log-probabilities under the weights being trained."""
     behaviour: Any
-    """Of the weights that sampled."""
+    """Log-probabilities under the weights that sampled the tokens."""
     advantages: Any
     ref_logprobs: Any | None = None
+    """Log-probabilities under the reference (initial) weights."""
     old: Any | None = None
-    """Of the trainer's weights before the first optimiser step of this update; None: taken to be
-    `behaviour`."""
+    """Log-probabilities under the trainer's weights before the first optimiser step of this update."""
     sequence: Any | None = None
-    """Which sequence (span) each token is of: integers 0..sequences-1, for losses of whole sequences."""
+    """Index of each token's sequence (span), 0 to sequences - 1, for losses of whole sequences."""
     sequences: int = 0
 
     @property
     def proximal(self) -> Any:
-        """What a trust region is around: the old policy where it was asked for, else the behaviour's."""
+        """Log-probabilities at the centre of the trust region: `old` if given, else `behaviour`."""
         return self.behaviour if self.old is None else self.old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surrogate:
-    """What a loss says of every token, shape (N,)."""
+    """Output of a loss, shape (N,)."""
 
     value: Any
     grad: Any
-    """d sum(value) / d logprobs: of one token's own value where it depends on that token alone."""
+    """d sum(value) / d logprobs."""
     metrics: Mapping[str, Any]
-    """Per-token quantities whose token mean is reported, e.g. `clip_fraction`."""
+    """Per-token quantities, reported as their mean over tokens, e.g. `clip_fraction`."""

@@ -1,4 +1,4 @@
-"""The protocol of kind `reward`, and the views that reward sources are given."""
+"""The protocol of kind `reward`, and the views that reward sources score."""
 
 from __future__ import annotations
 
@@ -11,31 +11,35 @@ from coterie.core.types import Action, ComponentKind, JointAction, Message, Node
 
 @runtime_checkable
 class RewardSource(Protocol):
-    """Where reward comes from.
-
-    Raise `SystemFault` for what is not the policy's doing (the scores are missing) and `PolicyFault`
-    for what the output caused (every component gets `policy_fault`).
-    """
+    """Scores actions, joint actions, sibling branches or episodes."""
 
     scope: Literal["action", "joint", "siblings", "episode"]
+    """The view that `score` takes: `ActionView`, `JointView`, `SiblingsView` or `EpisodeView`."""
     components: Mapping[str, ComponentKind]
+    """Components of its scores, and their kinds."""
     weights: Mapping[str, float]
-    """Default weights in the Mix."""
+    """Default reward weights by component; 1 where absent."""
     policy_fault: float
-    """The floor."""
+    """The floor: the value of every component after a `PolicyFault`."""
 
     async def score(
         self, view: Any
     ) -> Mapping[tuple[str, str], float | None] | Sequence[Mapping[tuple[str, str], float | None]]:
-        """{(role or TEAM, component): value or None}; for scope `siblings` one such table a branch."""
+        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one table per branch.
 
-    # Optional: calls_per_view: int, how often one `score` asks something outside (a judge, a coach):
-    # `coterie plan` counts them.
+        Raises:
+            SystemFault: a failure that the output did not cause; the scores are missing.
+            PolicyFault: a failure that the output caused; every component is `policy_fault`.
+        """
+
+    # Optional:
+    # - calls_per_view: int: calls of an external model (a judge, a coach) per `score`, for `coterie plan`.
+    # - background: bool: a slow source, scored in the background where selection does not need it.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ActionView:
-    """What a source of scope `action` sees: one role's one action."""
+    """Input of a source of scope `action`: one action of one role."""
 
     task: Task
     turn: int
@@ -44,29 +48,30 @@ class ActionView:
     messages: tuple[Message, ...]
     action: Action
     state: Any
-    """Before the action."""
+    """The state before the action."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointView:
-    """What a source of scope `joint` sees: one played combination."""
+    """Input of a source of scope `joint`: one joint action that was played."""
 
     task: Task
     turn: int
     actions: Mapping[str, Action]
     state: Any
-    """Before."""
+    """The state before the joint action."""
     after: Any
-    """State reached."""
+    """The state that it reached."""
     emitted: Mapping[tuple[str, str], float | None]
-    """Scores that the environment's step gave."""
+    """`Step.scores`."""
     info: Mapping[str, Any]
+    """`Step.info`."""
     terminated: bool
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiblingsView:
-    """What a source of scope `siblings` sees: all branches of one decision, to be ranked together."""
+    """Input of a source of scope `siblings`: all branches of one decision, to be ranked together."""
 
     task: Task
     turn: int
@@ -77,17 +82,18 @@ class SiblingsView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeView:
-    """What a source of scope `episode` sees: one path from root to leaf."""
+    """Input of a source of scope `episode`: one path from the root to a leaf."""
 
     task: Task
     path: tuple[tuple[Node, int], ...]
-    """(node, joint taken)."""
+    """The nodes, each with the index of the joint action taken."""
     leaf: JointAction
+    """The last joint action."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamedRewardSource:
-    """A reward source as the run uses it: named, with its roles and weights."""
+    """A reward source with its name in the configuration and its weights."""
 
     name: str
     plugin: RewardSource

@@ -1,4 +1,4 @@
-"""The protocol of kind `role`: how a prompt is written and an answer is read."""
+"""The protocol of kind `role`: prompts and parsers."""
 
 from __future__ import annotations
 
@@ -10,13 +10,18 @@ from coterie.core.types import Message, RoleInput
 
 @runtime_checkable
 class Role(Protocol):
-    """A seat: how a prompt is written and an answer is read."""
+    """A member of the team: writes prompts and parses answers."""
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """The messages of the prompt."""
 
     def parse(self, text: str, observation: Any) -> Any:
-        """What the text means. Raise `PolicyFault` where it means nothing; the reason is kept."""
+        """The action that a text means: the input of `Environment.step`.
 
-    # Optional: vocabulary() -> Iterable[str]; remembers: bool = True makes the prompt a conversation:
-    # earlier prompts and answers of this role come before the rendered messages.
+        Raises:
+            PolicyFault: the text means no action; the message becomes the fault's reason.
+        """
+
+    # Optional:
+    # - vocabulary() -> Iterable[str]: words of the prompts, for `tokenizer: words`.
+    # - remembers: bool: whether the role's earlier prompts and answers precede the rendered messages.

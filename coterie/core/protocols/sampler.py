@@ -1,4 +1,4 @@
-"""The protocol of kind `sampler`, how it describes its sampling, and the context it rolls out with."""
+"""The protocol of kind `sampler`, its sampling plan, and the context it rolls out with."""
 
 from __future__ import annotations
 
@@ -30,39 +30,39 @@ from coterie.core.types.digest import ids_sha256
 
 @runtime_checkable
 class Sampler(Protocol):
-    """Grows trees."""
+    """Rolls out trees."""
 
     @property
     def plan(self) -> Plan:
-        """How it samples, for an estimator's `check`."""
+        """The sampling plan."""
 
     def sampling(self, role: str) -> Sampling:
-        """How a role's tokens are drawn."""
+        """The sampling settings of a role."""
 
     def for_evaluation(self, greedy: bool) -> Sampler:
-        """The same, playing each task once as the policy would."""
+        """A copy that plays each task once, one branch per decision; `greedy` sets temperature 0."""
 
     async def play(self, task: Task, epoch: int, chain: int, ctx: RolloutContext) -> Tree:
-        """One tree."""
+        """The tree of one task and chain."""
 
 
 class RolloutContext(Protocol):
-    """What a sampler rolls out with: prompts, actions and steps, with keyed draws and faults kept apart."""
+    """Makes prompts, samples actions and steps the environment for a sampler, with keyed random draws."""
 
     environment: Environment
     team: Team
     reward_sources: Sequence[NamedRewardSource]
     reward_weights: RewardWeights
     scores: Scores
-    """The table that sources of scope action, joint and siblings are written to during play."""
+    """Scores written during the rollout: those of scope action, joint and siblings."""
     active_rollouts: ActiveRollouts
-    """Counts concurrent branches and children: run them through its `gather`."""
+    """Run concurrent branches and children through its `gather`, which counts them."""
     evaluation: bool
-    """Whether it is an evaluation: nothing of it is trained on."""
+    """Whether the rollout is an evaluation: its decisions are not trainable."""
     stop_above: float | None
-    """A played joint that earns at least this, on average over the roles that acted, ends its episode."""
+    """An episode ends at a joint action whose reward, averaged over its roles, is at least this."""
 
-    def seed(self, key: Key, what: str) -> int:
+    def seed(self, key: Key, purpose: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
 
     def digest(self, state: Any) -> str:
@@ -73,24 +73,24 @@ class RolloutContext(Protocol):
     ) -> PromptRequest:
         """Make a role's prompt."""
 
-    async def act(self, key: Key, asked: PromptRequest) -> Action:
+    async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch, tool calls included."""
 
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
     ) -> Step | Fault:
-        """Step the environment; what is not the policy's doing comes back as a fault."""
+        """Step the environment; a failure that the actions did not cause is returned as a fault."""
 
     def mark_missing(self, key: Key, reason: str) -> None:
-        """Write every source's score of a joint that a system fault kept from being played as missing."""
+        """Add a missing score of every source for a joint action that a system fault prevented."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Score in the background."""
+        """Run scoring in the background; the step waits for it before it assigns credit."""
 
 
 @dataclass(frozen=True, slots=True)
 class PromptRequest:
-    """A role's prompt at a node, before anything is sampled."""
+    """A role's prompt at a node, before its actions are sampled."""
 
     role: str
     policy: str
@@ -99,7 +99,8 @@ class PromptRequest:
     prompt: Prompt
     sampling: Sampling
 
-    def decided(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
+    def decision(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
+        """The decision with these sampled actions."""
         return Decision(
             role=self.role,
             policy=self.policy,
@@ -115,11 +116,15 @@ class PromptRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """How trees are sampled, as an estimator's `check` sees it."""
+    """How a sampler samples trees, for `AdvantageEstimator.check`."""
 
     chains: int
+    """Trees per task."""
     branches: int
+    """Sampled actions per decision."""
     expand: str
+    """Joint actions from which the episode goes on: `best`, `sampled` or `all`."""
     pairing: str
+    """Joint actions of roles that act at once: `aligned` (i-th branches) or `cross` (all combinations)."""
     recombines: bool = False
-    """Where roles act at once, one more joint is played: the best branch of each (`commit: per_role`)."""
+    """Whether a joint action of the best branch of each role is played too (`commit: per_role`)."""

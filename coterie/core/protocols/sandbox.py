@@ -1,9 +1,8 @@
-"""What crosses the line between our process and a program that a model wrote: plain values, both ways.
+"""The protocol of kind `sandbox`, and the plain values that go to a model-written program and come back.
 
-A `Sandbox` (core/protocols.py) runs a `Program` and says what it did, or judges a `Judged` and says which
-tests passed. What ends by the program's own doing is a result, good or bad. What ends by ours (a worker
-that was killed, a server that answers 500) is a `SystemFault`: its score is missing. A program that kills
-its sandbox twice is a `PolicyFault`: it gets the floor (invariant 3).
+A `Sandbox` runs a `Program` or tests a `Judged` candidate. An end that the program caused (a crash, a
+time-out) is a result. An end that it did not cause (a killed worker, an HTTP 500) is a `SystemFault`. A
+program that kills its sandbox twice is a `PolicyFault`.
 """
 
 from __future__ import annotations
@@ -20,54 +19,53 @@ Status = Literal["finished", "failed", "timeout", "killed"]
 
 
 class Limits(PluginConfig):
-    """What one run may use. CPU time decides verdicts; wall time is only a backstop, so load changes no
-    reward."""
+    """Limits of one run. CPU time decides verdicts, so the load of the machine changes no reward."""
 
     cpu_seconds: float = Field(5.0, gt=0, description="CPU time of the program, its children included.")
-    wall_seconds: float = Field(30.0, gt=0, description="Backstop for programs that wait for ever.")
+    wall_seconds: float = Field(30.0, gt=0, description="Wall time, for programs that wait for ever.")
     memory_mb: int = Field(512, ge=16, description="Address space of one process, in 2^20 bytes.")
-    disk_mb: int = Field(32, ge=1, description="All that it may write, in 2^20 bytes.")
+    disk_mb: int = Field(32, ge=1, description="All files that it writes, in 2^20 bytes.")
     processes: int = Field(16, ge=1, description="Processes and threads at a time.")
     open_files: int = Field(64, ge=8)
-    output_kb: int = Field(64, ge=1, description="Kept of stdout and of stderr, in 2^10 bytes: the end.")
+    output_kb: int = Field(64, ge=1, description="End of stdout and of stderr that is kept, in 2^10 bytes.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Program:
-    """A program and what it is given."""
+    """A program and its inputs."""
 
     code: str
     language: str = "python"
     stdin: str = ""
     argv: tuple[str, ...] = ()
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """By path relative to the working folder."""
+    """Contents by path, relative to the working folder."""
     collect: tuple[str, ...] = ()
-    """Globs of files to bring back, relative to the working folder."""
+    """Globs of the files to return, relative to the working folder."""
     limits: Limits | None = None
-    """None: the sandbox's own."""
+    """None: the limits of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
-    """What a program did."""
+    """Result of a program."""
 
     status: Status
-    """`finished`: exit code 0; `failed`: another; `timeout`: of CPU or wall time; `killed`: by a signal,
-    such as at a limit of memory, or because it would not stop writing."""
+    """`finished`: exit code 0; `failed`: another exit code; `timeout`: of CPU or wall time; `killed`: by a
+    signal, e.g. at a limit of memory or of output."""
     exit_code: int | None
-    """None where a signal or a limit ended it."""
+    """None where a signal or a limit ended the program."""
     stdout: str = ""
-    """The end of it, where it was longer than `limits.output_kb`."""
+    """At most the last `limits.output_kb`; `stderr` likewise."""
     stderr: str = ""
     dropped: int = 0
     """Bytes of output that were not kept."""
     cpu_seconds: float | None = None
     wall_seconds: float = 0.0
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """What `collect` found, by path."""
+    """Contents of the files that `collect` matched, by path."""
     reason: str = ""
-    """In words, where it did not finish: which limit, which signal."""
+    """The limit or the signal that ended the program, in words."""
 
     @property
     def ok(self) -> bool:
@@ -76,70 +74,71 @@ class Ran:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A candidate and the tests it must pass; the two never share a process."""
+    """A candidate program and its tests. The two run in separate processes."""
 
     candidate: str
-    """The program under test: its functions are called over a pipe."""
+    """The program under test. The tests call its functions over a pipe."""
     tests: str
-    """Python in which every `assert` is a test. It sees the names in `calls`, and not the candidate's
-    memory."""
+    """Python code in which every `assert` is a test. It sees the functions in `calls` and nothing else of the
+    candidate."""
     calls: tuple[str, ...]
     """Functions of the candidate that the tests call."""
     files: Mapping[str, bytes] = field(default_factory=dict)
-    """Given to the candidate."""
+    """Files of the candidate: contents by path, relative to its working folder."""
     limits: Limits | None = None
-    """Of each side; None: the sandbox's own."""
+    """Limits of each of the two processes; None: the limits of the sandbox."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TestFailure:
     """One test that did not pass."""
 
-    __test__ = False  # pytest takes every class called Test* for one of its own
+    __test__ = False  # or pytest collects it, as every class named Test*
 
     line: int
-    """In `Judged.tests`, from 1."""
+    """Line in `Judged.tests`, from 1."""
     source: str
     """The assert statement."""
     error: str
-    """Type of the exception, such as AssertionError; `NotReached` where nothing executed it."""
+    """Type of the exception, e.g. AssertionError; `NotReached` where the statement was not executed."""
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What the judge found. A test passes if it was executed and held every time."""
+    """Result of the tests. A test passes if it was executed and held every time."""
 
     passed: int
     total: int
     failures: tuple[TestFailure, ...] = ()
-    """The first ones."""
+    """The first failures."""
     candidate: str = ""
-    """How the candidate ended before its tests were done: `exit code 0`, `timeout`; empty: it answered to
-    the end."""
+    """How the candidate ended before its tests did, e.g. `exit code 0` or `timeout`; else empty."""
     stdout: str = ""
-    """The candidate's."""
+    """Output of the candidate."""
     stderr: str = ""
 
     @property
     def ok(self) -> bool:
-        """All passed, and there were some."""
+        """Whether there are tests and all of them passed."""
         return self.total > 0 and self.passed == self.total
 
 
 @runtime_checkable
 class Sandbox(Protocol):
-    """Runs programs that a model wrote, never in our process.
+    """Runs model-written programs, never in the process of the run.
 
-    Raises SystemFault where the run ended by ours, PolicyFault where a program killed its sandbox twice.
+    Raises:
+        SystemFault: the run ended for a reason that the program did not cause.
+        PolicyFault: the program killed its sandbox twice.
     """
 
     async def open(self) -> None: ...
 
     async def run(self, program: Program) -> Ran:
-        """What the program did; a crash, a time-out and a killed program are results."""
+        """Run a program. A crash, a time-out and a killed program are results."""
 
     async def judge(self, judged: Judged) -> Verdict:
-        """Which tests the candidate passes; it runs in another process than they do."""
+        """Run the tests of a candidate."""
 
     async def close(self) -> None: ...

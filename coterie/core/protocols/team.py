@@ -12,24 +12,25 @@ from coterie.core.protocols.transition import TransitionMode
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Team:
-    """Who plays, in which order, with which policy."""
+    """The roles of a run, their order, and the policy of each."""
 
     roles: Mapping[str, Role]
     order: tuple[tuple[str, ...], ...]
-    """Stages; roles in one stage act at once."""
+    """The stages of a turn. Roles of one stage act at once."""
     max_turns: int
     policies: Mapping[str, str]
-    """role -> policy."""
+    """Policy by role."""
     trainable: Mapping[str, bool]
-    """policy -> whether it is trained."""
+    """Whether a policy is trained, by policy."""
     transition: TransitionMode
     tools: Mapping[str, tuple[Tool, ...]]
+    """Tools by role."""
     max_tool_turns: int = 4
     role_tool_turns: Mapping[str, int] = field(default_factory=dict)
-    """Of roles that have their own."""
+    """`max_tool_turns` of single roles."""
     show_thoughts: frozenset[str] = frozenset()
-    """Roles whose thoughts are part of what they say."""
+    """Roles whose actions' text includes the thought."""
 
     def tool_turns(self, role: str) -> int:
-        """Most rounds of tool results in one action of the role."""
+        """The most rounds of tool results in one action of a role."""
         return self.role_tool_turns.get(role, self.max_tool_turns) if self.tools.get(role) else 0

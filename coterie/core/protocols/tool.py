@@ -1,4 +1,4 @@
-"""The protocol of kind `tool`: something a role may call inside one action."""
+"""The protocol of kind `tool`: functions that a role calls within one action."""
 
 from __future__ import annotations
 
@@ -7,16 +7,21 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Tool(Protocol):
-    """Something a role may call inside one action."""
+    """A function that a role can call within one action."""
 
     name: str
 
     def find(self, text: str) -> Any | None:
-        """The call in the text, or None. The text is what is said, without thoughts; any text may come."""
+        """The call in a completion without its thought, or None. Never raises, whatever the text."""
 
     async def run(self, call: Any) -> str:
-        """Its result, shown to the model as the next message. Raises SystemFault for what is not the call's
-        doing; what is (bad arguments, a crash) is a result. PolicyFault ends the action: the floor."""
+        """The result of a call: the model's next message. Bad arguments and crashes are results too.
 
-    # Optional: async open(), async close(); schemas: function schemas, which the policy's chat template then
-    # tells the model (`Codec.with_tools`).
+        Raises:
+            SystemFault: a failure that the call did not cause; the scores of the action are missing.
+            PolicyFault: a failure that the call caused and that ends the action.
+        """
+
+    # Optional:
+    # - async open(), async close().
+    # - schemas: function schemas, which the chat template then shows to the model (`Codec.with_tools`).

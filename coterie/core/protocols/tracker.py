@@ -1,4 +1,4 @@
-"""The protocol of kind `tracker`: is told the metrics of every step."""
+"""The protocol of kind `tracker`: storage of metrics."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Is told the metrics of every step."""
+    """Stores the metrics of every step."""
 
     def open(self, folder: Path) -> None:
-        """The run's folder; before the first row."""
+        """Start tracking; `folder` is the run folder."""
 
     def truncate(self, step: int) -> None:
-        """Forget the rows after `step`: a resumed run tells them again."""
+        """Remove the rows of steps after `step`, which a resumed run writes again."""
 
-    def track(self, step: int, metrics: Mapping[str, Any]) -> None: ...
+    def track(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Store the row of a step."""
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The protocol of kind `trainer`: what owns and updates weights."""
+"""The protocol of kind `trainer`: the owner of the weights."""
 
 from __future__ import annotations
 
@@ -21,37 +21,43 @@ class Trainer(Protocol):
 
     async def open(self, ctx: TrainerContext) -> None: ...
 
-    async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
-        """Per sample key, shape (sampled tokens,): `ref_logprobs` (of the weights at the start),
-        `old_logprobs` (of the present ones) or `values` (of the value head)."""
+    async def annotate(self, samples: Sequence[Sample], name: str) -> dict[Key, np.ndarray]:
+        """One array of shape (sampled tokens,) per sample key.
+
+        `name` is `ref_logprobs` (under the initial weights), `old_logprobs` (under the present weights) or
+        `values` (of the value head).
+        """
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
-        """One training step of each policy on its samples; metrics per policy."""
+        """Train each policy on its samples for one step; returns metrics by policy."""
 
-    def weights(self, policy: str) -> Weights: ...
+    def weights(self, policy: str) -> Weights:
+        """The present weights of a policy."""
 
     def save(self, folder: Path) -> None:
-        """All state, for an exact resume."""
+        """Write the whole state, for an exact resume."""
 
-    def load(self, folder: Path) -> None: ...
+    def load(self, folder: Path) -> None:
+        """Restore the state that `save` wrote."""
 
     def digest(self) -> dict[str, str]:
-        """policy -> sha256 of its weights."""
+        """sha256 of each policy's weights, by policy."""
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
-        """A Hugging Face folder or a PEFT adapter."""
+        """Write a Hugging Face folder or a PEFT adapter; `merge` merges the adapter into its base."""
 
     async def close(self) -> None: ...
 
-    # Optional: set_progress(share), told before each update of a run with `schedule.tokens` which share of
-    # them is spent; `optimizer.horizon: budget` requires it.
-    # Optional, together: bases() -> {name: policies that start from the same weights}, and
-    # async warm_start(policy, demonstrations, config) -> Metrics, which trains the start of all of those.
+    # Optional:
+    # - set_progress(share): called before each update of a run with `schedule.tokens`, with the share of the
+    #   tokens that is spent. `optimizer.horizon: budget` requires it.
+    # - bases() -> {name: policies with the same initial weights}, together with
+    #   async warm_start(policy, demonstrations, config) -> Metrics: trains the initial weights of them all.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerContext:
-    """What a trainer is opened with."""
+    """Input of `Trainer.open`."""
 
     policies: Mapping[str, PolicyConfig]
     loss: Loss
@@ -59,12 +65,14 @@ class TrainerContext:
     seed: int
     deterministic: bool
     vocabulary: tuple[str, ...]
+    """Words that the environment and the roles use, for `tokenizer: words`."""
     needs: tuple[str, ...] = ()
+    """Names of the annotations that the estimator or the loss reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demonstration:
-    """One supervised pair for a warm start."""
+    """A prompt and its completion, for a warm start."""
 
     policy: str
     messages: tuple[Message, ...]

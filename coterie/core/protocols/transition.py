@@ -1,4 +1,4 @@
-"""The protocol of kind `transition`: what roles are told between turns."""
+"""The protocol of kind `transition`: feedback between turns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from coterie.core.types import HistoryEntry
 
 @runtime_checkable
 class TransitionMode(Protocol):
-    """What roles are told between turns."""
+    """Writes the feedback that roles receive between turns."""
 
     async def tell(
         self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Environment
     ) -> Sequence[str]:
-        """Sentences for the briefing; none on a role's first decision of an episode."""
+        """Sentences for `RoleInput.feedback`. Not called for a role's first decision of an episode."""

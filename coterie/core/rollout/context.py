@@ -1,4 +1,4 @@
-"""What a sampler plays with: prompts, actions and steps, with keyed draws and faults kept apart."""
+"""What a run gives its sampler: prompts, actions and steps, with keyed draws and faults kept apart."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ from coterie.core.types.digest import digest
 from coterie.core.types.seeding import seed64
 
 SILENT = ""
-"""The policy of a role that nobody plays: its actions are empty messages, made without a call."""
+"""The policy of a role that no policy plays: its actions are empty messages, made without a call."""
 
 
 @dataclass(slots=True)
 class ActionBuilder:
-    """An action while it is made."""
+    """An action while its calls are made."""
 
     messages: tuple[Message, ...]
-    """Of the last call's prompt, or of the one that is to come."""
+    """Of the last call's prompt, or of the next one's."""
     calls: list[Call] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     text: str = ""
     thought: str = ""
     limit: bool = False
 
-    def handed_over(self, parsed: Any = None, fault: Fault | None = None) -> Action:
+    def build(self, parsed: Any = None, fault: Fault | None = None) -> Action:
         return Action(
             calls=tuple(self.calls),
             text=self.text,
@@ -72,7 +72,7 @@ class ActionBuilder:
 
 @dataclass(slots=True)
 class RolloutPass:
-    """One pass of play: a training step's, or an evaluation's. Samplers get it as `ctx`."""
+    """One pass of rollouts, a training step's or an evaluation's: the `RolloutContext` of a run."""
 
     environment: Environment
     team: Team
@@ -86,49 +86,50 @@ class RolloutPass:
     """role -> policy where it differs from the team's; None: the role is silent (`api/compare.py`)."""
     scores: Scores = field(default_factory=Scores)
     background: list[asyncio.Task[None]] = field(default_factory=list)
-    """Scores that no choice waits for, being written while play goes on."""
+    """Scoring that no selection needs and that goes on while episodes are played."""
     codecs: dict[str, Codec] = field(default_factory=dict)
-    told: dict[tuple[str, str], Codec] = field(default_factory=dict)
-    """By (policy, role): codecs whose prompts tell of the role's tools."""
+    tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
+    """By (policy, role): codecs whose prompts describe the role's tools."""
     stop_above: float | None = None
-    """A played joint that earns at least this, on average over the roles that acted, ends its episode."""
+    """A joint action that earns at least this, on average over the roles that acted, ends its episode."""
 
     def seed(self, key: Key, what: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
         return seed64(self.run_seed, key, what)
 
     def policy(self, role: str) -> str | None:
-        """Who plays the role; None: nobody, and its messages are empty."""
+        """The policy that plays the role; None: the role is silent."""
         return self.policies[role] if role in self.policies else self.team.policies[role]
 
     def codec(self, policy: str, role: str = "") -> Codec:
-        """A policy's codec; for a role whose tools have schemas, the one whose prompts tell of them.
+        """A policy's codec; for a role whose tools have schemas, one whose prompts describe them.
 
         Raises:
             ConfigError: the policy's chat format has no place for tools.
         """
         if policy not in self.codecs:
             self.codecs[policy] = self.engine.codec(policy)
-        schemas = [one for tool in self.team.tools.get(role, ()) for one in getattr(tool, "schemas", ())]
+        tools = self.team.tools.get(role, ())
+        schemas = [schema for tool in tools for schema in getattr(tool, "schemas", ())]
         if not schemas:
             return self.codecs[policy]
-        if (policy, role) not in self.told:
-            tell = getattr(self.codecs[policy], "with_tools", None)
-            codec = tell(schemas) if tell is not None else None
+        if (policy, role) not in self.tool_codecs:
+            with_tools = getattr(self.codecs[policy], "with_tools", None)
+            codec = with_tools(schemas) if with_tools is not None else None
             if codec is None:
                 raise ConfigError(
-                    f"the chat format of policy '{policy}' can't tell role '{role}' of its tools",
+                    f"the chat format of policy '{policy}' can't describe the tools of role '{role}'",
                     path=f"team.roles.{role}.tools",
                     why="there is no chat template, or it writes no tools",
                     fix="use a model whose chat template takes tools; or set `announce: false` on the tools "
                     "and describe them in the role's prompt",
                 )
-            self.told[policy, role] = codec
-        return self.told[policy, role]
+            self.tool_codecs[policy, role] = codec
+        return self.tool_codecs[policy, role]
 
     def digest(self, state: Any) -> str:
-        own = getattr(self.environment, "digest", None)
-        return own(state) if own is not None else digest(state)
+        environment_digest = getattr(self.environment, "digest", digest)
+        return str(environment_digest(state))
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Score in the background; `Run.score` waits for it."""
@@ -137,22 +138,19 @@ class RolloutPass:
     async def ask(
         self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
     ) -> PromptRequest:
-        """Make a role's prompt: render what the transition tells of what the environment shows."""
+        """Make a role's prompt: the role renders the observation and the transition mode's feedback."""
         observation = self.environment.observe(state, role)
-        notes = await self.team.transition.tell(role, state, history, self.environment) if history else ()
-        seat = self.team.roles[role]
-        messages = tuple(
-            seat.render(
-                RoleInput(
-                    role=role, turn=turn, observation=observation, feedback=tuple(notes), history=history
-                )
-            )
+        transition, plugin = self.team.transition, self.team.roles[role]
+        feedback = await transition.tell(role, state, history, self.environment) if history else ()
+        role_input = RoleInput(
+            role=role, turn=turn, observation=observation, feedback=tuple(feedback), history=history
         )
+        messages = tuple(plugin.render(role_input))
         policy = self.policy(role)
-        if policy is None:  # nobody reads its prompt, so nobody encodes it
+        if policy is None:  # no policy reads the prompt, so nothing is encoded
             return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
-        if history and getattr(seat, "remembers", False):
+        if history and getattr(plugin, "remembers", False):
             last = history[-1]
             before = last.action.dialogue or last.messages
             call = last.action.calls[-1] if last.action.calls else None
@@ -163,39 +161,39 @@ class RolloutPass:
             prompt = codec.encode(messages)
         return PromptRequest(role, policy, observation, messages, prompt, sampling)
 
-    async def act(self, key: Key, asked: PromptRequest) -> Action:
-        """Sample one branch: a call, and while it asks for tools, their results and another call.
+    async def act(self, key: Key, request: PromptRequest) -> Action:
+        """Sample one branch: a call; while it uses tools, their results and another call.
 
-        A silent role's action has no call: what its parser makes of "" is what it does.
+        A silent role's action has no call; it means what the role's parser makes of "".
         """
-        draft = ActionBuilder(asked.messages)
+        action = ActionBuilder(request.messages)
         try:
-            if asked.policy != SILENT:
-                await self._speak(key, asked, draft)
+            if request.policy != SILENT:
+                await self._generate(key, request, action)
         except SystemFault as fault:
-            return draft.handed_over(fault=Fault(kind="system", reason=str(fault)))
-        except PolicyFault as fault:  # what it had a tool do killed a sandbox, and did so again
-            return draft.handed_over(fault=Fault(kind="policy", reason=str(fault)))
+            return action.build(fault=Fault(kind="system", reason=str(fault)))
+        except PolicyFault as fault:  # a tool call of the action killed its sandbox twice
+            return action.build(fault=Fault(kind="policy", reason=str(fault)))
         try:
-            parsed = self.team.roles[asked.role].parse(draft.text, asked.observation)
+            parsed = self.team.roles[request.role].parse(action.text, request.observation)
         except PolicyFault as fault:
-            return draft.handed_over(fault=Fault(kind="policy", reason=str(fault)))
-        except Exception as error:  # the text broke the parser: the output's doing, and told as such
+            return action.build(fault=Fault(kind="policy", reason=str(fault)))
+        except Exception as error:  # the text broke the parser, so it is a fault of the output
             reason = f"parser: {type(error).__name__}: {error}"
-            return draft.handed_over(fault=Fault(kind="policy", reason=reason))
-        return draft.handed_over(parsed=parsed)
+            return action.build(fault=Fault(kind="policy", reason=reason))
+        return action.build(parsed=parsed)
 
-    async def _speak(self, key: Key, asked: PromptRequest, draft: ActionBuilder) -> None:
-        codec, prompt = self.codec(asked.policy, asked.role), asked.prompt
-        tools, turns = self.team.tools.get(asked.role, ()), self.team.tool_turns(asked.role)
+    async def _generate(self, key: Key, request: PromptRequest, action: ActionBuilder) -> None:
+        codec, prompt = self.codec(request.policy, request.role), request.prompt
+        tools, turns = self.team.tools.get(request.role, ()), self.team.tool_turns(request.role)
         for index in range(turns + 1):
             place = key.of_call(index)
             call = await self.engine.generate(
                 Request(
                     key=place,
-                    policy=asked.policy,
+                    policy=request.policy,
                     prompt_ids=prompt.ids,
-                    sampling=asked.sampling,
+                    sampling=request.sampling,
                     seed=self.seed(place, "tokens"),
                     continues=prompt.continues,
                 )
@@ -203,30 +201,30 @@ class RolloutPass:
             if call.finish == "abort":
                 raise SystemFault("the engine aborted the call")
             raw = codec.decode(call)
-            said = split(raw, prompt.thinking)
-            draft.calls.append(call)
-            draft.thought = said.thought
-            draft.text = raw if asked.role in self.team.show_thoughts else said.text
-            # A thought may weigh a call and leave it: only what is said is searched, whoever sees the rest.
-            uses = [(tool, use) for tool in tools if (use := _found(tool, said.text)) is not None]
-            draft.limit = bool(uses) and index == turns
-            if not uses or draft.limit:
+            completion = split(raw, prompt.thinking)
+            action.calls.append(call)
+            action.thought = completion.thought
+            action.text = raw if request.role in self.team.show_thoughts else completion.text
+            # A thought may consider a tool call and reject it, so only the text outside it is searched.
+            uses = [(tool, use) for tool in tools if (use := _tool_use(tool, completion.text)) is not None]
+            action.limit = bool(uses) and index == turns
+            if not uses or action.limit:
                 return
             results = [await _result(tool, use) for tool, use in uses]
-            draft.results += results
-            # The raw text, thought and all: what of it stays in the prompt is the chat template's business.
+            action.results += results
+            # The raw text, thought included: the chat template decides what of it stays in the prompt.
             answered = (_message("assistant", raw), *[_message("tool", result) for result in results])
-            messages = (*draft.messages, *answered)
-            prompt = codec.encode(messages, call, draft.messages)
+            messages = (*action.messages, *answered)
+            prompt = codec.encode(messages, call, action.messages)
             if codec.context is not None and len(prompt.ids) >= codec.context:
-                draft.limit = True  # the results leave no room to say anything
+                action.limit = True  # the results leave no room for an answer
                 return
-            draft.messages = messages
+            action.messages = messages
 
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
     ) -> Step | Fault:
-        """Step the environment; what is not the policy's doing comes back as a fault."""
+        """Step the environment; what the policy did not cause comes back as a fault."""
         for action in actions.values():
             if action.fault is not None and action.fault.kind == "system":
                 return action.fault
@@ -236,11 +234,11 @@ class RolloutPass:
             )
         except SystemFault as fault:
             return Fault(kind="system", reason=str(fault))
-        except Exception as error:  # an environment's mistake must not end everybody's episode
+        except Exception as error:  # an environment's bug must not end every episode
             return Fault(kind="system", reason=f"environment: {type(error).__name__}: {error}")
 
     def mark_missing(self, key: Key, reason: str) -> None:
-        """A joint that a system fault kept from being played: every source's score of it is missing."""
+        """Mark every joint score of a joint action as missing: a system fault kept it from being played."""
         for source in self.reward_sources:
             if source.scope == "joint":
                 for component in source.plugin.components:
@@ -251,8 +249,8 @@ def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
 
 
-def _found(tool: Tool, text: str) -> Any | None:
-    """What the text asks of a tool; a tool's own mistake is no policy's doing."""
+def _tool_use(tool: Tool, text: str) -> Any | None:
+    """The tool call in a text, or None. A tool's bug is a system fault."""
     try:
         return tool.find(text)
     except Exception as error:

@@ -1,8 +1,8 @@
-"""Reward: sources write scores beside the tree, and the Mix says what they are worth together.
+"""Reward: sources write scores beside the tree, and the reward weights sum them up.
 
-Three kinds of failure are kept apart (invariant 3): a `SystemFault` (or any exception that a source did
-not mean) leaves the score missing; a `PolicyFault` is the output's doing and gets the source's floor; an
-action that the engine aborted is missing everywhere.
+Three kinds of failure are kept apart (invariant 3). A `SystemFault`, or any exception that a source did not
+intend, leaves the score missing. A `PolicyFault` is caused by the output and gets the source's floor. The
+scores of an action that the engine aborted are missing everywhere.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewa
 from coterie.core.types import TEAM, Key, Node, RewardWeights, Score, Scores, Tree
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
-"""Scopes that a choice during play may use; an episode's score comes too late for it (invariant 11)."""
+"""Scopes that selection during play may use; an episode's score comes too late (invariant 11)."""
 
 
 def joint_reward(
     node: Node, index: int, role: str, scores: Scores, reward_weights: RewardWeights
 ) -> float | None:
-    """What one played combination pays a role: the joint's scores and those of the role's own action."""
+    """The reward of a joint action for a role: the joint's scores and those of the role's own action."""
     joint = node.joints[index]
-    place = reward_weights.reward(scores.at(node.key.of_joint(index)), role)
-    own = reward_weights.reward(scores.at(node.key.of_branch(role, joint.branches[role])), role)
-    if joint.fault is not None or place is None or own is None:
+    of_joint = reward_weights.reward(scores.at(node.key.of_joint(index)), role)
+    of_branch = reward_weights.reward(scores.at(node.key.of_branch(role, joint.branches[role])), role)
+    if joint.fault is not None or of_joint is None or of_branch is None:
         return None
-    return place + own
+    return of_joint + of_branch
 
 
 def branch_rewards(
@@ -38,11 +38,11 @@ def branch_rewards(
 
     Recombined joints are outside (`sampler.commit: per_role`). None: missing, or never played.
     """
-    found: list[list[float | None]] = [[] for _ in node.decisions[role].branches]
+    rewards: list[list[float | None]] = [[] for _ in node.decisions[role].branches]
     for index, joint in enumerate(node.joints):
         if not joint.recombined:
-            found[joint.branches[role]].append(joint_reward(node, index, role, scores, reward_weights))
-    return [_mean(values) for values in found]
+            rewards[joint.branches[role]].append(joint_reward(node, index, role, scores, reward_weights))
+    return [_mean(values) for values in rewards]
 
 
 def _mean(values: Sequence[float | None]) -> float | None:
@@ -58,12 +58,12 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
         return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name)
     except SystemFault as fault:
         return Score(None, str(fault), source.name)
-    except Exception as error:  # a source's own mistake must not become a number
+    except Exception as error:  # a source's bug must not become a number
         return Score(None, f"{type(error).__name__}: {error}", source.name)
 
 
 def write(scores: Scores, source: NamedRewardSource, key: Key, table: Any, roles: Sequence[str]) -> None:
-    """Put what a source said of one place into the table.
+    """Write what a source returned for one place.
 
     A component that is not a finite number is missing. Where the source failed as a whole, each of its
     components gets the same Score: under TEAM, so that every role of the place is concerned.

@@ -1,8 +1,8 @@
-"""What a model thinks and what it says: a completion, cut in two.
+"""Thoughts of reasoning models: a completion, cut into its thought and its text.
 
 Reasoning models write `<think>...</think>` before their answer. Where the chat template opens the thought
-itself (Qwen3's thinking models, DeepSeek-R1), the completion has the closing mark alone. Both marks are
-trained on as they were sampled; here only text is cut.
+itself (Qwen3's thinking models, DeepSeek-R1), the completion has the closing mark alone. Both parts are
+trained on as they were sampled; only text is cut here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class SplitCompletion(NamedTuple):
 
     thought: str
     text: str
-    """What is said: shown to others, parsed, searched for tool calls."""
+    """What is outside the thought: other roles see it, and it is parsed and searched for tool calls."""
 
 
 def opens_thought(prompt: str) -> bool:
@@ -26,10 +26,10 @@ def opens_thought(prompt: str) -> bool:
 
 
 def split(text: str, thinking: bool = False) -> SplitCompletion:
-    """Cut a completion into its thought and what is said.
+    """Cut a completion into its thought and its text.
 
     All up to the last `</think>` is thought, as Qwen3's chat template reads an answer. A thought that never
-    ends (the token limit cut it) is thought to its end: nothing was said. A text without marks is said.
+    ends (the token limit cut it) has no text after it. A completion without marks is all text.
 
     Args:
         thinking: the prompt opened the thought (`Prompt.thinking`).
@@ -37,11 +37,13 @@ def split(text: str, thinking: bool = False) -> SplitCompletion:
     before, closed, after = text.rpartition(CLOSE)
     if not closed and thinking:
         return SplitCompletion(_bare(text), "")
-    said, opened, unfinished = after.partition(OPEN)
+    text_after, opened, unfinished = after.partition(OPEN)
     thoughts = [_bare(before)] if closed else []
     if opened:
         thoughts.append(unfinished.strip("\n"))
-    return SplitCompletion("\n".join(filter(None, thoughts)), said.lstrip("\n") if closed else said)
+    return SplitCompletion(
+        "\n".join(filter(None, thoughts)), text_after.lstrip("\n") if closed else text_after
+    )
 
 
 def _bare(thought: str) -> str:

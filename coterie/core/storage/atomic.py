@@ -1,4 +1,4 @@
-"""Files that appear whole or not at all, and locks that end with their process."""
+"""Atomic writes of files, and folder locks that end with their process."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ if sys.platform != "win32":
     import fcntl
 
 TEMPORARY = ".tmp-"
-"""How the names of files and folders begin that are being written or removed."""
+"""Prefix of the names of files and folders that are being written or removed."""
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
-    """Replace a file's content as a whole: whoever reads it sees the old or the new, also after a crash.
+    """Replace a file's content as a whole: a reader sees the old or the new one, also after a crash.
 
     Raises:
-        OSError: e.g. the disk is full; the old file is untouched and nothing temporary stays behind.
+        OSError: e.g. the disk is full; the old file is intact and the temporary file is removed.
     """
     raw = data.encode() if isinstance(data, str) else data
     temporary = path.parent / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
     try:
-        # Not tempfile: its mode 0600 would hide a shared run from one's colleagues.
+        # Not tempfile: its mode 0600 would hide the files of a shared run from other users.
         with open(temporary, "xb") as file:
             file.write(raw)
             file.flush()
@@ -39,14 +39,14 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 
 def sync_file(path: Path) -> None:
-    with open(
-        path, "rb+" if sys.platform == "win32" else "rb"
-    ) as file:  # elsewhere, read-only files sync too
+    """Flush a file's content to the disk."""
+    mode = "rb+" if sys.platform == "win32" else "rb"  # POSIX syncs read-only files too
+    with open(path, mode) as file:
         os.fsync(file.fileno())
 
 
 def sync_folder(path: Path) -> None:
-    """Make names durable. Some network file systems can't; there the rename has to do."""
+    """Flush a folder's names to the disk, except on network file systems that can't."""
     if sys.platform == "win32":
         return
     handle = os.open(path, os.O_RDONLY)
@@ -59,7 +59,7 @@ def sync_folder(path: Path) -> None:
 
 @contextmanager
 def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
-    """Lock a folder; yields whether it is ours. However the process dies, the system frees the lock."""
+    """Lock a folder; yields whether this process has the lock. The system frees it when the process ends."""
     if sys.platform == "win32":
         yield True
         return
@@ -70,12 +70,12 @@ def locked(folder: Path, wait: bool = True) -> Iterator[bool]:
         return
     try:
         fcntl.flock(handle, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        mine = True
+        acquired = True
     except BlockingIOError:
-        mine = False
-    except OSError:  # a file system without locks: there, nobody can be told from the dead
-        mine = True
+        acquired = False
+    except OSError:  # a file system without locks: no other process can be detected
+        acquired = True
     try:
-        yield mine
+        yield acquired
     finally:
         os.close(handle)

@@ -1,6 +1,4 @@
-"""Rows of plain JSON: one row of metrics a step, and every rollout as rows.
-
-Numbers that are not finite are null; floats are written exactly (`repr`)."""
+"""`metrics.jsonl`: one row of strict JSON per step. Floats are exact; NaN and infinities are null."""
 
 from __future__ import annotations
 
@@ -8,7 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +19,9 @@ log = logging.getLogger("coterie")
 
 
 class MetricsLog:
-    """`metrics.jsonl`: one row a step, on the disk when `append` returns.
+    """`metrics.jsonl`, open for appending. A row is on the disk when `append` returns.
 
-    A row is one write to the end of the file, so a kill leaves at most one torn line, the last. A torn line
-    found on opening is cut.
+    A kill leaves at most one torn line, the last. Opening the file cuts it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -35,26 +32,26 @@ class MetricsLog:
         """Write `{"step": step, **metrics}`.
 
         Raises:
-            OSError: e.g. the disk is full; nothing of the row stays.
+            OSError: e.g. the disk is full; no part of the row is left.
             ValueError: the log is closed, or `metrics` has a key `step`.
         """
         if self._handle < 0:
             raise ValueError(f"{self.path} is closed")
         if "step" in metrics:
-            raise ValueError("'step' is the row's own key")
+            raise ValueError("the metrics can't have a key 'step': it is the row's own key")
         line = (to_json({"step": step, **metrics}) + "\n").encode()
-        before = os.fstat(self._handle).st_size
+        size = os.fstat(self._handle).st_size
         try:
-            done = 0
-            while done < len(line):
-                done += os.write(self._handle, line[done:])
+            written = 0
+            while written < len(line):
+                written += os.write(self._handle, line[written:])
             os.fsync(self._handle)
         except BaseException:
-            os.ftruncate(self._handle, before)
+            os.ftruncate(self._handle, size)
             raise
 
     def truncate_after(self, step: int) -> int:
-        """Cut the rows of later steps, as a resume from a checkpoint of `step` needs; returns how many."""
+        """Cut the rows of later steps, for a resume from the checkpoint of `step`; returns their number."""
         lines = list(_lines(self.path))
         kept = [line for line, row in lines if row is not None and row["step"] <= step]
         if len(kept) < len(lines):
@@ -75,20 +72,19 @@ class MetricsLog:
         if end < len(raw):
             log.warning("%s: cut a torn last line of %d bytes", self.path, len(raw) - end)
             os.ftruncate(handle, end)
-        sync_folder(self.path.parent)  # or the file itself could be gone after a power cut
+        sync_folder(self.path.parent)  # so that a power cut can't remove the file itself
         return handle
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file; a torn last line (of a killed run, or of one that writes now) is left out.
+    """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
 
     Raises:
         RunFolderError: there is no such file, or a line before the last is damaged.
     """
     if not path.is_file():
-        raise RunFolderError(
-            f"{path} doesn't exist", why="the run has not finished a step yet, or it is no run"
-        )
+        why = "the run has not finished a step yet, or the folder is not a run folder"
+        raise RunFolderError(f"{path} doesn't exist", why=why)
     return [row for _, row in _lines(path) if row is not None]
 
 
@@ -107,43 +103,19 @@ def _lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
             log.warning("%s: line %d is torn and left out", path, number)
             yield line, None
         else:
-            raise RunFolderError(
-                f"{path}, line {number} is damaged",
-                why="only the last line can be torn by a kill; this one was changed on the disk or by hand",
-                fix="restore the file from a copy, or delete that line",
-            )
-
-
-# -------------------------------------------------------------------------------------------------- rollouts
-
-
-def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write rows as JSON lines, the whole file or nothing.
-
-    Raises:
-        OSError: e.g. the disk is full; no half file stays.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, "".join(to_json(row) + "\n" for row in rows))
-
-
-def read_rollouts(path: Path) -> list[dict[str, Any]]:
-    """The rows of a rollout file."""
-    with open(path, encoding="utf-8") as file:
-        return [json.loads(line) for line in file]
-
-
-# ------------------------------------------------------------------------------------------------------ JSON
+            why = "a kill tears only the last line; this one was changed on the disk or by hand"
+            fix = "restore the file from a copy, or delete that line"
+            raise RunFolderError(f"{path}, line {number} is damaged", why=why, fix=fix)
 
 
 def to_json(value: Mapping[str, Any]) -> str:
-    """One line of strict JSON: floats exact, NaN and infinities as null with their keys kept."""
+    """One line of strict JSON. Floats are exact; NaN and infinities are null."""
     try:
         text = json.dumps(value, allow_nan=False, ensure_ascii=False, default=_plain)
         text.encode()
     except ValueError:
-        # A number that is not finite, or half a surrogate pair in what a model wrote. Both are rare, and
-        # cleaning walks through every token of the row.
+        # A number that is not finite, or half a surrogate pair in a model's text. Both are rare, and
+        # cleaning visits every token of the row.
         return json.dumps(_cleaned(value), allow_nan=False)
     return text
 
@@ -162,7 +134,7 @@ def _cleaned(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {key: _cleaned(one) for key, one in value.items()}
+        return {key: _cleaned(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_cleaned(one) for one in value]
+        return [_cleaned(item) for item in value]
     return value

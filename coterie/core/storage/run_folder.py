@@ -1,12 +1,10 @@
-"""What a run writes down: its folder, one row of metrics a step, and every rollout as rows.
+"""The run folder.
 
-    <run>/config.yaml                  written last when the folder is made: with it, the folder is a run
-         /metrics.jsonl                one row a step
-         /rollouts/step-000040.jsonl   rows of kind node, branch and joint
-         /checkpoints/                 see `coterie.core.storage.checkpoint`
-         /eval/                        evaluations
-
-All of it is plain JSON: numbers that are not finite are null, floats are written exactly (`repr`).
+<run>/config.yaml                  the resolved configuration; a folder without it is not a run
+     /metrics.jsonl                one row per step (`core/storage/jsonl.py`)
+     /rollouts/step-000040.jsonl   rows of kind node, branch and joint (`api/rollouts.py`)
+     /checkpoints/                 (`core/storage/checkpoint.py`)
+     /eval/                        evaluations
 """
 
 from __future__ import annotations
@@ -17,18 +15,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
 
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic
-from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
 
 log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
 class RunFolder:
-    """Where one run keeps everything."""
+    """The folder of one run, and the paths in it."""
 
     path: Path
 
@@ -37,33 +33,30 @@ class RunFolder:
         """Make the folder of a new run.
 
         Raises:
-            RunFolderError: it holds a run already, or can't be written.
+            RunFolderError: the folder holds a run already, or can't be written.
         """
         folder = cls(path)
         try:
             if folder.config.exists() or folder.metrics.exists():
-                raise RunFolderError(
-                    f"{path} holds a run already",
-                    why="a new run would mix its rows with the old one's",
-                    fix=f"go on with it (`coterie run --resume {path}`), or choose another folder",
-                )
+                why = "a new run would mix its rows with the old one's"
+                fix = f"resume the run (`coterie run --resume {path}`), or choose another folder"
+                raise RunFolderError(f"{path} holds a run already", why=why, fix=fix)
             for sub in (folder.rollouts, folder.checkpoints, folder.eval):
                 sub.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder.config, config_text)
+            write_atomic(folder.config, config_text)  # last: it makes the folder a run
         except OSError as error:
+            fix = "choose another folder, fix its permissions, or free space on the disk"
             raise RunFolderError(
-                f"the run folder {path} can't be written",
-                why=str(error),
-                fix="choose another folder, or fix its permissions or the disk's space",
+                f"the run folder {path} can't be written", why=str(error), fix=fix
             ) from error
         return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
-        """The folder of a run that exists.
+        """The folder of an existing run.
 
         Raises:
-            RunFolderError: there is no run.
+            RunFolderError: the path is not a run folder.
         """
         folder = cls(path)
         if not folder.config.is_file():
@@ -95,7 +88,7 @@ class RunFolder:
         return self.rollouts / f"step-{step:06d}.jsonl"
 
     def truncate_rollouts(self, step: int) -> None:
-        """Remove the rollouts of steps after `step`: the resumed run writes them again."""
+        """Remove the rollouts of steps after `step`, which a resumed run writes again."""
         for path in self.rollouts.glob("step-*.jsonl"):
             match = re.fullmatch(r"step-(\d+)\.jsonl", path.name)
             if match is not None and int(match[1]) > step:
@@ -103,43 +96,21 @@ class RunFolder:
 
     @contextmanager
     def claimed(self) -> Iterator[None]:
-        """Hold the folder while training in it; freed with the process, however that ends.
+        """Lock the folder during training. The lock ends with the process.
 
         Raises:
-            RunFolderError: another live process holds it.
+            RunFolderError: another live process has the lock.
         """
-        with locked(self.path, wait=False) as mine:
-            if not mine:
-                raise RunFolderError(
-                    f"another process is training in {self.path}",
-                    why="two would overwrite each other's checkpoints and mix their rows",
-                    fix="wait for it or stop it, or choose another folder",
-                )
+        with locked(self.path, wait=False) as acquired:
+            if not acquired:
+                why = "two would overwrite each other's checkpoints and mix their rows"
+                fix = "wait for the process or stop it, or choose another folder"
+                raise RunFolderError(f"another process is training in {self.path}", why=why, fix=fix)
             yield
-
-
-def find_checkpoint(folder: Path, which: Literal["best", "latest"] | int) -> Checkpoint:
-    """A run's checkpoint.
-
-    Raises:
-        RunFolderError: no run, or no sound checkpoint of that name.
-    """
-    run = RunFolder.open(folder)
-    store = CheckpointStore(run.checkpoints, keep=1)
-    if isinstance(which, int):
-        return store.load(which)
-    if which == "best" and "best" in store.marks():
-        return store.marked("best")
-    latest = store.latest()
-    if latest is None:
-        raise RunFolderError(f"{folder} has no sound checkpoint", fix="train it with `coterie run --resume`")
-    return latest
 
 
 def _runs_nearby(path: Path) -> str:
     runs = sorted(p.parent.name for p in path.parent.glob("*/config.yaml")) if path.parent.is_dir() else []
     return (
-        f"runs in {path.parent}: " + ", ".join(runs[-8:])
-        if runs
-        else "name the folder that `coterie run` made"
+        f"runs in {path.parent}: {', '.join(runs[-8:])}" if runs else "name a folder that `coterie run` made"
     )

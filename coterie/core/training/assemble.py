@@ -1,19 +1,19 @@
-"""From a configuration to a Run: the only place that knows every kind."""
+"""From a configuration to a `Run`: the one place that knows every kind of plugin."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import TABLES, TEAM_KEYS, Resolved, RoleConfig, RunConfig, check, validate
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.protocols import Environment, NamedRewardSource, Team
 from coterie.core.training.builder import SHARED, ComponentBuilder
 from coterie.core.training.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
 from coterie.core.training.run import Run
-from coterie.core.types import TEAM, RewardWeights, as_tuple
+from coterie.core.types import TEAM, ComponentKind, RewardWeights, as_tuple
 
 log = logging.getLogger("coterie")
 
@@ -34,7 +34,7 @@ def compose(resolved: Resolved) -> Run:
     estimator = builder.make("estimator", config.algorithm, "algorithm")
     estimator.check(sampler.plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
-    made = {
+    components = {
         name: builder.make(kind, getattr(config, name), name)
         for name, kind in TABLES.items()
         if name in ("loss", "engine", "trainer", "executor", "chat")
@@ -55,10 +55,10 @@ def compose(resolved: Resolved) -> Run:
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
     _check_selection(sampler, estimator, reward_sources)
     _warn_stopping(estimator, reward_weights)
-    for one in environments:
-        _check_farming(estimator, one, reward_weights)
+    for played in environments:
+        _check_summable(estimator, played, reward_weights)
     _warn_truncation(sampler, team)
-    _check_budget(config, made["trainer"])
+    _check_budget(config, components["trainer"])
     return Run(
         resolved=resolved,
         environment=environment,
@@ -72,16 +72,16 @@ def compose(resolved: Resolved) -> Run:
         resources=tuple(builder.resources),
         vocabulary=_vocabulary(environments, team),
         curriculum=curriculum,
-        **made,
+        **components,
     )
 
 
 def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environment, Curriculum | None]:
-    """The target, on which evaluation is, and the levels that training goes through."""
-    table, own = taken(config.env)
-    builder.environment = builder.make("environment", own, "env", also=[CURRICULUM])
+    """The target environment, used by every evaluation, and the levels that training goes through."""
+    table, settings = taken(config.env)
+    builder.environment = builder.make("environment", settings, "env", also=[CURRICULUM])
     curriculum = make_curriculum(
-        table, own, builder.environment, lambda level: builder.make("environment", level, "env")
+        table, settings, builder.environment, lambda level: builder.make("environment", level, "env")
     )
     if curriculum is not None and config.schedule.epochs is not None:
         raise ConfigError(
@@ -95,8 +95,8 @@ def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environm
 
 def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment) -> Team:
     roles: dict[str, Any] = {}
-    seats = _role_configs(config)
-    made_tools = {
+    role_configs = _role_configs(config)
+    all_tools = {
         name: builder.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()
     }
     for name, table in config.team.roles.items():
@@ -112,36 +112,38 @@ def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment
         roles=roles,
         order=as_tuple(config.team.order),
         max_turns=config.team.max_turns,
-        policies={name: seat.policy for name, seat in seats.items()},
+        policies={name: role.policy for name, role in role_configs.items()},
         trainable={name: policy.train != "none" for name, policy in config.policies.items()},
         transition=builder.make("transition", config.transition, "transition"),
-        tools={name: tuple(made_tools[tool] for tool in seat.tools) for name, seat in seats.items()},
+        tools={name: tuple(all_tools[tool] for tool in role.tools) for name, role in role_configs.items()},
         max_tool_turns=config.team.max_tool_turns,
         role_tool_turns={
-            name: seat.max_tool_turns for name, seat in seats.items() if seat.max_tool_turns is not None
+            name: role.max_tool_turns
+            for name, role in role_configs.items()
+            if role.max_tool_turns is not None
         },
-        show_thoughts=frozenset(name for name, seat in seats.items() if seat.show_thoughts),
+        show_thoughts=frozenset(name for name, role in role_configs.items() if role.show_thoughts),
     )
 
 
 def _role_configs(config: RunConfig) -> dict[str, RoleConfig]:
-    """What every role's table says of the team.
+    """The team's settings in every role's table.
 
     Raises:
         ConfigError: a key of the wrong type, or a limit of tools for a role that has none.
     """
-    seats = {}
+    role_configs = {}
     for name, table in config.team.roles.items():
-        own = {key: value for key, value in table.items() if key in TEAM_KEYS}
-        seats[name] = seat = validate(RoleConfig, own, f"team.roles.{name}")
-        if seat.max_tool_turns is not None and not seat.tools:
+        settings = {key: value for key, value in table.items() if key in TEAM_KEYS}
+        role_configs[name] = role = validate(RoleConfig, settings, f"team.roles.{name}")
+        if role.max_tool_turns is not None and not role.tools:
             raise ConfigError(
                 "nothing reads this",
                 path=f"team.roles.{name}.max_tool_turns",
                 why="the role has no tools",
                 fix=f"name some in team.roles.{name}.tools, or remove it",
             )
-    return seats
+    return role_configs
 
 
 def _rewards(
@@ -154,10 +156,10 @@ def _rewards(
     for name, table in config.rewards.items():
         settings = {key: value for key, value in table.items() if key != "weights"}
         plugin = builder.make("reward", settings, f"rewards.{name}", name, also=["weights"])
-        own = table.get("weights") or {}
-        if not isinstance(own, Mapping):
+        given = table.get("weights") or {}
+        if not isinstance(given, Mapping):
             raise ConfigError("weights is no table", path=f"rewards.{name}.weights", fix="component: weight")
-        for component in own:
+        for component in given:
             if component not in plugin.components:
                 raise ConfigError(
                     f"unknown component '{component}'",
@@ -171,14 +173,28 @@ def _rewards(
                     path=f"rewards.{name}",
                     fix="give one of them another name",
                 )
+            _check_kind(component, kind, f"rewards.{name}")
             owner[component], kinds[component] = name, kind
             weights[component] = _number(
-                own.get(component, plugin.weights.get(component, 1.0)), f"rewards.{name}.weights.{component}"
+                given.get(component, plugin.weights.get(component, 1.0)),
+                f"rewards.{name}.weights.{component}",
             )
         reward_sources.append(NamedRewardSource(name, plugin, {c: weights[c] for c in plugin.components}))
     return reward_sources, RewardWeights(
         weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
     )
+
+
+def _check_kind(component: str, kind: Any, path: str) -> None:
+    known = get_args(ComponentKind)
+    if kind not in known:
+        renamed = "`level` is called `potential` since 0.2" if kind == "level" else ""
+        raise PluginError(
+            f"component '{component}' is of an unknown kind {kind!r}",
+            path=path,
+            why=renamed,
+            fix=did_you_mean("potential" if kind == "level" else str(kind), known),
+        )
 
 
 def _number(value: Any, path: str) -> float:
@@ -191,14 +207,14 @@ def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, .
     """Every word that the environment, at every level, and the roles write, each once, sorted."""
     words: set[str] = set()
     for part in (*environments, *team.roles.values()):
-        own = getattr(part, "vocabulary", None)
-        if own is not None:
-            words.update(own())
+        vocabulary = getattr(part, "vocabulary", None)
+        if vocabulary is not None:
+            words.update(vocabulary())
     return tuple(sorted(words))
 
 
 def _check_selection(sampler: Any, estimator: Any, reward_sources: Sequence[NamedRewardSource]) -> None:
-    """A choice during play can't wait for the episode's end (invariant 11)."""
+    """Refuse a selection during play by a score of the episode's end (invariant 11)."""
     late = [
         source.name for source in reward_sources if source.scope == "episode" and any(source.weights.values())
     ]
@@ -219,7 +235,7 @@ def _check_selection(sampler: Any, estimator: Any, reward_sources: Sequence[Name
 
 
 def _warn_stopping(estimator: Any, reward_weights: RewardWeights) -> None:
-    """Levels make stopping early as good as going on; what is paid turn by turn does not."""
+    """Warn that stopping early forgoes increments; with potentials it costs nothing."""
     gains = sorted(
         name
         for name, weight in reward_weights.weights.items()
@@ -228,27 +244,27 @@ def _warn_stopping(estimator: Any, reward_weights: RewardWeights) -> None:
     if gains and getattr(estimator, "stop_above", None) is not None:
         log.warning(
             "algorithm.termination_threshold: an episode that is stopped forgoes what %s would pay in later "
-            "turns; where that can be positive, stopping is punished (components that are levels don't)",
+            "turns; where that can be positive, stopping is punished (potentials have no such cost)",
             ", ".join(f"'{name}'" for name in gains),
         )
 
 
-def _check_farming(estimator: Any, environment: Environment, reward_weights: RewardWeights) -> None:
-    """Refuse to sum what can be earned again and again (invariant 10)."""
+def _check_summable(estimator: Any, environment: Environment, reward_weights: RewardWeights) -> None:
+    """Refuse returns that sum what an episode can earn again and again (invariant 10)."""
     not_summable = [
         name for name in getattr(environment, "not_summable", ()) if reward_weights.weights.get(name)
     ]
     if not_summable and getattr(estimator, "sums_over_turns", False):
         raise ConfigError(
-            f"component '{not_summable[0]}' can be farmed when it is summed over turns",
+            f"component '{not_summable[0]}' can't be summed over turns",
             path="algorithm.type",
-            why="it pays again for coming back after going away; it is made for immediate credit",
+            why="it pays again when a state is left and reached again; it is for immediate credit only",
             fix="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
         )
 
 
 def _check_budget(config: RunConfig, trainer: Any) -> None:
-    """Who decays over the token budget must be told how much of it is spent."""
+    """Refuse a rate that decays over the token budget where the trainer can't follow the budget."""
     for name, policy in config.policies.items():
         if policy.optimizer.horizon == "budget" and not hasattr(trainer, "set_progress"):
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""Makes components from their tables: finds the plugin, checks its settings, and checks what was made."""
+"""Components from their tables: find the plugin, check its settings, check the object."""
 
 from __future__ import annotations
 
@@ -30,8 +30,10 @@ PROTOCOL: dict[str, type] = {
     "data_source": protocols.DataSource,
     "tracker": protocols.Tracker,
 }
+RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "not_summable"}}
+"""By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
 SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
-"""Kinds whose top-level table serves every component that has a field for it and names none itself."""
+"""Kinds whose top-level table serves every component with a field for the kind that sets none itself."""
 
 
 @dataclass(slots=True)
@@ -51,12 +53,12 @@ class ComponentBuilder:
 
         Raises:
             ConfigError: no `type`, or settings that its Config refuses.
-            PluginError: an unknown name, or a class that lacks what its kind needs.
+            PluginError: an unknown name, or a class that lacks a member of its kind.
         """
         settings = dict(as_table(table))
         plugin = settings.pop("type", None)
         if plugin is None and name in plugins().registry.names(kind):
-            plugin = name  # `rewards: {environment: {...}}` means what it says
+            plugin = name  # `rewards: {environment: {...}}`: the name is the type
         if plugin is None:
             raise ConfigError(
                 "'type' is missing",
@@ -65,8 +67,8 @@ class ComponentBuilder:
             )
         target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
         if not inspect.isclass(target):
-            what = type(target).__name__
-            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=f"it is a {what}")
+            why = f"it is a {type(target).__name__}"
+            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=why)
         maker: Any = target
         config = self._config(target, settings, path, also)
         try:
@@ -78,6 +80,13 @@ class ComponentBuilder:
                 why=str(error),
                 fix="its constructor is called as cls(config, build)",
             ) from error
+        for old, new in RENAMED_MEMBERS.get(kind, {}).items():
+            if hasattr(made, old):
+                raise PluginError(
+                    f"{kind} '{plugin}' has `{old}`, which is called `{new}` since 0.2",
+                    path=f"{path}.type",
+                    fix=f"rename `{old}` to `{new}`",
+                )
         lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
         if lacking:
             raise PluginError(

@@ -1,12 +1,11 @@
 """Training on easier tasks first: `env.curriculum`, for every environment.
 
-The environment of the table `env` is the target: evaluation, always, is on it. A level is the same
-environment with one field of its Config set to another value; training plays the tasks of the present level
+The environment of the table `env` is the target, and every evaluation is on it. A level is the same
+environment with one field of its Config set to another value. Training plays the tasks of the present level
 and goes on to the next when enough of its latest episodes succeeded.
 
-The rate that promotes is a threshold and no result: under `expand: best` the episodes are those of the best
-of K branches (invariant 11), and whatever is sampled, it is of training tasks of a level. Hence its name in
-the metrics, `curriculum/rate`.
+The rate that promotes is a threshold, not a result: it is over training tasks of one level, and under
+`expand: best` over the best of K branches (invariant 11). The metrics call it `curriculum/rate`.
 """
 
 from __future__ import annotations
@@ -31,24 +30,24 @@ from coterie.core.types import Metrics, Task, Tree
 log = logging.getLogger("coterie")
 
 KEY = "curriculum"
-"""In the table `env`, where the other keys are the plugin's."""
+"""The key in the table `env`; all other keys there are the plugin's."""
 PATH = f"env.{KEY}"
 
 
 class CurriculumConfig(Strict):
     """The table `env.curriculum`."""
 
-    field: str = Field(description="Of the environment's own settings.")
-    values: list[Any] = Field(min_length=2, description="Of the field, level by level.")
+    field: str = Field(description="A field of the environment's settings.")
+    values: list[Any] = Field(min_length=2, description="The field's values, level by level.")
     promote_at: float = Field(
         gt=0, le=1, description="Mean success of the latest training episodes that leads to the next level."
     )
-    window: int = Field(200, ge=1, description="How many episodes of a level are the latest.")
+    window: int = Field(200, ge=1, description="Number of latest episodes.")
 
 
 @dataclass(frozen=True, slots=True)
 class LevelTasks:
-    """The tasks of a level, with ids of their own: draws are keyed by a task's id."""
+    """The tasks of a level, under ids of the level, since draws are keyed by a task's id."""
 
     source: TaskSource
     suffix: str
@@ -68,25 +67,25 @@ class Level:
     value: Any
     environment: Environment
     suffix: str
-    """Of its tasks' ids: `@size=4`."""
+    """Suffix of its tasks' ids, e.g. `@size=4`."""
 
     def tasks(self, seed: int) -> LevelTasks:
-        """Its train tasks."""
+        """The train tasks of the level."""
         return LevelTasks(self.environment.tasks("train", seed), self.suffix)
 
 
 @dataclass(slots=True)
 class Curriculum:
-    """The levels of a run, and where it stands."""
+    """The levels of a run, and the progress through them."""
 
     config: CurriculumConfig
     levels: Sequence[Level]
     at: int = 0
     """Index of the present level."""
     episodes: int = 0
-    """Played out on it."""
+    """Episodes played to their end on the present level."""
     latest: deque[float] = field(default_factory=deque)
-    """Success of the latest of them, at most `window`."""
+    """Success of the latest episodes, at most `window`."""
     _orders: Sequence[TaskOrder] = ()
 
     @property
@@ -104,15 +103,15 @@ class Curriculum:
         return self._orders[self.at]
 
     def record(self, trees: Sequence[Tree]) -> Metrics:
-        """Count the episodes of a step, and go on to the next level where they say so.
+        """Count the episodes of a step, and go on to the next level where their rate is high enough.
 
         Returns:
-            of the level that was played: `curriculum/level`, `curriculum/value` where it is a number,
+            Metrics of the level that was played: `curriculum/level`, `curriculum/value` where it is a number,
             `curriculum/rate` (NaN before its first episode) and `curriculum/episodes`.
         """
-        found = [success for tree in trees if (success := tree_success(tree)) is not None]
-        self.episodes += len(found)
-        self.latest.extend(found)
+        successes = [success for tree in trees if (success := tree_success(tree)) is not None]
+        self.episodes += len(successes)
+        self.latest.extend(successes)
         while len(self.latest) > self.config.window:
             self.latest.popleft()
         rate = math.fsum(self.latest) / len(self.latest) if self.latest else math.nan
@@ -148,24 +147,21 @@ class Curriculum:
 
 
 def tree_success(tree: Tree) -> float | None:
-    """Mean success of a tree's episodes, by their shares; those that a fault took are left out.
-
-    None where none is left.
-    """
-    found = [
+    """Mean success of a tree's episodes by share, without those that a fault ended; None if none is left."""
+    present = [
         (episode.share, success)
         for episode in episodes(tree)
         if episode.leaf is not None
         and episode.leaf.fault is None
         and (success := episode.outcome("success")) is not None
     ]
-    return math.fsum(s * v for s, v in found) / math.fsum(s for s, _ in found) if found else None
+    return math.fsum(s * v for s, v in present) / math.fsum(s for s, _ in present) if present else None
 
 
 def trained_on(
     environment: Environment, curriculum: Curriculum | None, seed: int
 ) -> list[tuple[Environment, TaskSource]]:
-    """What training plays: the environment's train tasks, or in their place those of each level."""
+    """The (environment, train tasks) that training plays: the environment's, or those of each level."""
     if curriculum is None:
         return [(environment, environment.tasks("train", seed))]
     return [(level.environment, level.tasks(seed)) for level in curriculum.levels]
@@ -200,32 +196,32 @@ def make_curriculum(
             fix=did_you_mean(config.field, model.model_fields if model is not None else ()),
         )
     # What the target is composed of (a sandbox, records) serves its levels too.
-    own = getattr(target, "config", None)
-    shared = {name: getattr(own, name, env[name]) for name in composed_fields(model) if name in env}
+    settings = getattr(target, "config", None)
+    shared = {name: getattr(settings, name, env[name]) for name in composed_fields(model) if name in env}
     base = {**env, **shared}
     levels: list[Level] = []
     for index, value in enumerate(config.values):
         path = f"{PATH}.values.{index}"
         try:
-            made = make({**base, config.field: value})
+            environment = make({**base, config.field: value})
         except ConfigError as error:
             raise ConfigError(error.what, path=path, why=error.why, fix=error.fix) from None
-        level = Level(value, made, f"@{config.field}={value}")
+        level = Level(value, environment, f"@{config.field}={value}")
         if level.suffix in [other.suffix for other in levels]:
-            raise ConfigError("the value stands twice", path=path, why=f"got {value!r} again")
+            raise ConfigError("the value is there twice", path=path, why=f"got {value!r} again")
         _check_same(level, target, path)
         levels.append(level)
     return Curriculum(config, levels)
 
 
 def _check_same(level: Level, target: Environment, path: str) -> None:
-    """A level may be easier; who plays and what is paid are the run's."""
-    for what in ("roles", "components", "weights"):
-        mine, wanted = getattr(level.environment, what), getattr(target, what)
-        if mine != wanted:
+    """Refuse a level with other roles, components or weights than the run's."""
+    for member in ("roles", "components", "weights"):
+        value, wanted = getattr(level.environment, member), getattr(target, member)
+        if value != wanted:
             raise ConfigError(
-                f"the environment has other {what} with this value",
+                f"the environment has other {member} with this value",
                 path=path,
-                why=f"{mine} instead of {wanted}",
-                fix=f"choose a field that leaves the {what} as they are",
+                why=f"{value} instead of {wanted}",
+                fix=f"choose a field that leaves the {member} as they are",
             )

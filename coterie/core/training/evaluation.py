@@ -14,40 +14,12 @@ from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import step_metrics
 from coterie.core.training.run import Run
 from coterie.core.types import Tree
-from coterie.stats import Difference, Interval, clustered_bootstrap
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The team and a changed team on the same tasks and draws (`api/compare.py`)."""
-
-    changes: Sequence[Mapping[str, Any]]
-    """What was changed, in order: `change` is `policy`, `swap` or `null`."""
-    team: Mapping[str, str | None]
-    """role -> who plays it in the changed team; None: nobody."""
-    base: Interval
-    changed: Interval
-    difference: Difference
-    """Changed minus base, paired by task."""
-    per_task: Mapping[str, float]
-    """task id -> mean success of the changed team minus the base team's."""
-    changed_per_task: Mapping[str, Sequence[float]]
-    """task id -> success of each sample of the changed team."""
-
-    def as_dict(self) -> dict[str, Any]:
-        return {
-            "changes": [dict(change) for change in self.changes],
-            "team": dict(self.team),
-            "base": self.base.as_dict(),
-            "changed": self.changed.as_dict(),
-            "difference": self.difference.as_dict(),
-            "per_task": dict(self.per_task),
-        }
+from coterie.stats import Interval, clustered_bootstrap
 
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
-    """What came out."""
+    """The result of an evaluation."""
 
     success: Interval
     metrics: Mapping[str, float]
@@ -56,25 +28,20 @@ class Evaluation:
     split: str
     per_task: Mapping[str, Sequence[float]]
     """task id -> success of each sample."""
-    episodes: Sequence[str] = ()
-    comparison: Comparison | None = None
     trees: Sequence[Tree] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON of `coterie eval --json`."""
-        found: dict[str, Any] = {
+        return {
             "success": self.success.as_dict(),
             "metrics": dict(self.metrics),
-            "roles": {role: dict(own) for role, own in self.roles.items()},
+            "roles": {role: dict(metrics) for role, metrics in self.roles.items()},
             "config_digest": self.config_digest,
             "split": self.split,
         }
-        if self.comparison is not None:
-            found["comparison"] = self.comparison.as_dict()
-        return found
 
     def flat(self) -> dict[str, Any]:
-        """For a row of metrics."""
+        """The entries of a row of metrics."""
         interval = self.success.as_dict()
         return {
             "success": interval["mean"],
@@ -84,15 +51,12 @@ class Evaluation:
         }
 
     def write(self, path: Path) -> None:
-        """The JSON, with every task's successes: those of the changed team are in the comparison.
+        """Write the JSON, with every task's successes.
 
         Raises:
             OSError: the file can't be written; nothing of it is there.
         """
-        found = {**self.as_dict(), "per_task": dict(self.per_task)}
-        if self.comparison is not None:
-            found["comparison"]["changed_per_task"] = dict(self.comparison.changed_per_task)
-        write_atomic(path, to_json(found) + "\n")
+        write_atomic(path, to_json({**self.as_dict(), "per_task": dict(self.per_task)}) + "\n")
 
 
 async def evaluate(
@@ -103,24 +67,24 @@ async def evaluate(
     samples: int = 1,
     greedy: bool = False,
     policies: Mapping[str, str | None] | None = None,
-    show: int = 0,
+    keep: int = 0,
 ) -> Evaluation:
     """Play `tasks` tasks of a split, `samples` times each.
 
     Args:
-        policies: role -> policy where it differs from the team's; None: the role says nothing.
-        show: how many episodes to render as text.
+        policies: role -> policy where it differs from the team's; None: the role is silent.
+        keep: number of tasks whose first tree is in the result.
     """
     source = run.environment.tasks(split, run.config.seed)
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
     sampler = run.sampler.for_evaluation(greedy)
-    play = run.new_pass(evaluation=True, policies=policies)
+    context = run.new_pass(evaluation=True, policies=policies)
     items = [
         (source[index], 0, sample) for index in range(min(tasks, len(source))) for sample in range(samples)
     ]
-    trees = await run.play_with(sampler, play, items)
-    scores = await run.score(trees, play)
+    trees = await run.play_with(sampler, context, items)
+    scores = await run.score(trees, context)
     per_task: dict[str, list[float]] = {}
     for tree in trees:
         for _, leaf in tree.leaves():
@@ -134,7 +98,7 @@ async def evaluate(
         config_digest=run.resolved.digest(),
         split=split,
         per_task=per_task,
-        episodes=[render(tree, scores, run) for tree in trees[: show * samples : samples]],
+        trees=trees[: keep * samples : samples],
     )
 
 
@@ -166,34 +130,12 @@ def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
 def _role_metrics(
     metrics: Mapping[str, float], run: Run, policies: Mapping[str, str | None] | None
 ) -> dict[str, dict[str, Any]]:
-    found: dict[str, dict[str, Any]] = {
+    by_role: dict[str, dict[str, Any]] = {
         role: {"policy": {**run.team.policies, **(policies or {})}[role]} for role in run.team.roles
     }
     for name, value in metrics.items():
         head, _, rest = name.partition("/")
         role, _, tail = rest.partition("/")
-        if head in ("reward", "score", "length", "empty", "finish_length") and role in found:
-            found[role]["/".join(filter(None, (head, tail)))] = value
-    return found
-
-
-def render(tree: Tree, scores: Any, run: Run) -> str:
-    """One episode as text: who was told what, and answered what."""
-    lines = [f"task {tree.task.id}"]
-    for path in tree.chains():
-        for node, index in path:
-            joint = node.joints[index]
-            for role, branch in joint.branches.items():
-                decision = node.decisions[role]
-                prompt = "\n".join(message["content"] for message in decision.messages)
-                lines.append(f"  turn {node.turn + 1}  {role} ({decision.policy or 'silent'})")
-                lines += [f"    | {line}" for line in prompt.splitlines()]
-                lines.append(f"    > {decision.branches[branch].text or '(nothing)'}")
-            if joint.fault is not None:
-                lines.append(f"    ! {joint.fault.reason}")
-        leaf = path[-1][0].joints[path[-1][1]]
-        if leaf.outcome is not None:
-            told = ", ".join(f"{name} {value:g}" for name, value in leaf.outcome.items())
-            lines.append(f"  end: {told}")
-        break
-    return "\n".join(lines)
+        if head in ("reward", "score", "length", "empty", "finish_length") and role in by_role:
+            by_role[role]["/".join(filter(None, (head, tail)))] = value
+    return by_role

@@ -1,4 +1,4 @@
-"""A step in numbers: what the trees, their scores and the credit come to."""
+"""The metrics of a step: sums and means over its trees, scores and credit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import Action, Credit, JointAction, Metrics, Node, RewardWeights, Scores, Tree
 
 UNSELECTED = frozenset({"sampled", "all", "only"})
-"""Rules under which what goes on is what the policy does; under any other, the better was picked."""
+"""Rules that go on with what the policy does; any other rule selects by reward."""
 
 UNIFORM = "uniform (all missing)"
 
@@ -114,22 +114,22 @@ def _tree_mean(played: Sequence[Sequence[Episode]], name: str) -> float:
     """Mean over trees of the mean over a tree's paths; a tree without any value is left out."""
     means = []
     for tree in played:
-        found = [(e.share, value) for e in tree if (value := e.outcome(name)) is not None]
-        if found:
-            means.append(math.fsum(s * v for s, v in found) / math.fsum(s for s, _ in found))
+        present = [(e.share, value) for e in tree if (value := e.outcome(name)) is not None]
+        if present:
+            means.append(math.fsum(s * v for s, v in present) / math.fsum(s for s, _ in present))
     return _mean(means)
 
 
 def _rewards(
     trees: Sequence[Tree], scores: Scores, reward_weights: RewardWeights, roles: Sequence[str]
 ) -> Metrics:
-    found: dict[str, list[float]] = {role: [] for role in roles}
+    rewards: dict[str, list[float]] = {role: [] for role in roles}
     for tree in trees:
         for node in tree.nodes():
             for role in node.decisions:
-                rewards = branch_rewards(node, role, scores, reward_weights)
-                found.setdefault(role, []).extend(reward for reward in rewards if reward is not None)
-    return {f"reward/{role}": _mean(values) for role, values in found.items()}
+                immediate = branch_rewards(node, role, scores, reward_weights)
+                rewards.setdefault(role, []).extend(r for r in immediate if r is not None)
+    return {f"reward/{role}": _mean(values) for role, values in rewards.items()}
 
 
 def _components(scores: Scores) -> Metrics:
@@ -150,12 +150,12 @@ def _components(scores: Scores) -> Metrics:
 
 
 def _advantages(credit: Credit) -> Metrics:
-    found: dict[str, list[np.ndarray]] = {}
+    by_role: dict[str, list[np.ndarray]] = {}
     for key, advantage in credit.advantage.items():
-        found.setdefault(key.role, []).append(np.atleast_1d(np.asarray(advantage, dtype=np.float64)))
+        by_role.setdefault(key.role, []).append(np.atleast_1d(np.asarray(advantage, dtype=np.float64)))
     metrics: Metrics = {}
-    for role in sorted(found):
-        values = np.concatenate(found[role])
+    for role in sorted(by_role):
+        values = np.concatenate(by_role[role])
         if values.size:
             metrics[f"advantage/{role}/mean"] = float(values.mean())
             metrics[f"advantage/{role}/std"] = float(values.std())
@@ -165,16 +165,16 @@ def _advantages(credit: Credit) -> Metrics:
 
 @dataclass(slots=True)
 class _Tally:
-    """Of one role's actions."""
+    """Counts over one role's actions."""
 
     lengths: list[int] = field(default_factory=list)
     empty: int = 0
-    cut: int = 0
+    truncated: int = 0
 
     def add(self, action: Action) -> None:
         self.lengths.append(sum(len(call.token_ids) for call in action.calls))
         self.empty += not action.text.strip()
-        self.cut += bool(action.calls) and action.calls[-1].finish == "length"
+        self.truncated += bool(action.calls) and action.calls[-1].finish == "length"
 
 
 def _actions(trees: Sequence[Tree]) -> Metrics:
@@ -192,19 +192,16 @@ def _actions(trees: Sequence[Tree]) -> Metrics:
                     if action.trainable:  # what the system aborted has no length of its own
                         tallies.setdefault(role, _Tally()).add(action)
             for joint in node.joints:
-                picked = [
-                    node.decisions[role].branches[branch].fault for role, branch in joint.branches.items()
-                ]
-                if (
-                    joint.fault is not None and joint.fault not in picked
-                ):  # else it was counted with its action
+                of_actions = [node.decisions[role].branches[i].fault for role, i in joint.branches.items()]
+                # A fault of an action was counted with the action.
+                if joint.fault is not None and joint.fault not in of_actions:
                     faults[joint.fault.kind] += 1
     metrics: Metrics = {}
     for role, tally in tallies.items():
         count = len(tally.lengths)
         metrics[f"length/{role}"] = sum(tally.lengths) / count
         metrics[f"empty/{role}"] = tally.empty / count
-        metrics[f"finish_length/{role}"] = tally.cut / count
+        metrics[f"finish_length/{role}"] = tally.truncated / count
     metrics.update({f"faults/{kind}": float(count) for kind, count in faults.items()})
     metrics["tokens/generated"], metrics["tokens/prompt"] = float(generated), float(prompt)
     return metrics

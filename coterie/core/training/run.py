@@ -20,9 +20,7 @@ from coterie.core.plugins import plugins
 from coterie.core.protocols import EngineContext, Environment, NamedRewardSource, Team, TrainerContext
 from coterie.core.rollout.context import RolloutPass
 from coterie.core.rollout.rewards import missing_share, score_episodes
-from coterie.core.rollout.rows import rollout_rows
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
-from coterie.core.storage.jsonl import write_rollouts
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.training.metrics import step_metrics
@@ -35,12 +33,15 @@ log = logging.getLogger("coterie")
 RARELY = (100_000, 50, 1000)
 """Thresholds of the garbage collector while a run is open."""
 Progress = Callable[[int, int, Mapping[str, Any]], None]
-"""Told after each step: how many are done, of how many (`End.expected`), and the step's metrics."""
+"""Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
+
+Recorder = Callable[[int, Sequence[Tree], Scores, Credit], None]
+"""Writes the rollouts of a step: (step, trees, scores, credit)."""
 
 
 @dataclass(slots=True)
 class Run:
-    """All components of one run, and where it stands."""
+    """All components of one run, and its progress."""
 
     resolved: Resolved
     environment: Environment
@@ -60,28 +61,29 @@ class Run:
     resources: Sequence[Any] = ()
     """Sandboxes and tools, inner ones before those that use them."""
     curriculum: Curriculum | None = None
-    """What training plays instead of the environment's own tasks."""
+    """Levels whose tasks training plays instead of the environment's own."""
 
     folder: RunFolder | None = None
     store: CheckpointStore | None = None
     progress: Progress | None = None
     interrupt: Event | None = None
+    recorder: Recorder | None = None
 
     done: int = 0
     """Training steps completed."""
     tokens: int = 0
-    """Generated in them, by all roles on all branches."""
+    """Tokens generated in these steps, by all roles on all branches."""
     credit_state: Any = None
     best: float = -math.inf
-    """Best `val` success; never looks at test."""
+    """Best success on `val`; the test split is never evaluated in a run."""
     best_step: int | None = None
-    """When that was."""
+    """The step of the best success."""
     metrics: dict[str, Any] = field(default_factory=dict)
     versions: dict[str, int] = field(default_factory=dict)
     seconds: float = 0.0
-    """Of training, over all processes that worked on the run."""
+    """Seconds of training, over all processes that worked on the run."""
     _order: TaskOrder | None = None
-    _play: RolloutPass | None = None
+    _pass: RolloutPass | None = None
     _clock: dict[str, float] = field(default_factory=dict)
     _started: float = 0.0
     _collector: tuple[int, int, int] = field(default_factory=gc.get_threshold)
@@ -92,7 +94,7 @@ class Run:
 
     @property
     def order(self) -> TaskOrder:
-        """Of the train tasks: the environment's, or those of the curriculum's present level."""
+        """The order of the train tasks: the environment's, or those of the curriculum's present level."""
         if self.curriculum is not None:
             return self.curriculum.order(self.config.seed, self.config.schedule.stratify)
         if self._order is None:
@@ -121,8 +123,7 @@ class Run:
 
         Args:
             restore: a checkpoint's folder; None: fresh weights.
-            extra_policies: policies that the engine plays beside the team's; the trainer knows nothing of
-                them.
+            extra_policies: policies that the engine plays beside the team's; the trainer has none of them.
         """
         config = self.config
         # A step's trees all live until its end, and Python's collector would walk them again and again:
@@ -232,76 +233,76 @@ class Run:
 
     async def play(self, tasks: Sequence[tuple[Task, int]]) -> list[Tree]:
         """All chains of the tasks, played together."""
-        self._play = play = self.new_pass()
+        self._pass = self.new_pass()
         items = [(task, epoch, chain) for task, epoch in tasks for chain in range(self.sampler.plan.chains)]
-        return await self.play_with(self.sampler, play, items)
+        return await self.play_with(self.sampler, self._pass, items)
 
     async def play_with(
-        self, sampler: Any, play: RolloutPass, items: Sequence[tuple[Task, int, int]]
+        self, sampler: Any, context: RolloutPass, items: Sequence[tuple[Task, int, int]]
     ) -> list[Tree]:
-        """Play (task, epoch, chain) items as strands through the executor."""
+        """Play (task, epoch, chain) items as concurrent rollouts through the executor."""
 
-        async def one(item: tuple[Task, int, int]) -> Tree:
+        async def play_item(item: tuple[Task, int, int]) -> Tree:
             self.active_rollouts.start()
             try:
-                tree: Tree = await sampler.play(*item, play)
+                tree: Tree = await sampler.play(*item, context)
             finally:
                 self.active_rollouts.stop()
-            plugins().notify("episode_ended", tree=tree, scores=play.scores, evaluation=play.evaluation)
+            plugins().notify("episode_ended", tree=tree, scores=context.scores, evaluation=context.evaluation)
             return tree
 
-        trees: list[Tree] = await self.executor.map(one, items)
+        trees: list[Tree] = await self.executor.map(play_item, items)
         return trees
 
-    async def score(self, trees: Sequence[Tree], play: RolloutPass | None = None) -> Scores:
-        """Complete what play left open. Missing stays missing, and too much of it stops the run.
+    async def score(self, trees: Sequence[Tree], context: RolloutPass | None = None) -> Scores:
+        """Complete the scores that play left open. Missing stays missing, and too much of it stops the run.
 
         Raises:
             TooManyMissing: the share of missing scores passed `schedule.max_missing`.
         """
-        play = play or self._play
-        assert play is not None, "score comes after play"
-        if play.background:
-            await asyncio.gather(*play.background)
-        await score_episodes(self.reward_sources, play.scores, trees, list(self.team.roles))
-        missing, count, reasons = missing_share(play.scores)
+        context = context or self._pass
+        assert context is not None, "score comes after play"
+        if context.background:
+            await asyncio.gather(*context.background)
+        await score_episodes(self.reward_sources, context.scores, trees, list(self.team.roles))
+        missing, count, reasons = missing_share(context.scores)
         bound = self.config.schedule.max_missing
         if count and missing / count > bound:
-            told = sorted(reasons.items(), key=lambda item: -item[1])[:3]
+            most = sorted(reasons.items(), key=lambda item: -item[1])[:3]
             raise TooManyMissing(
                 f"{missing} of {count} scores of this step are missing: above schedule.max_missing={bound}"
-                + "".join(f"\n  {number} x {reason}" for reason, number in told)
+                + "".join(f"\n  {number} x {reason}" for reason, number in most)
             )
-        return play.scores
+        return context.scores
 
     async def annotate(self, trees: Sequence[Tree]) -> Annotations:
-        """Only what the estimator or the loss needs: reference log-probs, values."""
+        """Per-token arrays that the estimator or the loss needs: reference log-probs, values."""
         annotations: Annotations = {}
-        for what in sorted({*self.estimator.needs, *self.loss.needs}):
-            every = {
+        for name in sorted({*self.estimator.needs, *self.loss.needs}):
+            branches = {
                 key: 0.0
                 for tree in trees
                 for node in tree.nodes()
                 for role, decision in node.decisions.items()
                 for key in (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))
             }
-            samples = samples_of(trees, Credit(advantage=dict[Key, Any](every)))
+            samples = samples_of(trees, Credit(advantage=dict[Key, Any](branches)))
             values: dict[Key, Any] = {}
             for rows in samples.values():
-                values.update(await self.trainer.annotate(rows, what))
-            annotations.update(merge_annotations(samples, what, values))
+                values.update(await self.trainer.annotate(rows, name))
+            annotations.update(merge_annotations(samples, name, values))
         return annotations
 
     def samples(
         self, trees: Sequence[Tree], credit: Credit, annotations: Annotations
     ) -> dict[str, list[Sample]]:
-        """By policy: what its roles did, with what it was worth."""
+        """By policy: the samples of its roles, with their advantages."""
         return samples_of(trees, credit, annotations)
 
     async def update(self, samples: Mapping[str, Sequence[Sample]]) -> dict[str, Any]:
-        """Every policy on the samples of the roles it plays; then the weights go to the engine."""
+        """Update every policy on the samples of the roles it plays; then give the weights to the engine."""
         self._lap("credit")
-        spent = self.end.spent(self.tokens)  # before this step: the first one's rate has not decayed
+        spent = self.end.spent(self.tokens)  # before this step, so that the first step's rate has not decayed
         if spent is not None and hasattr(self.trainer, "set_progress"):
             self.trainer.set_progress(spent)
         updated = await self.trainer.update(samples, self.done)
@@ -316,7 +317,7 @@ class Run:
     def record(
         self, step: int, trees: Sequence[Tree], scores: Scores, credit: Credit, updated: Mapping[str, Any]
     ) -> None:
-        """Write down the step: a row of metrics, and its rollouts."""
+        """Record the step: its row of metrics, and its rollouts."""
         row = {**step_metrics(trees, scores, credit, self.reward_weights), **updated}
         generated = int(row["tokens/generated"])
         self.end.check(generated)
@@ -324,11 +325,9 @@ class Run:
         row["tokens/total"] = self.tokens
         if self.curriculum is not None:
             row |= self.curriculum.record(trees)
-        schedule = self.config.schedule
-        if self.folder is not None and schedule.record_every and step % schedule.record_every == 0:
-            write_rollouts(
-                self.folder.rollout_file(step), rollout_rows(trees, scores, credit, self.reward_weights)
-            )
+        every = self.config.schedule.record_every
+        if self.recorder is not None and every and step % every == 0:
+            self.recorder(step, trees, scores, credit)
         self._lap("record")
         spent = time.perf_counter() - self._started
         row |= {f"time/{name}": value for name, value in self._clock.items()}
@@ -340,7 +339,7 @@ class Run:
         self.metrics = row
 
     def finish(self, step: int) -> None:
-        """Tell trackers, observers and the progress of the step's row."""
+        """Give the step's row to trackers, observers and the progress display."""
         self.done = step
         for tracker in self.trackers.values():
             tracker.track(step, self.metrics)

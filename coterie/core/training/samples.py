@@ -1,4 +1,4 @@
-"""Trees and credit to samples, samples to minibatches.
+"""Trees and credit to samples: what a trainer gets.
 
 A branch becomes one Sample: its prompt, then everything that was sampled, with tool results between the
 calls masked out. Where a later call's prompt does not extend the earlier ids verbatim, a new Sample
@@ -8,21 +8,17 @@ starts (invariant 1).
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
 from coterie.core.types import Action, Annotations, Call, Credit, Decision, Key, Sample, Span, Tree
-from coterie.core.types.seeding import generator
-
-Length = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
 
 
 def samples_of(
     trees: Sequence[Tree], credit: Credit, annotations: Annotations | None = None
 ) -> dict[str, list[Sample]]:
     """Samples by policy, in the order of the trees' keys. A branch without credit gives none."""
-    found: dict[str, list[Sample]] = {}
+    by_policy: dict[str, list[Sample]] = {}
     annotations = {**(annotations or {}), "targets": credit.target}
     for tree in trees:
         for node in tree.nodes():
@@ -32,7 +28,7 @@ def samples_of(
                 for branch, action in enumerate(decision.branches):
                     key = node.key.of_branch(role, branch)
                     if key in credit.advantage and action.trainable:
-                        found.setdefault(decision.policy, []).extend(
+                        by_policy.setdefault(decision.policy, []).extend(
                             action_samples(
                                 key,
                                 decision,
@@ -42,7 +38,7 @@ def samples_of(
                                 annotations,
                             )
                         )
-    return found
+    return by_policy
 
 
 def runs_of(action: Action) -> list[list[Call]]:
@@ -111,101 +107,6 @@ def action_samples(
         )
         offset += count
     return samples
-
-
-def token_coefficients(
-    samples: Sequence[Sample], length: Length, constant: float | None = None
-) -> list[np.ndarray]:
-    """What every token's loss is multiplied with: weight over denominator, 0 off the mask.
-
-    The denominators are taken over all samples given, which are those of one optimiser step and one
-    policy; the loss is then a plain sum of coefficient * value, so no split into micro-batches can
-    change it (invariant 6). A sequence is a span; a branch whose prefix broke counts once, since its
-    spans share a branch key.
-
-    - `token_mean`: sum_i w_i sum_t l_it / sum_i w_i n_i
-    - `sequence_mean`: sum_i w_i (1/n_i) sum_t l_it / sum_i w_i
-    - `sequence_sum`: sum_i w_i sum_t l_it / sum_i w_i
-    - `constant`: sum_i w_i sum_t l_it / (constant * sum_i w_i), Dr. GRPO's (arXiv 2503.20783)
-
-    Args:
-        constant: of the last; usually the longest completion allowed.
-
-    Returns:
-        one float32 array of shape (T,) per sample.
-    """
-    tokens: dict[Key, int] = {}
-    weight: dict[Key, float] = {}
-    for sample in samples:
-        for span in sample.spans:
-            tokens[span.branch] = tokens.get(span.branch, 0) + int(
-                sample.loss_mask[span.start : span.stop].sum()
-            )
-            weight[span.branch] = span.weight
-    if length == "token_mean":
-        denominator = sum(weight[branch] * count for branch, count in tokens.items())
-    else:
-        denominator = sum(weight[branch] for branch, count in tokens.items() if count)
-    coefficients = []
-    for sample in samples:
-        row = np.zeros(len(sample.token_ids), dtype=np.float32)
-        for span in sample.spans:
-            share = weight[span.branch] / denominator if denominator else 0.0
-            if length == "sequence_mean":
-                share /= max(tokens[span.branch], 1)
-            elif length == "constant":
-                if constant is None:
-                    raise ValueError("length `constant` needs its constant")
-                share /= constant
-            row[span.start : span.stop] = share
-        row[~sample.loss_mask] = 0.0
-        coefficients.append(row)
-    return coefficients
-
-
-def span_ids(samples: Sequence[Sample]) -> tuple[np.ndarray, int]:
-    """Which span every trained token is of, for losses of whole sequences.
-
-    Returns:
-        int64, shape (trained tokens,), counted from 0 through all samples; and how many spans there are.
-
-    Raises:
-        ValueError: a trained token lies in no span.
-    """
-    rows, count = [], 0
-    for sample in samples:
-        row = np.full(len(sample.token_ids), -1, dtype=np.int64)
-        for span in sample.spans:
-            row[span.start : span.stop] = count
-            count += 1
-        rows.append(row[sample.loss_mask])
-        if (rows[-1] < 0).any():
-            raise ValueError(f"{sample.key.text()}: a trained token lies in no span")
-    return np.concatenate(rows), count
-
-
-def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[list[Sample]]:
-    """Shuffle whole groups of siblings (they share a prompt) and fill minibatches of about `size` samples.
-
-    Siblings stay together, so a minibatch may pass `size` by less than one group. Every sample is
-    used once; a remainder smaller than half of `size` joins the batch before it, so that no optimiser
-    step rests on a handful of samples.
-    """
-    groups: dict[Key, list[Sample]] = {}
-    for sample in samples:
-        groups.setdefault(sample.group, []).append(sample)
-    order = list(groups.values())
-    if size is None or len(samples) <= size:
-        return [[sample for group in order for sample in group]] if order else []
-    permutation = generator(seed, "minibatches", "shuffle").permutation(len(order))
-    batches: list[list[Sample]] = [[]]
-    for index in permutation:
-        if len(batches[-1]) >= size:
-            batches.append([])
-        batches[-1].extend(order[index])
-    if len(batches) > 1 and 2 * len(batches[-1]) < size:
-        batches[-2].extend(batches.pop())
-    return batches
 
 
 def merge_annotations(

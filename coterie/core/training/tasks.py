@@ -30,11 +30,11 @@ class TaskOrder:
 
     def step(self, step: int, count: int) -> list[tuple[Task, int]]:
         """The (task, epoch) pairs of a step that plays `count` tasks."""
-        found = []
+        tasks = []
         for position in range(step * count, (step + 1) * count):
             epoch, offset = divmod(position, len(self._tasks))
-            found.append((self._tasks[int(self._permutation(epoch)[offset])], epoch))
-        return found
+            tasks.append((self._tasks[int(self._permutation(epoch)[offset])], epoch))
+        return tasks
 
     def _make_permutation(self, epoch: int) -> np.ndarray:
         order = generator(self._seed, "tasks", f"epoch {epoch}").permutation(len(self._tasks))

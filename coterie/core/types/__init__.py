@@ -1,4 +1,4 @@
-"""Values that travel: keys, trees, scores, credit, samples, messages."""
+"""The values of a training step: keys, messages, trees, scores, credit, samples."""
 
 from __future__ import annotations
 

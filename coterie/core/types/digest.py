@@ -11,10 +11,10 @@ import numpy as np
 
 
 def digest(value: Any) -> str:
-    """A short hex digest of a value built from dataclasses, containers, numbers, text, bytes and arrays.
+    """Hex digest (128 bits) of a value made of dataclasses, containers, numbers, strings, bytes and arrays.
 
     Raises:
-        TypeError: it holds something else; give the environment a `digest(state)` of its own.
+        TypeError: the value holds an object of another type.
     """
     hasher = hashlib.blake2b(digest_size=16)
     for part in _parts(value):
@@ -23,7 +23,7 @@ def digest(value: Any) -> str:
 
 
 def ids_sha256(ids: Sequence[int]) -> str:
-    """sha256 of token ids as little-endian int64: what `prompt_sha256` holds."""
+    """sha256 of token ids as little-endian int64: the value of `Decision.prompt_sha256`."""
     return hashlib.sha256(np.array(ids, dtype="<i8").tobytes()).hexdigest()
 
 
@@ -57,4 +57,5 @@ def _parts(value: Any) -> Iterator[bytes]:
             yield from _parts(item)
         yield b"]"
     else:
-        raise TypeError(f"a {type(value).__name__} can't be digested; give the environment a digest(state)")
+        fix = "fix: define digest(state) on the environment"
+        raise TypeError(f"a {type(value).__name__} can't be digested; {fix}")

@@ -1,41 +1,44 @@
-"""The names of places: every id, record and random draw derives from a `Key`."""
+"""Keys: names of the places in a rollout."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 TEAM = "team"
-"""The role under which a score that belongs to everybody is kept."""
+"""The role name of scores that all roles share."""
 
 
 class Key(NamedTuple):
-    """Names a place in a step's rollouts; every id, record and random draw derives from it.
+    """The name of a place in a step's rollouts. Ids, records and random draws derive from it.
 
-    The fields narrow from left to right: a node has `path`; a decision adds `role`, a branch
-    `branch`, a call `call`; a joint action adds `joint` to its node.
+    The fields narrow the place from left to right. A node sets the fields up to `path`; a decision adds
+    `role`, a branch adds `branch`, a call adds `call`. A joint action is its node's key with `joint` set.
     """
 
     task: str
     """Id of the task."""
     epoch: int = 0
-    """How often the task was visited before."""
+    """Number of earlier visits to the task."""
     chain: int = 0
-    """Which of the task's `sampler.chains` trees."""
+    """Index of the tree among the task's `sampler.chains` trees."""
     path: tuple[int, ...] = ()
-    """Joints taken from the root; its length is the number of stages played before this place."""
+    """Index of the joint action taken at each stage, from the root on."""
     role: str = ""
     branch: int = -1
+    """Index of the sampled action; -1 in the keys of nodes, decisions and joint actions."""
     joint: int = -1
+    """Index of the joint action at the node; -1 in all other keys."""
     call: int = -1
+    """Index of the model call within the action; -1 in all other keys."""
 
     @property
     def node(self) -> Key:
-        """The node this place lies in."""
+        """Key of the node that contains this place."""
         return Key(self.task, self.epoch, self.chain, self.path)
 
     @property
     def decision(self) -> Key:
-        """The decision (one role's prompt) this branch or call lies in."""
+        """Key of the decision (one role's prompt) that contains this branch or call."""
         return Key(self.task, self.epoch, self.chain, self.path, self.role)
 
     def of_role(self, role: str) -> Key:
@@ -58,9 +61,5 @@ class Key(NamedTuple):
         parts = [self.task, f"e{self.epoch}", f"c{self.chain}", "n" + ".".join(map(str, self.path))]
         if self.role:
             parts.append(self.role)
-        parts += [
-            f"{mark}{number}"
-            for mark, number in (("b", self.branch), ("j", self.joint), ("k", self.call))
-            if number >= 0
-        ]
-        return "/".join(parts)
+        indices = (("b", self.branch), ("j", self.joint), ("k", self.call))
+        return "/".join([*parts, *(f"{letter}{index}" for letter, index in indices if index >= 0)])

@@ -1,4 +1,4 @@
-"""What engines are asked and what roles are told: messages, prompts, sampling settings, requests."""
+"""The input of an engine: messages, prompts, sampling settings and requests."""
 
 from __future__ import annotations
 
@@ -12,42 +12,45 @@ Message = dict[str, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
-    """How a role's tokens are drawn. The defaults truncate nothing (invariant 4)."""
+    """Sampling settings of a role. The defaults sample from the whole distribution."""
 
     temperature: float = 1.0
-    """0 means greedy (evaluation only)."""
+    """0 is greedy, for evaluation only."""
     top_p: float = 1.0
     top_k: int = 0
-    """0: off."""
+    """0 disables it."""
     max_new_tokens: int = 64
+    """Limit per call."""
     stop: tuple[str, ...] = ()
-    """Strings that end a call besides the tokenizer's end-of-turn tokens; each must be one token."""
+    """Strings that end a call, besides the tokenizer's end-of-turn tokens. Each must be a single token."""
 
     @property
     def filtered(self) -> bool:
+        """Whether `top_p` or `top_k` removes tokens from the distribution."""
         return self.top_p < 1.0 or self.top_k > 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What an engine is asked."""
+    """One generation for an engine to run."""
 
     key: Key
-    """Of the call; orders rows of a batch and keys the randomness."""
+    """Key of the call. Engines order a batch by it."""
     policy: str
     prompt_ids: tuple[int, ...]
     sampling: Sampling
     seed: int
-    """64-bit; every draw of this call derives from it, whatever the batch."""
+    """64 bits. All random draws of the call derive from it, in whichever batch it runs."""
     continues: bool = False
+    """As in `Prompt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prompt:
-    """Token ids of a prompt."""
+    """An encoded prompt."""
 
     ids: tuple[int, ...]
     continues: bool = False
-    """The ids start with the previous call's prompt and sampled ids, verbatim."""
+    """Whether `ids` start with the previous call's prompt ids and sampled ids, verbatim."""
     thinking: bool = False
-    """The template opened a thought: the completion goes on with it."""
+    """Whether the chat template opened a thought, which the completion then continues."""

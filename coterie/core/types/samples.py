@@ -1,4 +1,4 @@
-"""What the estimator returns and the trainer sees: credit, samples, weights."""
+"""Credit (output of an estimator), samples (input of a trainer), weights (output of a trainer)."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ import numpy as np
 from coterie.core.types.keys import Key
 
 Annotations = dict[str, dict[Key, np.ndarray]]
-"""{"ref_logprobs" | "old_logprobs" | "values" | "teacher_logprobs": {branch key: per-token, shape
-(tokens,)}}."""
+"""Per-token arrays beside the trees: {name: {branch key: array of shape (sampled tokens,)}}. The names are
+`ref_logprobs`, `old_logprobs`, `values` and `teacher_logprobs`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credit:
-    """What the estimator returns. An absent key is not trained: no loss, no KL, in no denominator."""
+    """Output of an estimator, by branch key. A branch without an advantage is not trained: it adds neither
+    loss nor KL, and no denominator counts it."""
 
     advantage: dict[Key, float | np.ndarray]
-    """By branch: one number, or one per sampled token."""
+    """One number, or one per sampled token: shape (sampled tokens,)."""
     weight: dict[Key, float] = field(default_factory=dict)
-    """By branch; 1 where absent."""
+    """Weight of the branch in the loss; 1 where absent."""
     target: dict[Key, np.ndarray] = field(default_factory=dict)
-    """Value targets, per token."""
+    """Targets of the value head, shape (sampled tokens,)."""
     returns: dict[Key, float] = field(default_factory=dict)
-    """By branch; what the advantage was made from, for the record."""
+    """Returns behind the advantages. Rollout files show them; training does not use them."""
     metrics: dict[str, float] = field(default_factory=dict)
 
 
 class Span(NamedTuple):
-    """One sequence of a sequence-level loss inside a sample: tokens [start, stop) belong to `branch`."""
+    """One sequence of a loss: the tokens [start, stop) of a sample, which belong to `branch`."""
 
     start: int
     stop: int
     branch: Key
     weight: float
+    """The branch's weight in the loss."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Sample:
-    """All that a trainer ever sees. Arrays have shape (T,), T = len(token_ids)."""
+    """One training sequence, the only input of a trainer. Arrays have shape (T,), T = len(token_ids)."""
 
     key: Key
-    """Of the branch, and of the first call where a broken prefix made several samples of it."""
+    """Key of the branch. A branch gives several samples where a later prompt does not extend its earlier
+    tokens; from the second on, the key is that of the sample's first call."""
     policy: str
     token_ids: np.ndarray
-    """int64: prompt, then what was sampled (and tool results between calls)."""
+    """int64: the prompt, then the sampled tokens, with tool results between calls."""
     loss_mask: np.ndarray
     """bool: True exactly on sampled tokens."""
     logprobs: np.ndarray
@@ -56,15 +59,16 @@ class Sample:
     """float32; 0 where the mask is False."""
     spans: tuple[Span, ...]
     version: int
+    """Version of the weights that sampled the tokens."""
     temperature: float = 1.0
     prompt_tokens: int = 0
-    """Length of the prefix shared with the samples of the same decision."""
+    """Length of the prompt, which the samples of a `group` share."""
     extras: Mapping[str, np.ndarray] = field(default_factory=dict)
-    """Notes aligned to token_ids: `ref_logprobs`, `old_logprobs`, `values`, and the `targets` of values."""
+    """Annotations aligned to `token_ids`, and the value head's `targets`; 0 where the mask is False."""
 
     @property
     def group(self) -> Key:
-        """Samples of one group share their first `prompt_tokens` ids."""
+        """Key of the decision. Samples of one group share their first `prompt_tokens` ids."""
         return self.key.decision
 
 
@@ -73,14 +77,14 @@ Metrics = dict[str, float]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Weights:
-    """A handle to a policy's weights, as a trainer gives it and an engine takes it."""
+    """A handle to a policy's weights, which a trainer passes to an engine."""
 
     policy: str
     version: int
     module: Any = None
-    """The live object, where engine and trainer share a process."""
+    """The model object, where engine and trainer share a process."""
     folder: str | None = None
-    """Or a folder in Hugging Face / PEFT format."""
+    """A folder in Hugging Face or PEFT format, where they do not."""
     adapter: str | None = None
-    """Name of the policy's adapter inside `module`, where the module is a PEFT model."""
+    """Name of the policy's adapter in `module`, where that is a PEFT model."""
     tokenizer: Any = None

@@ -1,4 +1,4 @@
-"""Scores beside the trees, and the weights that make them *the* reward."""
+"""Scores of places in the trees, and the weights that sum them to the reward."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ from coterie.core.types.keys import TEAM, Key
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """One component's value for a place and a role. None = missing, never a stand-in number."""
+    """The value of one reward component for a role at a place."""
 
     value: float | None
+    """None: the score is missing. A missing score is never replaced by a number."""
     reason: str = ""
+    """Why the score is missing or is its source's floor."""
     source: str = ""
+    """Name of the reward source."""
 
 
 class Scores:
-    """The table beside the trees: (place, role or TEAM, component) -> Score. Late writers only add."""
+    """The scores of a step: (place, role or TEAM, component) -> Score. Scores are added, never replaced."""
 
     __slots__ = ("_by_place",)
 
@@ -38,13 +41,13 @@ class Scores:
         cell[role, component] = score
 
     def at(self, key: Key) -> Mapping[tuple[str, str], Score]:
-        """All scores of a place: {(role, component): Score}."""
+        """The scores of a place: {(role or TEAM, component): Score}."""
         return self._by_place.get(key, {})
 
     def merge(self, other: Scores) -> None:
-        for key, cell in other._by_place.items():
-            for (role, component), score in cell.items():
-                self.add(key, role, component, score)
+        """Add all scores of another table."""
+        for key, role, component, score in other:
+            self.add(key, role, component, score)
 
     def __iter__(self) -> Iterator[tuple[Key, str, str, Score]]:
         for key, cell in self._by_place.items():
@@ -56,30 +59,32 @@ class Scores:
 
 
 ComponentKind = Literal["increment", "potential", "counterfactual"]
-"""A gain; the value of a state; or what a proposal would have earned on a fork. Returns that sum over turns
-add increments, use differences of potentials, and leave counterfactuals out (invariant 10)."""
+"""Meaning of a component's number: a gain (`increment`), the value of a state (`potential`, Ng et al. 1999),
+or what a proposal would have earned (`counterfactual`). Returns over several turns sum increments and
+differences of potentials, and leave counterfactuals out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RewardWeights:
-    """The weighted sum of components that is *the* reward, for selection and for credit alike.
+    """The weights that sum components to a role's reward, for selection and for credit alike:
 
-    reward(role) = team_weight * sum of weight * team component + sum of weight * the role's own component.
+    reward(role) = team_weight * sum_c weights[c] * team score c + sum_c weights[c] * the role's score c
     """
 
     weights: Mapping[str, float] = field(default_factory=dict)
-    """Per component; 1 where absent."""
+    """By component; 1 where absent."""
     team_weight: float = 1.0
-    """Weight of everything that belongs to the team (arXiv 2510.11062, Algorithm 1)."""
+    """Factor on the scores of TEAM: alpha in AT-GRPO (arXiv 2510.11062, Algorithm 1)."""
     kinds: Mapping[str, ComponentKind] = field(default_factory=dict)
-    """Per component; increment where absent."""
+    """By component; `increment` where absent."""
 
     def weight(self, role: str, component: str) -> float:
-        own = self.weights.get(component, 1.0)
-        return own * self.team_weight if role == TEAM else own
+        """Weight of a role's component; `role` may be TEAM."""
+        weight = self.weights.get(component, 1.0)
+        return weight * self.team_weight if role == TEAM else weight
 
     def reward(self, cell: Mapping[tuple[str, str], Score], role: str) -> float | None:
-        """The role's reward for a place with these scores; None where a part with weight is missing."""
+        """A role's reward from the scores of one place; None where a score of nonzero weight is missing."""
         total = 0.0
         for (owner, component), score in cell.items():
             if owner not in (role, TEAM):

@@ -1,4 +1,4 @@
-"""Keyed randomness (invariant 8): every draw derives from (run seed, place, purpose), never from order."""
+"""Keyed randomness: every draw derives from (run seed, place, purpose), never from the order of draws."""
 
 from __future__ import annotations
 
@@ -11,35 +11,30 @@ from coterie.core.types.keys import Key
 _MASK = (1 << 64) - 1
 
 
-def seed64(seed: int, key: Key | str, what: str) -> int:
+def seed64(seed: int, key: Key | str, purpose: str) -> int:
     """64 bits for one purpose at one place.
 
-    A place is hashed as text, so the same place draws the same bits in every process and version.
+    They hash the place's text, so they are the same in every process and version.
     """
     place = key if isinstance(key, str) else repr(tuple(key))
-    digest = hashlib.blake2b(f"{seed}|{what}|{place}".encode(), digest_size=8).digest()
+    digest = hashlib.blake2b(f"{seed}|{purpose}|{place}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little")
 
 
-def generator(seed: int, key: Key | str, what: str) -> np.random.Generator:
+def generator(seed: int, key: Key | str, purpose: str) -> np.random.Generator:
     """A numpy generator for one purpose at one place."""
-    return np.random.Generator(np.random.PCG64(seed64(seed, key, what)))
-
-
-def choice(seed: int, key: Key | str, what: str, count: int) -> int:
-    """A uniform draw from range(count); the bias of the modulo is below count / 2**64."""
-    return seed64(seed, key, what) % count
+    return np.random.Generator(np.random.PCG64(seed64(seed, key, purpose)))
 
 
 def uniforms(seeds: np.ndarray, position: int) -> np.ndarray:
-    """One uniform in [0, 1) per request for its `position`-th token: splitmix64 as a counter hash.
+    """One uniform number in [0, 1) per request, for the token at `position`: splitmix64 of a counter.
 
     Args:
-        seeds: uint64, shape (B,).
+        seeds: uint64, shape (B,): the seeds of the requests.
         position: index of the token in its call.
 
     Returns:
-        float64, shape (B,). Row b depends on (seeds[b], position) alone, not on the batch.
+        float64, shape (B,). Row b depends on (seeds[b], position) alone, whatever the batch.
     """
     with np.errstate(over="ignore"):
         z = seeds + np.uint64(((position + 1) * 0x9E3779B97F4A7C15) & _MASK)

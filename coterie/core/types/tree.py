@@ -1,7 +1,7 @@
-"""What happened (Tree), what it is worth (Scores), who gets it (Credit), what is trained on (Sample).
+"""Rollout trees. A node is a state with the prompts of the roles that act; each prompt has sampled actions.
 
-All of these are values: frozen and slotted. A rollout is a tree that can fork; views such as a chain
-or a group are computed from it and never stored.
+A tree forks where several actions of one prompt are played. Chains, episodes and groups are views that are
+computed from a tree and never stored. All values here are frozen.
 """
 
 from __future__ import annotations
@@ -19,24 +19,22 @@ class Task:
     """One problem instance; picklable."""
 
     id: str
-    """Unique in the run; names the split too, so that two splits never share a draw."""
+    """Unique in the run. It contains the split, so that two splits never share a random draw."""
     payload: Any = None
-    """What the environment needs to reset."""
+    """Input of `Environment.reset`."""
     answer: Any = None
-    """Reference answer; never shown to a role unless the environment does so."""
+    """Reference answer. Roles see it only where the environment shows it."""
     stratum: str = ""
-    """For `schedule.stratify`: which share of a step's tasks this one counts towards."""
+    """Class of the task; with `schedule.stratify`, every step keeps the shares of the classes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """Why an action is not what it should be.
-
-    `policy`: the output's doing (unparsable); it is scored. `system`: ours or the world's (engine
-    aborted, worker died); its scores are missing.
-    """
+    """The failure of an action or of a step."""
 
     kind: Literal["policy", "system"]
+    """`policy`: the output caused it (unparsable text), and the action is scored. `system`: it has another
+    cause (an aborted call, a dead worker), and the scores are missing."""
     reason: str
 
 
@@ -46,45 +44,45 @@ class Call:
 
     prompt_ids: tuple[int, ...]
     token_ids: tuple[int, ...]
-    """What was sampled, the stop token included."""
+    """The sampled tokens, the stop token included."""
     logprobs: tuple[float, ...]
-    """Of the sampled tokens under the behaviour policy at the sampling temperature, untruncated."""
+    """Log-probabilities of `token_ids` under the whole distribution at the sampling temperature."""
     version: int
-    """Of the weights that drew them."""
+    """Version of the weights that sampled the tokens."""
     finish: Literal["stop", "length", "abort"]
     continues: bool = False
-    """The prompt extends the previous call's prompt and tokens verbatim."""
+    """As in `Prompt`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Action:
-    """What a role hands over: one or more calls, with tool results between them."""
+    """One sampled action of a role: one or more calls, with tool results between them."""
 
     calls: tuple[Call, ...]
     text: str
-    """What is said: the decoded completion of the last call, without the stop token and, unless the role has
-    `show_thoughts`, without its thought."""
+    """Decoded completion of the last call, without the stop token and, unless the role has `show_thoughts`,
+    without the thought."""
     thought: str = ""
-    """The last call's, without its marks; trained like the rest (see `core/rollout/thoughts.py`)."""
+    """Thought of the last call, without its delimiters (`core/rollout/thoughts.py`). It is trained too."""
     parsed: Any = None
-    """What the role's parser made of the text; what the environment steps with."""
+    """Output of the role's parser for `text`: the input of `Environment.step`."""
     tool_results: tuple[str, ...] = ()
     tool_limit: bool = False
-    """The last text asks for a tool once more than `max_tool_turns` allows, or for results that left no room
-    in the context: it stands as it is."""
+    """Whether `text` contains a tool call that was not run: `max_tool_turns` was reached, or the results left
+    no room in the context."""
     dialogue: tuple[Message, ...] = ()
-    """Messages of the last call's prompt, where tool results extended the decision's; else empty."""
+    """Messages of the last call's prompt, tool results included; empty where no tool was called."""
     fault: Fault | None = None
 
     @property
     def trainable(self) -> bool:
-        """A call that the system aborted is never trained on."""
+        """False after a system fault."""
         return not (self.fault is not None and self.fault.kind == "system")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """One role's prompt at a node and the K actions sampled for it."""
+    """One role's prompt at a node and the actions sampled for it."""
 
     role: str
     policy: str
@@ -92,57 +90,63 @@ class Decision:
     messages: tuple[Message, ...]
     prompt_ids: tuple[int, ...]
     prompt_sha256: str
+    """`ids_sha256` of `prompt_ids`."""
     branches: tuple[Action, ...]
     trainable: bool = True
+    """Whether the policy is trained and the rollout is one of training."""
     temperature: float = 1.0
+    """Temperature of the log-probabilities; 1 for greedy sampling."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointAction:
-    """One combination of branches that was really played."""
+    """One combination of branches that was played: one branch of each role that acted."""
 
     branches: Mapping[str, int]
-    """role -> branch."""
+    """Branch index by role."""
     state_digest: str
+    """Digest of the state that the joint action reached."""
     terminated: bool = False
-    """The environment says it is over."""
+    """The environment ended the episode."""
     truncated: bool = False
-    """The turn limit, a reward that was enough (`Play.stop_above`) or a system fault ended it."""
+    """The turn limit, a sufficient reward (`RolloutContext.stop_above`) or a system fault ended it."""
     child: Node | None = None
+    """The next node, if the joint action was committed and the episode goes on."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """Diagnostics for transitions and coaches."""
+    """`Step.info`."""
     outcome: Mapping[str, float] | None = None
-    """`environment.outcome` where the episode ended here; has `success`."""
+    """`Environment.outcome`, if the episode ended here."""
     recombined: bool = False
-    """Played once more from the best branch of each role; outside every baseline."""
+    """Whether it combines the best branch of each role (`commit: per_role`). No baseline counts it."""
     fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A state in which one stage is asked."""
+    """A state, the decisions of the roles that act in it, and the joint actions that were played."""
 
     key: Key
     turn: int
+    """Index of the pass over the team's order, from 0."""
     stage: int
+    """Index of the stage within the turn, from 0."""
     decisions: Mapping[str, Decision]
     joints: tuple[JointAction, ...]
     state_digest: str = ""
     expanded: tuple[int, ...] = ()
-    """Indices of the joints that went on, or that ended the episode as the committed ones."""
+    """Indices of the joint actions that were committed: the episode goes on from them or ended with them."""
     rule: str = ""
-    """The rule that chose them: `best`, `sampled`, `all`, `only`, `uniform (all missing)`, `per_role`."""
+    """Rule that chose `expanded`: `best`, `sampled`, `all`, `only`, `per_role` or `uniform (all missing)`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """All that was played from one task's root in one chain."""
+    """The rollout of one task in one chain."""
 
     task: Task
     chain: int
     epoch: int
     root: Node
-    step: int = 0
 
     def nodes(self) -> Iterator[Node]:
         """Every node, parents before children."""
@@ -153,20 +157,20 @@ class Tree:
             stack.extend(j.child for j in reversed(node.joints) if j.child is not None)
 
     def leaves(self) -> Iterator[tuple[Key, JointAction]]:
-        """The expanded joints at which an episode ended, with the joint's key."""
+        """The committed joint actions that ended an episode, with their keys."""
         for node in self.nodes():
             for index in node.expanded:
                 if node.joints[index].child is None:
                     yield node.key.of_joint(index), node.joints[index]
 
     def chains(self) -> Iterator[tuple[tuple[Node, int], ...]]:
-        """Every root-to-leaf path as ((node, joint taken), ...): the episodes that were played out."""
+        """Every path from the root to a leaf as ((node, index of its joint action), ...): the episodes."""
         stack: list[tuple[Node, tuple[tuple[Node, int], ...]]] = [(self.root, ())]
         while stack:
-            node, before = stack.pop()
+            node, prefix = stack.pop()
             for index in reversed(node.expanded):
                 child = node.joints[index].child
-                path = (*before, (node, index))
+                path = (*prefix, (node, index))
                 if child is None:
                     yield path
                 else:
@@ -175,46 +179,48 @@ class Tree:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """What `Environment.step` returns."""
+    """Output of `Environment.step`."""
 
     state: Any
+    """The next state."""
     scores: Mapping[tuple[str, str], float | None] = field(default_factory=dict)
-    """{(role or TEAM, component): value} that the environment emits with the transition."""
+    """The environment's own scores: {(role or TEAM, component): value, None if missing}."""
     info: Mapping[str, Any] = field(default_factory=dict)
-    """What transition modes and coaches may use; plain data."""
+    """Diagnostics for transition modes and coaches; plain data."""
     turn_over: bool = False
-    """End the turn here although stages of the order are left."""
+    """Whether the turn ends here although stages of the order remain."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """One earlier decision of the same role on the path, as the model really saw it."""
+    """An earlier decision of a role on its path, with the messages that the model saw."""
 
     turn: int
     observation: Any
     messages: tuple[Message, ...]
     action: Action
     info: Mapping[str, Any]
-    """Of the joint that was committed after it."""
+    """`JointAction.info` of the joint action that was committed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleInput:
-    """What a role is told: the observation, and what the transition mode adds to it."""
+    """Input of `Role.render`."""
 
     role: str
     turn: int
     observation: Any
     feedback: tuple[str, ...] = ()
-    """Sentences of the transition mode, oldest first."""
+    """Sentences from the transition mode, oldest first."""
     history: tuple[HistoryEntry, ...] = ()
+    """Earlier decisions of the role, oldest first."""
 
 
-def committed(decisions: Mapping[str, Decision], combination: Mapping[str, int]) -> dict[str, Action]:
-    """The actions that a pick names."""
-    return {role: decisions[role].branches[branch] for role, branch in combination.items()}
+def committed(decisions: Mapping[str, Decision], branches: Mapping[str, int]) -> dict[str, Action]:
+    """The actions at these branch indices, by role."""
+    return {role: decisions[role].branches[branch] for role, branch in branches.items()}
 
 
 def as_tuple(order: Sequence[str | Sequence[str]]) -> tuple[tuple[str, ...], ...]:
-    """`[a, [b, c]]` -> `(("a",), ("b", "c"))`: a nested list is a stage whose roles act at once."""
+    """The stages of `team.order`: `[a, [b, c]]` -> `(("a",), ("b", "c"))`. Roles of one stage act at once."""
     return tuple((stage,) if isinstance(stage, str) else tuple(stage) for stage in order)

@@ -137,7 +137,7 @@ class TreeSampler(Plugin):
         ]
         actions = await ctx.active_rollouts.gather([ctx.act(key, request) for request, key in branches])
         decisions = {
-            request.role: request.decided(
+            request.role: request.decision(
                 tuple(actions[i * count : (i + 1) * count]),
                 ctx.team.trainable.get(request.policy, False) and not ctx.evaluation,
             )

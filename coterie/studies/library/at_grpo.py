@@ -1,41 +1,43 @@
-"""The tables of AT-GRPO (Stronger-MAS, arXiv 2510.11062): 1.7B, 8B, and the ablation of training together."""
+"""The tables of AT-GRPO (Stronger-MAS, arXiv 2510.11062): 1.7B, 8B, and the ablation of joint training."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from coterie.studies.columns import Column
+from coterie.studies.columns import SOLO, WITH_FROZEN_PARTNER, Column
 from coterie.studies.study import Method, Study, above, at_most_half, order
 
 
-def main_rows(column: Column) -> Sequence[Method]:
+def main_methods(column: Column) -> Sequence[Method]:
     """Single agent and team, untrained and trained."""
     return (
-        Method(id="single", title="Single agent", form="single"),
-        Method(id="single_grpo", title="Single agent + GRPO", form="single", trained=True),
-        Method(id="team", title="Team", form="shared"),
-        Method(id="shared", title="Team + AT-GRPO, shared policy", form="shared", trained=True),
-        Method(id="per_role", title="Team + AT-GRPO, a policy per role", form="per_role", trained=True),
+        Method(id="single", title="Single agent", variant="single"),
+        Method(id="single_grpo", title="Single agent + GRPO", variant="single", trained=True),
+        Method(id="team", title="Team", variant="shared"),
+        Method(id="shared", title="Team + AT-GRPO, shared policy", variant="shared", trained=True),
+        Method(id="per_role", title="Team + AT-GRPO, a policy per role", variant="per_role", trained=True),
     )
 
 
-def ablation_rows(column: Column) -> Sequence[Method]:
-    """Each role trained alone, both put together, trained together, and those swapped."""
-    alone = [
-        Method(id=f"alone_{role}", title=f"{role} trained alone", form=f"alone.{role}", trained=True)
+def ablation_methods(column: Column) -> Sequence[Method]:
+    """Each role trained alone; a team of these; a team trained together; that team with swapped policies."""
+    solo = [
+        Method(id=f"alone_{role}", title=f"{role} trained alone", variant=f"{SOLO}.{role}", trained=True)
         for role in column.roles
     ]
     return (
-        Method(id="single", title="Single agent", form="single"),
-        *alone,
+        Method(id="single", title="Single agent", variant="single"),
+        *solo,
         Method(
             id="put_together",
             title="Trained alone, put together",
-            form="per_role",
-            parts={role: f"alone.{role}" for role in column.roles},
+            variant="per_role",
+            parts={role: f"{SOLO}.{role}" for role in column.roles},
         ),
-        Method(id="together", title="Trained together", form="per_role", trained=True),
-        Method(id="swapped", title="Trained together, swapped", form="per_role", trained=True, swapped=True),
+        Method(id="together", title="Trained together", variant="per_role", trained=True),
+        Method(
+            id="swapped", title="Trained together, swapped", variant="per_role", trained=True, swapped=True
+        ),
     )
 
 
@@ -54,13 +56,13 @@ MAIN_CLAIMS = (
 
 TABLE1 = Study(
     summary="Table 1 of AT-GRPO: single agent and team, untrained and trained.",
-    rows=main_rows,
+    methods=main_methods,
     claims=MAIN_CLAIMS,
 )
 
 TABLE2 = Study(
     summary="Table 2 of AT-GRPO: the rows of table 1 at 8B; one large GPU or several.",
-    rows=main_rows,
+    methods=main_methods,
     claims=MAIN_CLAIMS,
     model="Qwen/Qwen3-8B",
     refused={
@@ -74,7 +76,7 @@ TABLE2 = Study(
 
 TABLE3 = Study(
     summary="Table 3 of AT-GRPO: roles trained alone, put together, trained together, swapped.",
-    rows=ablation_rows,
+    methods=ablation_methods,
     claims=(
         above("together", "put_together", "trained together is above trained alone and put together "
               "(disjoint 95 % intervals)"),
@@ -83,28 +85,31 @@ TABLE3 = Study(
 )  # fmt: skip
 
 
-def teammate_rows(column: Column) -> Sequence[Method]:
-    """Roles that never met, roles that met untrained ones, and roles that learnt from each other."""
-    alone, beside = ({role: f"{kind}.{role}" for role in column.roles} for kind in ("alone", "beside"))
+def teammate_methods(column: Column) -> Sequence[Method]:
+    """Roles trained alone, roles trained with frozen partners, and roles trained together."""
+    solo, with_frozen_partner = (
+        {role: f"{kind}.{role}" for role in column.roles} for kind in (SOLO, WITH_FROZEN_PARTNER)
+    )
     return (
-        Method(id="team", title="Team, untrained", form="per_role"),
-        Method(id="put_together", title="Trained alone, put together", form="per_role", parts=alone),
+        Method(id="team", title="Team, untrained", variant="per_role"),
+        Method(id="put_together", title="Trained alone, put together", variant="per_role", parts=solo),
         Method(
             id="beside",
             title="Each trained beside the untrained other, put together",
-            form="per_role",
-            parts=beside,
+            variant="per_role",
+            parts=with_frozen_partner,
         ),
-        Method(id="together", title="Trained together", form="per_role", trained=True),
+        Method(id="together", title="Trained together", variant="per_role", trained=True),
     )
 
 
 TEAMMATES = Study(
     summary="What a role learns from: itself alone, an untrained teammate, or one that learns as well.",
-    rows=teammate_rows,
+    methods=teammate_methods,
     claims=(
         order("together", "beside", "trained together against each beside the untrained other"),
         order("beside", "put_together", "each beside the untrained other against each alone"),
     ),
 )
-"""Not in the paper: a harder baseline for its table 3, whose roles alone never see a teammate's words."""
+"""Not in the paper. A harder baseline than its table 3, in which a role that trains alone never reads a
+teammate's messages."""

@@ -1,6 +1,8 @@
-"""Do roles that are trained together learn to need fewer turns, and does their reward rise together?
+"""Turns to success over training, and the correlation of the roles' rewards.
 
-After the training curves of AT-GRPO (arXiv 2510.11062), from the per-role run.
+The study asks whether roles that are trained together learn to need fewer turns, and whether their rewards
+rise together. It follows the training curves of AT-GRPO (arXiv 2510.11062) and reads the run with a policy
+per role.
 """
 
 from __future__ import annotations
@@ -22,24 +24,26 @@ WINDOW = 9
 """Steps over which curves are smoothed (centred; shorter at the ends)."""
 
 
-def rows(column: Column) -> Sequence[Method]:
+def methods(column: Column) -> Sequence[Method]:
+    """The team before training and after it."""
     return (
-        Method(id="team", title="Team, untrained", form="per_role"),
-        Method(id="per_role", title="Trained together", form="per_role", trained=True),
+        Method(id="team", title="Team, untrained", variant="per_role"),
+        Method(id="per_role", title="Trained together", variant="per_role", trained=True),
     )
 
 
-def needs(config: Mapping[str, Any], form: str) -> None:
-    """
+def needs(config: Mapping[str, Any], variant: str) -> None:
+    """Check that the run evaluates during training.
+
     Raises:
         ConfigError: the run would never evaluate, so there would be no curve of turns.
     """
     if not config["schedule"]["evaluate_every"]:
         raise ConfigError(
-            f"the form '{form}' never evaluates on val",
+            f"the variant '{variant}' never evaluates on val",
             path="schedule.evaluate_every",
             why="turns to success are read from these evaluations",
-            fix="add schedule.evaluate_every=N to the form's or the scale's overrides",
+            fix="add schedule.evaluate_every=N to the variant's or the scale's overrides",
         )
 
 
@@ -51,16 +55,16 @@ def read(run: Path) -> dict[str, Any]:
         val {steps, tokens, turns, success};
         correlations [{roles, raw, smoothed, steps, window}]; claims.
     """
-    found = read_metrics(run / "metrics.jsonl")
-    tokens = list(itertools.accumulate(float(row.get("tokens/generated") or 0.0) for row in found))
+    rows = read_metrics(run / "metrics.jsonl")
+    tokens = list(itertools.accumulate(float(row.get("tokens/generated") or 0.0) for row in rows))
     roles = sorted(
-        {name.removeprefix("reward/") for row in found for name in row if name.startswith("reward/")}
+        {name.removeprefix("reward/") for row in rows for name in row if name.startswith("reward/")}
     )
-    rewards = {role: [_number(row.get(f"reward/{role}")) for row in found] for role in roles}
-    val = [(row, spent) for row, spent in zip(found, tokens, strict=True) if "eval/success" in row]
+    rewards = {role: [_number(row.get(f"reward/{role}")) for row in rows] for role in roles}
+    val = [(row, spent) for row, spent in zip(rows, tokens, strict=True) if "eval/success" in row]
     turns = [_number(row.get("eval/turns_to_success")) for row, _ in val]
     return {
-        "steps": [row["step"] for row in found],
+        "steps": [row["step"] for row in rows],
         "tokens": tokens,
         "rewards": rewards,
         "val": {
@@ -74,14 +78,14 @@ def read(run: Path) -> dict[str, Any]:
     }
 
 
-def correlation(one: str, other: str, rewards: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
+def correlation(role: str, other: str, rewards: Mapping[str, Sequence[float | None]]) -> dict[str, Any]:
     """Pearson's r between two roles' mean rewards over the steps in which both have one."""
     pairs = [
-        (a, b) for a, b in zip(rewards[one], rewards[other], strict=True) if a is not None and b is not None
+        (a, b) for a, b in zip(rewards[role], rewards[other], strict=True) if a is not None and b is not None
     ]
     a, b = [a for a, _ in pairs], [b for _, b in pairs]
     return {
-        "roles": [one, other],
+        "roles": [role, other],
         "raw": pearson(a, b),
         "smoothed": pearson(smooth(a), smooth(b)),
         "steps": len(pairs),
@@ -106,14 +110,14 @@ def fewer_turns(turns: Sequence[float | None]) -> dict[str, Any]:
 
 
 def smooth(values: Sequence[float], window: int = WINDOW) -> list[float]:
-    """Centred moving mean; at the ends over what there is."""
+    """The centred moving mean; at the ends, the mean of the values within the window."""
     half = window // 2
     parts = [values[max(0, i - half) : i + half + 1] for i in range(len(values))]
     return [math.fsum(part) / len(part) for part in parts]
 
 
 def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """None where one of the two doesn't vary, or there are fewer than 3 pairs."""
+    """Pearson's r; None: one of the two is constant, or there are fewer than 3 pairs."""
     if len(a) < 3 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return None
     return float(np.corrcoef(a, b)[0, 1])
@@ -122,10 +126,10 @@ def pearson(a: Sequence[float], b: Sequence[float]) -> float | None:
 def markdown(seeds: Mapping[int, Mapping[str, Any]]) -> str:
     """The correlations as a table."""
     lines = ["| seed | roles | r, raw | r, smoothed | steps |", "|---|---|---|---|---|"]
-    for seed, found in seeds.items():
-        for one in found["correlations"]:
-            raw, smoothed = (_told(one[name]) for name in ("raw", "smoothed"))
-            lines.append(f"| {seed} | {' and '.join(one['roles'])} | {raw} | {smoothed} | {one['steps']} |")
+    for seed, curves in seeds.items():
+        for pair in curves["correlations"]:
+            raw, smoothed = (_text(pair[name]) for name in ("raw", "smoothed"))
+            lines.append(f"| {seed} | {' and '.join(pair['roles'])} | {raw} | {smoothed} | {pair['steps']} |")
     note = f"Pearson's r between the roles' mean rewards over training steps; smoothed over {WINDOW} steps."
     return "\n".join([note, "", *lines])
 
@@ -133,15 +137,15 @@ def markdown(seeds: Mapping[int, Mapping[str, Any]]) -> str:
 def draw(axes: Any, seeds: Mapping[int, Mapping[str, Any]], title: str) -> None:
     """Turns to success (solid, left) and the roles' smoothed rewards (dotted, right) against tokens."""
     right = axes.twinx()
-    for index, (seed, found) in enumerate(seeds.items()):
-        val = found["val"]
+    for index, (seed, curves) in enumerate(seeds.items()):
+        val = curves["val"]
         points = [(x, y) for x, y in zip(val["tokens"], val["turns"], strict=True) if y is not None]
         label = f"turns, seed {seed}"
         axes.plot(
             [x / 1000 for x, _ in points], [y for _, y in points], color=f"C{index}", marker="o", label=label
         )
-        for style, (role, values) in zip(itertools.cycle((":", "--", "-.")), found["rewards"].items()):
-            known = [(x, y) for x, y in zip(found["tokens"], values, strict=True) if y is not None]
+        for style, (role, values) in zip(itertools.cycle((":", "--", "-.")), curves["rewards"].items()):
+            known = [(x, y) for x, y in zip(curves["tokens"], values, strict=True) if y is not None]
             curve = smooth([y for _, y in known])
             right.plot([x / 1000 for x, _ in known], curve, color=f"C{index}", linestyle=style, alpha=0.6,
                        label=f"reward, {role}" if index == 0 else None)  # fmt: skip
@@ -156,12 +160,12 @@ def _number(value: Any) -> float | None:
     return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None
 
 
-def _told(value: float | None) -> str:
+def _text(value: float | None) -> str:
     return "–" if value is None else f"{value:.2f}"
 
 
 COOPERATION = Study(
     summary="Turns to success over training, and how the roles' rewards rise together.",
-    rows=rows,
-    analysis=Analysis(row="per_role", read=read, markdown=markdown, draw=draw, needs=needs),
+    methods=methods,
+    analysis=Analysis(method="per_role", read=read, markdown=markdown, draw=draw, needs=needs),
 )

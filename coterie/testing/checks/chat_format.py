@@ -1,4 +1,4 @@
-"""`check_chat`: texts come back as they were, and sampled ids are never encoded again."""
+"""`check_chat_format`: texts survive encoding and decoding, and sampled ids are reused verbatim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _CONTEXT = 512
 
 
 def check_chat_format(
-    chat: Any,
+    chat_format: Any,
     *,
     tokenizer: Any = None,
     texts: Sequence[str] = ("go left", "turn right", "stop"),
@@ -22,31 +22,32 @@ def check_chat_format(
 ) -> None:
     """Check a chat format with a tokenizer.
 
-    - `encode` repeats, in a fresh codec too, and tells conversations apart; ids are a tuple of ints.
-    - `decode` gives back the text that `encode_completion` wrote, with and without the stop token.
-    - A conversation that goes on after an answer begins with the previous prompt's and the sampled ids,
-      verbatim, where it says `continues`; where it doesn't, it is encoded as if nothing had come before. The
-      same holds for ids that encoding would not have chosen.
-    - A history that is not the one that was played is never continued.
+    - `encode` repeats, in a fresh codec too, and gives different conversations different ids; ids are a tuple
+      of ints.
+    - `decode` gives back the text that `encode_completion` encoded, with and without the stop token.
+    - A prompt with `continues` begins with the previous prompt's ids and the sampled ids, verbatim. Without
+      `continues` it equals a fresh encoding of the whole conversation. The same holds for sampled ids that
+      encoding would not have chosen.
+    - A call is continued only where the history is the one that was played.
 
     Args:
-        tokenizer: a Hugging Face tokenizer; by default a small one with a chat template, one id a letter.
+        tokenizer: a Hugging Face tokenizer; by default a small one with a chat template and one id a letter.
         texts: three different texts of words that the tokenizer knows.
-        continues: whether an answer of such words must be continued. False for templates that
+        continues: whether a prompt after an answer of such words must continue it. False for templates that
             rewrite earlier turns.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    name = require_kind(chat, "chat_format")
+    name = require_kind(chat_format, "chat_format")
     tokenizer = tokenizer if tokenizer is not None else LetterTokenizer()
     with guarded(f"{name}.codec"):
-        codec, fresh = chat.codec(tokenizer, _CONTEXT), chat.codec(tokenizer, _CONTEXT)
+        codec, fresh = (chat_format.codec(tokenizer, _CONTEXT) for _ in range(2))
     missing = lacking(Codec, codec)
     fix = "see coterie.core.protocols.chat_format.Codec"
     require(not missing, f"its codec lacks {', '.join(missing)}", where=f"{name}.codec", fix=fix)
-    asks = [_user(text) for text in texts]
-    _check_encoding(codec, fresh, asks, name)
+    questions = [_user(text) for text in texts]
+    _check_encoding(codec, fresh, questions, name)
     for text in texts:
         _check_round_trip(codec, text, name)
     for finish in ("stop", "length"):
@@ -58,7 +59,7 @@ def _user(text: str) -> Message:
     return {"role": "user", "content": text}
 
 
-def _said(text: str) -> Message:
+def _assistant(text: str) -> Message:
     return {"role": "assistant", "content": text}
 
 
@@ -68,27 +69,44 @@ def _encode(codec: Any, messages: Sequence[Message], name: str, *previous: Any) 
         prompt = codec.encode(messages, *previous)
     sound = isinstance(prompt, Prompt) and isinstance(prompt.ids, tuple) and bool(prompt.ids)
     require(sound, f"returned {prompt!r}", where=where, fix="a Prompt with a tuple of ids")
-    require(all(type(index) is int for index in prompt.ids), "ids are no ints", where=where)
+    require(
+        all(type(index) is int for index in prompt.ids), "ids are no ints", where=where, fix="a tuple of int"
+    )
     return prompt
 
 
-def _check_encoding(codec: Any, fresh: Any, asks: Sequence[Message], name: str) -> None:
+def _check_encoding(codec: Any, fresh: Any, questions: Sequence[Message], name: str) -> None:
     where = f"{name}: encode"
     context = codec.context
     require(
         context is None or context > 0, f"is {context!r}", where=f"{name}: context", fix="tokens, or None"
     )
-    prompts = [_encode(codec, [ask], name) for ask in asks]
-    for ask, prompt in zip(asks, prompts, strict=True):
-        again = {_encode(codec, [ask], name), _encode(fresh, [dict(ask)], name)}
-        require(again == {prompt}, f"gave other ids for the same message {ask['content']!r}", where=where)
-        require(not prompt.continues, "says that a first prompt continues something", where=where)
+    prompts = [_encode(codec, [question], name) for question in questions]
+    for question, prompt in zip(questions, prompts, strict=True):
+        again = {_encode(codec, [question], name), _encode(fresh, [dict(question)], name)}
+        require(
+            again == {prompt},
+            f"gave other ids for the same message {question['content']!r}",
+            where=where,
+            fix="no draws, no memory between calls",
+        )
+        require(
+            not prompt.continues,
+            "sets `continues` on a first prompt",
+            where=where,
+            fix="continue only where a previous call is given",
+        )
     distinct = len({prompt.ids for prompt in prompts}) == len(prompts)
-    require(distinct, "gave different messages the same ids", where=where, fix="texts the tokenizer knows?")
+    require(
+        distinct,
+        "gave different messages the same ids",
+        where=where,
+        fix="use texts that the tokenizer knows",
+    )
 
 
 def _sampled(codec: Any, prompt: Prompt, text: str, finish: Any) -> Call:
-    """A call whose text is `text`; cut off by its length it has no stop token."""
+    """A call whose text is `text`; without a stop token where `finish` is "length"."""
     ids = tuple(codec.encode_completion(text))
     if finish == "length":
         ids = ids[: len(ids) - (len(ids) > 1 and codec.encode_completion("") == ids[-1:])]
@@ -101,8 +119,13 @@ def _check_round_trip(codec: Any, text: str, name: str) -> None:
     prompt = _encode(codec, [_user(text)], name)
     for finish in ("stop", "length"):
         with guarded(f"{name}: decode"):
-            found = codec.decode(_sampled(codec, prompt, text, finish))
-        require(found == text, f"gave {found!r} for {text!r} ({finish})", where=f"{name}: decode")
+            decoded = codec.decode(_sampled(codec, prompt, text, finish))
+        require(
+            decoded == text,
+            f"gave {decoded!r} for {text!r} ({finish})",
+            where=f"{name}: decode",
+            fix="drop the stop token, keep everything else",
+        )
 
 
 def _check_continuing(
@@ -111,16 +134,16 @@ def _check_continuing(
     before = [_user(texts[0])]
     prompt = _encode(codec, before, name)
     call = _sampled(codec, prompt, texts[1], finish)
-    after = [*before, _said(codec.decode(call)), _user(texts[2])]
+    after = [*before, _assistant(codec.decode(call)), _user(texts[2])]
     following = _encode(codec, after, name, call, before)
-    _check_one_continued(codec, fresh, following, call, after, must and finish == "stop", name)
+    _check_continued(codec, fresh, following, call, after, must and finish == "stop", name)
     second = _sampled(codec, following, texts[0], finish)
-    longer = [*after, _said(codec.decode(second)), _user(texts[1])]
+    longer = [*after, _assistant(codec.decode(second)), _user(texts[1])]
     last = _encode(codec, longer, name, second, after)
-    _check_one_continued(codec, fresh, last, second, longer, must and finish == "stop", name)
+    _check_continued(codec, fresh, last, second, longer, must and finish == "stop", name)
 
 
-def _check_one_continued(
+def _check_continued(
     codec: Any, fresh: Any, prompt: Prompt, call: Call, messages: Sequence[Message], must: bool, name: str
 ) -> None:
     where = f"{name}: encode"
@@ -128,34 +151,44 @@ def _check_one_continued(
     if prompt.continues:
         require(
             prompt.ids[: len(ids)] == ids,
-            "says that it continues, and doesn't begin with the prompt and the sampled ids",
+            "sets `continues` and doesn't begin with the prompt and the sampled ids",
             where=where,
             fix="reuse the ids verbatim, encode only what is new",
         )
-        require(len(prompt.ids) > len(ids), "continues without what is new", where=where)
+        require(
+            len(prompt.ids) > len(ids),
+            "continues without the new messages",
+            where=where,
+            fix="append the ids of the new messages",
+        )
     else:
         require(
             not must,
-            "encodes a conversation afresh that only went on",
+            "encodes a conversation afresh although it only went on",
             where=where,
-            fix="compare texts and reuse the previous ids; or say continues=False if turns are rewritten",
+            fix="compare texts and reuse the previous ids; continues=False where turns are rewritten",
         )
-        alone = _encode(fresh, messages, name)
-        require(prompt.ids == alone.ids, "continues nothing, and is no fresh prompt either", where=where)
+        encoded_afresh = _encode(fresh, messages, name)
+        require(
+            prompt.ids == encoded_afresh.ids,
+            "continues nothing, and differs from a fresh encoding",
+            where=where,
+            fix="without `continues`, ignore the previous call",
+        )
 
 
 def _check_other_history(codec: Any, texts: Sequence[str], name: str) -> None:
     before = [_user(texts[0])]
     call = _sampled(codec, _encode(codec, before, name), texts[1], "stop")
     changed = {
-        "another answer": ([*before, _said(texts[2]), _user(texts[0])], before),
-        "another question": ([_user(texts[2]), _said(texts[1]), _user(texts[0])], [_user(texts[2])]),
+        "another answer": ([*before, _assistant(texts[2]), _user(texts[0])], before),
+        "another question": ([_user(texts[2]), _assistant(texts[1]), _user(texts[0])], [_user(texts[2])]),
     }
-    for what, (messages, told) in changed.items():
-        prompt = _encode(codec, messages, name, call, told)
+    for difference, (messages, previous_messages) in changed.items():
+        prompt = _encode(codec, messages, name, call, previous_messages)
         require(
             not prompt.continues,
-            f"continues a call although the history holds {what}",
+            f"continues a call although the history holds {difference}",
             where=f"{name}: encode",
-            fix="prove that the previous ids stand for the previous messages and their answer",
+            fix="continue only where the history begins with the previous messages and the call's text",
         )

@@ -1,4 +1,4 @@
-"""`check_column`: a column of studies can be run."""
+"""`check_column`: a column of a study resolves to sound configurations."""
 
 from __future__ import annotations
 
@@ -12,25 +12,31 @@ from coterie.testing.support.failure import ConformanceError, guarded, require
 def check_column(target: Any, where: str = "") -> None:
     """Check a column: the YAML file that `register_columns` names.
 
-    - It is a file, and holds what `coterie.studies.columns` describes, and nothing else.
-    - Every form's recipe exists, and is a sound configuration with the form's and each scale's overrides.
-    - Its roles play in the forms in which studies look for them; its figures are of rows that studies have.
+    - The file exists, and holds the fields that `coterie.studies.columns` describes and no others.
+    - The recipe of every variant exists, and is a sound configuration with the overrides of the variant and
+      of each scale.
+    - The column's roles are in the teams of the variants that train them; its figures belong to methods of
+      registered studies.
 
     Args:
         target: a path, or `"package:file.yaml"`.
+        where: the place that errors name; by default the target.
+
+    Raises:
+        ConformanceError: what is wrong, where, and how to fix it.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
     from coterie.core.config import resource_path
     from coterie.studies.catalogue import read_column
-    from coterie.studies.graph import check_forms
+    from coterie.studies.graph import check_variants
 
     where = where or str(target)
     with guarded(where, "a path, or `package:file.yaml`"):
         path = Path(resource_path(target))
     require(path.is_file(), f"there is no file {path}", where=where, fix="a path, or `package:file.yaml`")
     try:
-        check_forms(read_column(path, path.stem))
+        check_variants(read_column(path, path.stem))
     except CoterieError as error:
         raise ConformanceError(str(error), where=where, fix="see coterie.studies.columns") from error

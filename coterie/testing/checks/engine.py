@@ -1,4 +1,4 @@
-"""`check_engine`: the same request gives the same tokens, whoever else is asking."""
+"""`check_engine`: the same request gives the same tokens, whatever else is in the batch."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from coterie.testing.support.failure import guarded, require, require_kind
 FINISHES = ("stop", "length", "abort")
 _POLICY = "policy"
 _TOLERANCE = 1e-3
-"""Of log-probs between batches: matrix products are rounded by their shape."""
+"""Largest difference of a log-prob between batches: rounding of matrix products depends on their shape."""
 
 
 def check_engine(
@@ -32,22 +32,24 @@ def check_engine(
     alone: bool = True,
     seed: int = 0,
 ) -> None:
-    """Open an engine, ask it in several orders, and close it.
+    """Open an engine, send requests in several orders, and close it.
 
-    - A call echoes `prompt_ids` and `continues`, names the version of the weights that were loaded, has one
-      log-prob a token, each at most 0, at least one token and at most `max_new_tokens`; `length` is said
-      exactly when the limit was reached.
-    - The same request gives the same tokens: again, in another order, with the batch formed differently,
-      and (unless `alone` is False) by itself. Log-probs agree to 1e-3.
+    - A call repeats the request's `prompt_ids` and `continues`, and has the version of the loaded weights. It
+      has from 1 to `max_new_tokens` tokens and one log-prob a token, each at most 0; `finish` is "length"
+      only where the limit was reached.
+    - The same request gives the same tokens: a second time, in another order, in a smaller batch, and (unless
+      `alone` is False) in a batch of its own. Log-probs agree to 1e-3.
     - At temperature 0 the seed changes nothing.
-    - `codec` encodes the same twice, and decodes what was generated.
+    - `codec` encodes a message the same twice, and decodes what was generated.
 
     Args:
-        model: of the policy in the configuration, e.g. {"init": "tabular"}.
-        weights: what is loaded first; by default a handle without module or folder, version 3.
-        chat: the chat's table.
-        vocabulary: words that the prompts are made of, and that the environment would write.
+        model: the policy's `model` in the configuration, e.g. {"init": "tabular"}.
+        weights: weights to load first; by default a handle without module or folder, version 3.
+        chat: the table of the chat format.
+        vocabulary: words of the prompts and of the environment.
         limits: values of `max_new_tokens`.
+        alone: whether a request is also sent in a batch of its own.
+        seed: seed of the requests.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -64,13 +66,13 @@ def check_engine(
     )
     loaded = list(weights) if weights is not None else [Weights(policy=_POLICY, version=3)]
 
-    async def go() -> None:
+    async def check() -> None:
         with guarded(f"{name}.open"):
             await engine.open(ctx)
         try:
             with guarded(f"{name}.load_weights"):
-                for one in loaded:
-                    await engine.load_weights(one)
+                for handle in loaded:
+                    await engine.load_weights(handle)
             await _check_open(
                 engine, active_rollouts, vocabulary, limits, loaded[-1].version, alone, seed, name
             )
@@ -78,7 +80,7 @@ def check_engine(
             with guarded(f"{name}.close"):
                 await engine.close()
 
-    asyncio.run(go())
+    asyncio.run(check())
 
 
 async def _check_open(
@@ -92,24 +94,26 @@ async def _check_open(
     name: str,
 ) -> None:
     requests = _requests(engine, vocabulary, limits, seed, name)
-    first = await _wave(engine, active_rollouts, requests, name)
+    first = await _generate(engine, active_rollouts, requests, name)
     for request in requests:
-        _sound(engine, request, first[request.key], version, name)
-    _same(first, await _wave(engine, active_rollouts, requests, name), name, "asked again")
-    _same(first, await _wave(engine, active_rollouts, requests[::-1], name), name, "asked in another order")
-    some = requests[::3]
-    _same(first, await _wave(engine, active_rollouts, some, name), name, "in a smaller batch")
+        _check_call(engine, request, first[request.key], version, name)
+    _same(first, await _generate(engine, active_rollouts, requests, name), name, "sent again")
+    _same(
+        first, await _generate(engine, active_rollouts, requests[::-1], name), name, "sent in another order"
+    )
+    part = requests[::3]
+    _same(first, await _generate(engine, active_rollouts, part, name), name, "in a smaller batch")
     if alone:
-        for request in some:
-            _same(first, await _wave(engine, active_rollouts, [request], name), name, "asked alone")
+        for request in part:
+            _same(first, await _generate(engine, active_rollouts, [request], name), name, "sent alone")
     greedy = [_greedy(request, number) for number, request in enumerate(requests[:2] * 2)]
-    calls = await _wave(engine, active_rollouts, greedy, name)
+    calls = await _generate(engine, active_rollouts, greedy, name)
     tokens = [calls[request.key].token_ids for request in greedy]
     require(
         tokens[:2] == tokens[2:],
         "the seed changes the tokens at temperature 0",
         where=f"{name}.generate",
-        fix="take the likeliest token",
+        fix="take the most likely token",
     )
 
 
@@ -127,17 +131,22 @@ def _requests(
     engine: Any, vocabulary: Sequence[str], limits: Sequence[int], seed: int, name: str
 ) -> list[Request]:
     where = f"{name}.codec"
-    found = []
+    requests = []
     for task, words in enumerate((vocabulary, vocabulary[:1], vocabulary[::-1])):
         message = {"role": "user", "content": " ".join(words)}
         with guarded(where):
             codec = engine.codec(_POLICY)
             prompt, again = codec.encode([message]), codec.encode([dict(message)])
-        require(prompt.ids and prompt.ids == again.ids, "encodes one message in two ways", where=where)
+        require(
+            prompt.ids and prompt.ids == again.ids,
+            "encodes one message in two ways",
+            where=where,
+            fix="no draws in `encode`",
+        )
         for branch in range(4):
             key = Key(f"train-{task}").of_branch("solver", branch).of_call(0)
             limit = limits[(task + branch) % len(limits)]
-            found.append(
+            requests.append(
                 Request(
                     key=key,
                     policy=_POLICY,
@@ -147,43 +156,75 @@ def _requests(
                     continues=branch == 3,
                 )
             )
-    return found
+    return requests
 
 
-async def _wave(
+async def _generate(
     engine: Any, active_rollouts: ActiveRollouts, requests: Sequence[Request], name: str
 ) -> dict[Key, Call]:
-    """All requests at once, each a strand of play."""
+    """The calls of requests that are sent at once, each from an active rollout of its own."""
 
-    async def one(request: Request) -> Call:
+    async def send(request: Request) -> Call:
         try:
             with guarded(f"{name}.generate"):
-                answer: Call = await engine.generate(request)
-                return answer
+                call: Call = await engine.generate(request)
+                return call
         finally:
             active_rollouts.stop()
 
     active_rollouts.start(len(requests))
-    calls = await asyncio.gather(*[one(request) for request in requests])
+    calls = await asyncio.gather(*[send(request) for request in requests])
     return {request.key: call for request, call in zip(requests, calls, strict=True)}
 
 
-def _sound(engine: Any, request: Request, call: Call, version: int, name: str) -> None:
+def _check_call(engine: Any, request: Request, call: Call, version: int, name: str) -> None:
     where = f"{name}.generate"
     require(isinstance(call, Call), f"returned a {type(call).__name__}", where=where, fix="a Call")
-    require(call.prompt_ids == request.prompt_ids, "has other prompt_ids than were asked", where=where)
-    require(call.continues == request.continues, "doesn't hand on `continues`", where=where)
-    require(call.version == version, f"says version {call.version}, loaded was {version}", where=where)
+    require(
+        call.prompt_ids == request.prompt_ids,
+        "has other prompt_ids than the request",
+        where=where,
+        fix="copy the request's",
+    )
+    require(
+        call.continues == request.continues,
+        "has another `continues` than the request",
+        where=where,
+        fix="copy the request's",
+    )
+    require(
+        call.version == version,
+        f"has version {call.version}, loaded was {version}",
+        where=where,
+        fix="the version of the loaded Weights",
+    )
     require(call.finish in FINISHES, f"finish is {call.finish!r}", where=where, fix=f"one of {FINISHES}")
     count, limit = len(call.token_ids), request.sampling.max_new_tokens
-    require(len(call.logprobs) == count, f"{len(call.logprobs)} log-probs for {count} tokens", where=where)
+    require(
+        len(call.logprobs) == count,
+        f"{len(call.logprobs)} log-probs for {count} tokens",
+        where=where,
+        fix="one log-prob a sampled token",
+    )
     bad = [value for value in call.logprobs if not (math.isfinite(value) and value <= 1e-6)]
     require(
-        not bad, f"a log-prob of {bad[:1]}", where=where, fix="of the sampled token, untruncated, at most 0"
+        not bad,
+        f"a log-prob of {bad[:1]}",
+        where=where,
+        fix="the log-prob of the sampled token before any filter, at most 0",
     )
-    require(1 <= count <= limit, f"{count} tokens where max_new_tokens is {limit}", where=where)
-    cut = call.finish != "length" or count == limit
-    require(cut, f"says `length` after {count} of {limit} tokens", where=where)
+    require(
+        1 <= count <= limit,
+        f"{count} tokens where max_new_tokens is {limit}",
+        where=where,
+        fix="from 1 to max_new_tokens",
+    )
+    require(
+        call.finish != "length" or count == limit,
+        f"finish is 'length' after {count} of {limit} tokens",
+        where=where,
+        fix="'length' only where max_new_tokens was reached",
+    )
     with guarded(f"{name}: decode"):
         text = engine.codec(_POLICY).decode(call)
     require(isinstance(text, str), f"returned {text!r}", where=f"{name}: decode", fix="a text")
@@ -196,7 +237,12 @@ def _same(first: dict[Key, Call], second: dict[Key, Call], name: str, how: str) 
             call.token_ids == before.token_ids and call.finish == before.finish,
             f"{how}, the same request gave {call.token_ids} instead of {before.token_ids}",
             where=f"{name}.generate",
-            fix="key every draw by request.seed and the token's position, never by the row or by time",
+            fix="key every draw by request.seed and the token's position, never by batch row or time",
         )
-        apart = max(abs(a - b) for a, b in zip(call.logprobs, before.logprobs, strict=True))
-        require(apart <= _TOLERANCE, f"{how}, log-probs differ by {apart:.2g}", where=f"{name}.generate")
+        difference = max(abs(a - b) for a, b in zip(call.logprobs, before.logprobs, strict=True))
+        require(
+            difference <= _TOLERANCE,
+            f"{how}, log-probs differ by {difference:.2g}",
+            where=f"{name}.generate",
+            fix="compute every row alike, whatever else is in the batch",
+        )

@@ -1,4 +1,4 @@
-"""`check_environment`: states are values, steps repeat, and scores are declared."""
+"""`check_environment`: states are values, steps repeat, scores are declared."""
 
 from __future__ import annotations
 
@@ -17,13 +17,12 @@ from coterie.core.storage.jsonl import to_json
 from coterie.core.types import Action, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
-from coterie.testing.checks.environment_data import check_data_methods
 from coterie.testing.support.episodes import (
     Act,
-    Moment,
+    PendingStage,
     Players,
-    following,
-    moment,
+    next_stage,
+    pending_stage,
     players,
     stepped,
     unreadable,
@@ -37,11 +36,12 @@ from coterie.testing.support.failure import (
     require_kind,
     require_scores,
 )
+from coterie.testing.support.task_data import check_data_methods
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
-_LOOKED_AT = 50
-"""Tasks of a split that are looked at."""
-_A_VALUE = "states are values: make a new one (`dataclasses.replace`), and copy what is mutable"
+_TASKS_A_SPLIT = 50
+"""Largest number of tasks to check of a split."""
+_FIX_STATE = "states are values: make a new one (`dataclasses.replace`), and copy what is mutable"
 
 
 def check_environment(
@@ -50,155 +50,190 @@ def check_environment(
     roles: Sequence[str],
     act: Act,
     order: Sequence[str | Sequence[str]] | None = None,
-    seats: Mapping[str, Any] | None = None,
+    role_plugins: Mapping[str, Any] | None = None,
     turns: int = 3,
     episodes: int = 20,
     seed: int = 0,
     splits: Sequence[Literal["train", "val", "test"]] = ("train", "val", "test"),
     disjoint: Literal["id", "content"] = "id",
 ) -> None:
-    """Check an environment by playing it.
+    """Check an environment by playing episodes.
 
-    - It has what `protocols.Environment` asks for; components are of a known kind, weights are numbers.
-    - Tasks: ids are unique and in one split only (with `disjoint="content"`, so are payloads); a task that is
-      asked for twice is equal; tasks can be pickled. Splits other than train may be refused with a UserError.
-    - Equal states have equal digests: after a second reset, and after a way through pickle.
-    - A state is a value: `stage`, `observe`, `step` and `outcome` leave it as it was, and what `observe`
-      handed out may be overwritten without harm. A branch that is stepped changes nothing in its siblings.
+    - It has the members of `protocols.Environment`; components are of a known kind, weights are numbers.
+    - Tasks: ids are unique and in one split only (with `disjoint="content"`, so are payloads); reading a task
+      twice gives equal tasks; pickle can write them. Splits other than the first of `splits` may be refused
+      with a UserError.
+    - Equal states have equal digests: after a second reset, and after a round trip through pickle.
+    - A state is a value: `acting_roles`, `observe`, `step` and `outcome` leave it unchanged, and overwriting
+      what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
     - A step repeats: the same state, actions and `ctx.seed` give the same state, scores and info.
-    - `stage` names roles of the team, or () or None; somebody acts at the start.
+    - `acting_roles` names roles of the team, or returns () or None; the initial state has acting roles.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
-    - Actions that can't be read (a policy fault) are stepped like others: what the output causes is scored.
+    - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
     - `outcome` has finite numbers, and `success` from 0 to 1.
-    - What it has of the optional part works: `digest`, `diagnose`, `vocabulary`, `demonstrate`.
-    - So do tasks as data: `record` is JSON; `task_of` makes the same task of it, with more fields, too,
-      and raises nothing but ValueError where it is none; `fingerprints` are texts, `content` among them, and
-      no two splits share one; `picture` is a text.
+    - Optional members, where the environment has them: `digest`, `diagnose`, `vocabulary`, `demonstrate`.
+    - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
+      record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
+      are texts, `content` among them, and no two splits share one; `picture` is a text.
 
     Args:
-        roles: who plays.
-        act: (role, observation, generator) -> a text, or what a parser would make of it; or a list of those
-            to draw from.
-        order: `team.order`; by default one stage a role.
-        seats: role -> Role whose `parse` reads the texts; without it `parsed` is what `act` returns.
+        roles: the roles that play.
+        act: (role, observation, generator) -> a text, or a parser's result; or a list of those to draw from.
+        order: `team.order`; by default each role is a stage of its own.
+        role_plugins: role -> Role whose `parse` reads the texts; without one `parsed` is what `act` returns.
         turns: `team.max_turns`.
+        episodes: number of episodes to play.
+        seed: seed of the tasks and of all draws.
+        splits: splits whose tasks are checked; episodes play the tasks of the first.
+        disjoint: what no two splits may share: task ids, or payloads as well.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(env, "environment")
-    with guarded(name):
-        require_components(env, name)
-        own = tuple(env.roles)
-    strange = [role for role in roles if own and role not in own]
-    require(not strange, f"doesn't know the role '{', '.join(strange)}'", where=f"{name}.roles")
-    found = _tasks(env, name, splits, seed, disjoint)
-    check_data_methods(env, name, found)
-    tasks = found[splits[0]]
-    referee = _Referee(env, name, players(roles, act, order, seats), turns)
+    _check_declared(env, name, roles)
+    tasks_of_splits = _tasks(env, name, splits, seed, disjoint)
+    check_data_methods(env, name, tasks_of_splits)
+    tasks = tasks_of_splits[splits[0]]
+    checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins), turns)
 
     async def play() -> None:
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_environment")
-            await referee.episode(tasks[number % len(tasks)], rng)
+            await checker.episode(tasks[number % len(tasks)], rng)
 
     asyncio.run(play())
-    _vocabulary(env, name)
+    _check_vocabulary(env, name)
+
+
+def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
+    with guarded(name):
+        require_components(env, name)
+        known_roles = tuple(env.roles)
+    unknown = [role for role in roles if known_roles and role not in known_roles]
+    require(
+        not unknown,
+        f"doesn't know the role '{', '.join(unknown)}'",
+        where=f"{name}.roles",
+        fix="name every role that `observe` accepts, or leave it empty for any",
+    )
 
 
 def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str) -> dict[str, list[Task]]:
-    """The first tasks of every split."""
+    """The first tasks of every split, checked."""
     where = f"{name}.tasks"
-    found: dict[str, list[Task]] = {}
-    ids: dict[str, str] = {}
-    contents: dict[str, str] = {}
+    tasks_of_splits: dict[str, list[Task]] = {}
+    split_of_id: dict[str, str] = {}
+    split_of_content: dict[str, str] = {}
     for split in splits:
         try:
             with guarded(where):
                 source = env.tasks(split, seed)
-                count = min(len(source), _LOOKED_AT)
+                count = min(len(source), _TASKS_A_SPLIT)
                 first, again = ([source[index] for index in range(count)] for _ in range(2))
         except ConformanceError as error:
             if isinstance(error.__cause__, UserError) and split != splits[0]:
-                continue  # there is no such split, and it says so
+                continue  # the environment has no such split
             raise
         require(first, f"the split '{split}' has no task", where=where)
         for task, same in zip(first, again, strict=True):
-            _sound_task(task, same, where)
-            other = ids.setdefault(task.id, split)
-            fix = "write the split's name into the id: draws are keyed by it"
+            _check_task(task, same, where)
+            first_split = split_of_id.setdefault(task.id, split)
             require(
-                other == split, f"the id '{task.id}' is in '{other}' and in '{split}'", where=where, fix=fix
+                first_split == split,
+                f"the id '{task.id}' is in '{first_split}' and in '{split}'",
+                where=where,
+                fix="write the split's name into the id: draws are keyed by the id",
             )
             if disjoint == "content":
-                other = contents.setdefault(fingerprint(task.payload), split)
-                what, fix = (
-                    f"'{task.id}' is the same problem as a task of '{other}'",
-                    "split by a hash of the content",
+                first_split = split_of_content.setdefault(fingerprint(task.payload), split)
+                require(
+                    first_split == split,
+                    f"'{task.id}' is the same problem as a task of '{first_split}'",
+                    where=where,
+                    fix="split by a hash of the content",
                 )
-                require(other == split, what, where=where, fix=fix)
-        twice = [one for one, times in Counter(task.id for task in first).items() if times > 1]
-        require(not twice, f"the id {twice[:1]} is twice in '{split}'", where=where)
-        found[split] = first
-    return found
+        repeated = [task_id for task_id, count in Counter(task.id for task in first).items() if count > 1]
+        require(not repeated, f"the id {repeated[:1]} is twice in '{split}'", where=where, fix="unique ids")
+        tasks_of_splits[split] = first
+    return tasks_of_splits
 
 
-def _sound_task(task: Any, same: Any, where: str) -> None:
+def _check_task(task: Any, same: Any, where: str) -> None:
     require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, fix="coterie.Task")
-    text = isinstance(task.id, str) and bool(task.id)
-    require(text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
-    there = fingerprint(copied(task, where))
+    is_text = isinstance(task.id, str) and bool(task.id)
+    require(is_text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
+    after_pickling = fingerprint(copied(task, where))
     mark = fingerprint(task)
-    require(mark == fingerprint(same), f"'{task.id}' is another task when asked for twice", where=where)
-    require(mark == there, f"'{task.id}' is another after pickling", where=where)
+    require(
+        mark == fingerprint(same),
+        f"'{task.id}' is another task when read twice",
+        where=where,
+        fix="derive the task from split, seed and index alone",
+    )
+    require(
+        mark == after_pickling,
+        f"'{task.id}' is another task after pickling",
+        where=where,
+        fix="plain data in the payload",
+    )
 
 
-class _Referee:
-    """Plays episodes and watches every call."""
+class _EpisodeChecker:
+    """Plays episodes and checks every call of the environment."""
 
     def __init__(self, env: Any, name: str, team: Players, turns: int) -> None:
         self.env, self.name, self.team, self.turns = env, name, team, turns
 
     async def episode(self, task: Task, rng: np.random.Generator) -> None:
         state = self._reset(task, int(rng.integers(2**63)))
-        now = moment(self.env, state, 0, 0, self.team)
-        require(now is not None, f"'{task.id}' is over before anybody acts", where=f"{self.name}.stage")
-        while now is not None:
-            with self._untouched(now.state, "stage"):
-                moment(self.env, now.state, now.turn, now.stage, self.team)
-            seen = {role: self._observe(now.state, role) for role in now.roles}
-            actions, others = self.team.actions(seen, rng), self.team.actions(seen, rng)
-            actions |= {role: unreadable() for role in now.roles if rng.random() < 0.15}
-            others |= {now.roles[int(rng.integers(len(now.roles)))]: unreadable()}
-            ctx = StepContext(task=task, turn=now.turn, seed=int(rng.integers(2**63)))
-            await self._demonstrate(now.state, now.roles, int(rng.integers(2**63)))
-            step = await self._step(now, actions, others, ctx)
-            for role in now.roles:
+        pending = pending_stage(self.env, state, 0, 0, self.team)
+        require(
+            pending is not None,
+            f"'{task.id}' is over before any role acts",
+            where=f"{self.name}.acting_roles",
+            fix="return () only in final states",
+        )
+        while pending is not None:
+            with self._unchanged(pending.state, "acting_roles"):
+                pending_stage(self.env, pending.state, pending.turn, pending.stage, self.team)
+            observations = {role: self._observe(pending.state, role) for role in pending.roles}
+            actions, alternatives = (self.team.actions(observations, rng) for _ in range(2))
+            actions |= {role: unreadable() for role in pending.roles if rng.random() < 0.15}
+            alternatives |= {pending.roles[int(rng.integers(len(pending.roles)))]: unreadable()}
+            ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
+            self._demonstrate(pending.state, pending.roles, int(rng.integers(2**63)))
+            step = await self._step(pending, actions, alternatives, ctx)
+            for role in pending.roles:
                 await self._diagnose(step.state, role)
-            after = following(self.env, now, step, self.turns, self.team)
+            after = next_stage(self.env, pending, step, self.turns, self.team)
             if after is None:
                 self._outcome(step.state)
-            now = after
+            pending = after
 
     # ---- states --------------------------------------------------------------------------------------------
 
     def digest(self, state: Any) -> str:
-        """As the sampler has it."""
-        own = getattr(self.env, "digest", None)
-        where = f"{self.name}.digest" if own is not None else f"a state of {self.name}"
-        with guarded(where, "" if own is not None else "give the environment a `digest(state) -> str`"):
-            found = own(state) if own is not None else digest(state)
-        require(isinstance(found, str), f"returned {found!r}", where=where, fix="a text")
-        return found
+        """The state's digest, by the environment's `digest` or by the core's, as a sampler computes it."""
+        env_digest = getattr(self.env, "digest", None)
+        where = f"{self.name}.digest" if env_digest is not None else f"a state of {self.name}"
+        fix = "" if env_digest is not None else "give the environment a `digest(state) -> str`"
+        with guarded(where, fix):
+            text = env_digest(state) if env_digest is not None else digest(state)
+        require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text")
+        return text
 
     @contextmanager
-    def _untouched(self, state: Any, what: str) -> Iterator[None]:
-        """Nothing inside may change the state."""
+    def _unchanged(self, state: Any, method: str) -> Iterator[None]:
+        """Raise if the block changes the state."""
         before = self.digest(state), fingerprint(state)
         yield
         after = self.digest(state), fingerprint(state)
         require(
-            before == after, "changed the state that it was given", where=f"{self.name}.{what}", fix=_A_VALUE
+            before == after,
+            "changed the state that it was given",
+            where=f"{self.name}.{method}",
+            fix=_FIX_STATE,
         )
 
     def _reset(self, task: Task, seed: int) -> Any:
@@ -209,90 +244,98 @@ class _Referee:
         same = self.digest(first) == self.digest(second) and fingerprint(first) == fingerprint(second)
         require(same, "gives another state when called twice", where=where, fix="draw from `seed` alone")
         require(fingerprint(task) == mark, "changed the task", where=where, fix="copy what is mutable in it")
-        self._survives_pickling(first, where)
+        self._check_pickling(first, where)
         return first
 
-    def _survives_pickling(self, state: Any, where: str) -> None:
-        there = copied(state, where)
+    def _check_pickling(self, state: Any, where: str) -> None:
+        copy = copied(state, where)
         require(
-            self.digest(there) == self.digest(state),
+            self.digest(copy) == self.digest(state),
             "a state that was pickled and read back has another digest",
             where=where,
             fix="digest the values inside, never ids, addresses or the order of a set",
         )
 
-    # ---- seeing --------------------------------------------------------------------------------------------
+    # ---- observing ----------------------------------------------------------------------------------------
 
     def _observe(self, state: Any, role: str) -> Any:
         where = f"{self.name}.observe"
-        with self._untouched(state, "observe"), guarded(where):
-            seen, lent = self.env.observe(state, role), self.env.observe(state, role)
-        pickled(seen, where)
-        mark = fingerprint(seen)
-        same = mark == fingerprint(lent)
+        with self._unchanged(state, "observe"), guarded(where):
+            observation, second = self.env.observe(state, role), self.env.observe(state, role)
+        pickled(observation, where)
+        mark = fingerprint(observation)
         require(
-            same, "shows something else when asked twice", where=where, fix="no draws here: use the state's"
+            mark == fingerprint(second),
+            "shows something else when called twice",
+            where=where,
+            fix="no draws in `observe`: draw in `reset` or `step`, and keep the draw in the state",
         )
         before = fingerprint(state)
-        spoil(lent)
+        spoil(second)
         with guarded(where):
             again = self.env.observe(state, role)
-        unharmed = before == fingerprint(state) and mark == fingerprint(again) == fingerprint(seen)
+        unharmed = before == fingerprint(state) and mark == fingerprint(again) == fingerprint(observation)
         require(
             unharmed,
-            "hands out parts of the state (or of itself) that whoever gets them can change",
+            "returns parts of the state (or of itself) that a caller can change",
             where=where,
             fix="copy lists, dicts and arrays, or hold them as tuples",
         )
         return again
 
     async def _diagnose(self, state: Any, role: str) -> None:
-        own = getattr(self.env, "diagnose", None)
-        if own is not None:
+        diagnose = getattr(self.env, "diagnose", None)
+        if diagnose is not None:
             where = f"{self.name}.diagnose"
-            with self._untouched(state, "diagnose"), guarded(where):
-                said = own(state, role)
-                said = await said if inspect.isawaitable(said) else said
-            require(isinstance(said, str), f"returned {said!r}", where=where, fix="a text, empty for nothing")
+            with self._unchanged(state, "diagnose"), guarded(where):
+                text = diagnose(state, role)
+                text = await text if inspect.isawaitable(text) else text
+            require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text, empty for nothing")
 
-    async def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:
-        own = getattr(self.env, "demonstrate", None)
-        for role in roles if own is not None else ():
-            where = f"{self.name}.demonstrate"
-            with self._untouched(state, "demonstrate"), guarded(where):
-                texts = [own(state, role, 0.5, np.random.default_rng(seed)) for _ in range(2)]  # type: ignore[misc]
+    def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:
+        demonstrate = getattr(self.env, "demonstrate", None)
+        if demonstrate is None:
+            return
+        where = f"{self.name}.demonstrate"
+        for role in roles:
+            with self._unchanged(state, "demonstrate"), guarded(where):
+                texts = [demonstrate(state, role, 0.5, np.random.default_rng(seed)) for _ in range(2)]
             require(isinstance(texts[0], str), f"returned {texts[0]!r}", where=where, fix="a message's text")
             require(texts[0] == texts[1], "doesn't repeat", where=where, fix="draw from `rng` alone")
 
     # ---- stepping ------------------------------------------------------------------------------------------
 
     async def _step(
-        self, now: Moment, actions: Mapping[str, Action], others: Mapping[str, Action], ctx: StepContext
+        self,
+        pending: PendingStage,
+        actions: Mapping[str, Action],
+        alternatives: Mapping[str, Action],
+        ctx: StepContext,
     ) -> Step:
         """Step; step a sibling branch from the same state; step the first again from a copy."""
         where = f"{self.name}.step"
-        there = Moment(copied(now.state, where), now.turn, now.stage, now.roles)
-        given = fingerprint(actions)
-        with self._untouched(now.state, "step"):
-            step = await stepped(self.env, now, actions, ctx)
-            self._sound(step, now.roles, where)
+        copy = PendingStage(copied(pending.state, where), pending.turn, pending.stage, pending.roles)
+        actions_before = fingerprint(actions)
+        with self._unchanged(pending.state, "step"):
+            step = await stepped(self.env, pending, actions, ctx)
+            self._check_step(step, pending.roles, where)
             mark = self._mark(step)
-            sibling = await stepped(self.env, now, others, ctx)
-            self._sound(sibling, now.roles, where)
+            sibling = await stepped(self.env, pending, alternatives, ctx)
+            self._check_step(sibling, pending.roles, where)
             require(
                 self._mark(step) == mark,
                 "a state that one branch reached changed when a sibling was stepped",
                 where=where,
-                fix=_A_VALUE,
+                fix=_FIX_STATE,
             )
-        require(fingerprint(actions) == given, "changed the actions", where=where, fix="copy them")
-        again = self._mark(await stepped(self.env, there, actions, ctx))
-        for part, one, other in zip(("state", "scores", "info", "turn_over"), mark, again, strict=True):
+        require(fingerprint(actions) == actions_before, "changed the actions", where=where, fix="copy them")
+        again = self._mark(await stepped(self.env, copy, actions, ctx))
+        for part, before, after in zip(("state", "scores", "info", "turn_over"), mark, again, strict=True):
             require(
-                one == other,
+                before == after,
                 f"the same state, actions and seed gave another {part}",
                 where=where,
-                fix="draw from `ctx.seed` alone, and keep no memory outside the state",
+                fix="draw from `ctx.seed` alone, and keep nothing outside the state",
             )
         return step
 
@@ -305,9 +348,14 @@ class _Referee:
             step.turn_over,
         )
 
-    def _sound(self, step: Step, acted: tuple[str, ...], where: str) -> None:
+    def _check_step(self, step: Step, acted: tuple[str, ...], where: str) -> None:
         require_scores(step.scores, self.env, acted, where)
-        require(isinstance(step.turn_over, bool), f"turn_over is {step.turn_over!r}", where=where)
+        require(
+            isinstance(step.turn_over, bool),
+            f"turn_over is {step.turn_over!r}",
+            where=where,
+            fix="True or False",
+        )
         require(
             isinstance(step.info, Mapping),
             f"info is a {type(step.info).__name__}",
@@ -316,24 +364,26 @@ class _Referee:
         )
         with guarded(f"{where}: info", "plain data: texts, numbers, lists and tables"):
             to_json({"info": step.info})
-        self._survives_pickling(step.state, where)
+        self._check_pickling(step.state, where)
 
     def _outcome(self, state: Any) -> None:
         where = f"{self.name}.outcome"
-        with self._untouched(state, "outcome"), guarded(where):
-            found, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))
-        require("success" in found, "has no `success`", where=where, fix="0 or 1, or a share")
-        for metric, value in found.items():
+        with self._unchanged(state, "outcome"), guarded(where):
+            outcome, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))
+        require("success" in outcome, "has no `success`", where=where, fix="0 or 1, or a share")
+        for metric, value in outcome.items():
             require(finite(value), f"{metric} is {value!r}", where=where, fix="a finite number")
-        require(0 <= found["success"] <= 1, f"success is {found['success']}", where=where, fix="from 0 to 1")
-        require(found == again, "gives other numbers when asked twice", where=where)
+        require(
+            0 <= outcome["success"] <= 1, f"success is {outcome['success']}", where=where, fix="from 0 to 1"
+        )
+        require(outcome == again, "gives other numbers when called twice", where=where, fix="no draws")
 
 
-def _vocabulary(env: Any, name: str) -> None:
-    own = getattr(env, "vocabulary", None)
-    if own is not None:
+def _check_vocabulary(env: Any, name: str) -> None:
+    vocabulary = getattr(env, "vocabulary", None)
+    if vocabulary is not None:
         where = f"{name}.vocabulary"
         with guarded(where):
-            words = list(own())
+            words = list(vocabulary())
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
-        require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="what stands between white space")
+        require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="texts without white space")

@@ -1,4 +1,4 @@
-"""`check_estimator`: credit goes to what was played and scored, and to nothing else."""
+"""`check_estimator`: credit for branches that were played and scored, and for no others."""
 
 from __future__ import annotations
 
@@ -14,45 +14,49 @@ from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, Forest, grow, order, reward_weights
-from coterie.testing.support.toys import Echo, Quiet
+from coterie.testing.support.toys import EchoRole, NoFeedback
 from coterie.testing.support.values import fingerprint
 
-NOTES = ("ref_logprobs", "old_logprobs", "values", "teacher_logprobs")
+ANNOTATIONS = ("ref_logprobs", "old_logprobs", "values", "teacher_logprobs")
 
 
 def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int = 3) -> None:
-    """Check an advantage estimator on trees made by the kit, for every sampling plan that it accepts.
+    """Check an advantage estimator on synthetic trees, for every sampling plan that it accepts.
 
-    The trees hold two roles, chains that end early, branches whose scores are missing, calls that the system
-    lost, groups that this leaves with one member or none, and (separately) rewards that are all equal.
+    The trees have two roles, chains that end early, branches whose scores are missing, calls that a system
+    fault lost, groups that these leave with one member or none, and (separately) rewards that are all equal.
 
     - `check` accepts a plan or raises ConfigError; at least one plan is accepted, and gives credit.
-    - Advantages, weights, targets, returns and metrics are finite; a per-token one has the length of what was
-      sampled; weights aren't negative.
-    - Only branches that exist have credit, and none has whose scores are missing or whose call was lost.
+    - Advantages, weights, targets, returns and metrics are finite; a per-token one has one value a sampled
+      token; weights aren't negative.
+    - Only existing branches have credit, and only those that have scores and whose call was not lost.
     - The order of the trees changes nothing.
-    - Trees, scores and the state that went in stay as they were; the state that comes out is plain JSON, and
-      goes on the same after a way through it (a resumed run).
+    - The estimator leaves trees, scores and the given state unchanged. The state that it returns is plain
+      JSON, and gives the same credit after a round trip through JSON (a resumed run).
 
     Args:
-        plans: ways of sampling that are tried.
+        plans: sampling plans to try.
+        seeds: number of forests of each kind for each plan.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(estimator, "estimator")
-    unknown = [need for need in estimator.needs if need not in NOTES]
+    unknown = [need for need in estimator.needs if need not in ANNOTATIONS]
     require(
-        not unknown, f"unknown notes {unknown}", where=f"{name}.needs", fix=f"some of: {', '.join(NOTES)}"
+        not unknown,
+        f"unknown annotations {unknown}",
+        where=f"{name}.needs",
+        fix=f"of {', '.join(ANNOTATIONS)}",
     )
     for component, weight in dict(estimator.weights).items():
         require(finite(weight), f"'{component}' weighs {weight!r}", where=f"{name}.weights", fix="a number")
     accepted = [plan for plan in plans if _accepts(estimator, plan, name)]
     require(
         accepted,
-        "refuses every plan that was tried",
+        "refuses every sampling plan that was tried",
         where=f"{name}.check",
-        fix="call check_estimator with plans=[...] that it is made for",
+        fix="call check_estimator with plans=[...] that the estimator accepts",
     )
     credited = 0
     for plan in accepted:
@@ -60,20 +64,25 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
             for flat in (False, True):
                 credited += _check_on(estimator, grow(plan, seed, flat=flat), name, seed)
         credited += _check_on(estimator, grow(plan, seeds, gaps=False), name, seeds)
-    require(credited, "gave no branch any credit", where=name, fix="an absent key is not trained")
+    require(
+        credited,
+        "gave no branch any credit",
+        where=name,
+        fix="return an advantage for each scored branch: a branch without one is not trained",
+    )
 
 
 def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
     team = Team(
-        roles={"planner": Echo(), "executor": Echo()},
+        roles={"planner": EchoRole(), "executor": EchoRole()},
         order=order(plan),
         max_turns=3,
         policies={"planner": "policy", "executor": "policy"},
         trainable={"policy": True},
-        transition=Quiet(),
+        transition=NoFeedback(),
         tools={},
     )
-    with guarded(f"{name}.check", "ConfigError for a plan that means nothing to it"):
+    with guarded(f"{name}.check", "raise ConfigError for a plan that the estimator is not defined for"):
         try:
             estimator.check(plan, team)
         except ConfigError:
@@ -82,40 +91,42 @@ def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
 
 
 def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
-    """Check one step; returns how many branches have credit."""
+    """Check one step; return the number of branches with credit."""
     mark = fingerprint((forest.trees, list(forest.scores)))
-    credit, state = _ask(estimator, forest, name, None)
+    credit, state = _credit(estimator, forest, name, None)
     unchanged = fingerprint((forest.trees, list(forest.scores))) == mark
     require(unchanged, "changed the trees or the scores", where=name, fix="they are values")
-    _sound(credit, forest, name)
+    _check_credit(credit, forest, name)
 
     shuffled = Forest(list(forest.trees), forest.scores, forest.tokens, forest.missing)
     np.random.default_rng(seed).shuffle(shuffled.trees)  # type: ignore[arg-type]
-    _same(credit, _ask(estimator, shuffled, name, None)[0], name, "the order of the trees changes the credit")
+    _same(
+        credit, _credit(estimator, shuffled, name, None)[0], name, "the order of the trees changes the credit"
+    )
 
     with guarded(f"{name}: its state", "plain JSON: numbers, texts, lists, tables with text keys"):
-        there = json.loads(json.dumps(state, allow_nan=False))
+        restored = json.loads(json.dumps(state, allow_nan=False))
     before = copy.deepcopy(state)
-    onward, _ = _ask(estimator, forest, name, state)
+    next_credit, _ = _credit(estimator, forest, name, state)
     require(
         fingerprint(before) == fingerprint(state),
         "changed the state that it was given",
         where=name,
         fix="copy it",
     )
-    _sound(onward, forest, name)
+    _check_credit(next_credit, forest, name)
     _same(
-        onward,
-        _ask(estimator, forest, name, there)[0],
+        next_credit,
+        _credit(estimator, forest, name, restored)[0],
         name,
         "a state that was saved as JSON and read back gives other credit",
     )
     return len(credit.advantage)
 
 
-def _ask(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Credit, Any]:
-    alpha = float(estimator.weights.get(TEAM, 1.0))
-    own = {component: weight for component, weight in estimator.weights.items() if component != TEAM}
+def _credit(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Credit, Any]:
+    team_weight = float(estimator.weights.get(TEAM, 1.0))
+    overrides = {component: weight for component, weight in estimator.weights.items() if component != TEAM}
     annotations = forest.annotations(tuple(estimator.needs))
     with guarded(name):
         answer = estimator(
@@ -123,7 +134,7 @@ def _ask(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Credit,
                 trees=forest.trees,
                 scores=forest.scores,
                 annotations=annotations,
-                reward_weights=reward_weights(alpha, own),
+                reward_weights=reward_weights(team_weight, overrides),
             ),
             state,
         )
@@ -132,7 +143,7 @@ def _ask(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Credit,
     return answer
 
 
-def _sound(credit: Credit, forest: Forest, name: str) -> None:
+def _check_credit(credit: Credit, forest: Forest, name: str) -> None:
     for table in ("advantage", "weight", "target", "returns"):
         for key, value in getattr(credit, table).items():
             where = f"{name}: {table} of {key.text()}"
@@ -158,18 +169,21 @@ def _sound(credit: Credit, forest: Forest, name: str) -> None:
             key not in forest.missing,
             f"{key.text()} has credit, and its scores are missing",
             where=name,
-            fix="leave it out of the credit, of the baseline and of every denominator; 0 is a number too",
+            fix="leave the branch out of the credit, of the baseline and of every denominator; 0 is a score",
         )
     for metric, number in credit.metrics.items():
         require(finite(number), f"{number!r}", where=f"{name}: metric {metric}", fix="a finite number")
 
 
-def _same(one: Credit, other: Credit, name: str, what: str) -> None:
+def _same(first: Credit, second: Credit, name: str, difference: str) -> None:
     for table in ("advantage", "weight", "target"):
-        first, second = getattr(one, table), getattr(other, table)
-        equal = first.keys() == second.keys() and all(
-            np.allclose(first[key], second[key], rtol=1e-7, atol=1e-9) for key in first
+        values, others = getattr(first, table), getattr(second, table)
+        equal = values.keys() == others.keys() and all(
+            np.allclose(values[key], others[key], rtol=1e-7, atol=1e-9) for key in values
         )
         require(
-            equal, what, where=f"{name}: {table}", fix="no memory between calls but the state; sort by key"
+            equal,
+            difference,
+            where=f"{name}: {table}",
+            fix="keep nothing between calls except the state; sort by key",
         )

@@ -1,4 +1,4 @@
-"""`check_plugin`: a module's hooks are known, and what they register can be used."""
+"""`check_plugin`: a module's hooks are known, and every registered target is usable."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from coterie.testing.support.failure import ConformanceError, guarded, lacking, 
 
 
 def check_plugin(module: Any, *, extras: bool = False) -> None:
-    """Check a plugin's module: what its entry point in the group `coterie` names.
+    """Check a plugin's module, the one that its entry point in the group `coterie` names.
 
-    - It implements at least one hook; every hook is known, and asks for arguments that the hook gives.
-    - Registration doesn't fail, and takes no name twice.
-    - Every registered target imports; a component is a class that is made as `cls(config, build)`, with a
-      `Config` that refuses unknown keys, and has the methods of its kind with the arguments that the core
-      passes. A recipe is a YAML file with a table, a column passes `check_column`, a study is a
-      `coterie.studies.Study`; a command is click's.
+    - It implements at least one hook; every hook is known, and takes only arguments that the hook passes.
+    - Registration doesn't fail, and registers no name twice.
+    - Every registered target imports. A component is a class with the constructor `cls(config, build)`, a
+      `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes.
+      A recipe is a YAML file with a table, a column passes `check_column`, a study is a
+      `coterie.studies.Study`, and a command is click's.
 
     Args:
-        module: the module, or any object that holds the hook implementations.
-        extras: whether a target that needs an optional package of Coterie's must be importable here.
+        module: the module, or any object with the hook implementations.
+        extras: whether targets that need an optional package of Coterie must be importable too.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -47,13 +47,13 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
         fix="see coterie.core.plugins.hookspecs for the hooks",
     )
     for kind, names in report.provides.items():
-        for one in names:
-            _check_entry(manager.registry.find(kind, one), f"{kind} '{one}' of {name}", extras)
+        for target in names:
+            _check_entry(manager.registry.find(kind, target), f"{kind} '{target}' of {name}", extras)
 
 
 @contextmanager
 def _lenient() -> Iterator[None]:
-    """Errors are reported, not raised: the report says all of them."""
+    """Report all errors instead of raising the first one."""
     strict = os.environ.pop("COTERIE_STRICT_PLUGINS", None)
     try:
         yield
@@ -72,11 +72,11 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
     try:
         target = entry.load()
     except MissingExtra as error:
-        require(not extras, str(error), where=where)
+        require(not extras, str(error), where=where, fix="install the extra")
         return
     except UserError as error:
         raise ConformanceError(
-            str(error), where=where, fix="`package.module:Object` that can be imported"
+            str(error), where=where, fix="register a `package.module:Object` that can be imported"
         ) from error
     if entry.kind == "command":
         import click
@@ -115,29 +115,34 @@ def _check_class(target: type, kind: str, where: str) -> None:
         require(model, "Config is no pydantic model", where=where, fix="class Config(coterie.PluginConfig)")
         strict = config.model_config.get("extra") == "forbid"
         require(strict, "Config takes unknown keys", where=where, fix="derive it from coterie.PluginConfig")
-    for name, wanted in vars(protocol).items():
-        if (name.startswith("_") and name != "__call__") or not inspect.isfunction(wanted):
+    for name, expected in vars(protocol).items():
+        if (name.startswith("_") and name != "__call__") or not inspect.isfunction(expected):
             continue
-        own = getattr(target, name, None)
-        require(callable(own), f"{target.__name__}.{name} can't be called", where=where, fix=fix)
-        _check_arguments(own, wanted, f"{where}: {target.__name__}.{name}")
+        method = getattr(target, name, None)
+        require(callable(method), f"{target.__name__}.{name} can't be called", where=where, fix=fix)
+        _check_arguments(method, expected, f"{where}: {target.__name__}.{name}")
 
 
-def _check_arguments(own: Any, wanted: Any, where: str) -> None:
-    """The method takes what the core passes: the Protocol's arguments, in their order or by name."""
-    parameters = inspect.signature(wanted).parameters.values()
-    by_place = [None for one in parameters if one.kind is not one.KEYWORD_ONLY and one.default is one.empty]
-    by_name = {one.name: None for one in parameters if one.kind is one.KEYWORD_ONLY}
-    if isinstance(own, property):
+def _check_arguments(method: Any, expected: Any, where: str) -> None:
+    """Raise unless the method accepts the Protocol's arguments, by position or by name."""
+    if isinstance(method, property):
         return
+    signature = inspect.signature(expected)
+    required = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is parameter.KEYWORD_ONLY or parameter.default is parameter.empty
+    ]
+    keywords = {parameter.name: None for parameter in required if parameter.kind is parameter.KEYWORD_ONLY}
+    positional = [None] * (len(required) - len(keywords))
     try:
-        inspect.signature(own).bind(*by_place, **by_name)
+        inspect.signature(method).bind(*positional, **keywords)
     except TypeError as error:
-        text = str(inspect.signature(wanted)).replace("'", "")
+        text = str(signature).replace("'", "")
         raise ConformanceError(
-            f"can't be called as {text}: {error}", where=where, fix="take these arguments"
+            f"can't be called as {text}: {error}", where=where, fix="accept these arguments"
         ) from error
-    except ValueError:  # a builtin that has no signature
+    except ValueError:  # a builtin without a signature
         return
 
 

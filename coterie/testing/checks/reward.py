@@ -1,4 +1,4 @@
-"""`check_reward`: a source scores what it says, and nothing else."""
+"""`check_reward`: a reward source returns scores of its declared components, and only those."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
 from coterie.core.types.seeding import generator
-from coterie.testing.support.episodes import Act, episode, episode_view, players, unreadable
+from coterie.testing.support.episodes import Act, PlayedStage, episode, episode_view, players, unreadable
 from coterie.testing.support.failure import (
     ConformanceError,
     finite,
@@ -32,27 +32,29 @@ def check_reward(
     roles: Sequence[str] = (),
     act: Act = (),
     order: Sequence[str | Sequence[str]] | None = None,
-    seats: Mapping[str, Any] | None = None,
+    role_plugins: Mapping[str, Any] | None = None,
     views: Sequence[Any] = (),
     turns: int = 3,
     episodes: int = 5,
     repeats: bool = True,
     seed: int = 0,
 ) -> None:
-    """Check a reward source on views of its scope, given or made by playing an environment.
+    """Check a reward source on views of its scope, which are given or made by playing an environment.
 
     - `scope` is action, joint, siblings or episode; components are of a known kind; default weights are
-      numbers and of its components; `policy_fault` is a finite number.
+      numbers and belong to its components; `policy_fault` is a finite number.
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
-      for scope siblings one such table a branch. It may raise `PolicyFault`, nothing else: whatever it
-      can't score with the world intact is the output's doing. Among the actions are some that can't be read.
-    - The view stays as it was, and asking twice gives the same (unless `repeats` is False: a judge that
-      draws).
+      for scope siblings one such table a branch. It may raise `PolicyFault` and nothing else: while the
+      system works, a failure to score is caused by the output. Some of the actions can't be read.
+    - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
 
     Args:
-        environment: what is played for views, with `roles`, `act`, `order`, `seats` and `turns` as
-            `check_environment` takes them.
-        views: views of the source's scope, besides or instead.
+        environment: the environment whose episodes give views; `roles`, `act`, `order`, `role_plugins` and
+            `turns` have the meaning that they have in `check_environment`.
+        views: further views of the source's scope; they suffice without an environment.
+        episodes: number of episodes to play.
+        repeats: whether two calls on one view must agree.
+        seed: seed of the tasks and of all draws.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -61,7 +63,7 @@ def check_reward(
     require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", fix=", ".join(SCOPES))
     with guarded(name):
         require_components(source, name)
-    require(source.components, "are none", where=f"{name}.components")
+    require(source.components, "are none", where=f"{name}.components", fix="name at least one, with its kind")
     require(
         finite(source.policy_fault),
         f"is {source.policy_fault!r}",
@@ -69,58 +71,62 @@ def check_reward(
         fix="a number",
     )
 
-    async def go() -> None:
-        asked = list(views)
+    async def check() -> None:
+        all_views = list(views)
         if environment is not None:
-            team = players(roles, act, order, seats)
+            team = players(roles, act, order, role_plugins)
             tasks = environment.tasks("train", seed)
             for number in range(episodes):
                 rng = generator(seed, f"episode {number}", "check_reward")
                 played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
-                asked += _views(source.scope, played, environment)
-        require(asked, "nothing to score", where=name, fix="give check_reward an environment, or views")
-        for view in asked:
-            await _scores(source, view, name, repeats)
+                all_views += _views(source.scope, played, environment)
+        require(all_views, "nothing to score", where=name, fix="give check_reward an environment, or views")
+        for view in all_views:
+            await _check_scores(source, view, name, repeats)
 
-    asyncio.run(go())
+    asyncio.run(check())
 
 
-def _views(scope: str, played: Sequence[Any], environment: Any) -> list[Any]:
-    """An episode as a source of this scope sees it."""
+def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:
+    """The views of an episode in this scope."""
     if scope == "episode":
         return [episode_view(played, environment)]
     if scope == "joint":
-        return [one.joint_view() for one in played]
-    found: list[Any] = []
-    for one in played:
-        for role, action in one.actions.items():
-            seen = one.seen[role]
+        return [stage.joint_view() for stage in played]
+    views: list[Any] = []
+    for stage in played:
+        for role, action in stage.actions.items():
+            observation = stage.observations[role]
             if scope == "siblings":
-                siblings = (action, one.others[role], unreadable(), action)
-                found.append(
+                siblings = (action, stage.alternatives[role], unreadable(), action)
+                views.append(
                     SiblingsView(
-                        task=one.task, turn=one.now.turn, role=role, observation=seen, actions=siblings
+                        task=stage.task,
+                        turn=stage.pending.turn,
+                        role=role,
+                        observation=observation,
+                        actions=siblings,
                     )
                 )
             else:
-                found.append(
+                views.append(
                     ActionView(
-                        task=one.task,
-                        turn=one.now.turn,
+                        task=stage.task,
+                        turn=stage.pending.turn,
                         role=role,
-                        observation=seen,
-                        messages=({"role": "user", "content": str(seen)},),
+                        observation=observation,
+                        messages=({"role": "user", "content": str(observation)},),
                         action=action,
-                        state=one.now.state,
+                        state=stage.pending.state,
                     )
                 )
-    return found
+    return views
 
 
-async def _scores(source: Any, view: Any, name: str, repeats: bool) -> None:
+async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> None:
     where = f"{name}.score"
     mark = fingerprint(view)
-    answers = [await _ask(source, view, where) for _ in range(2 if repeats else 1)]
+    answers = [await _score(source, view, where) for _ in range(2 if repeats else 1)]
     require(fingerprint(view) == mark, "changed the view", where=where, fix="copy what it changes")
     for answer in answers:
         if answer is None:
@@ -141,14 +147,14 @@ async def _scores(source: Any, view: Any, name: str, repeats: bool) -> None:
         same,
         f"scored the same view as {answers[0]!r}, then as {answers[-1]!r}",
         where=where,
-        fix="say repeats=False if it draws",
+        fix="check with repeats=False if the source draws",
     )
 
 
-async def _ask(source: Any, view: Any, where: str) -> Any:
-    """The table; None where the output is to blame."""
+async def _score(source: Any, view: Any, where: str) -> Any:
+    """The scores of a view; None where the source raised PolicyFault."""
     try:
-        with guarded(where, "coterie.PolicyFault for what the output caused"):
+        with guarded(where, "raise coterie.PolicyFault for what the output caused"):
             answer = source.score(view)
             if not inspect.isawaitable(answer):
                 raise ConformanceError(

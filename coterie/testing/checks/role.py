@@ -1,4 +1,4 @@
-"""`check_role`: a prompt repeats, and no text brings the parser down."""
+"""`check_role`: rendering repeats, and the parser reads any text or raises PolicyFault."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from coterie.core.types import Action, HistoryEntry, RoleInput
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.values import copied, fingerprint, pickled
 
-SPEAKERS = ("system", "user", "assistant", "tool")
+MESSAGE_ROLES = ("system", "user", "assistant", "tool")
 NASTY: tuple[str, ...] = (
     "", " ", "\n\n", "\t", "None", "null", "nan", "-inf", "True", "0", "-0", "1e999", "9" * 5000, "1.2.3",
     "²", "٣", "½", "①", "é\u0301", "\u200b", "🙂" * 40, "\ud800", "\x00", "\r\n", "שלום", "İ",
@@ -19,9 +19,9 @@ NASTY: tuple[str, ...] = (
     "[1, null]", '{"answer": NaN}', '{"a": {"b": [', "[" * 5000, '{"a":' * 2000, "(" * 3000 + ")" * 3000,
     "a" * 50_000, "1," * 20_000, "[ " * 10_000, "plan: " * 5000, " " * 50_000, "\n" * 20_000,
 )  # fmt: skip
-"""What models write when they go wrong, and worse."""
+"""Malformed texts of the kind that models write, and worse."""
 _SECONDS = 5.0
-"""A parser that needs longer for one of those lets an answer stop the run."""
+"""Time limit of `parse`: a slower parser lets one answer stop the run."""
 
 
 def check_role(
@@ -30,24 +30,24 @@ def check_role(
     observations: Sequence[Any] = ("",),
     name: str = "",
     good: Sequence[str] = (),
-    notes: Sequence[str] = (),
+    feedback: Sequence[str] = (),
     texts: Sequence[str] = (),
 ) -> None:
     """Check a role on observations and texts.
 
-    - `render` returns at least one {"role": "system" | "user" | "assistant" | "tool", "content": text}; the
-      same briefing gives the same messages; the briefing stays as it was. It is asked in the first turn, and
-      in a second one with a history.
-    - `parse` returns a value, the same each time, or raises `PolicyFault`; nothing else, whatever the text:
-      empty, huge, unbalanced, in another script. The value can be pickled, the observation stays as it was,
+    - `render` returns at least one {"role": "system" | "user" | "assistant" | "tool", "content": text}; equal
+      role inputs give equal messages; the role input stays unchanged. The inputs are a first turn, and a
+      second one with a history.
+    - `parse` returns a value, the same each time, or raises `PolicyFault` and nothing else, for any text:
+      empty, huge, unbalanced, in another script. Pickle can write the value, the observation stays unchanged,
       and no text takes longer than 5 s.
-    - What it has of the optional part is right: `vocabulary`, `remembers`.
+    - Optional members, where the role has them: `vocabulary`, `remembers`.
 
     Args:
-        observations: what the environment shows this role.
-        name: the role's seat, as in `team.roles`.
+        observations: observations of this role.
+        name: the role's key in `team.roles`.
         good: texts that `parse` must be able to read.
-        notes: sentences of a transition mode that must come up in the prompt; by default none are told.
+        feedback: sentences of a transition mode that the prompt must contain; by default none.
         texts: more texts for the parser.
 
     Raises:
@@ -55,32 +55,35 @@ def check_role(
     """
     kind = require_kind(role, "role")
     for observation in observations:
-        _renders(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
-        past = HistoryEntry(
+        _check_render(role, kind, RoleInput(role=name, turn=0, observation=observation), ())
+        entry = HistoryEntry(
             turn=0,
             observation=observation,
             messages=({"role": "user", "content": "?"},),
             action=Action(calls=(), text="?", parsed=None),
             info={},
         )
-        told = RoleInput(role=name, turn=1, observation=observation, feedback=tuple(notes), history=(past,))
-        _renders(role, kind, told, notes)
+        second = RoleInput(
+            role=name, turn=1, observation=observation, feedback=tuple(feedback), history=(entry,)
+        )
+        _check_render(role, kind, second, feedback)
         for text in (*NASTY, *texts):
-            _parses(role, kind, text, observation)
+            _check_parse(role, kind, text, observation)
         for text in good:
             require(
-                _parses(role, kind, text, observation),
-                f"can't read {text!r}, which is meant to be a good answer",
+                _check_parse(role, kind, text, observation),
+                f"can't read {text!r}, which is among the `good` texts",
                 where=f"{kind}.parse",
+                fix="make the parser accept it, or remove it from `good`",
             )
-    _optional(role, kind)
+    _check_optional(role, kind)
 
 
-def _renders(role: Any, kind: str, role_input: RoleInput, notes: Sequence[str]) -> None:
+def _check_render(role: Any, kind: str, role_input: RoleInput, feedback: Sequence[str]) -> None:
     where = f"{kind}.render"
-    mark, there = fingerprint(role_input), copied(role_input, where)
+    mark, equal_input = fingerprint(role_input), copied(role_input, where)
     with guarded(where):
-        messages, again = role.render(role_input), role.render(there)
+        messages, again = role.render(role_input), role.render(equal_input)
     require(
         fingerprint(role_input) == mark, "changed the role input", where=where, fix="copy what it changes"
     )
@@ -96,61 +99,80 @@ def _renders(role: Any, kind: str, role_input: RoleInput, notes: Sequence[str]) 
             fix='{"role": "user", "content": text}',
         )
         require(
-            message["role"] in SPEAKERS,
+            message["role"] in MESSAGE_ROLES,
             f"a message of '{message['role']}'",
             where=where,
-            fix=f"one of: {', '.join(SPEAKERS)}",
+            fix=f"one of: {', '.join(MESSAGE_ROLES)}",
         )
-        text = isinstance(message["content"], str)
-        require(text, f"the content {message['content']!r} is no text", where=where)
-    same = list(messages) == list(again)
+        is_text = isinstance(message["content"], str)
+        require(is_text, f"the content {message['content']!r} is no text", where=where, fix="a str")
     require(
-        same, "an equal briefing gave other messages", where=where, fix="no draws, no memory between calls"
+        list(messages) == list(again),
+        "an equal role input gave other messages",
+        where=where,
+        fix="no draws, no memory between calls",
     )
     prompt = " ".join(message["content"] for message in messages)
-    for note in notes:
+    for sentence in feedback:
         require(
-            note in prompt,
-            f"the note {note!r} is not in the prompt",
+            sentence in prompt,
+            f"the feedback {sentence!r} is not in the prompt",
             where=where,
-            fix="write briefing.notes",
+            fix="write role_input.feedback",
         )
 
 
-def _parses(role: Any, kind: str, text: str, observation: Any) -> bool:
-    """Whether the text could be read."""
+def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
+    """Check `parse` on one text; return whether it read the text."""
     where = f"{kind}.parse"
     shown = text if len(text) < 60 else f"{text[:30]}... ({len(text)} characters)"
     mark, begin = fingerprint(observation), time.perf_counter()
-    found: list[Any] = []
+    results: list[Any] = []
     for _ in range(2):
         try:
-            found.append(role.parse(text, observation))
+            results.append(role.parse(text, observation))
         except PolicyFault as fault:
-            found.append(fault)
+            results.append(fault)
         except Exception as error:
             raise ConformanceError(
                 f"{shown!r} raised {type(error).__name__}: {error}",
                 where=where,
-                fix="raise coterie.PolicyFault: the output is to blame, and is scored",
+                fix="raise coterie.PolicyFault: the output caused it, and is scored",
             ) from error
     spent = (time.perf_counter() - begin) / 2
-    require(spent < _SECONDS, f"took {spent:.0f} s for {shown!r}", where=where, fix="bound what is read")
-    require(fingerprint(observation) == mark, "changed the observation", where=where)
-    readable = [not isinstance(one, PolicyFault) for one in found]
+    require(
+        spent < _SECONDS,
+        f"took {spent:.0f} s for {shown!r}",
+        where=where,
+        fix="limit the length of what is parsed",
+    )
+    require(
+        fingerprint(observation) == mark, "changed the observation", where=where, fix="copy what it changes"
+    )
+    readable = [not isinstance(result, PolicyFault) for result in results]
     if all(readable):
-        pickled(found[0], where)
-    same = all(readable) and fingerprint(found[0]) == fingerprint(found[1]) if any(readable) else True
-    require(same, f"reads {shown!r} as {found[0]!r}, then as {found[1]!r}", where=where)
+        pickled(results[0], where)
+    same = all(readable) and fingerprint(results[0]) == fingerprint(results[1]) if any(readable) else True
+    require(
+        same,
+        f"reads {shown!r} as {results[0]!r}, then as {results[1]!r}",
+        where=where,
+        fix="no draws, no memory between calls",
+    )
     return readable[0]
 
 
-def _optional(role: Any, kind: str) -> None:
-    own = getattr(role, "vocabulary", None)
-    if own is not None:
+def _check_optional(role: Any, kind: str) -> None:
+    vocabulary = getattr(role, "vocabulary", None)
+    if vocabulary is not None:
         with guarded(f"{kind}.vocabulary"):
-            words = list(own())
+            words = list(vocabulary())
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
-        require(not wrong, f"{wrong[:1]!r} is no word", where=f"{kind}.vocabulary")
+        require(
+            not wrong,
+            f"{wrong[:1]!r} is no word",
+            where=f"{kind}.vocabulary",
+            fix="texts without white space",
+        )
     remembers = getattr(role, "remembers", False)
     require(isinstance(remembers, bool), f"is {remembers!r}", where=f"{kind}.remembers", fix="True or False")

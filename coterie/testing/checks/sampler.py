@@ -1,4 +1,4 @@
-"""`check_sampler`: trees that hold what was played, and that grow the same twice."""
+"""`check_sampler`: trees are consistent, complete, and the same twice."""
 
 from __future__ import annotations
 
@@ -11,23 +11,27 @@ from coterie.core.rollout.context import RolloutPass
 from coterie.core.types import Key, Node, Request, RewardWeights, Sampling, Task, Tree, as_tuple
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
-from coterie.testing.support.toys import Echo, Emitted, Ledger, LetterEngine, Quiet
+from coterie.testing.support.toys import DigitGame, EchoRole, EmittedScores, LetterEngine, NoFeedback
 
 ROLES = ("planner", "executor", "critic")
 _TURNS = 2
 
 
 def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
-    """Check a sampler on a game of the kit: three roles, two of which act at once, two turns.
+    """Check a sampler on the kit's game: two turns, three roles, in one stage or with two in one stage.
 
-    - `plan` and `sampling(role)` are what the core reads; `for_evaluation(greedy)` plays one chain and one
+    - `plan` is a Plan and `sampling(role)` a Sampling; `for_evaluation(greedy)` plays one chain and one
       branch, at temperature 0 when greedy.
-    - A tree's keys follow from its joints; the branches of a decision share its prompt; a joint picks
-      branches that exist, one for each role that acted; children hang on expanded joints only, in the state
-      that the joint reached; an episode's end has its outcome; the rule that chose is said.
-    - Every call is asked for once, and by its own key; scores lie on places of the tree.
-    - The same task, epoch and chain give the same tree, another chain other draws; strands are given back.
-    - A call that the system lost costs its joints and nothing else.
+    - A tree's keys follow from its joint actions. The branches of a decision share its prompt. A joint action
+      names one existing branch of each role that acted. Only expanded joint actions have children, in the
+      state that they reached. An episode's end has its outcome. A node names the rule of its expansion.
+    - Each call is requested once, by its own key; every score has the key of a branch or joint action.
+    - The same task, epoch and chain give the same tree, another chain has other draws; `play` stops every
+      active rollout that it started.
+    - A call that a system fault lost costs its joint actions and nothing else.
+
+    Args:
+        tasks: number of tasks to play for each team order.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -37,9 +41,9 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
     for order in (["planner", ("executor", "critic")], [ROLES]):
         for number in range(tasks):
             task = Task(id=f"train-{number}", payload=number)
-            tree, engine, play = _grow(sampler, task, 0, order, name)
-            _sound(tree, name, task)
-            _accounted(tree, engine, play, name)
+            tree, engine, ctx = _grow(sampler, task, 0, order, name)
+            _check_tree(tree, name, task)
+            _check_complete(tree, engine, ctx, name)
             again, _, _ = _grow(sampler, task, 0, order, name)
             same = digest(tree) == digest(again)
             require(
@@ -49,9 +53,9 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
                 fix="draw by ctx.seed(key)",
             )
             sibling, other, _ = _grow(sampler, task, 1, order, name)
-            _sound(sibling, name, task)
-            seeds = {request.seed for request in engine.asked}
-            repeated = seeds & {request.seed for request in other.asked}
+            _check_tree(sibling, name, task)
+            seeds = {request.seed for request in engine.requests}
+            repeated = seeds & {request.seed for request in other.requests}
             require(
                 not repeated,
                 "two chains share draws",
@@ -67,143 +71,181 @@ def _check_plan(sampler: Any, name: str) -> None:
     sound = isinstance(plan, Plan) and plan.chains >= 1 and plan.branches >= 1
     require(sound, f"is {plan!r}", where=f"{name}.plan", fix="a coterie.core.protocols.Plan")
     for role in ROLES:
-        found = sampler.sampling(role)
+        sampling = sampler.sampling(role)
         require(
-            isinstance(found, Sampling), f"returned {found!r}", where=f"{name}.sampling", fix="a Sampling"
+            isinstance(sampling, Sampling),
+            f"returned {sampling!r}",
+            where=f"{name}.sampling",
+            fix="a coterie.core.types.Sampling",
         )
 
 
 def _grow(
     sampler: Any, task: Task, chain: int, order: Any, name: str, engine: LetterEngine | None = None
 ) -> tuple[Tree, LetterEngine, RolloutPass]:
-    """One tree of the kit's game, as a run's executor would have it played."""
+    """One tree of the kit's game, played in the context that a run passes to a sampler."""
     engine = engine or LetterEngine()
     team = Team(
-        roles={role: Echo() for role in ROLES},
+        roles={role: EchoRole() for role in ROLES},
         order=as_tuple(order),
         max_turns=_TURNS,
         policies=dict.fromkeys(ROLES, "policy"),
         trainable={"policy": True},
-        transition=Quiet(),
+        transition=NoFeedback(),
         tools={},
     )
     active_rollouts = ActiveRollouts()
-    emitted: Any = Emitted()
-    play = RolloutPass(
-        environment=Ledger(),
+    source: Any = EmittedScores()
+    ctx = RolloutPass(
+        environment=DigitGame(),
         team=team,
         engine=engine,
-        reward_sources=[NamedRewardSource("environment", emitted, {})],
+        reward_sources=[NamedRewardSource("environment", source, {})],
         reward_weights=RewardWeights(),
         active_rollouts=active_rollouts,
         run_seed=7,
     )
 
-    async def go() -> Tree:
+    async def play() -> Tree:
         active_rollouts.start()
         try:
-            found: Tree = await sampler.play(task, 0, chain, play)
-            if play.background:
-                await asyncio.gather(*play.background)
-            return found
+            tree: Tree = await sampler.play(task, 0, chain, ctx)
+            if ctx.background:
+                await asyncio.gather(*ctx.background)
+            return tree
         finally:
             active_rollouts.stop()
 
     with guarded(f"{name}.play"):
-        tree = asyncio.run(go())
+        tree = asyncio.run(play())
     require(isinstance(tree, Tree), f"returned a {type(tree).__name__}", where=f"{name}.play", fix="a Tree")
     require(
         active_rollouts.live == 0 and active_rollouts.waiting == 0,
-        f"left {active_rollouts.live} strands live: no batch would ever form again",
+        f"left {active_rollouts.live} rollouts active: no request batch would form again",
         where=f"{name}.play",
-        fix="run branches and children through ctx.strands.gather",
+        fix="run branches and children through ctx.active_rollouts.gather",
     )
     same = tree.task == task and (tree.epoch, tree.chain) == (0, chain)
-    require(same, "is of another task, epoch or chain than was asked for", where=f"{name}.play")
-    return tree, engine, play
+    require(
+        same,
+        "is of another task, epoch or chain than its arguments",
+        where=f"{name}.play",
+        fix="Tree(task=task, epoch=epoch, chain=chain)",
+    )
+    return tree, engine, ctx
 
 
-def _sound(tree: Tree, name: str, task: Task) -> None:
+def _check_tree(tree: Tree, name: str, task: Task) -> None:
     where = f"{name}.play"
     require(
-        tree.root.key == Key(task.id, tree.epoch, tree.chain), f"the root is {tree.root.key!r}", where=where
+        tree.root.key == Key(task.id, tree.epoch, tree.chain),
+        f"the root is {tree.root.key!r}",
+        where=where,
+        fix="Key(task.id, epoch, chain)",
     )
     for node in tree.nodes():
-        _sound_decisions(node, where)
-        _sound_joints(node, where)
+        _check_decisions(node, where)
+        _check_joints(node, where)
 
 
-def _sound_decisions(node: Node, where: str) -> None:
-    place = node.key.text()
-    require(node.decisions, f"{place}: nobody is asked", where=where)
+def _check_decisions(node: Node, where: str) -> None:
+    key = node.key.text()
     require(
-        node.turn < _TURNS, f"{place}: turn {node.turn} of {_TURNS}", where=where, fix="heed team.max_turns"
+        node.decisions, f"{key}: no role acts", where=where, fix="a node has a decision of each acting role"
+    )
+    require(
+        node.turn < _TURNS,
+        f"{key}: turn {node.turn} of {_TURNS}",
+        where=where,
+        fix="end the chain at team.max_turns",
     )
     for role, decision in node.decisions.items():
-        named = decision.role == role and bool(decision.branches)
-        require(named, f"{place}: the decision of '{role}' is of '{decision.role}', or empty", where=where)
-        sha = ids_sha256(decision.prompt_ids) == decision.prompt_sha256
-        require(sha, f"{place}: prompt_sha256 is not of prompt_ids", where=where)
+        require(
+            decision.role == role and decision.branches,
+            f"{key}: the decision of '{role}' is of '{decision.role}', or has no branches",
+            where=where,
+            fix="Decision(role=role, branches=...)",
+        )
+        require(
+            ids_sha256(decision.prompt_ids) == decision.prompt_sha256,
+            f"{key}: prompt_sha256 is not of prompt_ids",
+            where=where,
+            fix="ids_sha256(prompt_ids)",
+        )
         for action in decision.branches:
             shared = not action.calls or action.calls[0].prompt_ids == decision.prompt_ids
             require(
                 shared,
-                f"{place}: a branch of '{role}' had another prompt",
+                f"{key}: a branch of '{role}' had another prompt",
                 where=where,
-                fix="ask once, act K times",
+                fix="render the prompt once, then sample K actions",
             )
 
 
-def _sound_joints(node: Node, where: str) -> None:
-    place = node.key.text()
+def _check_joints(node: Node, where: str) -> None:
+    key = node.key.text()
     within = all(0 <= index < len(node.joints) for index in node.expanded)
     require(
         within and len(set(node.expanded)) == len(node.expanded),
-        f"{place}: expanded is {node.expanded} of {len(node.joints)} joints",
+        f"{key}: expanded is {node.expanded} of {len(node.joints)} joint actions",
         where=where,
+        fix="indices of joints, each once",
     )
     require(
         node.rule or not node.joints,
-        f"{place}: no rule says why these joints went on",
+        f"{key}: no rule says why these joint actions were expanded",
         where=where,
-        fix="Node.rule",
+        fix="set Node.rule",
     )
     for index, joint in enumerate(node.joints):
-        at = f"{place}, joint {index}"
+        place = f"{key}, joint action {index}"
         exists = joint.branches.keys() == node.decisions.keys() and all(
             0 <= branch < len(node.decisions[role].branches) for role, branch in joint.branches.items()
         )
         require(
             exists,
-            f"{at}: picks {dict(joint.branches)}",
+            f"{place}: its branches are {dict(joint.branches)}",
             where=where,
             fix="one branch of every role that acted",
         )
         if joint.child is not None:
-            require(index in node.expanded, f"{at}: went on and is not among the expanded", where=where)
-            key = joint.child.key == node.key.child(index)
             require(
-                key,
-                f"{at}: its child's key is {joint.child.key.text()}",
+                index in node.expanded,
+                f"{place}: has a child and is not among the expanded",
+                where=where,
+                fix="add its index to Node.expanded",
+            )
+            require(
+                joint.child.key == node.key.child(index),
+                f"{place}: its child's key is {joint.child.key.text()}",
                 where=where,
                 fix="key.child(joint)",
             )
-            state = joint.child.state_digest == joint.state_digest
-            require(state, f"{at}: its child stands in another state", where=where)
+            require(
+                joint.child.state_digest == joint.state_digest,
+                f"{place}: its child has another state",
+                where=where,
+                fix="go on from the state that the joint action reached",
+            )
         elif index in node.expanded and joint.fault is None:
             outcome = joint.outcome is not None and "success" in joint.outcome
             require(
                 outcome,
-                f"{at}: an episode ended without outcome",
+                f"{place}: an episode ended without outcome",
                 where=where,
                 fix="environment.outcome(state)",
             )
     sound = any(joint.fault is None for joint in node.joints)
-    require(node.expanded or not sound, f"{place}: joints were played and none went on", where=where)
+    require(
+        node.expanded or not sound,
+        f"{key}: joint actions were played and none was expanded",
+        where=where,
+        fix="expand at least one joint action without a fault",
+    )
 
 
-def _accounted(tree: Tree, engine: LetterEngine, play: RolloutPass, name: str) -> None:
-    """What was asked is in the tree, once; what is scored was played."""
+def _check_complete(tree: Tree, engine: LetterEngine, ctx: RolloutPass, name: str) -> None:
+    """Each requested call is in the tree, once; exactly the played joint actions are scored."""
     where = f"{name}.play"
     branches = {
         node.key.of_branch(role, branch)
@@ -212,19 +254,32 @@ def _accounted(tree: Tree, engine: LetterEngine, play: RolloutPass, name: str) -
         for branch in range(len(decision.branches))
     }
     joints = {node.key.of_joint(index) for node in tree.nodes() for index in range(len(node.joints))}
-    asked = [request.key for request in engine.asked]
+    requested = [request.key for request in engine.requests]
     require(
-        len(set(asked)) == len(asked),
-        "asked for a call twice",
+        len(set(requested)) == len(requested),
+        "requested a call twice",
         where=where,
         fix="K is drawn once per decision",
     )
-    strange = [key for key in asked if key._replace(call=-1) not in branches]
-    require(not strange, f"asked for {strange[:1]!r}, which is in no decision", where=where)
-    scored = {key for key, _, _, _ in play.scores}
-    require(scored <= branches | joints, "scored a place that is not in the tree", where=where)
+    stray = [key for key in requested if key._replace(call=-1) not in branches]
     require(
-        joints <= scored, "left a joint that was played unscored", where=where, fix="scoring.score_selection"
+        not stray,
+        f"requested {stray[:1]!r}, which is in no decision",
+        where=where,
+        fix="keep every sampled action as a branch",
+    )
+    scored = {key for key, _, _, _ in ctx.scores}
+    require(
+        scored <= branches | joints,
+        "scored a key that is not in the tree",
+        where=where,
+        fix="key.of_branch(role, b) or key.of_joint(j)",
+    )
+    require(
+        joints <= scored,
+        "left a played joint action without scores",
+        where=where,
+        fix="coterie.core.rollout.rewards.score_selection",
     )
 
 
@@ -232,30 +287,40 @@ def _check_lost_call(sampler: Any, name: str) -> None:
     def lost(request: Request) -> bool:
         return request.key.role == "executor" and request.key.branch == 0
 
-    tree, _, play = _grow(sampler, Task(id="train-0"), 0, ROLES, name, LetterEngine(lost))
-    _sound(tree, name, tree.task)
+    tree, _, ctx = _grow(sampler, Task(id="train-0"), 0, ROLES, name, LetterEngine(lost))
+    _check_tree(tree, name, tree.task)
     for node in tree.nodes():
         for index, joint in enumerate(node.joints):
             touched = joint.branches.get("executor") == 0
-            fix = "an action with a system fault is not stepped: the joint carries its fault"
-            require((joint.fault is not None) == touched, "steps lost actions", where=f"{name}.play", fix=fix)
-            cell = play.scores.at(node.key.of_joint(index))
-            made_up = touched and any(score.value is not None for score in cell.values())
-            require(not made_up, "scored what was never played", where=f"{name}.play", fix="ctx.mark_missing")
+            fix = "don't step an action with a system fault: set the joint action's fault"
+            require(
+                (joint.fault is not None) == touched, "stepped a lost action", where=f"{name}.play", fix=fix
+            )
+            scores = ctx.scores.at(node.key.of_joint(index))
+            made_up = touched and any(score.value is not None for score in scores.values())
+            require(
+                not made_up,
+                "scored a joint action that was never played",
+                where=f"{name}.play",
+                fix="ctx.mark_missing",
+            )
 
 
 def _check_evaluation(sampler: Any, name: str) -> None:
     where = f"{name}.for_evaluation"
     for greedy in (False, True):
         with guarded(where):
-            alone = sampler.for_evaluation(greedy)
-        require_kind(alone, "sampler")
-        single = (alone.plan.chains, alone.plan.branches) == (1, 1)
-        require(single, f"plays {alone.plan}", where=where, fix="one chain, one branch: no best of K")
+            evaluation = sampler.for_evaluation(greedy)
+        require_kind(evaluation, "sampler")
+        single = (evaluation.plan.chains, evaluation.plan.branches) == (1, 1)
+        require(single, f"plays {evaluation.plan}", where=where, fix="one chain, one branch: no best of K")
         for role in ROLES:
-            own, wanted = (
-                alone.sampling(role).temperature,
-                0.0 if greedy else sampler.sampling(role).temperature,
+            expected = 0.0 if greedy else sampler.sampling(role).temperature
+            temperature = evaluation.sampling(role).temperature
+            require(
+                temperature == expected,
+                f"with greedy={greedy} '{role}' has temperature {temperature}",
+                where=where,
+                fix=f"temperature {expected}",
             )
-            require(own == wanted, f"with greedy={greedy} '{role}' has temperature {own}", where=where)
-        _grow(alone, Task(id="val-0"), 0, ROLES, name)
+        _grow(evaluation, Task(id="val-0"), 0, ROLES, name)

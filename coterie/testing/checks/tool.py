@@ -1,4 +1,4 @@
-"""`check_tool`: a tool reads any text, runs what it found, and blames the right one."""
+"""`check_tool`: a tool finds calls in any text, answers them with text, and raises the right fault."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROSE = (
     "I think that we should go left, since the wall is on the right.\n\nThen up.",
     "She said: 'what is 2 + 2?' (and meant it) - 100 % of the time; {braces} [brackets] <b>tags</b>",
 )
-"""Texts that ask for nothing."""
+"""Texts without a call."""
 PIECES = (
     "```", "````", "~~~", "python", "json", "\n", "\r\n", "\t", " ", "print(1)", "<tool_call>",
     "</tool_call>", "<think>", "</think>", "{", "}", "[", "]", '"', "\\", '"name"', '"arguments"', ":", ",",
@@ -36,27 +36,28 @@ def check_tool(
     texts: int = 400,
     seed: int = 0,
 ) -> None:
-    """Check a tool on texts that ask for it and on texts that don't; it is opened and closed.
+    """Check a tool on texts with and without calls; the check opens and closes it.
 
-    - `name` is a word; `schemas`, where it has them, are function schemas in JSON.
-    - `find` finds a call in each of `calls`, the same one when asked again, and nothing in `plain`. It is
-      total: no text makes it raise, however broken.
-    - `run` is asynchronous and returns text for each call; it may raise `SystemFault` for what is not the
-      call's doing and `PolicyFault` for what is, and nothing else. Two calls may run at the same time.
+    - `name` is a text without white space; `schemas`, where it has them, are function schemas in JSON.
+    - `find` finds a call in each of `calls`, the same one a second time, and none in `plain`. No text makes
+      it raise, however broken.
+    - `run` is asynchronous and returns text for each call; it may raise `SystemFault` for a failure of the
+      system and `PolicyFault` for one that the call caused, and nothing else. Two calls may run at once.
 
     Args:
-        calls: replies that ask for the tool; at least one must be answered with text.
+        calls: replies that call the tool; at least one must be answered with text.
+        plain: replies without a call.
         needs: components that it uses, such as its sandbox: opened before it and closed after it.
-        texts: how many random texts are read, made of pieces of `calls` and of what fences and native
-            calls are made of.
+        texts: number of random texts, made of pieces of `calls`, of code fences and of native calls.
+        seed: seed of the random texts.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
     kind = require_kind(tool, "tool")
-    require(calls, "no call to check", where=kind, fix="give check_tool replies that ask for the tool")
+    require(calls, "no call to check", where=kind, fix="give check_tool replies that call the tool")
 
-    async def go() -> None:
+    async def check() -> None:
         async with AsyncExitStack() as stack:
             for part in (*needs, tool):
                 with guarded(f"{type(part).__name__}.open"):
@@ -64,11 +65,11 @@ def check_tool(
                         await part.open()
                 if hasattr(part, "close"):
                     stack.push_async_callback(_closed, part)
-            _check_words(tool, kind)
+            _check_name(tool, kind)
             _check_find(tool, kind, calls, plain, texts, seed)
             await _check_run(tool, kind, calls)
 
-    asyncio.run(go())
+    asyncio.run(check())
 
 
 async def _closed(part: Any) -> None:
@@ -76,20 +77,21 @@ async def _closed(part: Any) -> None:
         await part.close()
 
 
-def _check_words(tool: Any, kind: str) -> None:
-    named = isinstance(tool.name, str) and tool.name and not any(c.isspace() for c in tool.name)
-    require(named, f"is {tool.name!r}", where=f"{kind}.name", fix="a word")
+def _check_name(tool: Any, kind: str) -> None:
+    sound = isinstance(tool.name, str) and tool.name and not any(c.isspace() for c in tool.name)
+    require(sound, f"is {tool.name!r}", where=f"{kind}.name", fix="a text without white space")
     where = f"{kind}.schemas"
-    for one in getattr(tool, "schemas", ()):
+    for schema in getattr(tool, "schemas", ()):
         with guarded(where, fix="plain JSON"):
-            json.dumps(one)
-        function = one.get("function") if isinstance(one, dict) and one.get("type") == "function" else None
+            json.dumps(schema)
+        typed = isinstance(schema, dict) and schema.get("type") == "function"
+        function = schema.get("function") if typed else None
         sound = isinstance(function, dict) and {"name", "description", "parameters"} <= set(function)
         fix = '{"type": "function", "function": {"name", "description", "parameters"}}'
-        require(sound, f"has {one!r}", where=where, fix=fix)
+        require(sound, f"has {schema!r}", where=where, fix=fix)
 
 
-def _found(tool: Any, text: str, kind: str) -> Any:
+def _call(tool: Any, text: str, kind: str) -> Any:
     with guarded(f"{kind}.find", fix=f"return None; the text is {text[:200]!r}"):
         return tool.find(text)
 
@@ -99,36 +101,48 @@ def _check_find(
 ) -> None:
     where = f"{kind}.find"
     for text in calls:
-        use = _found(tool, text, kind)
-        require(use is not None, f"found no call in {text!r}", where=where)
-        again = repr(_found(tool, text, kind))
-        require(repr(use) == again, f"found {use!r} in {text!r}, then {again}", where=where)
+        call = _call(tool, text, kind)
+        require(
+            call is not None,
+            f"found no call in {text!r}",
+            where=where,
+            fix="find a call in every one of `calls`",
+        )
+        again = repr(_call(tool, text, kind))
+        require(repr(call) == again, f"found {call!r} in {text!r}, then {again}", where=where, fix="no draws")
     for text in plain:
-        use = _found(tool, text, kind)
-        require(use is None, f"found {use!r} in {text!r}", where=where, fix="None where nothing is asked")
+        call = _call(tool, text, kind)
+        require(
+            call is None,
+            f"found {call!r} in {text!r}",
+            where=where,
+            fix="return None where the text has no call",
+        )
     rng = generator(seed, "texts", "check_tool")
     for _ in range(texts):
-        pieces = [*PIECES, *(_part(rng, text) for text in calls)]
-        _found(tool, "".join(str(rng.choice(pieces)) for _ in range(rng.integers(1, 30))), kind)
+        pieces = [*PIECES, *(_excerpt(rng, text) for text in calls)]
+        _call(tool, "".join(str(rng.choice(pieces)) for _ in range(rng.integers(1, 30))), kind)
 
 
-def _part(rng: Any, text: str) -> str:
+def _excerpt(rng: Any, text: str) -> str:
     start, stop = sorted(rng.integers(0, len(text) + 1, 2))
     return text[start:stop]
 
 
 async def _check_run(tool: Any, kind: str, calls: Sequence[str]) -> None:
     answers = await asyncio.gather(*[_answer(tool, kind, text) for text in (*calls, calls[0])])
-    said = [answer for answer in answers if answer is not None]
-    require(said, "answered none of the calls", where=f"{kind}.run", fix="is what it needs there?")
+    texts = [answer for answer in answers if answer is not None]
+    require(
+        texts, "answered none of the calls", where=f"{kind}.run", fix="check that what it needs is available"
+    )
 
 
 async def _answer(tool: Any, kind: str, text: str) -> str | None:
-    """The result; None where it blames the system or the call."""
+    """The result; None where it raised SystemFault or PolicyFault."""
     where = f"{kind}.run"
     try:
-        with guarded(where, "SystemFault or PolicyFault, or a result that says what is wrong"):
-            answer = tool.run(_found(tool, text, kind))
+        with guarded(where, "raise SystemFault or PolicyFault, or return a result that names what is wrong"):
+            answer = tool.run(_call(tool, text, kind))
             if not inspect.isawaitable(answer):
                 raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def run`")
             result = await answer

@@ -1,4 +1,4 @@
-"""`check_trainer`: one policy is trained at a time, and a state that is read back goes on the same."""
+"""`check_trainer`: policies are trained apart, and a trainer that is loaded continues identically."""
 
 from __future__ import annotations
 
@@ -37,42 +37,45 @@ def check_trainer(
     """Check a trainer with two policies that are trained and one that isn't.
 
     - Two trainers with one seed start from the same weights; `digest` names every trained policy.
-    - An update moves the policies that it has samples for: their digest and version change, those of the
-      others don't. Without samples nothing moves. Metrics are finite numbers by policy.
-    - What `save` wrote, `load` reads into a fresh trainer: digests and versions are equal, and stay equal
-      when both go on training (the optimiser's state is saved too).
+    - An update changes the digest and version of the policies that it has samples for, and of no others.
+      Without samples nothing changes. Metrics are finite numbers by policy.
+    - A fresh trainer that loads what `save` wrote has the same digests and versions, and still has when both
+      train on (the optimiser's state is saved too).
     - `annotate` gives one finite number per sampled token, and log-probs are at most 0. An update changes
       `old_logprobs`, never `ref_logprobs`, and brings `values` nearer to their targets.
-    - The loss is shown which tokens are of one sequence, and the notes that the samples carry.
+    - The loss receives the sequence of every token, and the annotations of the samples.
     - With `train="none"` for all policies no update changes anything.
 
     Args:
-        make: gives a new trainer, e.g. `lambda: build("trainer", {"type": "tabular"})`.
-        model: of the policies in the configuration.
-        token_ids: ids that such a model can write; samples are made of them.
-        train: of the two trained policies: full, lora, or none.
+        make: makes a new trainer, e.g. `lambda: build("trainer", {"type": "tabular"})`.
+        model: the `model` table of the policies in the configuration.
+        token_ids: ids that such a model can generate; the samples consist of them.
+        train: the `train` setting of the two trained policies: full, lora, or none.
         policy: more settings of a trained policy, e.g. {"optimizer": {...}}.
-        loss: by default -A times the ratio.
-        annotates: notes that the trainer offers; they are named in its context's `needs`.
+        loss: a loss; by default -A times the ratio.
+        chat: the table of the chat format.
+        vocabulary: words of the environment.
+        annotates: annotations that the trainer offers; they are the `needs` of its context.
+        seed: seed of the samples.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    bench = _Bench(
+    checker = _TrainerChecker(
         make, _context(model, train, policy or {}, loss, chat, vocabulary, annotates), seed, token_ids
     )
 
-    async def go() -> None:
+    async def check() -> None:
         with TemporaryDirectory() as folder:
-            await bench.check(train, annotates, Path(folder))
+            await checker.check(train, annotates, Path(folder))
 
-    asyncio.run(go())
+    asyncio.run(check())
 
 
 def _context(
-    model: Any, train: str, more: dict[str, Any], loss: Any, chat: Any, vocabulary: Any, needs: Any
+    model: Any, train: str, settings: dict[str, Any], loss: Any, chat: Any, vocabulary: Any, needs: Any
 ) -> TrainerContext:
-    trained = PolicyConfig.model_validate({"model": model, "train": train, **more})
+    trained = PolicyConfig.model_validate({"model": model, "train": train, **settings})
     return TrainerContext(
         policies={"one": trained, "two": trained, _FROZEN: PolicyConfig(model=model, train="none")},
         loss=loss if loss is not None else PolicyGradient(),
@@ -84,27 +87,29 @@ def _context(
     )
 
 
-class _Watched:
-    """A loss that keeps what it is shown."""
+class _RecordingLoss:
+    """A loss that keeps the batches that it receives."""
 
     def __init__(self, loss: Any) -> None:
         self._loss = loss
-        self.shown: list[TokenBatch] = []
+        self.batches: list[TokenBatch] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._loss, name)
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
-        self.shown.append(tokens)
-        found: Surrogate = self._loss(xp, tokens)
-        return found
+        self.batches.append(tokens)
+        surrogate: Surrogate = self._loss(xp, tokens)
+        return surrogate
 
 
-class _Bench:
+class _TrainerChecker:
+    """Makes trainers and checks them on synthetic samples."""
+
     def __init__(
         self, make: Callable[[], Any], ctx: TrainerContext, seed: int, token_ids: Sequence[int]
     ) -> None:
-        self.loss = _Watched(ctx.loss)
+        self.loss = _RecordingLoss(ctx.loss)
         self.make, self.ctx = make, replace(ctx, loss=self.loss)
         self.seed, self.ids = seed, np.array(token_ids, dtype=np.int64)
         self.name = "trainer"
@@ -118,7 +123,7 @@ class _Bench:
             else:
                 await self._check_update(first)
                 await self._check_annotations(first, annotates)
-                await self._check_notes(first, annotates)
+                await self._check_annotated_update(first, annotates)
             await self._check_resume(first, second, folder, train)
         finally:
             with guarded(f"{self.name}.close"):
@@ -133,17 +138,17 @@ class _Bench:
         return trainer
 
     def _samples(self, policy: str, step: int, task: str = "train-0") -> list[Sample]:
-        """Two groups of three siblings; their prompts are the same in every step, what they say is not."""
+        """Two groups of three siblings; the prompts are equal in every step, the answers differ."""
         rng, prompts = np.random.default_rng([self.seed, step]), np.random.default_rng(self.seed)
-        found = []
+        samples = []
         for group in range(2):
             prompt = prompts.choice(self.ids, 3)
             for branch in range(3):
-                own = rng.choice(self.ids, int(rng.integers(1, 4)))
-                ids = np.concatenate([prompt, own])
+                answer = rng.choice(self.ids, int(rng.integers(1, 4)))
+                ids = np.concatenate([prompt, answer])
                 mask = np.arange(len(ids)) >= len(prompt)
                 key = Key(f"{task}{group}", step).of_branch("solver", branch)
-                found.append(
+                samples.append(
                     Sample(
                         key=key,
                         policy=policy,
@@ -156,20 +161,32 @@ class _Bench:
                         prompt_tokens=len(prompt),
                     )
                 )
-        return found
+        return samples
 
     def _check_start(self, first: Any, second: Any, train: str) -> None:
         where = f"{self.name}.digest"
         digests = first.digest()
-        wanted = {"one", "two"} if train != "none" else set()
-        known = wanted <= digests.keys() <= self.ctx.policies.keys()
-        require(known, f"names {sorted(digests)}", where=where, fix="every policy that is trained")
-        require(digests == second.digest(), "differs between two trainers with one seed", where=where)
-        require(digests == first.digest(), "changes without an update", where=where)
+        trained = {"one", "two"} if train != "none" else set()
+        sound = trained <= digests.keys() <= self.ctx.policies.keys()
+        require(sound, f"names {sorted(digests)}", where=where, fix="every policy that is trained")
+        require(
+            digests == second.digest(),
+            "differs between two trainers with one seed",
+            where=where,
+            fix="draw initial weights from ctx.seed",
+        )
+        require(
+            digests == first.digest(),
+            "changes without an update",
+            where=where,
+            fix="digest the weights alone",
+        )
         for policy in self.ctx.policies:
-            found = first.weights(policy)
-            sound = isinstance(found, Weights) and found.policy == policy
-            require(sound, f"returned {found!r} for '{policy}'", where=f"{self.name}.weights", fix="Weights")
+            weights = first.weights(policy)
+            sound = isinstance(weights, Weights) and weights.policy == policy
+            require(
+                sound, f"returned {weights!r} for '{policy}'", where=f"{self.name}.weights", fix="Weights"
+            )
 
     async def _update(self, trainer: Any, step: int, *policies: str) -> Any:
         samples = {policy: self._samples(policy, step) for policy in policies}
@@ -180,23 +197,40 @@ class _Bench:
         where = f"{self.name}.update"
         before, versions = trainer.digest(), self._versions(trainer)
         await self._update(trainer, 1)
-        require(trainer.digest() == before, "without samples changed weights", where=where)
+        require(
+            trainer.digest() == before,
+            "changed weights without samples",
+            where=where,
+            fix="no weight decay and no optimiser step without samples",
+        )
         metrics = await self._update(trainer, 2, "one")
         after = trainer.digest()
         require(
-            after["one"] != before["one"], "left the policy that it had samples of as it was", where=where
+            after["one"] != before["one"],
+            "left the policy that it had samples of unchanged",
+            where=where,
+            fix="step the optimiser of every policy with samples",
         )
         moved = [policy for policy in after if policy != "one" and after[policy] != before[policy]]
         require(
             not moved,
             f"trained '{', '.join(moved)}' on the samples of 'one'",
             where=where,
-            fix="give every policy weights and an optimiser of its own",
+            fix="give every policy its own weights and optimiser",
         )
         now = self._versions(trainer)
-        require(now["one"] > versions["one"], "didn't raise the version of new weights", where=where)
-        still = all(now[policy] == versions[policy] for policy in now if policy != "one")
-        require(still, "raised the version of weights that didn't change", where=where)
+        require(
+            now["one"] > versions["one"],
+            "didn't raise the version of changed weights",
+            where=where,
+            fix="count an update of a policy in Weights.version",
+        )
+        require(
+            all(now[policy] == versions[policy] for policy in now if policy != "one"),
+            "raised the version of weights that didn't change",
+            where=where,
+            fix="count versions by policy",
+        )
         require("one" in metrics, f"returned {metrics!r}", where=where, fix="{policy: {metric: number}}")
         for policy, row in metrics.items():
             for metric, value in row.items():
@@ -205,8 +239,12 @@ class _Bench:
     async def _check_nothing_moves(self, trainer: Any) -> None:
         before, versions = trainer.digest(), self._versions(trainer)
         await self._update(trainer, 1)
-        still = trainer.digest() == before and self._versions(trainer) == versions
-        require(still, "changed weights that nothing trains", where=f"{self.name}.update")
+        require(
+            trainer.digest() == before and self._versions(trainer) == versions,
+            "changed weights of policies with `train: none`",
+            where=f"{self.name}.update",
+            fix="skip policies that aren't trained",
+        )
 
     def _versions(self, trainer: Any) -> dict[str, int]:
         return {policy: trainer.weights(policy).version for policy in self.ctx.policies}
@@ -214,80 +252,97 @@ class _Bench:
     async def _check_annotations(self, trainer: Any, annotates: Sequence[str]) -> None:
         where = f"{self.name}.annotate"
         samples = self._samples("one", 5)
-        for what in annotates:
+        for annotation in annotates:
             with guarded(where):
-                found = await trainer.annotate(samples, what)
+                table = await trainer.annotate(samples, annotation)
             for sample in samples:
                 count = int(sample.loss_mask.sum())
-                values = found.get(sample.key)
-                shaped = values is not None and np.shape(values) == (count,) and np.isfinite(values).all()
+                values = table.get(sample.key)
+                sound = values is not None and np.shape(values) == (count,) and np.isfinite(values).all()
                 require(
-                    shaped, f"gave {values!r} for {count} tokens ({what})", where=where, fix="by sample key"
+                    sound,
+                    f"gave {values!r} for {count} tokens ({annotation})",
+                    where=where,
+                    fix="{sample key: one finite number a sampled token}",
                 )
-                logprobs = not what.endswith("logprobs") or (np.asarray(values) <= 1e-5).all()
-                require(logprobs, f"gave {what} above 0", where=where)
+                require(
+                    not annotation.endswith("logprobs") or (np.asarray(values) <= 1e-5).all(),
+                    f"gave {annotation} above 0",
+                    where=where,
+                    fix="log-probabilities",
+                )
 
-    async def _check_notes(self, trainer: Any, annotates: Sequence[str]) -> None:
-        """One update on samples that carry all notes, with value targets of 1."""
+    async def _check_annotated_update(self, trainer: Any, annotates: Sequence[str]) -> None:
+        """Check an update on samples with all annotations and value targets of 1."""
         samples = self._samples("one", 5)
-        before = {what: await trainer.annotate(samples, what) for what in annotates}
-        noted = [replace(row, extras=_extras(row, before)) for row in samples]
-        self.loss.shown.clear()
+        before = {name: await trainer.annotate(samples, name) for name in annotates}
+        annotated = [replace(row, extras=_extras(row, before)) for row in samples]
+        self.loss.batches.clear()
         with guarded(f"{self.name}.update"):
-            await trainer.update({"one": noted}, 5)
-        self._check_shown(noted, annotates)
-        after = {what: await trainer.annotate(samples, what) for what in annotates}
-        for what in annotates:
+            await trainer.update({"one": annotated}, 5)
+        self._check_batches(annotated, annotates)
+        after = {name: await trainer.annotate(samples, name) for name in annotates}
+        for name in annotates:
             then, now = (
-                np.concatenate([np.asarray(table[what][row.key]) for row in samples])
+                np.concatenate([np.asarray(table[name][row.key]) for row in samples])
                 for table in (before, after)
             )
             where = f"{self.name}.annotate"
-            if what == "ref_logprobs":
+            if name == "ref_logprobs":
                 require(
                     np.allclose(then, now, atol=1e-5),
-                    f"gave other {what} after an update",
+                    f"gave other {name} after an update",
                     where=where,
-                    fix="they are of the weights that the policy started with",
+                    fix="compute them with the policy's initial weights",
                 )
-            elif what == "old_logprobs":
+            elif name == "old_logprobs":
                 require(
                     not np.array_equal(then, now),
-                    f"gave the same {what} after an update",
+                    f"gave the same {name} after an update",
                     where=where,
-                    fix="they are of the present weights",
+                    fix="compute them with the present weights",
                 )
-            elif what == "values":
+            elif name == "values":
                 require(
                     np.square(now - 1.0).mean() < np.square(then - 1.0).mean(),
                     "brought the values no nearer to the samples' `targets`",
                     where=f"{self.name}.update",
+                    fix="train the value head on extras['targets']",
                 )
 
-    def _check_shown(self, samples: Sequence[Sample], annotates: Sequence[str]) -> None:
+    def _check_batches(self, samples: Sequence[Sample], annotates: Sequence[str]) -> None:
         where = f"{self.name}.update"
         tokens = sequences = 0
-        for batch in self.loss.shown:
+        for batch in self.loss.batches:
             require(
                 batch.sequence is not None,
-                "didn't tell the loss which tokens are of one sequence",
+                "gave the loss no sequence ids",
                 where=where,
-                fix="give TokenBatch `sequence` and `sequences`, see coterie.core.training.samples.span_ids",
+                fix="set TokenBatch.sequence and .sequences: coterie.core.training.samples.span_ids",
             )
             ids = _numpy(batch.sequence)
             tokens, sequences = tokens + len(ids), sequences + batch.sequences
             numbered = np.array_equal(np.unique(ids), np.arange(batch.sequences))
-            require(numbered, f"numbered {batch.sequences} sequences {np.unique(ids)}", where=where)
-            for name, note in (("ref_logprobs", "ref_logprobs"), ("old", "old_logprobs")):
-                given = note not in annotates or getattr(batch, name) is not None
-                require(given, f"kept the samples' {note} from the loss", where=where)
-        wanted = sum(int(row.loss_mask.sum()) for row in samples)
+            require(
+                numbered,
+                f"numbered {batch.sequences} sequences {np.unique(ids)}",
+                where=where,
+                fix="from 0, without gaps",
+            )
+            for field, annotation in (("ref_logprobs", "ref_logprobs"), ("old", "old_logprobs")):
+                require(
+                    annotation not in annotates or getattr(batch, field) is not None,
+                    f"gave the loss no {annotation}, which the samples have",
+                    where=where,
+                    fix=f"set TokenBatch.{field}",
+                )
+        expected = sum(int(row.loss_mask.sum()) for row in samples)
         require(
-            tokens > 0 and tokens * len(samples) == sequences * wanted,
-            f"told the loss of {sequences} sequences in {tokens} tokens, where {len(samples)} samples have "
-            f"{wanted}",
+            tokens > 0 and tokens * len(samples) == sequences * expected,
+            f"gave the loss {sequences} sequences in {tokens} tokens, where {len(samples)} samples have "
+            f"{expected}",
             where=where,
-            fix="a span of a sample is a sequence",
+            fix="make each span of a sample a sequence",
         )
 
     async def _check_resume(self, first: Any, second: Any, folder: Path, train: str) -> None:
@@ -297,29 +352,29 @@ class _Bench:
         with guarded(where):
             second.load(folder)
         same = second.digest() == first.digest() and self._versions(second) == self._versions(first)
-        require(same, "didn't read back the weights and versions that were saved", where=where)
+        require(same, "didn't load the weights and versions that were saved", where=where, fix="save both")
         for step in (6, 7) if train != "none" else ():
             for trainer in (first, second):
                 await self._update(trainer, step, "one", "two")
             require(
                 second.digest() == first.digest(),
-                "a trainer that was read back goes on differently",
+                "a loaded trainer continues differently",
                 where=where,
-                fix="save the optimiser's state, its step counts, and every generator",
+                fix="save the optimiser's state, its step counts and every generator",
             )
 
 
-def _extras(sample: Sample, notes: dict[str, Any]) -> dict[str, np.ndarray]:
-    """A sample's notes as it carries them, shape (T,); targets of 1 where there are values."""
-    found = {}
-    for what, table in notes.items():
-        found[what] = np.zeros(len(sample.token_ids), dtype=np.float32)
-        found[what][sample.loss_mask] = table[sample.key]
-    if "values" in found:
-        found["targets"] = sample.loss_mask.astype(np.float32)
-    return found
+def _extras(sample: Sample, annotations: dict[str, Any]) -> dict[str, np.ndarray]:
+    """A sample's annotations with shape (T,), T all its tokens; targets of 1 where there are values."""
+    extras = {}
+    for name, table in annotations.items():
+        extras[name] = np.zeros(len(sample.token_ids), dtype=np.float32)
+        extras[name][sample.loss_mask] = table[sample.key]
+    if "values" in extras:
+        extras["targets"] = sample.loss_mask.astype(np.float32)
+    return extras
 
 
 def _numpy(array: Any) -> np.ndarray:
-    """A numpy array, or a tensor of whatever library, as a numpy array."""
+    """An array or tensor of any library as a numpy array."""
     return np.asarray(array.detach().cpu() if hasattr(array, "detach") else array)

@@ -1,4 +1,4 @@
-"""`check_transition`: what roles are told between turns."""
+"""`check_transition`: feedback is sentences, repeats, and is empty before a role's first action."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def check_transition(
     roles: Sequence[str],
     act: Act,
     order: Sequence[str | Sequence[str]] | None = None,
-    seats: Mapping[str, Any] | None = None,
+    role_plugins: Mapping[str, Any] | None = None,
     turns: int = 3,
     episodes: int = 5,
     repeats: bool = True,
@@ -30,58 +30,74 @@ def check_transition(
     """Check a transition mode along episodes of an environment.
 
     - `tell` is asynchronous and returns a list or tuple of sentences, none of them empty.
-    - Nothing is told on a role's first decision.
-    - The state, the history and the environment's answers stay as they were, and asking twice tells the same
-      (unless `repeats` is False: an expert that draws).
+    - There is no feedback on a role's first decision.
+    - `tell` leaves the state and the history unchanged, and a second call gives the same sentences (unless
+      `repeats` is False, for an expert that draws).
 
     Args:
-        roles, act, order, seats, turns: as `check_environment` takes them.
+        roles, act, order, role_plugins, turns: as in `check_environment`.
+        episodes: number of episodes to play.
+        repeats: whether two calls must agree.
+        seed: seed of the tasks and of all draws.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(transition, "transition")
-    team = players(roles, act, order, seats)
+    team = players(roles, act, order, role_plugins)
 
-    async def go() -> None:
+    async def check() -> None:
         tasks = environment.tasks("train", seed)
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_transition")
             played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
-            history: dict[str, tuple[HistoryEntry, ...]] = {}
-            for one in played:
-                for role in one.now.roles:
-                    past = history.get(role, ())
-                    told = await _tell(transition, role, one.now.state, past, environment, name, repeats)
-                    first = f"told '{role}' {told!r} before it ever acted"
-                    require(
-                        past or not told, first, where=f"{name}.tell", fix="return () where history is empty"
+            histories: dict[str, tuple[HistoryEntry, ...]] = {}
+            for stage in played:
+                for role in stage.pending.roles:
+                    history = histories.get(role, ())
+                    feedback = await _feedback(
+                        transition, role, stage.pending.state, history, environment, name, repeats
                     )
-                    history[role] = (*past, one.past(role))
+                    require(
+                        history or not feedback,
+                        f"returned {feedback!r} for '{role}' before its first action",
+                        where=f"{name}.tell",
+                        fix="return () where history is empty",
+                    )
+                    histories[role] = (*history, stage.history_entry(role))
 
-    asyncio.run(go())
+    asyncio.run(check())
 
 
-async def _tell(
+async def _feedback(
     transition: Any,
     role: str,
     state: Any,
-    past: Sequence[HistoryEntry],
+    history: Sequence[HistoryEntry],
     environment: Any,
     name: str,
     repeats: bool,
 ) -> Sequence[str]:
     where = f"{name}.tell"
-    mark = fingerprint((state, past))
-    found = []
+    mark = fingerprint((state, history))
+    answers = []
     for _ in range(2 if repeats else 1):
         with guarded(where):
-            answer = transition.tell(role, state, past, environment)
+            answer = transition.tell(role, state, history, environment)
             require(inspect.isawaitable(answer), "is not asynchronous", where=where, fix="`async def tell`")
-            found.append(await answer)
-    require(fingerprint((state, past)) == mark, "changed the state or the history", where=where)
-    told = found[0]
-    sentences = isinstance(told, (list, tuple)) and all(isinstance(one, str) and one.strip() for one in told)
-    require(sentences, f"returned {told!r}", where=where, fix="a list of sentences; an empty one for nothing")
-    require(list(told) == list(found[-1]), f"told {told!r}, then {found[-1]!r}", where=where)
-    return told
+            answers.append(await answer)
+    require(
+        fingerprint((state, history)) == mark, "changed the state or the history", where=where, fix="copy"
+    )
+    feedback = answers[0]
+    sound = isinstance(feedback, (list, tuple)) and all(
+        isinstance(sentence, str) and sentence.strip() for sentence in feedback
+    )
+    require(sound, f"returned {feedback!r}", where=where, fix="a list of sentences; an empty one for nothing")
+    require(
+        list(feedback) == list(answers[-1]),
+        f"returned {feedback!r}, then {answers[-1]!r}",
+        where=where,
+        fix="check with repeats=False if the transition draws",
+    )
+    return feedback

@@ -1,4 +1,4 @@
-"""Components as a run makes them: `build`."""
+"""`build`: one component, made as a run makes it."""
 
 from __future__ import annotations
 
@@ -26,40 +26,40 @@ def build(
 ) -> Any:
     """One component, made from its table of a configuration as a run makes it.
 
-    The table is validated by the plugin's own Config, composed fields are built, and the constructor is given
-    a `build` whose run holds this component in a small team.
+    The plugin's own Config validates the table, composed fields are built, and the constructor receives a
+    `BuildContext` whose run holds this component in a small team.
 
     Args:
         kind: "environment", "role", "reward", ...
         table: its table, `{"type": ..., ...}`, or only the type: a registered name, or
             `package.module:Object`, which needs no registration.
-        name: the instance's name in the configuration; for a role that of its seat.
-        order: `team.order`; by default the seat of `name`, or one role `solver`.
-        env: the table of the environment that the component is used with; by default a toy.
+        name: the instance's name in the configuration; for a role its key in `team.roles`.
+        order: `team.order`; by default the role `name`, or one role `solver`.
+        env: the table of the environment that the component is used with; by default the kit's toy game.
         run: other top-level tables of the configuration, e.g. `data={...}` or `seed=3`.
 
     Raises:
-        UserError: what a run would say of the same table.
+        UserError: the error that a run raises for the same table.
     """
     if kind not in PROTOCOL:
-        raise PluginError(f"'{kind}' is no kind that a run is made of", fix=did_you_mean(kind, PROTOCOL))
-    own: dict[str, Any] = as_table(table if isinstance(table, str) else dict(table))
+        raise PluginError(f"'{kind}' is no kind of component", fix=did_you_mean(kind, PROTOCOL))
+    settings: dict[str, Any] = as_table(table if isinstance(table, str) else dict(table))
     if not name:
-        name = _last(str(own.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
+        name = _last(str(settings.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
     if order is None:
         order = [name if kind == "role" else "solver"]
-    environment = as_table(own if kind == "environment" else env or f"{TOY}:Ledger")
-    shop = ComponentBuilder(_config(environment, order, run))
-    shop.environment = shop.make("environment", environment, "env")
+    environment = as_table(settings if kind == "environment" else env or f"{TOY}:DigitGame")
+    builder = ComponentBuilder(_config(environment, order, run))
+    builder.environment = builder.make("environment", environment, "env")
     if kind == "environment":
-        return shop.environment
+        return builder.environment
     path = f"team.roles.{name}" if kind == "role" else ".".join(filter(None, (_table_of(kind), name)))
-    return shop.make(kind, own, path, name)
+    return builder.make(kind, settings, path, name)
 
 
 def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[str, Any]) -> RunConfig:
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
-    roles = {role: {"type": f"{TOY}:Echo", "policy": "policy"} for role in dict.fromkeys(names)}
+    roles = {role: {"type": f"{TOY}:EchoRole", "policy": "policy"} for role in dict.fromkeys(names)}
     team = {"order": list(order), "max_turns": 3, "roles": roles}
     return validate(
         RunConfig,
@@ -80,5 +80,5 @@ def _table_of(kind: str) -> str:
 
 
 def _last(plugin: str) -> str:
-    """`mine` of `package.module:Mine`: the name that such a component would have in a configuration."""
+    """The default name of a component in a configuration: `mine` for `package.module:Mine`."""
     return plugin.rpartition(":")[2].rpartition(".")[2].lower()

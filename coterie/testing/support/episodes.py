@@ -1,4 +1,4 @@
-"""Playing an environment without an engine: who is to act, what they say, and what comes next."""
+"""Episodes of an environment without an engine: the acting roles, their actions, and the next stage."""
 
 from __future__ import annotations
 
@@ -26,95 +26,98 @@ from coterie.core.types import (
 from coterie.testing.support.failure import ConformanceError, guarded, require
 
 Act = Callable[[str, Any, np.random.Generator], Any] | Sequence[Any]
-"""(role, observation, generator) -> text, or what a parser would make of it; or a list to draw from."""
+"""(role, observation, generator) -> a text, or a parser's result; or a list to draw from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Players:
-    """Who plays: the order of a turn, what each says, and the seats that read it."""
+    """A team without policies: the order of a turn, the source of actions, and the roles that parse them."""
 
     order: tuple[tuple[str, ...], ...]
     act: Act
-    seats: Mapping[str, Any] = field(default_factory=dict)
+    role_plugins: Mapping[str, Any] = field(default_factory=dict)
 
-    def actions(self, seen: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Action]:
-        """One action of everybody who is to act, given what each sees."""
-        return {role: self._action(role, observation, rng) for role, observation in seen.items()}
+    def actions(self, observations: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Action]:
+        """One action of each role, given its observation."""
+        return {role: self._action(role, observation, rng) for role, observation in observations.items()}
 
     def _action(self, role: str, observation: Any, rng: np.random.Generator) -> Action:
-        said = (
+        answer = (
             self.act(role, observation, rng)
             if callable(self.act)
             else self.act[int(rng.integers(len(self.act)))]
         )
-        if isinstance(said, Action):
-            return said
-        if isinstance(said, str) and role in self.seats:
+        if isinstance(answer, Action):
+            return answer
+        if isinstance(answer, str) and role in self.role_plugins:
             try:
-                return Action(calls=(), text=said, parsed=self.seats[role].parse(said, observation))
+                parsed = self.role_plugins[role].parse(answer, observation)
+                return Action(calls=(), text=answer, parsed=parsed)
             except PolicyFault as fault:
-                return unreadable(said, str(fault))
-        return Action(calls=(), text=str(said), parsed=said)
+                return unreadable(answer, str(fault))
+        return Action(calls=(), text=str(answer), parsed=answer)
 
 
 def players(
-    roles: Sequence[str], act: Act, order: Any = None, seats: Mapping[str, Any] | None = None
+    roles: Sequence[str], act: Act, order: Any = None, role_plugins: Mapping[str, Any] | None = None
 ) -> Players:
-    """Players in this order; by default one stage a role."""
-    return Players(as_tuple(order or list(roles)), act, seats or {})
+    """Players in this order; by default each role is a stage of its own."""
+    return Players(as_tuple(order or list(roles)), act, role_plugins or {})
 
 
 def unreadable(text: str = "?", reason: str = "unreadable") -> Action:
-    """What a role hands over where its parser could make nothing of the text."""
+    """The action of a role whose parser can't read the text."""
     return Action(calls=(), text=text, fault=Fault(kind="policy", reason=reason))
 
 
 @dataclass(frozen=True, slots=True)
-class Moment:
-    """Somebody is to act."""
+class PendingStage:
+    """A stage that is about to be played."""
 
     state: Any
     turn: int
     stage: int
+    """Index of the stage in the turn."""
     roles: tuple[str, ...]
+    """Roles that act at once."""
 
 
-def moment(env: Any, state: Any, turn: int, stage: int, team: Players) -> Moment | None:
-    """Who acts in this state; None where the game is over."""
-    where = f"{type(env).__name__}.stage"
+def pending_stage(env: Any, state: Any, turn: int, stage: int, team: Players) -> PendingStage | None:
+    """The stage to play in this state; None where the game is over."""
+    where = f"{type(env).__name__}.acting_roles"
     with guarded(where):
-        own = env.acting_roles(state)
-    named = own is None or (isinstance(own, tuple) and all(isinstance(role, str) for role in own))
+        named = env.acting_roles(state)
+    sound = named is None or (isinstance(named, tuple) and all(isinstance(role, str) for role in named))
     require(
-        named, f"returned {own!r}", where=where, fix="a tuple of roles, () where the game is over, or None"
+        sound, f"returned {named!r}", where=where, fix="a tuple of roles, () where the game is over, or None"
     )
-    if own is None:
+    if named is None:
         require(
             stage < len(team.order),
             "returns None in a stage that the team's order doesn't have",
             where=where,
-            fix="answer None for all states of a turn, or name the roles in all of them",
+            fix="return None for all states of a turn, or name the roles in all of them",
         )
-    acting = team.order[stage] if own is None else own
-    known = {role for names in team.order for role in names}
-    strange = [role for role in acting if role not in known]
-    require(not strange, f"named '{', '.join(strange)}', who is not in the team", where=where)
+    acting = team.order[stage] if named is None else named
+    known = {role for roles in team.order for role in roles}
+    unknown = [role for role in acting if role not in known]
+    require(not unknown, f"named '{', '.join(unknown)}', which is not in the team", where=where)
     require(len(set(acting)) == len(acting), f"named a role twice: {acting!r}", where=where)
-    return Moment(state, turn, stage, acting) if acting else None
+    return PendingStage(state, turn, stage, acting) if acting else None
 
 
-def following(env: Any, now: Moment, step: Step, turns: int, team: Players) -> Moment | None:
-    """What comes after a step, as the default sampler has it; None where the episode ends."""
-    with guarded(f"{type(env).__name__}.stage"):
-        own = env.acting_roles(step.state)
-    over = step.turn_over or (own is None and now.stage + 1 >= len(team.order))
-    turn, stage = (now.turn + 1, 0) if over else (now.turn, now.stage + 1)
-    if own == () or turn >= turns:
+def next_stage(env: Any, pending: PendingStage, step: Step, turns: int, team: Players) -> PendingStage | None:
+    """The stage after a step, by the default sampler's rule; None where the episode ends."""
+    with guarded(f"{type(env).__name__}.acting_roles"):
+        named = env.acting_roles(step.state)
+    turn_over = step.turn_over or (named is None and pending.stage + 1 >= len(team.order))
+    turn, stage = (pending.turn + 1, 0) if turn_over else (pending.turn, pending.stage + 1)
+    if named == () or turn >= turns:
         return None
-    return moment(env, step.state, turn, stage, team)
+    return pending_stage(env, step.state, turn, stage, team)
 
 
-async def stepped(env: Any, now: Moment, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action], ctx: StepContext) -> Step:
     """One step.
 
     Raises:
@@ -124,7 +127,7 @@ async def stepped(env: Any, now: Moment, actions: Mapping[str, Action], ctx: Ste
     faulty = [role for role, action in actions.items() if action.fault is not None]
     fix = "the action can't be read (parsed is None, fault.kind 'policy'): score it" if faulty else ""
     with guarded(where, fix):
-        answer = env.step(now.state, actions, ctx)
+        answer = env.step(pending.state, actions, ctx)
         if not inspect.isawaitable(answer):
             raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def step`")
         step = await answer
@@ -134,34 +137,35 @@ async def stepped(env: Any, now: Moment, actions: Mapping[str, Action], ctx: Ste
 
 @dataclass(frozen=True, slots=True)
 class PlayedStage:
-    """One stage that was played."""
+    """A stage with its observations, actions and step."""
 
     task: Task
-    now: Moment
-    seen: Mapping[str, Any]
+    pending: PendingStage
+    observations: Mapping[str, Any]
     actions: Mapping[str, Action]
     step: Step
-    over: bool
-    others: Mapping[str, Action]
-    """What each might have said instead."""
+    ends_episode: bool
+    alternatives: Mapping[str, Action]
+    """A second action of each role, which was not stepped."""
 
     def joint_view(self) -> JointView:
+        """The stage as a reward source of scope `joint` sees it."""
         return JointView(
             task=self.task,
-            turn=self.now.turn,
+            turn=self.pending.turn,
             actions=self.actions,
-            state=self.now.state,
+            state=self.pending.state,
             after=self.step.state,
             emitted=self.step.scores,
             info=self.step.info,
-            terminated=self.over,
+            terminated=self.ends_episode,
         )
 
-    def past(self, role: str) -> HistoryEntry:
-        """What the role remembers of it."""
+    def history_entry(self, role: str) -> HistoryEntry:
+        """The stage in the role's history."""
         return HistoryEntry(
-            turn=self.now.turn,
-            observation=self.seen[role],
+            turn=self.pending.turn,
+            observation=self.observations[role],
             messages=({"role": "user", "content": "?"},),
             action=self.actions[role],
             info=self.step.info,
@@ -172,54 +176,54 @@ async def episode(
     env: Any, task: Task, team: Players, turns: int, rng: np.random.Generator, unread: float = 0.0
 ) -> list[PlayedStage]:
     """One episode, unchecked; with probability `unread` an action can't be read."""
-    found: list[PlayedStage] = []
-    now = moment(env, env.reset(task, 0), 0, 0, team)
-    while now is not None:
-        seen = {role: env.observe(now.state, role) for role in now.roles}
-        actions, others = team.actions(seen, rng), team.actions(seen, rng)
-        for role in now.roles:
+    played: list[PlayedStage] = []
+    pending = pending_stage(env, env.reset(task, 0), 0, 0, team)
+    while pending is not None:
+        observations = {role: env.observe(pending.state, role) for role in pending.roles}
+        actions, alternatives = team.actions(observations, rng), team.actions(observations, rng)
+        for role in pending.roles:
             if rng.random() < unread:
                 actions[role] = unreadable()
-        ctx = StepContext(task=task, turn=now.turn, seed=int(rng.integers(2**63)))
-        step = await stepped(env, now, actions, ctx)
-        after = following(env, now, step, turns, team)
-        found.append(PlayedStage(task, now, seen, actions, step, after is None, others))
-        now = after
-    return found
+        ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
+        step = await stepped(env, pending, actions, ctx)
+        after = next_stage(env, pending, step, turns, team)
+        played.append(PlayedStage(task, pending, observations, actions, step, after is None, alternatives))
+        pending = after
+    return played
 
 
-def episode_view(played: Sequence[PlayedStage], env: Any) -> EpisodeView:
-    """An episode as a source of scope `episode` sees it."""
+def episode_view(stages: Sequence[PlayedStage], env: Any) -> EpisodeView:
+    """An episode as a reward source of scope `episode` sees it."""
     path = []
-    key = Key(played[0].task.id)
-    for one in played:
+    key = Key(stages[0].task.id)
+    for stage in stages:
         decisions = {
             role: Decision(
                 role=role,
                 policy="policy",
-                observation=one.seen[role],
+                observation=stage.observations[role],
                 messages=(),
                 prompt_ids=(),
                 prompt_sha256="",
                 branches=(action,),
             )
-            for role, action in one.actions.items()
+            for role, action in stage.actions.items()
         }
         joint = JointAction(
-            branches=dict.fromkeys(one.actions, 0),
+            branches=dict.fromkeys(stage.actions, 0),
             state_digest="",
-            terminated=one.over,
-            info=one.step.info,
-            outcome=env.outcome(one.step.state) if one.over else None,
+            terminated=stage.ends_episode,
+            info=stage.step.info,
+            outcome=env.outcome(stage.step.state) if stage.ends_episode else None,
         )
         node = Node(
             key=key,
-            turn=one.now.turn,
-            stage=one.now.stage,
+            turn=stage.pending.turn,
+            stage=stage.pending.stage,
             decisions=decisions,
             joints=(joint,),
             expanded=(0,),
         )
         path.append((node, 0))
         key = key.child(0)
-    return EpisodeView(task=played[0].task, path=tuple(path), leaf=path[-1][0].joints[0])
+    return EpisodeView(task=stages[0].task, path=tuple(path), leaf=path[-1][0].joints[0])

@@ -1,4 +1,4 @@
-"""How a check fails: what is wrong, where, and how to fix it."""
+"""`ConformanceError` (what is wrong, where, how to fix it) and the checks that every kind shares."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ class ConformanceError(AssertionError):
 
 
 def require(holds: object, what: str, *, where: str, fix: str = "") -> None:
-    """Raise unless it holds.
+    """Raise unless the condition holds.
 
     Raises:
-        ConformanceError: it doesn't.
+        ConformanceError: the condition doesn't hold.
     """
     if not holds:
         raise ConformanceError(what, where=where, fix=fix)
@@ -39,7 +39,7 @@ def require(holds: object, what: str, *, where: str, fix: str = "") -> None:
 
 @contextmanager
 def guarded(where: str, fix: str = "") -> Iterator[None]:
-    """An exception of the plugin's becomes a failure that names the place; the cause is kept."""
+    """Turn an exception of the plugin into a ConformanceError that names the place and keeps the cause."""
     try:
         yield
     except ConformanceError:
@@ -50,19 +50,20 @@ def guarded(where: str, fix: str = "") -> Iterator[None]:
 
 
 def lacking(protocol: type, plugin: Any) -> list[str]:
-    """What a Protocol asks for and an object (or, of its methods, a class) doesn't have."""
+    """Members of a Protocol that an object lacks; of a class only the methods are checked."""
     methods = [
         name
         for name, value in vars(protocol).items()
         if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
     ]
-    # The values of a class may be set in its constructor; its methods can't.
-    values = [] if inspect.isclass(plugin) else [n for n in protocol.__annotations__ if not n.startswith("_")]
-    return [name for name in (*methods, *values) if not hasattr(plugin, name)]
+    attributes = [name for name in protocol.__annotations__ if not name.startswith("_")]
+    if inspect.isclass(plugin):  # its constructor may set attributes
+        attributes = []
+    return [name for name in (*methods, *attributes) if not hasattr(plugin, name)]
 
 
 def require_kind(plugin: Any, kind: str) -> str:
-    """Raise unless the object has what its kind needs; returns the name of its class."""
+    """Raise unless the object has the members of its kind; return the name of its class."""
     name, protocol = type(plugin).__name__, PROTOCOL[kind]
     missing = lacking(protocol, plugin)
     require(
@@ -75,13 +76,13 @@ def require_kind(plugin: Any, kind: str) -> str:
 
 
 def require_components(plugin: Any, where: str) -> None:
-    """Raise unless `components` and `weights` are declared as the Mix reads them."""
+    """Raise unless `components` and `weights` are declared as RewardWeights reads them."""
     for component, kind in dict(plugin.components).items():
         require(
             isinstance(component, str) and component and "." not in component,
             f"{component!r} is no name of a component",
             where=f"{where}.components",
-            fix="a word without dots",
+            fix="a name without dots",
         )
         require(
             kind in KINDS_OF_COMPONENTS,
@@ -100,7 +101,7 @@ def require_components(plugin: Any, where: str) -> None:
 
 
 def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) -> None:
-    """Raise unless it is {(role or TEAM, component): number or None} for these roles."""
+    """Raise unless the table is {(role or TEAM, component): number or None} for these roles."""
     from coterie.core.types import TEAM
 
     require(hasattr(table, "items"), f"{table!r} is no table of scores", where=where)
@@ -120,7 +121,7 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
         )
         require(
             role == TEAM or role in roles,
-            f"a score for role '{role}', which does not act here ({', '.join(roles)} do)",
+            f"a score for role '{role}', which does not act in this stage ({', '.join(roles)} do)",
             where=where,
             fix="score the roles that acted, or coterie.TEAM",
         )
@@ -133,7 +134,7 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
 
 
 def finite(value: Any) -> bool:
-    """Whether it is a real number, neither NaN nor infinite."""
+    """Whether the value is a real number, neither NaN nor infinite."""
     try:
         return not isinstance(value, (str, bytes)) and math.isfinite(value)
     except (TypeError, OverflowError):

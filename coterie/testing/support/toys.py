@@ -1,4 +1,4 @@
-"""Small things to check plugins with: a game, a seat, a codec of letters, an engine, a tokenizer, a loss."""
+"""Small components for the checks: a game, a role, a codec of letters, an engine, a tokenizer, a loss."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from typing import Any
 
 from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import Codec, StepContext, Surrogate, TokenBatch
-from coterie.core.training.samples import Length
+from coterie.core.protocols import Codec, Length, StepContext, Surrogate, TokenBatch
 from coterie.core.types import (
     TEAM,
     Action,
@@ -26,10 +25,10 @@ from coterie.core.types import (
 )
 
 
-class Ledger(Plugin):
-    """Roles write digits; each pays the team its value and its writer a tenth.
+class DigitGame(Plugin):
+    """Each role writes a digit; the team earns its value, the role a tenth of it.
 
-    The state is what was written.
+    The state is the tuple of (role, text) so far.
     """
 
     class Config(PluginConfig):
@@ -37,7 +36,7 @@ class Ledger(Plugin):
 
     config: Config
     roles: tuple[str, ...] = ()
-    components: Mapping[str, ComponentKind] = {"sum": "increment", "own": "increment"}
+    components: Mapping[str, ComponentKind] = {"sum": "increment", "individual": "increment"}
     weights: Mapping[str, float] = {}
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:
@@ -50,21 +49,21 @@ class Ledger(Plugin):
         return None
 
     def observe(self, state: Any, role: str) -> str:
-        return " ".join(f"{who}:{text}" for who, text in state)
+        return " ".join(f"{author}:{text}" for author, text in state)
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        values = {role: float(a.text) if a.text.isdecimal() else 0.0 for role, a in actions.items()}
-        said = sorted((role, action.text) for role, action in actions.items())
+        texts = {role: action.text for role, action in actions.items()}
+        values = {role: float(text) if text.isdecimal() else 0.0 for role, text in texts.items()}
         scores: dict[tuple[str, str], float | None] = {(TEAM, "sum"): sum(values.values())}
-        scores |= {(role, "own"): value / 10 for role, value in values.items()}
-        return Step(state=(*state, *said), scores=scores, info={"said": dict(said)})
+        scores |= {(role, "individual"): value / 10 for role, value in values.items()}
+        return Step(state=(*state, *sorted(texts.items())), scores=scores, info={"texts": texts})
 
     def outcome(self, state: Any) -> Mapping[str, float]:
         return {"success": float(bool(state) and state[-1][1] == "9")}
 
 
-class Echo(Plugin):
-    """Shows the observation, takes any text."""
+class EchoRole(Plugin):
+    """A role whose prompt is the observation and whose parser accepts any text."""
 
     def render(self, role_input: RoleInput) -> list[Message]:
         return [{"role": "user", "content": f"{role_input.role} {role_input.turn} {role_input.observation}"}]
@@ -73,11 +72,11 @@ class Echo(Plugin):
         return text
 
 
-class Emitted:
-    """A reward source: what the environment's step emitted."""
+class EmittedScores:
+    """A reward source that returns the scores which the environment's step emitted."""
 
     scope = "joint"
-    components = Ledger.components
+    components = DigitGame.components
     weights: Mapping[str, float] = {}
     policy_fault = 0.0
 
@@ -85,15 +84,15 @@ class Emitted:
         return view.emitted
 
 
-class Quiet:
-    """A transition mode that tells nothing."""
+class NoFeedback:
+    """A transition mode without feedback."""
 
     async def tell(self, role: str, state: Any, history: Any, environment: Any) -> Sequence[str]:
         return ()
 
 
 class LetterCodec:
-    """One id a letter; 0 ends a call."""
+    """A codec with one id a letter; id 0 ends a call."""
 
     stop_ids: frozenset[int] = frozenset((0,))
 
@@ -115,14 +114,14 @@ class LetterCodec:
 
 
 class LetterEngine:
-    """Writes one digit, drawn from the request's seed; remembers what it was asked.
+    """An engine that writes one digit, drawn from the request's seed, and keeps its requests.
 
     Args:
-        breaks: where this holds of a request, the engine is lost.
+        breaks: whether `generate` raises SystemFault for a request.
     """
 
     def __init__(self, breaks: Callable[[Request], bool] = lambda request: False) -> None:
-        self.asked: list[Request] = []
+        self.requests: list[Request] = []
         self._breaks = breaks
 
     async def open(self, ctx: Any) -> None: ...
@@ -135,9 +134,9 @@ class LetterEngine:
         return LetterCodec()
 
     async def generate(self, request: Request) -> Call:
-        self.asked.append(request)
+        self.requests.append(request)
         if self._breaks(request):
-            raise SystemFault("the wire is cut")
+            raise SystemFault("the connection was lost")
         ids = (ord(str(request.seed % 10)), 0)
         return Call(
             prompt_ids=request.prompt_ids,
@@ -153,7 +152,7 @@ class LetterTokenizer:
     """The part of a Hugging Face tokenizer that chat formats use, one id a letter.
 
     Args:
-        template: whether it comes with a chat template, one that keeps every turn as it was.
+        template: whether it has a chat template, one that keeps every turn unchanged.
     """
 
     eos_token, eos_token_id = "<end>", 2
@@ -181,7 +180,7 @@ class LetterTokenizer:
             )
         ]
 
-    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False, **how: Any) -> str:
+    def decode(self, ids: Sequence[int], skip_special_tokens: bool = False, **options: Any) -> str:
         count = len(self._SPECIAL)
         return "".join(
             chr(index - count) if index >= count else "" if skip_special_tokens else self._SPECIAL[index]
@@ -193,7 +192,7 @@ class LetterTokenizer:
         messages: Sequence[Message],
         tokenize: bool = False,
         add_generation_prompt: bool = True,
-        **how: Any,
+        **options: Any,
     ) -> str:
         turns = [f"<turn>{message['role']}\n{message['content']}<end>\n" for message in messages]
         return "".join(turns) + ("<turn>assistant\n" if add_generation_prompt else "")

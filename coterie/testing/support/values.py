@@ -1,4 +1,4 @@
-"""Values: fingerprints that tell a change, copies through pickle, and hands that spoil what they get."""
+"""Fingerprints of values, copies through pickle, and overwriting of mutable parts."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from coterie.testing.support.failure import ConformanceError
 
 
 def fingerprint(value: Any) -> str:
-    """Equal for equal values; changes when anything inside changes."""
+    """A digest of a value: equal for equal values, different when anything inside differs."""
     try:
         return digest(value)
-    except TypeError:  # an object of a class of its own
+    except TypeError:  # a class that `digest` does not know
         return hashlib.blake2b(pickled(value, type(value).__name__), digest_size=16).hexdigest()
 
 
@@ -26,7 +26,7 @@ def pickled(value: Any, where: str) -> bytes:
     """The value's pickle.
 
     Raises:
-        ConformanceError: it has none, so it could reach no other process.
+        ConformanceError: the value can't be pickled, so no other process could receive it.
     """
     try:
         return pickle.dumps(value)
@@ -39,7 +39,7 @@ def pickled(value: Any, where: str) -> bytes:
 
 
 def copied(value: Any, where: str) -> Any:
-    """The value as another process would get it."""
+    """The value as another process would receive it."""
     try:
         return pickle.loads(pickled(value, where))
     except ConformanceError:
@@ -53,7 +53,7 @@ def copied(value: Any, where: str) -> Any:
 
 
 def spoil(value: Any) -> None:
-    """Overwrite whatever is mutable inside: what was handed out must be nobody else's."""
+    """Overwrite every mutable part of a value, to show whether its giver still uses those parts."""
     if isinstance(value, np.ndarray):
         if value.flags.writeable and value.size and value.dtype.kind in "biuf":
             value.flat[0] = 0 if value.flat[0] else 1

@@ -1,4 +1,4 @@
-"""What was sampled is never encoded again (invariant 1), and nothing continues that isn't proven to."""
+"""Sampled ids are never encoded again (invariant 1), and a prompt continues only where that is proven."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CODECS = {
 }
 
 
-def told(role, content):
+def message(role, content):
     return {"role": role, "content": content}
 
 
@@ -47,7 +47,7 @@ def answered(codec, messages, ids, *after, prompt=None, finish="stop"):
     """The prompt after an answer of these sampled ids (a stop token is added) and some more messages."""
     end = codec.encode_completion("")
     call = sampled(prompt or codec.encode(messages), (*ids, *end) if finish == "stop" else ids, finish)
-    extended = [*messages, told("assistant", codec.decode(call)), *after]
+    extended = [*messages, message("assistant", codec.decode(call)), *after]
     return call, extended, codec.encode(extended, call, messages)
 
 
@@ -55,7 +55,7 @@ def answered(codec, messages, ids, *after, prompt=None, finish="stop"):
 def test_an_answer_is_continued_verbatim(name):
     codec = CODECS[name]
     ids = codec.encode_completion("plan U go")[:-1]
-    call, extended, prompt = answered(codec, USER, ids, told("user", "go a"))
+    call, extended, prompt = answered(codec, USER, ids, message("user", "go a"))
     assert codec.decode(call) == "plan U go"
     assert extends(prompt, call)
     assert prompt.ids == codec.encode(extended).ids  # canonical ids were sampled, so both ways agree
@@ -66,7 +66,7 @@ def test_ids_that_encoding_would_not_give_are_kept(name):
     codec = CODECS[name]
     letters = [codec.encode_completion(letter)[0] for letter in "hello"]
     assert len(codec.encode_completion("hello")) - 1 < len(letters), "the tokenizer should merge these"
-    call, extended, prompt = answered(codec, USER, letters, told("user", "again"))
+    call, extended, prompt = answered(codec, USER, letters, message("user", "again"))
     assert codec.decode(call) == "hello"
     assert extends(prompt, call)
     fresh = codec.encode(extended)
@@ -86,7 +86,7 @@ BYTES = bpe(KEEPS)
     st.sampled_from(["user", "tool"]),
 )
 def test_any_sampled_ids_are_kept_or_encoded_afresh(name, first, second, finish, role):
-    """Two turns of arbitrary ids: broken UTF-8, special tokens, thoughts and all."""
+    """Two turns of arbitrary ids, which may be broken UTF-8, special tokens or thoughts."""
     codec = CODECS[name]
     assume(finish == "stop" or first)
     messages, prompt = USER, codec.encode(USER)
@@ -94,12 +94,12 @@ def test_any_sampled_ids_are_kept_or_encoded_afresh(name, first, second, finish,
         if finish == "length" and not ids:
             break
         call, extended, following = answered(
-            codec, messages, ids, told(role, "next"), prompt=prompt, finish=finish
+            codec, messages, ids, message(role, "next"), prompt=prompt, finish=finish
         )
         text = codec.render(extended)
         if following.continues:
             assert extends(following, call)
-            # What stands there reads as the template writes it: the ids are another spelling of one text.
+            # The ids decode to the template's text; they may differ from the ids of encoding that text.
             if "\ufffd" not in codec.tokenizer.decode(following.ids):
                 assert codec.tokenizer.decode(following.ids) == text
         else:
@@ -113,10 +113,10 @@ def test_words_always_continue(words, finish):
     codec = CODECS["words"]
     assume(words or finish == "stop")
     ids = codec.encode_completion(" ".join(words))[:-1]
-    messages, prompt = [told("user", "plan\n a :")], None
+    messages, prompt = [message("user", "plan\n a :")], None
     for _ in range(3):
         call, messages, prompt = answered(
-            codec, messages, ids, told("tool", "ok\ngo"), prompt=prompt, finish=finish
+            codec, messages, ids, message("tool", "ok\ngo"), prompt=prompt, finish=finish
         )
         assert extends(prompt, call)
         assert prompt.ids.count(1) == codec.render(messages).split().count("<eos>")
@@ -125,7 +125,7 @@ def test_words_always_continue(words, finish):
 def test_a_cut_answer_gets_its_end_of_turn_from_the_template():
     codec = CODECS["keeps"]
     ids = codec.encode_completion("hello wor")[:-1]
-    call, _, prompt = answered(codec, USER, ids, told("user", "go on"), finish="length")
+    call, _, prompt = answered(codec, USER, ids, message("user", "go on"), finish="length")
     assert codec.decode(call) == "hello wor"
     assert extends(prompt, call)
     assert prompt.ids[len(call.prompt_ids) + len(ids)] == codec.encode_completion("")[0]
@@ -134,39 +134,39 @@ def test_a_cut_answer_gets_its_end_of_turn_from_the_template():
 def test_dropped_thoughts_start_a_fresh_prompt():
     codec = CODECS["drops"]
     thought = codec.encode_completion("<think>\nlet me think\n</think>\n\nUP")[:-1]
-    call, extended, prompt = answered(codec, USER, thought, told("user", "and now?"))
+    call, extended, prompt = answered(codec, USER, thought, message("user", "and now?"))
     assert not prompt.continues
     assert "let me think" in codec.decode(call) and "let me think" not in codec.tokenizer.decode(prompt.ids)
     assert prompt.ids == codec.encode(extended).ids
     # ... but stay inside a tool loop, where the template keeps them
-    call, extended, prompt = answered(codec, USER, thought, told("tool", "found"))
+    call, extended, prompt = answered(codec, USER, thought, message("tool", "found"))
     assert extends(prompt, call)
     # and once a turn without thoughts follows the fresh prompt, that one continues again
-    call, extended, prompt = answered(codec, USER, thought, told("user", "and now?"))
+    call, extended, prompt = answered(codec, USER, thought, message("user", "and now?"))
     plain = codec.encode_completion("UP")[:-1]
-    call, extended, prompt = answered(codec, extended, plain, told("user", "ok"), prompt=prompt)
+    call, extended, prompt = answered(codec, extended, plain, message("user", "ok"), prompt=prompt)
     assert extends(prompt, call)
 
 
 def test_a_template_that_keeps_thoughts_continues():
     codec = CODECS["keeps"]
     thought = codec.encode_completion("<think>\nlet me think\n</think>\n\nUP")[:-1]
-    call, _, prompt = answered(codec, USER, thought, told("user", "and now?"))
+    call, _, prompt = answered(codec, USER, thought, message("user", "and now?"))
     assert extends(prompt, call)
 
 
 def test_a_trimmed_answer_starts_a_fresh_prompt():
     codec = AutoChat().codec(bpe(TRIMS, eos="<|endoftext|>", bos_token="<bos>"), 1000)
     clean = codec.encode_completion("hello")[:-1]
-    assert answered(codec, USER, clean, told("user", "x"))[2].continues
+    assert answered(codec, USER, clean, message("user", "x"))[2].continues
     spaced = codec.encode_completion("hello ")[:-1]
-    assert not answered(codec, USER, spaced, told("user", "x"))[2].continues
+    assert not answered(codec, USER, spaced, message("user", "x"))[2].continues
 
 
 def test_a_special_token_in_the_middle_starts_a_fresh_prompt():
     codec = CODECS["keeps"]
     ids = (*codec.encode_completion("hello")[:-1], codec.tokenizer.convert_tokens_to_ids("<|im_start|>"))
-    call, _, prompt = answered(codec, USER, ids, told("user", "x"))
+    call, _, prompt = answered(codec, USER, ids, message("user", "x"))
     assert codec.decode(call) == "hello"
     assert not prompt.continues
 
@@ -175,7 +175,7 @@ def test_a_special_token_in_the_middle_starts_a_fresh_prompt():
 def test_an_edited_answer_starts_a_fresh_prompt(name):
     codec = CODECS[name]
     call = sampled(codec.encode(USER), codec.encode_completion("plan U"))
-    edited = [*USER, told("assistant", "plan D"), told("user", "go")]
+    edited = [*USER, message("assistant", "plan D"), message("user", "go")]
     prompt = codec.encode(edited, call, USER)
     assert not prompt.continues and prompt.ids == codec.encode(edited).ids
 
@@ -185,11 +185,11 @@ def test_ids_that_stand_for_other_messages_are_not_continued(name):
     """The last call of a tool loop, offered with the messages of the first."""
     codec = CODECS[name]
     ids = codec.encode_completion("ok")[:-1]
-    _, extended, prompt = answered(codec, USER, ids, told("tool", "found"))
+    _, extended, prompt = answered(codec, USER, ids, message("tool", "found"))
     last = sampled(prompt, codec.encode_completion("go"))
-    shortened = [*USER, told("assistant", "go"), told("user", "b")]
+    shortened = [*USER, message("assistant", "go"), message("user", "b")]
     assert not codec.encode(shortened, last, USER).continues
-    whole = [*extended, told("assistant", "go"), told("user", "b")]
+    whole = [*extended, message("assistant", "go"), message("user", "b")]
     assert extends(codec.encode(whole, last, extended), last)
 
 
@@ -197,9 +197,9 @@ def test_ids_that_stand_for_other_messages_are_not_continued(name):
 def test_another_process_can_prove_it_too(name):
     codec = CODECS[name]
     ids = codec.encode_completion("plan U")[:-1]
-    _, extended, prompt = answered(codec, USER, ids, told("user", "go"))
+    _, extended, prompt = answered(codec, USER, ids, message("user", "go"))
     last = sampled(prompt, codec.encode_completion("ok"))
-    whole = [*extended, told("assistant", "ok"), told("user", "b")]
+    whole = [*extended, message("assistant", "ok"), message("user", "b")]
     chat = PlainChat() if name in ("plain", "words") else AutoChat()
     stranger = chat.codec(codec.tokenizer, 1000)
     if name != "words":  # there an unknown word of the prompt has lost its text
@@ -214,11 +214,11 @@ def test_a_stop_string_stays_in_the_ids_and_out_of_the_text(name):
     prompt = codec.encode(USER)
     call = sampled(prompt, (*codec.encode_completion("plan U")[:-1], stop))
     assert codec.decode(call) == "plan U"
-    extended = [*USER, told("assistant", "plan U"), told("tool", "ok")]
+    extended = [*USER, message("assistant", "plan U"), message("tool", "ok")]
     following = codec.encode(extended, call, USER)
     assert extends(following, call)
     last = sampled(following, codec.encode_completion("go"))
-    whole = [*extended, told("assistant", "go"), told("user", "a")]
+    whole = [*extended, message("assistant", "go"), message("user", "a")]
     assert extends(codec.encode(whole, last, extended), last)
 
 
@@ -228,14 +228,14 @@ def test_a_space_that_the_decoder_swallows_is_no_obstacle():
     codec = AutoChat().codec(metaspace(template), 100)
     ids = codec.tokenizer.encode("hello world", add_special_tokens=False)
     call = sampled(codec.encode(USER), (*ids, codec.tokenizer.eos_token_id))
-    extended = [*USER, told("assistant", " hello world"), told("user", "again")]
+    extended = [*USER, message("assistant", " hello world"), message("user", "again")]
     assert extends(codec.encode(extended, call, USER), call)
 
 
 def test_a_space_that_the_tokenizer_adds_starts_a_fresh_prompt():
     codec = PlainChat().codec(metaspace(), 100)
     ids = codec.tokenizer.convert_tokens_to_ids(list("hello"))  # no space in front
-    call, extended, prompt = answered(codec, USER, ids, told("tool", "found"))
+    call, extended, prompt = answered(codec, USER, ids, message("tool", "found"))
     assert codec.render(extended).startswith(USER[0]["content"] + codec.decode(call))
     # Alone, "\nTool: found" would get a space in front, and the text would not be the rendered one.
     assert not prompt.continues and prompt.ids == codec.encode(extended).ids
@@ -245,7 +245,7 @@ def test_an_answer_that_ends_with_another_token_than_the_templates_starts_a_fres
     codec = AutoChat().codec(bpe(KEEPS, eos="<|endoftext|>"), 100)
     call = sampled(codec.encode(USER), (*codec.encode_completion("hello")[:-1], codec.tokenizer.eos_token_id))
     assert codec.decode(call) == "hello"
-    prompt = codec.encode([*USER, told("assistant", "hello"), told("user", "x")], call, USER)
+    prompt = codec.encode([*USER, message("assistant", "hello"), message("user", "x")], call, USER)
     assert not prompt.continues
 
 
@@ -270,6 +270,6 @@ def test_template_kwargs_reach_the_template():
     codec = chat.codec(bpe(KEEPS), 1000)
     assert codec.render(USER).endswith("<think>\n\n</think>\n\n")
     ids = codec.encode_completion("hello")[:-1]
-    _, extended, prompt = answered(codec, USER, ids, told("user", "x"))
+    _, extended, prompt = answered(codec, USER, ids, message("user", "x"))
     assert not prompt.continues  # the template doesn't write the empty thought into the past
     assert prompt.ids == codec.encode(extended).ids

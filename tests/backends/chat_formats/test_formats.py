@@ -1,4 +1,4 @@
-"""Which format a tokenizer gets, and how its conversations read."""
+"""The format that a tokenizer gets, and the text of its conversations."""
 
 import pytest
 
@@ -13,7 +13,7 @@ from tests.backends.chat_formats.tokenizers import DROPS, KEEPS, TRIMS, bpe
 pytestmark = pytest.mark.torch
 
 
-def told(role, content):
+def message(role, content):
     return {"role": role, "content": content}
 
 
@@ -26,7 +26,7 @@ def ids(tokenizer, *tokens):
 
 
 def test_auto_follows_the_tokenizer():
-    user = told("user", "hello world")
+    user = message("user", "hello world")
     assert read(AutoChat().codec(bpe(KEEPS), 9), user) == (
         "<|im_start|>user\nhello world<|im_end|>\n<|im_start|>assistant\n"
     )
@@ -42,19 +42,23 @@ def test_template_is_refused_without_one():
 def test_plain_ignores_the_template():
     codec = PlainChat().codec(bpe(KEEPS), 9)
     assert (
-        read(codec, told("system", "be brief"), told("user", "hi"))
+        read(codec, message("system", "be brief"), message("user", "hi"))
         == "System: be brief\nUser: hi\nAssistant:"
     )
-    assert read(codec, told("user", "hi"), told("assistant", " hello"), told("tool", "found")) == (
+    assert read(codec, message("user", "hi"), message("assistant", " hello"), message("tool", "found")) == (
         "hi hello<|im_end|>\nTool: found\nAssistant:"
     )
 
 
-def test_words_are_told_without_markers_they_do_not_know():
+def test_word_tokenizers_get_no_markers_that_they_do_not_know():
     codec = PlainChat().codec(words_tokenizer(["go", "up", "ok"]), 9)
-    assert read(codec, told("user", "go up")) == "go up"
+    assert read(codec, message("user", "go up")) == "go up"
     assert read(
-        codec, told("system", "go"), told("user", "up"), told("assistant", "ok"), told("tool", "go")
+        codec,
+        message("system", "go"),
+        message("user", "up"),
+        message("assistant", "ok"),
+        message("tool", "go"),
     ) == ("go up ok <eos> go")
     assert codec.stop_ids == {1} and codec.encode_completion("up") == (5, 1)
     assert codec.context == 9
@@ -67,7 +71,7 @@ def test_plain_text_starts_as_the_tokenizer_wants():
     tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
         single="<bos> $A", special_tokens=[("<bos>", tokenizer.bos_token_id)]
     )
-    assert read(PlainChat().codec(tokenizer, 9), told("user", "hi")) == "<bos>hi"
+    assert read(PlainChat().codec(tokenizer, 9), message("user", "hi")) == "<bos>hi"
 
 
 @pytest.mark.parametrize(
@@ -91,8 +95,8 @@ def test_turns_end_with_eos_and_with_what_the_template_ends_them_with(template, 
 
 def test_a_refusal_of_the_template_names_the_conversation():
     codec = AutoChat().codec(bpe(TRIMS, bos_token="<bos>"), 9)
-    with pytest.raises(UserError, match=r"refuses a conversation of \[system, user\]") as caught:
-        codec.encode([told("system", "s"), told("user", "u")])
+    with pytest.raises(UserError, match=r"rejects a conversation of \[system, user\]") as caught:
+        codec.encode([message("system", "s"), message("user", "u")])
     assert "System role not supported" in str(caught.value)
 
 

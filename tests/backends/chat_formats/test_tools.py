@@ -1,4 +1,4 @@
-"""Tools and thoughts in real templates: what the model is told, what it says, which ids are trained."""
+"""Tools and thoughts in real templates: prompts, replies and trained ids."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ CODE = native("python", code="print(40 + 2)")
 
 
 class Recited:
-    """An engine that draws given texts, one after the other, letter by letter where it can."""
+    """An engine that generates given texts, one after the other, letter by letter where it can."""
 
-    def __init__(self, chat, *texts, cut=False):
-        self._codec, self.texts, self.cut, self.calls = chat, list(texts), cut, []
+    def __init__(self, chat, *texts, truncate_last=False):
+        self._codec, self.texts, self.truncate_last, self.calls = chat, list(texts), truncate_last, []
 
     def codec(self, policy):
         return self._codec
@@ -41,7 +41,7 @@ class Recited:
     async def generate(self, request):
         tokenizer, text = self._codec.tokenizer, self.texts[len(self.calls)]
         ids = [index for piece in pieces(text) for index in tokenizer.encode(piece, add_special_tokens=False)]
-        last = self.cut and len(self.calls) == len(self.texts) - 1
+        last = self.truncate_last and len(self.calls) == len(self.texts) - 1
         ids += [] if last else [tokenizer.eos_token_id]
         number = len(self.calls)
         call = Call(
@@ -56,17 +56,19 @@ class Recited:
 def pieces(text):
     """Marks whole, all else letter by letter: other ids than encoding the text would choose."""
     for mark in ("<think>", "</think>"):
-        head, found, tail = text.partition(mark)
-        if found:
+        head, marker, tail = text.partition(mark)
+        if marker:
             return [*pieces(head), mark, *pieces(tail)]
     return list(text)
 
 
-def played(template, *texts, native=True, cut=False, turns=4, shows=False, chat=AutoChat, context=4000):
+def played(
+    template, *texts, native=True, truncate_last=False, turns=4, shows=False, chat=AutoChat, context=4000
+):
     """(play, engine, decision, action) of one branch."""
     settings = PythonTool.Config(sandbox=Subprocess(), calls="native" if native else "fenced")
     tool = PythonTool(settings, SimpleNamespace(name="python"))
-    engine = Recited(chat().codec(bpe(template), context), *texts, cut=cut)
+    engine = Recited(chat().codec(bpe(template), context), *texts, truncate_last=truncate_last)
     team = Team(
         roles={"one": Seat()}, order=(("one",),), max_turns=1,
         policies={"one": "p"}, trainable={"p": True}, transition=SimpleNamespace(tell=nothing),
@@ -86,9 +88,9 @@ def played(template, *texts, native=True, cut=False, turns=4, shows=False, chat=
 
     async def go():
         await tool.config.sandbox.open()
-        asked = await ctx.ask("one", None, 0, (), Sampling(max_new_tokens=99))
-        action = await ctx.act(KEY, asked)
-        return asked.decided((action,), True), action
+        request = await ctx.ask("one", None, 0, (), Sampling(max_new_tokens=99))
+        action = await ctx.act(KEY, request)
+        return request.decision((action,), True), action
 
     decision, action = asyncio.run(go())
     return ctx, engine, decision, action
@@ -98,10 +100,10 @@ async def nothing(*_):
     return ()
 
 
-def exact(engine, decision, action, notes=None):
+def exact(engine, decision, action, annotations=None):
     """The samples, after a look at every id: all calls, one after the other, and nothing else unmasked."""
     count = sum(len(call.token_ids) for call in engine.calls)
-    samples = action_samples(KEY, decision, action, np.arange(count) + 1.0, 1.0, notes or {})
+    samples = action_samples(KEY, decision, action, np.arange(count) + 1.0, 1.0, annotations or {})
     left = list(engine.calls)
     for sample in samples:
         mine = [left.pop(0)]
@@ -140,9 +142,9 @@ def test_qwen3_keeps_thoughts_in_a_tool_loop_so_it_is_one_sample(template, openi
         "\n<|im_start|>user\n<tool_response>\nexit code 0\nstdout:\n42\n</tool_response><|im_end|>\n"
         "<|im_start|>assistant\n" + ("" if opening else "<think>\n")
     )  # fmt: skip
-    # What was put together is what the template writes of the whole conversation.
-    told = ctx.codec("p", "one")
-    assert text_of(engine, action.calls[-1].prompt_ids) == told.render(action.dialogue)
+    # The extended ids decode to the template's text of the whole conversation.
+    codec = ctx.codec("p", "one")
+    assert text_of(engine, action.calls[-1].prompt_ids) == codec.render(action.dialogue)
 
 
 def decision_tokens(decision):
@@ -171,7 +173,7 @@ def test_three_calls_of_which_the_second_breaks_the_prefix():
     assert second.key == KEY.of_call(1)
 
 
-def test_notes_over_several_calls_and_samples_stay_aligned():
+def test_annotations_over_several_calls_and_samples_stay_aligned():
     _, engine, decision, _ = played(
         FORGETS, THOUGHT + "```python\nprint(42)\n```", THOUGHT + "It is 42.", native=False
     )
@@ -180,10 +182,10 @@ def test_notes_over_several_calls_and_samples_stay_aligned():
     rows = samples_of([tree], Credit(advantage={KEY: 0.0}))
     # What a trainer would answer of each sample: its own tokens' log-probs.
     answers = {sample.key: sample.logprobs[sample.loss_mask] for sample in rows["p"]}
-    notes = merge_annotations(rows, "old_logprobs", answers)
+    annotations = merge_annotations(rows, "old_logprobs", answers)
     drawn = [value for call in engine.calls for value in call.logprobs]
-    assert np.allclose(notes["old_logprobs"][KEY], drawn)
-    for sample in samples_of([tree], Credit(advantage={KEY: np.array(drawn)}), notes)["p"]:
+    assert np.allclose(annotations["old_logprobs"][KEY], drawn)
+    for sample in samples_of([tree], Credit(advantage={KEY: np.array(drawn)}), annotations)["p"]:
         assert np.array_equal(sample.extras["old_logprobs"], sample.logprobs)
         assert np.array_equal(sample.advantages, sample.logprobs)
         assert not sample.extras["old_logprobs"][~sample.loss_mask].any()
@@ -206,7 +208,7 @@ def test_the_template_tells_the_model_of_its_tools():
 
 @pytest.mark.parametrize(("template", "chat"), [(KEEPS, AutoChat), (None, AutoChat), (QWEN3, PlainChat)])
 def test_a_format_that_has_no_place_for_tools_is_refused(template, chat):
-    with pytest.raises(ConfigError, match="can't tell role 'one' of its tools") as caught:
+    with pytest.raises(ConfigError, match="can't describe the tools of role 'one'") as caught:
         played(template, "no", chat=chat)
     assert caught.value.path == "team.roles.one.tools"
 
@@ -227,8 +229,8 @@ def test_a_call_inside_a_thought_is_no_call():
 
 
 @pytest.mark.parametrize(("template", "text"), [(QWEN3, "<think>\n" + CODE), (QWEN3_THINKING, CODE)])
-def test_a_thought_that_the_limit_cut_says_nothing(template, text):
-    _, engine, decision, action = played(template, text, cut=True)
+def test_a_thought_that_the_limit_truncates_gives_an_empty_text(template, text):
+    _, engine, decision, action = played(template, text, truncate_last=True)
     assert action.text == "" and action.thought == CODE and not action.tool_results
     (sample,) = exact(engine, decision, action)
     assert sample.loss_mask.sum() == len(engine.calls[0].token_ids)

@@ -1,4 +1,4 @@
-"""Data sources: formats, splits by content, and errors with their place."""
+"""Data sources: formats, splits by content, and errors that name file and line."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_one_file_becomes_three_disjoint_splits(tmp_path):
     ids = [[row["id"] for row in data.records(split)] for split in SPLITS]
     assert sorted(chain.from_iterable(ids)) == list(range(200))
     assert [len(part) for part in ids] == pytest.approx([100, 40, 60], abs=20)
-    # Written down: a run's test set must not change under its feet.
+    # Fixed numbers: a run's test set must never change.
     assert ids[1][:5] == [3, 7, 12, 17, 21]
     assert data.records("val").where(0) == (str(tmp_path / "a.jsonl"), ids[1][0] + 1)
 
@@ -114,17 +114,17 @@ def test_parquet(tmp_path):
 def fake_datasets(monkeypatch):
     """The part of `datasets` that is used, without a network."""
     module = types.ModuleType("datasets")
-    asked = []
+    requests = []
 
     def load_dataset(name, subset, *, split, revision):
-        asked.append((name, subset, split, revision))
+        requests.append((name, subset, split, revision))
         if name == "gone":
             raise FileNotFoundError("no such dataset")
         return iter(ROWS if split == "train" else ROWS[:2])
 
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
-    return asked
+    return requests
 
 
 def test_hub(fake_datasets):

@@ -1,4 +1,4 @@
-"""PEFT models with adapters of unlike rank and targets, and what PEFT itself computes with them."""
+"""PEFT models with adapters of different ranks and targets, and PEFT's own log-probs as a reference."""
 
 from __future__ import annotations
 
@@ -45,21 +45,21 @@ def trained(model: Any, *, seed: int, adapter: str = "") -> None:
 
 
 def dealt(rows: Sequence[Row], adapters: Sequence[str | None]) -> list[Row]:
-    """The rows with adapters dealt out in turn to their prompts."""
+    """The rows with adapters; prompts get the adapters in turn."""
     prompts = list(dict.fromkeys(row.prompt_ids for row in rows))
     return [replace(row, adapter=adapters[prompts.index(row.prompt_ids) % len(adapters)]) for row in rows]
 
 
-def worst(model: Any, asked: Sequence[Row], drawn: Sequence[Drawn]) -> float:
+def worst(model: Any, rows: Sequence[Row], drawn: Sequence[Drawn]) -> float:
     """Largest difference of any row's log-probs from those of PEFT's own forward with the row's adapter."""
-    found = 0.0
+    largest = 0.0
     active = model.active_adapter
-    for adapter in {row.adapter for row in asked}:
-        chosen = [index for index, row in enumerate(asked) if row.adapter == adapter]
+    for adapter in {row.adapter for row in rows}:
+        chosen = [index for index, row in enumerate(rows) if row.adapter == adapter]
         if adapter is not None:
             model.set_adapter(adapter)
         with model.disable_adapter() if adapter is None else nullcontext():
-            theirs = worst_logprob(model, [asked[i] for i in chosen], [drawn[i] for i in chosen])
-        found = max(found, theirs)
+            theirs = worst_logprob(model, [rows[i] for i in chosen], [drawn[i] for i in chosen])
+        largest = max(largest, theirs)
     model.set_adapter(active)
-    return found
+    return largest

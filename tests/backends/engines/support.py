@@ -1,4 +1,4 @@
-"""Tiny models with opinions, and waves of concurrent requests."""
+"""Tiny models with far from uniform distributions, and waves of concurrent requests."""
 
 from __future__ import annotations
 
@@ -65,36 +65,36 @@ def rows(
     temperature: float | Sequence[float] = 1.0,
     **more: Any,
 ) -> list[Row]:
-    """Rows of random prompts: (length, siblings) each; temperatures are dealt out in turn."""
+    """Rows of random prompts, one (length, siblings) per prompt; rows get the temperatures in turn."""
     rng = np.random.default_rng(seed)
     cycle = [temperature] if isinstance(temperature, float) else list(temperature)
-    found: list[Row] = []
+    made: list[Row] = []
     for length, siblings in groups:
         prompt = tuple(rng.integers(2, VOCABULARY, length).tolist())
         for _ in range(siblings):
-            found.append(
+            made.append(
                 Row(
                     prompt_ids=prompt,
                     seed=int(rng.integers(2**63)),
                     limit=limit,
                     stops=stops,
-                    temperature=cycle[len(found) % len(cycle)],
+                    temperature=cycle[len(made) % len(cycle)],
                     **more,
                 )
             )
-    return found
+    return made
 
 
-def worst_logprob(model: Any, asked: Sequence[Row], drawn: Sequence[Drawn]) -> float:
+def worst_logprob(model: Any, rows: Sequence[Row], drawn: Sequence[Drawn]) -> float:
     """Largest difference from the log-probs of the model's own forward over prompt and tokens."""
     worst = 0.0
-    for row, one in zip(asked, drawn, strict=True):
-        ids = torch.tensor([row.prompt_ids + one.token_ids])
+    for row, result in zip(rows, drawn, strict=True):
+        ids = torch.tensor([row.prompt_ids + result.token_ids])
         with torch.no_grad():
             logits = model(input_ids=ids).logits[0, len(row.prompt_ids) - 1 : -1].float()
         logprobs = torch.log_softmax(logits / (row.temperature or 1.0), dim=-1)
-        expected = logprobs.gather(1, torch.tensor(one.token_ids)[:, None])[:, 0]
-        worst = max(worst, (expected - torch.tensor(one.logprobs)).abs().max().item())
+        expected = logprobs.gather(1, torch.tensor(result.token_ids)[:, None])[:, 0]
+        worst = max(worst, (expected - torch.tensor(result.logprobs)).abs().max().item())
     return worst
 
 
@@ -130,19 +130,19 @@ def context(
 
 
 def wave(ctx: EngineContext, engine: Any, requests: Sequence[Request]) -> list[Call]:
-    """All requests at once, as strands of play, in the running loop's own order."""
+    """Generate all requests at the same time, each in an active rollout, in the running loop's order."""
     return wait(awave(ctx, engine, requests))
 
 
 async def awave(ctx: EngineContext, engine: Any, requests: Sequence[Request]) -> list[Call]:
-    async def one(request: Request) -> Call:
+    async def play(request: Request) -> Call:
         ctx.active_rollouts.start()
         try:
             return await engine.generate(request)
         finally:
             ctx.active_rollouts.stop()
 
-    return list(await asyncio.gather(*[one(request) for request in requests]))
+    return list(await asyncio.gather(*[play(request) for request in requests]))
 
 
 def wait(work: Coroutine[Any, Any, Any]) -> Any:

@@ -1,4 +1,4 @@
-"""The engine around the decoders: batches, contexts, stops, versions, and what goes wrong."""
+"""The engine around the decoders: batches, contexts, stops, versions and errors."""
 
 from __future__ import annotations
 
@@ -75,9 +75,9 @@ def opened():
 @pytest.mark.parametrize("decoder", ["lean", "transformers"])
 def test_calls_carry_what_was_drawn_and_the_models_logprobs(decoder):
     opened = Opened(decoder=decoder)
-    asked = many(max_new_tokens=8, temperature=0.9)
-    for one, call in zip(asked, opened(*asked), strict=True):
-        assert call.prompt_ids == one.prompt_ids
+    requests = many(max_new_tokens=8, temperature=0.9)
+    for sent, call in zip(requests, opened(*requests), strict=True):
+        assert call.prompt_ids == sent.prompt_ids
         ids = torch.tensor([call.prompt_ids + call.token_ids])
         with torch.no_grad():
             logits = opened.module(ids).logits[0, len(call.prompt_ids) - 1 : -1]
@@ -95,32 +95,32 @@ def test_all_that_waits_is_one_batch_and_each_prompt_is_prefilled_once(opened):
 
 
 def test_tokens_do_not_depend_on_who_else_is_in_the_batch(opened):
-    asked = many(max_new_tokens=12)
-    together = opened(*asked)
-    assert [opened(one)[0].token_ids for one in asked] == [call.token_ids for call in together]
-    assert opened(*asked[::-1]) == together[::-1]  # bit for bit: rows are in key order anyway
+    requests = many(max_new_tokens=12)
+    together = opened(*requests)
+    assert [opened(alone)[0].token_ids for alone in requests] == [call.token_ids for call in together]
+    assert opened(*requests[::-1]) == together[::-1]  # bit for bit: rows are in key order anyway
 
 
 def test_large_batches_are_split_with_siblings_together(opened):
     small = Opened(max_batch=6)
-    asked = many(max_new_tokens=6)
-    assert [call.token_ids for call in small(*asked)] == [call.token_ids for call in opened(*asked)]
+    requests = many(max_new_tokens=6)
+    assert [call.token_ids for call in small(*requests)] == [call.token_ids for call in opened(*requests)]
     assert small.engine.counts("p").prompts == 6
-    assert [len(part) for part in split(asked, 6)] == [4] * 6
-    assert [len(part) for part in split(asked, 9)] == [8] * 3
-    assert [len(part) for part in split(asked, 3)] == [3, 1] * 6
-    assert [one for part in split(asked, 9) for one in part] == asked
+    assert [len(part) for part in split(requests, 6)] == [4] * 6
+    assert [len(part) for part in split(requests, 9)] == [8] * 3
+    assert [len(part) for part in split(requests, 3)] == [3, 1] * 6
+    assert [member for part in split(requests, 9) for member in part] == requests
 
 
 def test_greedy_calls_repeat_and_differ_from_sampled_ones(opened):
-    asked = many(max_new_tokens=10, temperature=0.0)
-    other = [one.__class__(**{**_fields(one), "seed": one.seed + 1}) for one in asked]
-    assert [call.token_ids for call in opened(*asked)] == [call.token_ids for call in opened(*other)]
-    assert opened(*many(max_new_tokens=10)) != opened(*asked)
+    requests = many(max_new_tokens=10, temperature=0.0)
+    other = [sent.__class__(**{**_fields(sent), "seed": sent.seed + 1}) for sent in requests]
+    assert [call.token_ids for call in opened(*requests)] == [call.token_ids for call in opened(*other)]
+    assert opened(*many(max_new_tokens=10)) != opened(*requests)
 
 
-def _fields(one):
-    return {name: getattr(one, name) for name in one.__dataclass_fields__}
+def _fields(request_):
+    return {name: getattr(request_, name) for name in request_.__dataclass_fields__}
 
 
 def test_a_call_ends_at_its_limit_or_at_a_stop(opened):
@@ -172,14 +172,14 @@ def test_a_wrong_request_fails_alone(opened):
 
 def test_calls_name_the_version_that_drew_them():
     opened = Opened()
-    asked = many(max_new_tokens=6)
-    old = opened(*asked)
+    requests = many(max_new_tokens=6)
+    old = opened(*requests)
     with torch.no_grad():
         for parameter in opened.module.parameters():
             parameter.mul_(1.05)
-    assert opened(*asked) == old  # not before they are loaded
+    assert opened(*requests) == old  # not before they are loaded
     opened.load(7)
-    new = opened(*asked)
+    new = opened(*requests)
     assert {call.version for call in old} == {0} and {call.version for call in new} == {7}
     assert [call.logprobs for call in new] != [call.logprobs for call in old]
 
@@ -209,10 +209,10 @@ def test_weights_come_from_folders_too(tmp_path):
     opened = Opened()
     opened.module.save_pretrained(tmp_path / "full")
     opened.tokenizer.save_pretrained(tmp_path / "full")
-    asked = many(max_new_tokens=6)
-    before = opened(*asked)
+    requests = many(max_new_tokens=6)
+    before = opened(*requests)
     opened.load(1, module=None, tokenizer=None, folder=str(tmp_path / "full"))
-    assert [call.token_ids for call in opened(*asked)] == [call.token_ids for call in before]
+    assert [call.token_ids for call in opened(*requests)] == [call.token_ids for call in before]
 
     peft = pytest.importorskip("peft")
     base = str(tmp_path / "full")
@@ -227,11 +227,11 @@ def test_weights_come_from_folders_too(tmp_path):
                 parameter.normal_(std=0.3)
     model.save_pretrained(tmp_path / "adapter")
     opened.load(2, module=None, tokenizer=None, folder=str(tmp_path / "adapter"))
-    from_folder = opened(*asked)
+    from_folder = opened(*requests)
     opened.load(3, module=model, adapter="default")
-    for one, other in zip(from_folder, opened(*asked), strict=True):
-        assert one.token_ids == other.token_ids
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    for call, other in zip(from_folder, opened(*requests), strict=True):
+        assert call.token_ids == other.token_ids
+        assert call.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
 def test_without_a_trainers_module_the_configured_model_is_loaded(tmp_path):
@@ -241,12 +241,12 @@ def test_without_a_trainers_module_the_configured_model_is_loaded(tmp_path):
     alone = Opened(PolicyConfig(model=str(tmp_path), train="none"))
     alone.engine._served.clear()
     alone.load(0, module=None, tokenizer=None)
-    asked = many(max_new_tokens=6)
+    requests = many(max_new_tokens=6)
     alone_again = Opened(PolicyConfig(model=str(tmp_path), train="none"))
-    assert [c.token_ids for c in alone(*asked)] != [
-        c.token_ids for c in alone_again(*asked)
+    assert [c.token_ids for c in alone(*requests)] != [
+        c.token_ids for c in alone_again(*requests)
     ]  # scaled by Opened
-    assert [c.token_ids for c in alone(*asked)] == [c.token_ids for c in opened(*asked)]
+    assert [c.token_ids for c in alone(*requests)] == [c.token_ids for c in opened(*requests)]
 
 
 def test_an_unknown_architecture_falls_back_and_says_so(caplog):

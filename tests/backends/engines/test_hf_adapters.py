@@ -1,4 +1,4 @@
-"""The engine with several LoRA policies on one base: who shares a batch, whose weights answer."""
+"""The engine with several LoRA policies on one base: their batches, and the weights that generate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ADAPTERS = {"plan": "planner", "code": "coder", "judge": None}
 
 
 class Opened:
-    """An engine, and a PEFT model that the policies of `ADAPTERS` stand on."""
+    """An engine, and the PEFT model of the policies of `ADAPTERS`."""
 
     def __init__(self, model=None, **settings):
         self.ctx = context(dict.fromkeys((*ADAPTERS, "own", "other"), POLICY), PlainChat(), WORDS)
@@ -59,39 +59,39 @@ class Opened:
 
     def steps(self):
         """Decode steps of all decoders; decoders that are shared count once."""
-        counts = {id(one.decoder): one.decoder.counts for one in self.engine._served.values()}
-        return sum(one.steps for one in counts.values())
+        counts = {id(served.decoder): served.decoder.counts for served in self.engine._served.values()}
+        return sum(count.steps for count in counts.values())
 
 
-def everybody(policies=tuple(ADAPTERS), *, prompts=2, **sampling):
+def of_all_policies(policies=tuple(ADAPTERS), *, prompts=2, **sampling):
     """Requests of decisions with 3 branches each, for every policy."""
     return [
         request(
-            [5 + place, 6, 7, *range(8, 8 + index)],
-            seed=7919 * (9 * place + 3 * index + branch),
+            [5 + number, 6, 7, *range(8, 8 + index)],
+            seed=7919 * (9 * number + 3 * index + branch),
             policy=policy,
             branch=branch,
-            task=f"t{place}{index}",
+            task=f"t{number}{index}",
             **{"max_new_tokens": 8, **sampling},
         )
-        for place, policy in enumerate(policies)
+        for number, policy in enumerate(policies)
         for index in range(prompts)
         for branch in range(3)
     ]
 
 
-def off(model, asked, calls):
+def deviation(model, requests, calls):
     """Largest difference from the log-probs of the model's own forward, PEFT's where it has adapters."""
     rows = [
         Row(
-            prompt_ids=one.prompt_ids,
-            seed=one.seed,
+            prompt_ids=sent.prompt_ids,
+            seed=sent.seed,
             limit=1,
             stops=(),
-            temperature=one.sampling.temperature,
-            adapter={"other": "coder", **ADAPTERS}.get(one.policy),
+            temperature=sent.sampling.temperature,
+            adapter={"other": "coder", **ADAPTERS}.get(sent.policy),
         )
-        for one in asked
+        for sent in requests
     ]
     drawn = [Drawn(call.token_ids, call.logprobs, "length") for call in calls]
     return worst(model, rows, drawn) if hasattr(model, "peft_config") else worst_logprob(model, rows, drawn)
@@ -101,45 +101,45 @@ def off(model, asked, calls):
 @pytest.mark.parametrize("adapters", ["auto", "mixed"])
 def test_policies_of_one_base_that_wait_together_are_one_batch(adapters, decoder):
     opened = Opened(adapters=adapters, decoder=decoder)
-    asked = everybody(stop=(), temperature=0.9)
-    calls = opened(*asked)
+    requests = of_all_policies(stop=(), temperature=0.9)
+    calls = opened(*requests)
     assert opened.batches == 1
     counts = opened.engine.counts("plan")
     assert counts is opened.engine.counts("judge")
     assert counts.prompts == 6 and counts.steps == max(len(call.token_ids) for call in calls) - 1
-    assert off(opened.model, asked, calls) < 1e-5
+    assert deviation(opened.model, requests, calls) < 1e-5
 
 
 @pytest.mark.parametrize("decoder", ["lean", "transformers"])
 def test_merged_policies_have_batches_of_their_own_and_draw_the_same(decoder):
     opened = Opened(adapters="merged", decoder=decoder)
-    asked = everybody()
-    calls = opened(*asked)
+    requests = of_all_policies()
+    calls = opened(*requests)
     assert opened.batches == 3
     assert opened.engine.counts("plan").prompts == opened.engine.counts("judge").prompts == 2
-    assert off(opened.model, asked, calls) < 1e-5
-    mixed = Opened(adapters="mixed", decoder=decoder)(*asked)
+    assert deviation(opened.model, requests, calls) < 1e-5
+    mixed = Opened(adapters="mixed", decoder=decoder)(*requests)
     assert [call.token_ids for call in mixed] == [call.token_ids for call in calls]
 
 
 def test_a_mixed_batch_is_one_whatever_the_order_and_the_company():
     opened = Opened()
-    asked = everybody()
-    together = opened(*asked)
-    assert opened(*asked[::-1]) == together[::-1]  # bit for bit: rows are in key order anyway
-    assert [opened(one)[0].token_ids for one in asked] == [call.token_ids for call in together]
+    requests = of_all_policies()
+    together = opened(*requests)
+    assert opened(*requests[::-1]) == together[::-1]  # bit for bit: rows are in key order anyway
+    assert [opened(sent)[0].token_ids for sent in requests] == [call.token_ids for call in together]
 
 
 def test_many_rows_of_an_adapter_are_computed_for_themselves():
     opened = Opened()
-    few, many = everybody(("plan", "code"), prompts=21), everybody(("plan", "code"), prompts=22)
+    few, many = of_all_policies(("plan", "code"), prompts=21), of_all_policies(("plan", "code"), prompts=22)
     before = opened.steps()
     opened(*few)
     assert opened.steps() - before == 7
     before = opened.steps()
     calls = opened(*many)
     assert opened.steps() - before == 14
-    assert off(opened.model, many, calls) < 1e-5
+    assert deviation(opened.model, many, calls) < 1e-5
 
 
 def test_copies_can_be_made_ahead_of_the_batches_that_need_them():
@@ -149,8 +149,8 @@ def test_copies_can_be_made_ahead_of_the_batches_that_need_them():
     assert base._mixed is None and base._spare is not None
     opened.engine.prepare({"code": 60, "plan": 60, "judge": 0})
     assert base._mixed is not None
-    before, asked = base._mixed, everybody()
-    assert off(opened.model, asked, opened(*asked)) < 1e-5 and base._mixed is before
+    before, requests = base._mixed, of_all_policies()
+    assert deviation(opened.model, requests, opened(*requests)) < 1e-5 and base._mixed is before
     many = Opened(max_batch=100)
     many.engine.prepare({"code": 700, "plan": 700})  # parts of 100 rows
     assert many.engine._served["plan"].decoder._mixed is not None
@@ -158,24 +158,24 @@ def test_copies_can_be_made_ahead_of_the_batches_that_need_them():
 
 def test_mixed_batches_are_split_in_key_order():
     opened, small = Opened(), Opened(max_batch=7)
-    asked = everybody()
-    assert [call.token_ids for call in small(*asked)] == [call.token_ids for call in opened(*asked)]
+    requests = of_all_policies()
+    assert [call.token_ids for call in small(*requests)] == [call.token_ids for call in opened(*requests)]
     assert small.batches == 1 and small.engine.counts("plan").prompts == 6
 
 
 def test_one_policy_is_loaded_and_the_others_answer_as_before():
     opened = Opened()
-    asked = everybody()
-    old = opened(*asked)
+    requests = of_all_policies()
+    old = opened(*requests)
     trained(opened.model, seed=9)
-    assert opened(*asked) == old  # not before they are loaded
+    assert opened(*requests) == old  # not before they are loaded
     opened.load(4, "code", module=opened.model, adapter="coder")
-    new = opened(*asked)
-    for one, before, after in zip(asked, old, new, strict=True):
-        assert after.version == (4 if one.policy == "code" else 0)
-        assert (after == before) == (one.policy != "code")
-    coders = [index for index, one in enumerate(asked) if one.policy == "code"]
-    assert off(opened.model, [asked[i] for i in coders], [new[i] for i in coders]) < 1e-5
+    new = opened(*requests)
+    for sent, before, after in zip(requests, old, new, strict=True):
+        assert after.version == (4 if sent.policy == "code" else 0)
+        assert (after == before) == (sent.policy != "code")
+    coders = [index for index, sent in enumerate(requests) if sent.policy == "code"]
+    assert deviation(opened.model, [requests[i] for i in coders], [new[i] for i in coders]) < 1e-5
 
 
 def test_no_weights_change_under_a_batch():
@@ -197,47 +197,47 @@ def test_no_weights_change_under_a_batch():
 
     thread = threading.Thread(target=load_later)
     thread.start()
-    assert {call.version for call in opened(*everybody())} == {0}
+    assert {call.version for call in opened(*of_all_policies())} == {0}
     thread.join(10)
     base.generate = generate
-    assert {call.version for call in opened(*everybody(("code",)))} == {4}
+    assert {call.version for call in opened(*of_all_policies(("code",)))} == {4}
 
 
 def test_full_policies_and_other_bases_are_served_beside_them():
     opened = Opened()
-    own, other = tiny(seed=5), adapted(("coder",), seed=6)
-    opened.load(2, "own", module=own)
+    full_model, other = tiny(seed=5), adapted(("coder",), seed=6)
+    opened.load(2, "own", module=full_model)
     opened.load(3, "other", module=other, adapter="coder")
-    asked = everybody((*ADAPTERS, "own", "other"))
-    calls = opened(*asked)
+    requests = of_all_policies((*ADAPTERS, "own", "other"))
+    calls = opened(*requests)
     assert opened.batches == 3
     for model, version, policies in (
         (opened.model, 0, tuple(ADAPTERS)),
-        (own, 2, ("own",)),
+        (full_model, 2, ("own",)),
         (other, 3, ("other",)),
     ):
-        found = [(one, call) for one, call in zip(asked, calls, strict=True) if one.policy in policies]
-        assert off(model, *zip(*found, strict=True)) < 1e-5
-        assert {call.version for _, call in found} == {version}
+        served = [(sent, call) for sent, call in zip(requests, calls, strict=True) if sent.policy in policies]
+        assert deviation(model, *zip(*served, strict=True)) < 1e-5
+        assert {call.version for _, call in served} == {version}
 
 
 def test_a_policy_may_leave_its_base():
     opened = Opened()
-    before = opened(*everybody())
-    own = tiny(seed=5)
-    opened.load(7, "code", module=own)
-    asked = everybody()
-    calls = opened(*asked)
+    before = opened(*of_all_policies())
+    full_model = tiny(seed=5)
+    opened.load(7, "code", module=full_model)
+    requests = of_all_policies()
+    calls = opened(*requests)
     assert opened.engine.batch_of("code") == "code" and opened.engine.batch_of("judge") == "plan"
-    for one, old, new in zip(asked, before, calls, strict=True):
-        assert (new.version, new == old) == ((7, False) if one.policy == "code" else (0, True))
+    for sent, old, new in zip(requests, before, calls, strict=True):
+        assert (new.version, new == old) == ((7, False) if sent.policy == "code" else (0, True))
     for policy in ADAPTERS:
-        opened.load(8, policy, module=own)
-    assert not opened.engine._bases, "a base that nobody stands on is let go"
+        opened.load(8, policy, module=full_model)
+    assert not opened.engine._bases, "an unused base is released"
 
 
 def saved_head():
-    """A model whose planner has a head of its own, beside a plain coder."""
+    """A model whose planner has its own head and whose coder is plain LoRA."""
     config = peft.LoraConfig(r=2, target_modules=["q_proj"], modules_to_save=["lm_head"])
     model = peft.get_peft_model(tiny(), config, adapter_name="planner")
     model.add_adapter("coder", peft.LoraConfig(r=2, target_modules=["up_proj"]))
@@ -247,15 +247,15 @@ def saved_head():
     return model.eval()
 
 
-def test_an_adapter_that_is_more_than_low_rank_is_merged_and_that_is_said_once(caplog):
+def test_an_adapter_that_is_more_than_low_rank_is_merged_and_warned_about_once(caplog):
     with caplog.at_level(logging.WARNING, logger="coterie"):
         opened = Opened(saved_head())
         opened.load(1, "plan", module=opened.model, adapter="planner")
-    said = [record.message for record in caplog.records if "policy plan" in record.message]
-    assert len(said) == 1 and "modules_to_save" in said[0]
-    asked = everybody()
-    calls = opened(*asked)
-    assert opened.batches == 2 and off(opened.model, asked, calls) < 1e-5
+    warnings = [record.message for record in caplog.records if "policy plan" in record.message]
+    assert len(warnings) == 1 and "modules_to_save" in warnings[0]
+    requests = of_all_policies()
+    calls = opened(*requests)
+    assert opened.batches == 2 and deviation(opened.model, requests, calls) < 1e-5
 
 
 def test_where_mixing_is_asked_for_what_can_not_be_mixed_is_refused():
@@ -269,8 +269,10 @@ def test_the_folder_of_a_policy_is_served_beside_a_base(tmp_path):
     opened = Opened()
     opened.load(2, "own", folder=str(tmp_path))
     opened.load(2, "other", module=tiny(seed=5))
-    asked = everybody(("own",)), everybody(("other",))
-    assert [call.token_ids for call in opened(*asked[0])] == [call.token_ids for call in opened(*asked[1])]
+    requests = of_all_policies(("own",)), of_all_policies(("other",))
+    assert [call.token_ids for call in opened(*requests[0])] == [
+        call.token_ids for call in opened(*requests[1])
+    ]
 
 
 @pytest.mark.parametrize(("adapters", "batches"), [("auto", 1), ("merged", 2)])

@@ -19,7 +19,7 @@ from hypothesis import (  # noqa: E402
 from coterie.backends.engines.lean.cache import Costs, plan  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.lean.weights import unsupported  # noqa: E402
-from coterie.backends.models.dense import MergedWeights  # noqa: E402
+from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -70,56 +70,56 @@ def lean(model, adapter=None, dtype=torch.float32):
 def test_logprobs_are_those_of_the_models_forward(kind, more):
     model = tiny(kind, **more)
     assert unsupported(model) is None
-    asked = rows(MIXED, temperature=(1.0, 0.7, 1.5, 0.0), stops=(7, 8))
-    drawn = lean(model).generate(asked)
-    assert {one.finish for one in drawn} == {"stop", "length"}
-    assert worst_logprob(model, asked, drawn) < 1e-5
+    batch = rows(MIXED, temperature=(1.0, 0.7, 1.5, 0.0), stops=(7, 8))
+    drawn = lean(model).generate(batch)
+    assert {result.finish for result in drawn} == {"stop", "length"}
+    assert worst_logprob(model, batch, drawn) < 1e-5
 
 
 @pytest.mark.parametrize("bucket", [0.1, 4.0, 1e9])
 def test_logprobs_hold_when_slots_close_at_different_times(bucket):
     model = tiny()
-    asked = rows(MIXED * 4, limit=40, stops=tuple(range(2, 12)))
+    batch = rows(MIXED * 4, limit=40, stops=tuple(range(2, 12)))
     decoder = lean(model)
     decoder.costs = Costs(key=1e-3, bucket=bucket)  # many buckets, some, and a single one
-    drawn = decoder.generate(asked)
-    lengths = [len(one.token_ids) for one in drawn]
+    drawn = decoder.generate(batch)
+    lengths = [len(result.token_ids) for result in drawn]
     assert max(lengths) > 3 * np.mean(lengths), "the case should have stragglers"
     if bucket < 1e9:
-        assert decoder.counts.slots < 0.6 * len(asked) * decoder.counts.steps, "closed slots are computed"
-    assert worst_logprob(model, asked, drawn) < 1e-5
+        assert decoder.counts.slots < 0.6 * len(batch) * decoder.counts.steps, "closed slots are computed"
+    assert worst_logprob(model, batch, drawn) < 1e-5
 
 
 def test_long_prompts_are_exact_too():
     model = tiny(max_position_embeddings=1024)
-    asked = rows([(700, 3), (512, 2), (3, 2)], limit=6)
-    assert worst_logprob(model, asked, lean(model).generate(asked)) < 1e-5
+    batch = rows([(700, 3), (512, 2), (3, 2)], limit=6)
+    assert worst_logprob(model, batch, lean(model).generate(batch)) < 1e-5
 
 
 def test_rows_have_limits_of_their_own():
-    asked = rows([(4, 1)], limit=1) + rows([(4, 2)], limit=9) + rows([(6, 1)], limit=40)
-    drawn = lean(tiny()).generate(asked)
-    assert [len(one.token_ids) for one in drawn] == [1, 9, 9, 40]
-    assert {one.finish for one in drawn} == {"length"}
+    batch = rows([(4, 1)], limit=1) + rows([(4, 2)], limit=9) + rows([(6, 1)], limit=40)
+    drawn = lean(tiny()).generate(batch)
+    assert [len(result.token_ids) for result in drawn] == [1, 9, 9, 40]
+    assert {result.finish for result in drawn} == {"length"}
 
 
 def test_a_distinct_prompt_is_prefilled_once():
     decoder = lean(tiny())
-    asked = rows(MIXED)
-    decoder.generate(asked + asked)  # the same prompts again, further down in the batch
+    batch = rows(MIXED)
+    decoder.generate(batch + batch)  # the same prompts again, further down in the batch
     assert decoder.counts.prompts == len(MIXED)
     assert decoder.counts.prompt_tokens == sum(length for length, _ in MIXED)
 
 
 def test_tokens_do_not_depend_on_the_batch():
     decoder = lean(tiny())
-    asked = rows(MIXED, limit=20, stops=(7,))
-    together = decoder.generate(asked)
-    for row, expected in zip(asked, together, strict=True):
+    batch = rows(MIXED, limit=20, stops=(7,))
+    together = decoder.generate(batch)
+    for row, expected in zip(batch, together, strict=True):
         (alone,) = decoder.generate([row])
         assert alone.token_ids == expected.token_ids
-    backwards = decoder.generate(asked[::-1])
-    assert [one.token_ids for one in backwards[::-1]] == [one.token_ids for one in together]
+    backwards = decoder.generate(batch[::-1])
+    assert [result.token_ids for result in backwards[::-1]] == [result.token_ids for result in together]
 
 
 def test_nothing_asked_nothing_drawn():
@@ -129,18 +129,18 @@ def test_nothing_asked_nothing_drawn():
 def test_weights_are_copies_refreshed_in_place():
     model = tiny()
     decoder = lean(model)
-    asked = rows(MIXED)
-    before = decoder.generate(asked)
+    batch = rows(MIXED)
+    before = decoder.generate(batch)
     place = decoder.weights.layers[0].qkv.data_ptr()
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.mul_(1.1)
-    assert decoder.generate(asked) == before, "a trainer's step showed before it was loaded"
+    assert decoder.generate(batch) == before, "a trainer's step showed before it was loaded"
     decoder.refresh(MergedWeights(model))
-    after = decoder.generate(asked)
+    after = decoder.generate(batch)
     assert after != before
     assert decoder.weights.layers[0].qkv.data_ptr() == place
-    assert worst_logprob(model, asked, after) < 1e-5
+    assert worst_logprob(model, batch, after) < 1e-5
 
 
 @pytest.fixture(scope="module")
@@ -164,30 +164,30 @@ def adapted():
 def test_lora_is_merged_without_touching_the_module(adapted, adapter):
     before = copy.deepcopy(adapted.state_dict())
     active = adapted.active_adapter
-    asked = rows(MIXED, temperature=(1.0, 0.8))
-    drawn = lean(adapted, adapter).generate(asked)
+    batch = rows(MIXED, temperature=(1.0, 0.8))
+    drawn = lean(adapted, adapter).generate(batch)
     assert adapted.active_adapter == active
     assert all(torch.equal(value, before[name]) for name, value in adapted.state_dict().items())
     adapted.set_adapter(adapter)
-    assert worst_logprob(adapted, asked, drawn) < 2e-5
+    assert worst_logprob(adapted, batch, drawn) < 2e-5
     adapted.set_adapter(active)
 
 
 def test_a_peft_model_without_adapter_is_its_base(adapted):
-    asked = rows(MIXED)
-    drawn = lean(adapted).generate(asked)
+    batch = rows(MIXED)
+    drawn = lean(adapted).generate(batch)
     with adapted.disable_adapter():
-        assert worst_logprob(adapted, asked, drawn) < 1e-5
+        assert worst_logprob(adapted, batch, drawn) < 1e-5
 
 
 def test_bfloat16_is_as_close_as_bfloat16_gets():
     model = tiny(scale=2.0)
-    asked = rows(MIXED)
-    drawn = lean(model, dtype=torch.bfloat16).generate(asked)
+    batch = rows(MIXED)
+    drawn = lean(model, dtype=torch.bfloat16).generate(batch)
     half = copy.deepcopy(model).to(torch.bfloat16)
-    theirs = lean(model).generate(asked)
-    noise = worst_logprob(half, asked, theirs)  # of transformers' own bfloat16 against float32
-    assert worst_logprob(model, asked, drawn) < 3 * noise
+    theirs = lean(model).generate(batch)
+    noise = worst_logprob(half, batch, theirs)  # of transformers' own bfloat16 against float32
+    assert worst_logprob(model, batch, drawn) < 3 * noise
 
 
 @pytest.mark.parametrize(

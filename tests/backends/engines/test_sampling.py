@@ -1,4 +1,4 @@
-"""Tokens are drawn from the right distribution, by their own seed alone."""
+"""Each row draws from its distribution, with its own seed alone."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import (  # noqa: E402
 
 from coterie.backends.engines import sampling  # noqa: E402
 from coterie.backends.engines.rows import Row  # noqa: E402
-from coterie.backends.engines.sampling import SamplingState, truncated  # noqa: E402
+from coterie.backends.engines.sampling import SamplingState, filtered_mass  # noqa: E402
 from coterie.core.errors import SystemFault  # noqa: E402
 from coterie.core.types.seeding import uniforms  # noqa: E402
 
@@ -30,12 +30,12 @@ def row(seed=0, *, limit=1, stops=(), **more):
     return Row(prompt_ids=(1,), seed=seed, limit=limit, stops=stops, **more)
 
 
-def drawn(asked, logits, steps=1):
-    tape = SamplingState(asked, torch.device("cpu"))
-    tape.seat(np.arange(len(asked)))
+def drawn(rows, logits, steps=1):
+    state = SamplingState(rows, torch.device("cpu"))
+    state.assign_slots(np.arange(len(rows)))
     for _ in range(steps):
-        tape.draw(logits if logits.dim() == 2 else logits.expand(len(asked), -1))
-    return tape.drawn()
+        state.draw(logits if logits.dim() == 2 else logits.expand(len(rows), -1))
+    return state.drawn()
 
 
 def chi_square(counts, expected):
@@ -57,10 +57,10 @@ def chi_square(counts, expected):
 )
 def test_draws_follow_the_distribution(more):
     count = 20_000
-    tokens = [one.token_ids[0] for one in drawn([row(seed, **more) for seed in range(count)], LOGITS)]
+    tokens = [result.token_ids[0] for result in drawn([row(seed, **more) for seed in range(count)], LOGITS)]
     mass = torch.softmax(LOGITS.double() / more.get("temperature", 1.0), -1)[None]
     if "top_k" in more or "top_p" in more:
-        mass = truncated(
+        mass = filtered_mass(
             mass, torch.tensor([[more.get("top_k", 0)]]), torch.tensor([[more.get("top_p", 1.0)]])
         )
     expected = (mass / mass.sum())[0].numpy() * count
@@ -71,7 +71,9 @@ def test_draws_follow_the_distribution(more):
 
 def test_a_token_is_where_the_distribution_function_passes_the_uniform():
     seeds = np.arange(500, dtype=np.uint64)
-    tokens = [one.token_ids for one in drawn([row(int(seed), limit=3) for seed in seeds], LOGITS, steps=3)]
+    tokens = [
+        result.token_ids for result in drawn([row(int(seed), limit=3) for seed in seeds], LOGITS, steps=3)
+    ]
     summed = torch.softmax(LOGITS.double(), -1).cumsum(-1).numpy()
     for position in range(3):
         expected = np.searchsorted(summed, uniforms(seeds, position), side="right")
@@ -83,32 +85,34 @@ def test_the_largest_uniform_draws_a_possible_token(monkeypatch):
     monkeypatch.setattr(sampling, "uniforms", lambda seeds, position: np.full(len(seeds), largest))
     logits = torch.randn(200, 64, generator=torch.Generator().manual_seed(0)).sub_(3.0)
     logits[:, -3:] = -torch.inf
-    assert max(one.token_ids[0] for one in drawn([row()] * 200, logits)) == 60
+    assert max(result.token_ids[0] for result in drawn([row()] * 200, logits)) == 60
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.5, 0.0])
 def test_logprobs_are_untruncated_at_the_sampling_temperature(temperature):
-    asked = [row(seed, temperature=temperature, top_k=2, top_p=0.9) for seed in range(50)]
+    rows = [row(seed, temperature=temperature, top_k=2, top_p=0.9) for seed in range(50)]
     expected = torch.log_softmax(LOGITS / (temperature or 1.0), -1)
-    for one in drawn(asked, LOGITS):
-        assert one.logprobs[0] == pytest.approx(expected[one.token_ids[0]].item(), abs=1e-6)
+    for result in drawn(rows, LOGITS):
+        assert result.logprobs[0] == pytest.approx(expected[result.token_ids[0]].item(), abs=1e-6)
 
 
 def test_rows_with_different_settings_do_not_disturb_one_another():
     kinds = [{}, {"temperature": 0.0}, {"top_k": 1}, {"temperature": 3.0}, {"top_p": 0.5}]
-    asked = [row(seed, **kinds[seed % len(kinds)]) for seed in range(200)]
-    together = drawn(asked, LOGITS)
-    assert together == [drawn([one], LOGITS)[0] for one in asked]
+    rows = [row(seed, **kinds[seed % len(kinds)]) for seed in range(200)]
+    together = drawn(rows, LOGITS)
+    assert together == [drawn([row], LOGITS)[0] for row in rows]
 
 
 def test_greedy_takes_the_first_of_equals():
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0], [2.0, 2.0, 2.0, 2.0]])
-    assert [one.token_ids for one in drawn([row(1, temperature=0.0)] * 2, logits)] == [(1,), (0,)]
+    assert [result.token_ids for result in drawn([row(1, temperature=0.0)] * 2, logits)] == [(1,), (0,)]
 
 
 def test_top_k_one_is_greedy_and_ties_go_to_the_lower_id():
     logits = torch.tensor([[0.0, 3.0, 1.0, 3.0]]).expand(300, -1)
-    assert {one.token_ids for one in drawn([row(seed, top_k=1) for seed in range(300)], logits)} == {(1,)}
+    assert {result.token_ids for result in drawn([row(seed, top_k=1) for seed in range(300)], logits)} == {
+        (1,)
+    }
 
 
 @settings(deadline=None, max_examples=100)
@@ -120,7 +124,7 @@ def test_top_k_one_is_greedy_and_ties_go_to_the_lower_id():
 def test_truncation_keeps_the_smallest_likeliest_set(values, top_k, top_p):
     mass = torch.tensor([values], dtype=torch.float64)
     mass = mass / mass.sum()
-    kept = truncated(mass, torch.tensor([[top_k]]), torch.tensor([[top_p]]))[0].numpy()
+    kept = filtered_mass(mass, torch.tensor([[top_k]]), torch.tensor([[top_p]]))[0].numpy()
     order = sorted(range(len(values)), key=lambda index: (-mass[0, index].item(), index))
     pool = order[: top_k or len(order)]
     total, share, expected = sum(mass[0, index].item() for index in pool), 0.0, set()
@@ -137,25 +141,25 @@ def test_truncation_keeps_the_smallest_likeliest_set(values, top_k, top_p):
 
 
 def test_a_row_ends_on_its_own_stop_and_the_others_go_on():
-    tape = SamplingState(
+    state = SamplingState(
         [row(limit=5, stops=(2,), temperature=0.0), row(limit=3, stops=(4, 5), temperature=0.0)],
         torch.device("cpu"),
     )
-    tape.seat(np.array([0, 1, 2]))  # the third slot is idle
+    state.assign_slots(np.array([0, 1, 2]))  # the third slot is idle
     logits = torch.eye(6)[[2, 2, 2]]
-    tape.draw(logits)
-    assert tape.live.tolist() == [False, True, False]
-    tape.seat(np.array([1]))
-    tape.draw(logits[:1])
-    tape.draw(logits[:1])
-    first, second = tape.drawn()
+    state.draw(logits)
+    assert state.live.tolist() == [False, True, False]
+    state.assign_slots(np.array([1]))
+    state.draw(logits[:1])
+    state.draw(logits[:1])
+    first, second = state.drawn()
     assert (first.token_ids, first.finish) == ((2,), "stop")
     assert (second.token_ids, second.finish) == ((2, 2, 2), "length")
 
 
 def test_a_stop_token_at_the_limit_is_a_stop():
-    (one,) = drawn([row(limit=1, stops=(2,), temperature=0.0)], LOGITS)
-    assert (one.token_ids, one.finish) == ((2,), "stop")
+    (result,) = drawn([row(limit=1, stops=(2,), temperature=0.0)], LOGITS)
+    assert (result.token_ids, result.finish) == ((2,), "stop")
 
 
 def test_logits_that_are_not_numbers_are_a_system_fault():

@@ -1,4 +1,4 @@
-"""The scripted engine: a function plays, and nothing else costs anything."""
+"""The scripted engine answers with a function, at almost no cost."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def engine(play):
     return ScriptedEngine(validate(ScriptedEngine.Config, {"play": play}, "engine"))
 
 
-def ask(one, messages=USER, **more):
+def ask(scripted, messages=USER, **more):
     import asyncio
 
-    prompt = one.codec("p").encode(messages, *more.pop("previous", ()))
-    asked = Request(
+    prompt = scripted.codec("p").encode(messages, *more.pop("previous", ()))
+    request = Request(
         key=Key("t").of_call(0),
         policy="p",
         prompt_ids=prompt.ids,
@@ -32,7 +32,7 @@ def ask(one, messages=USER, **more):
         seed=1,
         continues=prompt.continues,
     )
-    return asyncio.run(one.generate(asked))
+    return asyncio.run(scripted.generate(request))
 
 
 def test_the_function_sees_the_text_and_its_answer_comes_back_whole():
@@ -42,10 +42,10 @@ def test_the_function_sees_the_text_and_its_answer_comes_back_whole():
         seen.append((request.key.task, text))
         return "U  R\n\n```python\nx = 1\n```\n"
 
-    one = engine(play)
-    call = ask(one)
+    scripted = engine(play)
+    call = ask(scripted)
     assert seen == [("t", USER[0]["content"])]
-    assert one.codec("p").decode(call) == "U  R\n\n```python\nx = 1\n```\n"
+    assert scripted.codec("p").decode(call) == "U  R\n\n```python\nx = 1\n```\n"
     assert call.finish == "stop" and call.token_ids[-1] == 0
     assert call.logprobs == (0.0,) * len(call.token_ids)
 
@@ -54,8 +54,8 @@ def test_it_may_be_asynchronous_and_may_fail_as_a_system():
     async def play(request, text):
         return text.upper()
 
-    one = engine(play)
-    assert one.codec("p").decode(ask(one)) == USER[0]["content"].upper()
+    scripted = engine(play)
+    assert scripted.codec("p").decode(ask(scripted)) == USER[0]["content"].upper()
 
     def broken(request, text):
         raise SystemFault("the wire is cut")
@@ -65,31 +65,31 @@ def test_it_may_be_asynchronous_and_may_fail_as_a_system():
 
 
 def test_a_tool_loop_continues_token_exactly():
-    one = engine(lambda request, text: "look it up" if "Tool:" not in text else "42")
-    first = ask(one)
+    scripted = engine(lambda request, text: "look it up" if "Tool:" not in text else "42")
+    first = ask(scripted)
     messages = [*USER, {"role": "assistant", "content": "look it up"}, {"role": "tool", "content": "found"}]
-    prompt = one.codec("p").encode(messages, first, USER)
+    prompt = scripted.codec("p").encode(messages, first, USER)
     assert prompt.continues and prompt.ids[: len(first.prompt_ids) + len(first.token_ids)] == (
         first.prompt_ids + first.token_ids
     )
-    second = ask(one, messages, previous=(first, USER))
-    assert second.continues and one.codec("p").decode(second) == "42"
+    second = ask(scripted, messages, previous=(first, USER))
+    assert second.continues and scripted.codec("p").decode(second) == "42"
 
 
 def test_calls_name_the_loaded_version():
     import asyncio
 
-    one = engine(lambda request, text: "x")
-    asyncio.run(one.load_weights(Weights(policy="p", version=3)))
-    assert ask(one).version == 3
+    scripted = engine(lambda request, text: "x")
+    asyncio.run(scripted.load_weights(Weights(policy="p", version=3)))
+    assert ask(scripted).version == 3
 
 
 def test_a_function_can_be_named(monkeypatch):
     module = types.ModuleType("a_script")
     module.play = lambda request, text: "named"
     monkeypatch.setitem(sys.modules, "a_script", module)
-    one = engine("a_script:play")
-    assert one.codec("p").decode(ask(one)) == "named"
+    scripted = engine("a_script:play")
+    assert scripted.codec("p").decode(ask(scripted)) == "named"
 
 
 @pytest.mark.parametrize("play", ["nowhere:play", "json:play", "json", ":", "json:__name__", 7])
@@ -100,7 +100,7 @@ def test_a_function_that_is_not_there_is_refused(play):
 
 
 def test_an_answer_that_is_no_text_is_refused():
-    with pytest.raises(ConfigError, match="not with text"):
+    with pytest.raises(ConfigError, match="not a string"):
         ask(engine(lambda request, text: 3))
 
 
@@ -117,14 +117,14 @@ def test_torch_is_not_imported():
 def test_a_call_costs_next_to_nothing():
     import asyncio
 
-    one = engine(lambda request, text: "U R R")
-    codec = one.codec("p")
+    scripted = engine(lambda request, text: "U R R")
+    codec = scripted.codec("p")
 
     async def calls(count):
         begin = time.perf_counter()
         for index in range(count):
             prompt = codec.encode([{"role": "user", "content": f"plan r1c2 G+2-1 #+0+1 : {index % 50}"}])
-            call = await one.generate(
+            call = await scripted.generate(
                 Request(
                     key=Key("t").of_call(index),
                     policy="p",

@@ -1,4 +1,4 @@
-"""The fallback decoder serves what the lean one does not know, and agrees with it on what it does."""
+"""The fallback decoder supports models that the lean one lacks, and agrees with it on the others."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ pytest.importorskip("transformers")
 
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
 from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
-from coterie.backends.models.dense import MergedWeights  # noqa: E402
+from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from tests.backends.engines.support import rows, tiny, worst_logprob  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -27,18 +27,19 @@ def stepwise(model, adapter=None):
 )
 def test_logprobs_are_those_of_the_models_forward(kind, more):
     model = tiny(kind, scale=2.0, **more)
-    asked = rows(MIXED, limit=25, temperature=(1.0, 0.7, 0.0), stops=(7, 8, 9))
+    batch = rows(MIXED, limit=25, temperature=(1.0, 0.7, 0.0), stops=(7, 8, 9))
     decoder = stepwise(model)
-    drawn = decoder.generate(asked)
-    assert worst_logprob(model, asked, drawn) < 1e-5
+    drawn = decoder.generate(batch)
+    assert worst_logprob(model, batch, drawn) < 1e-5
     assert decoder.counts.prompts == len(MIXED)
 
 
 def test_it_draws_what_the_lean_decoder_draws():
     model = tiny()
-    asked = rows(MIXED, limit=20, stops=(7,))
-    ours = LeanDecoder(MergedWeights(model), torch.float32).generate(asked)
-    assert [one.token_ids for one in stepwise(model).generate(asked)] == [one.token_ids for one in ours]
+    batch = rows(MIXED, limit=20, stops=(7,))
+    expected = LeanDecoder(MergedWeights(model), torch.float32).generate(batch)
+    drawn = stepwise(model).generate(batch)
+    assert [row.token_ids for row in drawn] == [row.token_ids for row in expected]
 
 
 def test_an_adapter_is_merged_into_a_copy():
@@ -50,15 +51,15 @@ def test_an_adapter_is_merged_into_a_copy():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.normal_(std=0.2)
-    asked = rows(MIXED)
+    batch = rows(MIXED)
     decoder = stepwise(model.eval(), "planner")
-    assert worst_logprob(model, asked, decoder.generate(asked)) < 2e-5
-    before = decoder.generate(asked)
+    assert worst_logprob(model, batch, decoder.generate(batch)) < 2e-5
+    before = decoder.generate(batch)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" in name:
                 parameter.mul_(2.0)
-    assert decoder.generate(asked) == before
+    assert decoder.generate(batch) == before
     decoder.refresh(MergedWeights(model, "planner"))
-    assert worst_logprob(model, asked, decoder.generate(asked)) < 2e-5
+    assert worst_logprob(model, batch, decoder.generate(batch)) < 2e-5
     assert not any("lora" in name for name, _ in decoder.model.named_parameters())

@@ -1,4 +1,4 @@
-"""The tabular engine draws what its table says."""
+"""The tabular engine draws from its table's distributions."""
 
 import numpy as np
 import pytest
@@ -43,7 +43,7 @@ def drawn(opened, count=1, seeds=None, **sampling):
     engine, ctx = opened
     prompt = engine.codec("p").encode(PROMPT)
 
-    async def one(branch, seed):
+    async def play(branch, seed):
         ctx.active_rollouts.start()
         try:
             return await engine.generate(
@@ -59,7 +59,9 @@ def drawn(opened, count=1, seeds=None, **sampling):
             ctx.active_rollouts.stop()
 
     async def every():
-        return await asyncio.gather(*[one(branch, seed) for branch, seed in enumerate(seeds or range(count))])
+        return await asyncio.gather(
+            *[play(branch, seed) for branch, seed in enumerate(seeds or range(count))]
+        )
 
     return wait(every())
 
@@ -95,7 +97,7 @@ def test_draws_are_keyed_and_follow_the_distribution():
     assert np.abs(np.bincount(columns, minlength=5) / 4000 - np.exp(logprobs)).max() < 0.03
 
 
-def test_greedy_and_truncated_calls():
+def test_greedy_and_filtered_calls():
     engine = opened(table_with(U=2.0, D=1.5, L=-3.0))
     text = engine[0].codec("p").decode
     assert {text(call) for call in drawn(engine, 50, max_new_tokens=1, temperature=0.0)} == {"U"}
@@ -116,7 +118,7 @@ def test_a_stop_word_ends_a_call():
         drawn(engine, stop=("never",))
 
 
-def test_wrong_set_ups_are_told():
+def test_wrong_set_ups_are_refused():
     with pytest.raises(ConfigError, match="can't play the model"):
         opened(model={"init": "qwen3"})
     with pytest.raises(ConfigError, match="needs words"):

@@ -1,4 +1,4 @@
-"""A model is loaded or made, or the error says what is missing where."""
+"""A model is loaded or newly initialised, or the error names what is missing."""
 
 import json
 import sys
@@ -39,8 +39,8 @@ def refused(model, **more):
     return str(caught.value)
 
 
-def same(one, other):
-    states = one.module.state_dict(), other.module.state_dict()
+def same(loaded, other):
+    states = loaded.module.state_dict(), other.module.state_dict()
     return all(torch.equal(states[0][name], states[1][name]) for name in states[0])
 
 
@@ -69,11 +69,11 @@ def test_the_seed_makes_the_weights_and_nothing_else_moves():
     torch.manual_seed(1)
     expected = torch.rand(3)
     torch.manual_seed(1)
-    one = load(SMALL, seed=7)
+    loaded = load(SMALL, seed=7)
     assert torch.equal(torch.rand(3), expected), "the global generator was used"
-    assert same(one, load(SMALL, seed=7))
-    assert not same(one, load(SMALL, seed=8))
-    assert one.module.model.layers[0].mlp.up_proj.weight.std() > 0.01
+    assert same(loaded, load(SMALL, seed=7))
+    assert not same(loaded, load(SMALL, seed=8))
+    assert loaded.module.model.layers[0].mlp.up_proj.weight.std() > 0.01
 
 
 def test_the_dtype_is_the_configured_one(folder):

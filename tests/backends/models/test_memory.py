@@ -1,4 +1,4 @@
-"""What weighs what, by hand; tests/cli/test_plan.py holds the sums against runs."""
+"""Sizes in bytes, computed by hand; tests/cli/test_plan.py compares the sums with runs."""
 
 import numpy as np
 import pytest
@@ -39,10 +39,10 @@ def policy(train, dtype="float32"):
 
 
 def of(dtype="float32", references=False, values=False, **policies):
-    """By policy, the parts that are not 0."""
+    """The parts that are not 0, by policy."""
     configs = {name: policy(train, dtype) for name, train in policies.items()}
-    found = trainer_bytes(configs, SIZE, references=references, values=values)
-    return {name: {part: size for part, size in parts.items() if size} for name, parts in found.items()}
+    by_policy = trainer_bytes(configs, SIZE, references=references, values=values)
+    return {name: {part: size for part, size in parts.items() if size} for name, parts in by_policy.items()}
 
 
 def test_full_weights_are_trained_where_they_lie():
@@ -55,27 +55,27 @@ def test_bf16_has_masters_in_fp32_and_gradients_in_both():
 
 
 def test_each_full_policy_has_weights_of_its_own_and_one_reference_serves_all():
-    own = {"weights": 4000, "moments": 8000, "gradients": 4000}
-    assert of(one="full", two="full", references=True) == {"one": {**own, "reference": 4000}, "two": own}
+    parts = {"weights": 4000, "moments": 8000, "gradients": 4000}
+    assert of(one="full", two="full", references=True) == {"one": {**parts, "reference": 4000}, "two": parts}
 
 
 def test_adapters_stand_in_fp32_on_one_base_which_is_their_reference_too():
-    found = of("bfloat16", a="lora", b="lora", c="none", references=True)
-    assert found["a"] == {"weights": 2000, "adapter": 120, "moments": 240, "gradients": 120}
-    assert found["b"] == {"adapter": 240, "moments": 480, "gradients": 240}
-    assert found["c"] == {}
+    by_policy = of("bfloat16", a="lora", b="lora", c="none", references=True)
+    assert by_policy["a"] == {"weights": 2000, "adapter": 120, "moments": 240, "gradients": 120}
+    assert by_policy["b"] == {"adapter": 240, "moments": 480, "gradients": 240}
+    assert by_policy["c"] == {}
 
 
 def test_a_full_policy_beside_an_adapter_has_a_frozen_base_to_refer_to():
-    found = of(one="full", a="lora", references=True)
-    assert found["one"] == {"weights": 4000, "moments": 8000, "gradients": 4000}
-    assert found["a"]["weights"] == 4000
+    by_policy = of(one="full", a="lora", references=True)
+    assert by_policy["one"] == {"weights": 4000, "moments": 8000, "gradients": 4000}
+    assert by_policy["a"]["weights"] == 4000
 
 
 def test_a_value_head_is_a_vector_for_each_trained_policy():
-    found = of(one="full", c="none", values=True)
-    assert found["one"] == {"weights": 4000 + 40, "moments": 8000 + 80, "gradients": 4000 + 40}
-    assert found["c"] == {"weights": 4000}
+    by_policy = of(one="full", c="none", values=True)
+    assert by_policy["one"] == {"weights": 4000 + 40, "moments": 8000 + 80, "gradients": 4000 + 40}
+    assert by_policy["c"] == {"weights": 4000}
 
 
 def test_a_warm_start_trains_all_weights_even_below_an_adapter():
@@ -125,12 +125,14 @@ def test_activations_are_about_what_a_forward_keeps(model, dtype, packing):
 
 
 def kept_by(model, forward):
-    """Bytes that autograd saves in a forward, the model's own tensors left out."""
-    own = {tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())}
+    """Bytes that autograd saves in a forward, without the model's own tensors."""
+    storages_of_model = {
+        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())
+    }
     kept = {}
 
     def keep(tensor):
-        if tensor.untyped_storage().data_ptr() not in own:
+        if tensor.untyped_storage().data_ptr() not in storages_of_model:
             kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
         return tensor
 

@@ -50,16 +50,16 @@ def test_a_folder_is_read_by_its_configuration_alone(tmp_path):
     module = load_model(policy(), policy="main", seed=0, vocabulary=WORDS).module
     module.config.save_pretrained(tmp_path)
     config = policy(model=str(tmp_path))
-    made = blueprint({"main": config}, vocabulary=WORDS)
-    assert made.size.parameters == sum(parameter.numel() for parameter in module.parameters())
-    assert made.tokenizer is None and made.size.context == 128
+    described = blueprint({"main": config}, vocabulary=WORDS)
+    assert described.size.parameters == sum(parameter.numel() for parameter in module.parameters())
+    assert described.tokenizer is None and described.size.context == 128
     with pytest.raises(ConfigError, match="no tokenizer"):
         load_model(config, policy="main", seed=0, vocabulary=WORDS)
 
 
 def test_nothing_is_allocated():
-    made = blueprint({"a": policy(), "b": policy("lora")}, vocabulary=WORDS)
-    tensors = [tensor for module, _ in made.modules.values() for tensor in module.parameters()]
+    described = blueprint({"a": policy(), "b": policy("lora")}, vocabulary=WORDS)
+    tensors = [tensor for module, _ in described.modules.values() for tensor in module.parameters()]
     assert tensors and all(tensor.is_meta for tensor in tensors)
 
 
@@ -75,8 +75,8 @@ def test_adapters_are_those_that_the_trainer_attaches(target_modules):
     trainer = opened(configs)
     size = size_of(**configs)
     for name in configs:
-        own = trainer._policies[name].own()
-        assert size.adapters[name] == sum(parameter.numel() for parameter in own.values()) > 0
+        adapter = trainer._policies[name].own_parameters()
+        assert size.adapters[name] == sum(parameter.numel() for parameter in adapter.values()) > 0
     assert size.adapters["large"] == 3 * size.adapters["small"]
     assert size.parameters == size_of(main=policy()).parameters, "adapters are not the model's"
 
@@ -100,15 +100,15 @@ def test_policies_share_a_module_as_the_trainer_has_it():
 
 
 @pytest.mark.parametrize(
-    ("model", "told"),
+    ("model", "message"),
     [
         ("nobody/nothing", "can't be read here"),
         ("./nowhere", "there is no folder"),
         ("/no/such/place", "no folder"),
     ],
 )
-def test_a_model_that_cant_be_read_says_so_and_how_to_mend_it(model, told):
-    with pytest.raises(ConfigError, match=told) as caught:
+def test_a_model_that_cant_be_read_says_so_and_how_to_mend_it(model, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         blueprint({"main": policy(model=model)}, vocabulary=WORDS)
     assert caught.value.path == "policies.main.model" and caught.value.fix
 

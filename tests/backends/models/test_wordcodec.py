@@ -1,4 +1,4 @@
-"""The codec of engines without a tokenizer: lossless, stable, and continuing what was said."""
+"""The codec of engines without a tokenizer: lossless, stable, and token-exact in continuations."""
 
 import subprocess
 import sys
@@ -43,15 +43,18 @@ def test_a_conversation_continues_token_exactly(opening, data):
     for _ in range(3):
         ids = codec.encode_completion(data.draw(TEXT))
         finish = data.draw(st.sampled_from(["stop", "length"]))
-        one = call(prompt, ids if finish == "stop" else ids[:-1] or codec.ids("a"), finish)
+        previous = call(prompt, ids if finish == "stop" else ids[:-1] or codec.ids("a"), finish)
         extended = [
             *messages,
-            {"role": "assistant", "content": codec.decode(one)},
+            {"role": "assistant", "content": codec.decode(previous)},
             {"role": data.draw(ROLES), "content": data.draw(TEXT)},
         ]
-        following = codec.encode(extended, one, messages)
+        following = codec.encode(extended, previous, messages)
         assert following.continues
-        assert following.ids[: len(one.prompt_ids) + len(one.token_ids)] == one.prompt_ids + one.token_ids
+        assert (
+            following.ids[: len(previous.prompt_ids) + len(previous.token_ids)]
+            == previous.prompt_ids + previous.token_ids
+        )
         assert codec.text(following.ids) == codec.text(codec.encode(extended).ids)
         messages, prompt = extended, following
 
@@ -68,19 +71,21 @@ def test_a_conversation_continues_token_exactly(opening, data):
 def test_another_conversation_starts_afresh(change):
     codec = WordCodec()
     start = [{"role": "user", "content": "a b"}]
-    one = call(codec.encode(start), codec.encode_completion("c d"))
+    previous = call(codec.encode(start), codec.encode_completion("c d"))
     messages = [*start, {"role": "assistant", "content": "c d"}, {"role": "tool", "content": "e"}]
-    assert codec.encode(messages, one, start).continues
-    changed = codec.encode(change(messages), one, start)
+    assert codec.encode(messages, previous, start).continues
+    changed = codec.encode(change(messages), previous, start)
     assert not changed.continues and changed.ids == codec.encode(change(messages)).ids
 
 
 def test_a_prompt_that_says_something_else_is_not_continued():
     codec = WordCodec()
     start = [{"role": "user", "content": "a b"}]
-    one = call(codec.encode([*start, {"role": "tool", "content": "hidden"}]), codec.encode_completion("c"))
+    previous = call(
+        codec.encode([*start, {"role": "tool", "content": "hidden"}]), codec.encode_completion("c")
+    )
     messages = [*start, {"role": "assistant", "content": "c"}, {"role": "user", "content": "d"}]
-    assert not codec.encode(messages, one, start).continues
+    assert not codec.encode(messages, previous, start).continues
 
 
 def test_words_alone_lose_their_white_space_only():

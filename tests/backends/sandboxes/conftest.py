@@ -1,4 +1,4 @@
-"""What runs hostile programs takes its time: `make test-sandbox`."""
+"""Marks these slow tests `sandbox`: `make test-sandbox` runs them."""
 
 from __future__ import annotations
 

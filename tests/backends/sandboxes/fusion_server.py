@@ -1,5 +1,5 @@
-"""A loopback server that speaks SandboxFusion's wire format and runs programs for real, as the stock server
-does: with its time limit, its literal `fetch_files` and its stall on long output; and faults on request."""
+"""A loopback server with SandboxFusion's wire format that runs programs like the stock server: with its time
+limit, its literal `fetch_files` and its stall on long output. It can also simulate faults."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ Write = Callable[[bytes], Awaitable[None]]
 
 
 class FusionServer:
-    """`with FusionServer() as server:` answers at `server.url` from a thread of its own.
+    """`with FusionServer() as server:` answers at `server.url` from a separate thread.
 
     Args:
-        faults: names of what the next POSTs get instead of their answer; then it is sound again.
+        faults: names of faults that the next POSTs get instead of their answers; later POSTs are answered.
         always: a fault that every POST gets.
         python: the interpreter that runs programs.
-        user: the user id that programs run as (where we are root).
+        user: the user id that programs run as (if this process is root).
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class FusionServer:
         user: int | None = None,
     ) -> None:
         self.faults, self.always, self.python, self.user = deque(faults), always, python, user
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.ping = b'"pong"'
         self.port = 0
 
@@ -89,7 +89,7 @@ class FusionServer:
         self._tasks.add(task)
         self._open.add(writer)
         try:
-            while await self._one(reader, writer):
+            while await self._request(reader, writer):
                 pass
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             pass
@@ -98,8 +98,8 @@ class FusionServer:
             self._tasks.discard(task)
             writer.close()
 
-    async def _one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """One request; whether the connection goes on."""
+    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
+        """Answer one request; whether the connection stays open."""
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         method, path, _ = head.split(" ", 2)
         length = next(
@@ -110,17 +110,17 @@ class FusionServer:
             return await answer(writer, 200, self.ping)
         if (method, path) != ("POST", "/run_code"):
             return await answer(writer, 404, b'{"detail":"Not Found"}')
-        asked = json.loads(body)
-        self.asked.append(asked)
+        order = json.loads(body)
+        self.requests.append(order)
         fault = self.faults.popleft() if self.faults else self.always
         if fault:
-            return await self._fail(fault, asked, writer)
-        status, reply = await self._run_code(asked)
+            return await self._fail(fault, order, writer)
+        status, reply = await self._run_code(order)
         return await answer(writer, status, json.dumps(reply).encode())
 
     # ------------------------------------------------------------------------------------------ faults
 
-    async def _fail(self, fault: str, asked: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
+    async def _fail(self, fault: str, order: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         if fault in ("500", "504"):
             return await answer(writer, int(fault), b'{"detail":"Internal Server Error"}')
         if fault == "hang":
@@ -145,7 +145,7 @@ class FusionServer:
             return await answer(writer, 200, b"<html><body>Welcome to nginx!</body></html>")
         if fault == "huge":
             return await answer(writer, 200, b'{"status":"Success","message":"' + b"x" * (3 << 20) + b'"}')
-        status, reply = await self._run_code({**asked, "language": "klingon"} if fault == "422" else asked)
+        status, reply = await self._run_code({**order, "language": "klingon"} if fault == "422" else order)
         if fault == "null":
             reply["run_result"] = None
         if fault == "error":
@@ -168,39 +168,39 @@ class FusionServer:
 
     # ------------------------------------------------------------------------------------- what it does
 
-    async def _run_code(self, asked: dict[str, Any]) -> tuple[int, dict[str, Any]]:
-        language = asked.get("language")
-        if language not in COMMANDS | COMPILED or not isinstance(asked.get("code"), str):
+    async def _run_code(self, order: dict[str, Any]) -> tuple[int, dict[str, Any]]:
+        language = order.get("language")
+        if language not in COMMANDS | COMPILED or not isinstance(order.get("code"), str):
             known = "Input should be 'python', 'cpp', 'nodejs', 'go', 'bash', ..."
             return 422, {"detail": [{"type": "literal_error", "loc": ["body", "language"], "msg": known}]}
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
             folder = Path(name)
-            for path, text in asked.get("files", {}).items():
+            for path, text in order.get("files", {}).items():
                 (folder / path).parent.mkdir(parents=True, exist_ok=True)
                 (folder / path).write_bytes(base64.b64decode(text))
             source = folder / "tmp_program.py"
-            source.write_text(asked["code"], encoding="utf-8")
+            source.write_text(order["code"], encoding="utf-8")
             if self.user is not None:
                 for path in (folder, *folder.rglob("*")):
                     os.chown(path, self.user, self.user)
             compiling, running = (COMMANDS | COMPILED)[language]
-            words = {"python": self.python, "file": str(source)}
+            names = {"python": self.python, "file": str(source)}
             compiled = ran = None
             if compiling is not None:
                 compiled = await self._command(
-                    compiling.format(**words), folder, asked["compile_timeout"], None
+                    compiling.format(**names), folder, order["compile_timeout"], None
                 )
             if compiled is None or compiled["return_code"] == 0:
                 ran = await self._command(
-                    running.format(**words), folder, asked["run_timeout"], asked.get("stdin")
+                    running.format(**names), folder, order["run_timeout"], order.get("stdin")
                 )
             files = {
                 path: base64.b64encode((folder / path).read_bytes()).decode()
-                for path in asked.get("fetch_files", ())
+                for path in order.get("fetch_files", ())
                 if (folder / path).is_file()
             }
-        both = [one for one in (compiled, ran) if one is not None]
-        failed = any(one["return_code"] != 0 for one in both)
+        both = [result for result in (compiled, ran) if result is not None]
+        failed = any(result["return_code"] != 0 for result in both)
         return 200, {
             "status": "Failed" if failed else "Success",
             "message": "",
@@ -243,14 +243,14 @@ class FusionServer:
 
 @functools.cache
 def fence(user: int | None) -> tuple[str, ...]:
-    """What keeps a hostile program of the tests off this machine's processes, where the kernel lets us."""
+    """A command that isolates hostile test programs from other processes, if the kernel allows it."""
     own = ("--user", "--map-current-user") if user or os.geteuid() else ()
     command = ("unshare", *own, "--pid", "--fork", "--mount-proc", "--kill-child")
     try:
-        found = subprocess.run([*command, "true"], capture_output=True, user=user, cwd="/").returncode
+        code = subprocess.run([*command, "true"], capture_output=True, user=user, cwd="/").returncode
     except OSError:
         return ()
-    return command if found == 0 else ()
+    return command if code == 0 else ()
 
 
 async def answer(writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:

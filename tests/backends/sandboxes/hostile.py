@@ -1,7 +1,7 @@
-"""Programs that try to do what a program must not: each with the protections that stop it.
+"""Programs that try forbidden actions, each with the protections that stop it.
 
-Each calls `escaped` where it succeeded, and leaves with exit code 3 where it was refused. `{mark}` is the
-name of its processes, `{secret}` a file of ours, `{port}` and `{name}` are where we listen.
+Each program calls `escaped` if it succeeded, and exits with code 3 if it was refused. `{mark}` is the name of
+its processes, `{secret}` a file of the host process, `{port}` and `{name}` are the host's listening sockets.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _PRIVILEGES, _FILES, _OURS = "no privileges", "files by our hand", "own process"
 
 
 class Hostile(NamedTuple):
-    """A program, what stops it, and how it may end."""
+    """A program, the protections that stop it, and the ways it may end."""
 
     code: str
     stopped_by: tuple[str, ...]

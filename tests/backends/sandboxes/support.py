@@ -1,4 +1,4 @@
-"""What the tests of sandbox `local` share."""
+"""Helpers of the tests of sandbox `local`."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def ran(code: str, settings: dict[str, Any] | None = None, **given: Any) -> Ran:
 
 
 def descendants(root: int) -> list[int]:
-    """Process ids of all that `root` started, in order of depth."""
+    """Process ids of all descendants of `root`, in order of depth."""
     parents = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
         except OSError:
             continue
-    found = [root]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found[1:]
+    pids = [root]
+    for pid in pids:
+        pids.extend(child for child, parent in parents.items() if parent == pid)
+    return pids[1:]

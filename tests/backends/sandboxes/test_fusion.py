@@ -59,8 +59,8 @@ def test_it_conforms_with_a_user_for_each_run():
     with FusionServer(python=SYSTEM) as server:
         box = sandbox(server.url, grace_seconds=20)
         check_sandbox(box, limits=LIMITS)
-        told = Program(code="import os; print(os.getuid())")
-        users = [ran(server, told, grace_seconds=20).stdout for _ in range(3)]
+        program = Program(code="import os; print(os.getuid())")
+        users = [ran(server, program, grace_seconds=20).stdout for _ in range(3)]
         assert len(set(users)) == 3 and all(int(user) >= 30000 for user in users)
 
 
@@ -95,7 +95,7 @@ def test_a_fault_that_stays_ends_as_stated_within_its_time_out(fault):
     with FusionServer(always=fault) as server, pytest.raises(SystemFault) as error:
         ran(server, retries=1, reply_mb=1)
     assert says in str(error.value) and server.url in str(error.value)
-    assert len(server.asked) == (2 if ends == MISSING else 1)
+    assert len(server.requests) == (2 if ends == MISSING else 1)
     assert time.monotonic() - began < 2 * TIME_OUT + 3
 
 
@@ -105,9 +105,9 @@ def test_a_fault_that_stays_ends_as_stated_within_its_time_out(fault):
 def test_a_fault_that_passes_costs_a_retry_and_no_result(fault):
     patience = {"backoff": 0.5, "retries": 8} if fault == "restart" else {}
     with FusionServer(faults=(fault,)) as server:
-        found = ran(server, reply_mb=1, **patience)
-    assert (found.status, found.stdout) == ("finished", "hello\n")
-    assert len(server.asked) == 2
+        results = ran(server, reply_mb=1, **patience)
+    assert (results.status, results.stdout) == ("finished", "hello\n")
+    assert len(server.requests) == 2
 
 
 def test_a_restart_in_the_middle_of_many_runs_loses_none():
@@ -115,8 +115,8 @@ def test_a_restart_in_the_middle_of_many_runs_loses_none():
         return await asyncio.gather(*[box.run(Program(code=f"print({n})")) for n in range(8)])
 
     with FusionServer(faults=("", "", "restart")) as server:
-        found = using(server, many, backoff=0.5, retries=8)
-    assert [one.stdout for one in found] == [f"{n}\n" for n in range(8)]
+        results = using(server, many, backoff=0.5, retries=8)
+    assert [run.stdout for run in results] == [f"{n}\n" for n in range(8)]
 
 
 @pytest.mark.parametrize(("break_it", "says"), [
@@ -160,13 +160,13 @@ def test_long_output_keeps_its_end_on_a_server_that_stalls_on_it():
     loud = "import sys\nfor n in range(300_000): print(n)\nprint('the end', file=sys.stderr)"
     limits = LIMITS.model_copy(update={"cpu_seconds": 5.0, "wall_seconds": 20.0})
     with FusionServer() as server:
-        found = ran(server, Program(code=loud, limits=limits))
+        results = ran(server, Program(code=loud, limits=limits))
         # The same without the wrapper: the stock server waits for a program that waits to be read.
         _, stalled = asyncio.run(server._run_code(
             {"language": "python", "code": loud, "run_timeout": 1.0}
         ))  # fmt: skip
-    assert found.ok and found.stdout.endswith("299998\n299999\n") and found.stderr == "the end\n"
-    assert found.dropped == sum(len(f"{n}\n") for n in range(300_000)) - 4096
+    assert results.ok and results.stdout.endswith("299998\n299999\n") and results.stderr == "the end\n"
+    assert results.dropped == sum(len(f"{n}\n") for n in range(300_000)) - 4096
     assert stalled["run_result"]["status"] == "TimeLimitExceeded"
 
 
@@ -175,7 +175,7 @@ def test_a_program_that_kills_its_sandbox_twice_gets_the_floor():
     with FusionServer() as server:
         with pytest.raises(PolicyFault, match="killed its sandbox twice"):
             ran(server, Program(code="import os; os.kill(os.getppid(), 9)", limits=LIMITS))
-        assert len(server.asked) == 2
+        assert len(server.requests) == 2
         with pytest.raises(PolicyFault, match="ended its judge twice"):
             using(server, lambda box: box.judge(Judged(
                 candidate="import os; os.kill(os.getppid(), 9)", tests="assert f()", calls=("f",)
@@ -185,15 +185,17 @@ def test_a_program_that_kills_its_sandbox_twice_gets_the_floor():
 @pytest.mark.skipif(not fence(None), reason="stops its parent: only where process ids have a namespace")
 def test_a_program_that_stops_its_wrapper_is_timed_out_by_the_server():
     with FusionServer() as server:
-        found = ran(server, Program(code="import os; os.kill(os.getppid(), 19)", limits=LIMITS))
-    assert found.status == "timeout" and "server's time limit" in found.reason
+        results = ran(server, Program(code="import os; os.kill(os.getppid(), 19)", limits=LIMITS))
+    assert results.status == "timeout" and "server's time limit" in results.reason
 
 
 def test_cpu_time_of_all_processes_counts_and_waiting_is_free():
     burn = "import os\nfor _ in range(2):\n  if os.fork() == 0: break\nwhile True: pass"
     with FusionServer() as server:
-        found = ran(server, Program(code=burn, limits=Limits(cpu_seconds=0.5, wall_seconds=20)))
-        assert found.status == "timeout" and found.reason == "CPU time: 0.5 s" and found.wall_seconds < 10
+        results = ran(server, Program(code=burn, limits=Limits(cpu_seconds=0.5, wall_seconds=20)))
+        assert (
+            results.status == "timeout" and results.reason == "CPU time: 0.5 s" and results.wall_seconds < 10
+        )
         slept = ran(server, Program(code="import time; time.sleep(.8)", limits=LIMITS))
         assert slept.ok and slept.cpu_seconds is not None and slept.cpu_seconds < 0.5 < slept.wall_seconds
 
@@ -208,8 +210,8 @@ def test_processes_disk_and_folders_are_bounded():
     limits = LIMITS.model_copy(update={"disk_mb": 2, "wall_seconds": 5.0})
     with FusionServer() as server:
         for code, ends in programs.items():
-            found = ran(server, Program(code=code, limits=limits), grace_seconds=20, retries=0)
-            assert found.status in ends, (code, found)
+            results = ran(server, Program(code=code, limits=limits), grace_seconds=20, retries=0)
+            assert results.status in ends, (code, results)
 
 
 def test_the_wrapper_leaves_no_secret_and_no_way_to_forge_its_report():
@@ -221,9 +223,9 @@ def test_the_wrapper_leaves_no_secret_and_no_way_to_forge_its_report():
         "    except OSError as error: print(type(error).__name__)\n"
     )
     with FusionServer() as server:
-        found = ran(server, Program(code=spy, limits=LIMITS))
-    assert found.ok, found
-    listed, *refused = found.stdout.splitlines()
+        results = ran(server, Program(code=spy, limits=LIMITS))
+    assert results.ok, results
+    listed, *refused = results.stdout.splitlines()
     assert listed in ("['box']", "[]") and refused == ["PermissionError"] * 3
 
 
@@ -232,16 +234,18 @@ def test_the_wrapper_leaves_no_secret_and_no_way_to_forge_its_report():
 
 def test_bash_runs_in_the_wrapper():
     with FusionServer() as server:
-        found = ran(server, Program(code="echo $1; cat; exit 4", language="bash", argv=("one",), stdin="two"))
-    assert (found.status, found.exit_code, found.stdout) == ("failed", 4, "one\ntwo")
+        results = ran(
+            server, Program(code="echo $1; cat; exit 4", language="bash", argv=("one",), stdin="two")
+        )
+    assert (results.status, results.exit_code, results.stdout) == ("failed", 4, "one\ntwo")
 
 
 @pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles C")
 def test_a_compiled_language_goes_to_the_server_as_it_is():
     with FusionServer() as server:
         loud = "#include <stdio.h>\nint main(){char b[9]; fgets(b,9,stdin); fputs(b,stdout); return 3;}"
-        found = ran(server, Program(code=loud, language="c", stdin="in"))
-        assert (found.status, found.exit_code, found.stdout) == ("failed", 3, "in")
+        results = ran(server, Program(code=loud, language="c", stdin="in"))
+        assert (results.status, results.exit_code, results.stdout) == ("failed", 3, "in")
         broken = ran(server, Program(code="int main(){return", language="c"))
         assert (broken.status, broken.reason) == ("failed", "it did not compile") and "error" in broken.stderr
         with pytest.raises(ConfigError, match="arguments"):

@@ -1,4 +1,4 @@
-"""Hostile programs: contained, judged failed, nothing left running, the next run unharmed."""
+"""Hostile programs are contained and fail; nothing is left running, and the next run is unharmed."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ WITHOUT = ("pid namespace", "mount namespace", "limited tmpfs", "network namespa
 
 def left_running() -> list[str]:
     """Processes of this machine that carry the mark."""
-    found = []
+    names = []
     for comm in Path("/proc").glob("[0-9]*/comm"):
         try:
             if comm.read_text().strip() == MARK:
-                found.append(comm.parent.name)
+                names.append(comm.parent.name)
         except OSError:
             continue
-    return found
+    return names
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +65,8 @@ def plain(loop: asyncio.AbstractEventLoop) -> Iterator[LocalSandbox]:
 
 
 @pytest.fixture(scope="module")
-def words(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """What the programs look for: a file, a port and a socket of ours."""
+def targets(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """The targets of the programs: a file, a port and a socket of the host process."""
     secret = tmp_path_factory.mktemp("ours") / "secret.txt"
     secret.write_text("hostile")
     with socket.create_server(("127.0.0.1", 0)) as server, socket.socket(socket.AF_UNIX) as named:
@@ -91,14 +91,14 @@ def attack(loop: asyncio.AbstractEventLoop, sandbox: LocalSandbox, code: str) ->
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_it_is_contained(
-    name: str, loop: asyncio.AbstractEventLoop, apart: LocalSandbox, words: dict[str, str]
+    name: str, loop: asyncio.AbstractEventLoop, apart: LocalSandbox, targets: dict[str, str]
 ) -> None:
     hostile = HOSTILE[name]
-    active = {found.name for found in apart.report() if found.active}
+    active = {protection.name for protection in apart.report() if protection.active}
     if not active.issuperset(hostile.stopped_by):
         pytest.skip(f"this host lacks: {', '.join(sorted(set(hostile.stopped_by) - active))}")
     began = time.monotonic()
-    ran = attack(loop, apart, (BEFORE + hostile.code + REFUSED).format(**words))
+    ran = attack(loop, apart, (BEFORE + hostile.code + REFUSED).format(**targets))
     assert "ESCAPED" not in ran.stdout, ran
     assert ran.status in hostile.ends, ran
     assert time.monotonic() - began < LIMITS.wall_seconds + 1.5
@@ -111,9 +111,9 @@ def test_it_is_contained(
     "name", [name for name, hostile in HOSTILE.items() if not set(hostile.stopped_by) & set(WITHOUT)]
 )
 def test_without_namespaces_the_rest_still_holds(
-    name: str, loop: asyncio.AbstractEventLoop, plain: LocalSandbox, words: dict[str, str]
+    name: str, loop: asyncio.AbstractEventLoop, plain: LocalSandbox, targets: dict[str, str]
 ) -> None:
-    ran = attack(loop, plain, (BEFORE + HOSTILE[name].code + REFUSED).format(**words))
+    ran = attack(loop, plain, (BEFORE + HOSTILE[name].code + REFUSED).format(**targets))
     assert "ESCAPED" not in ran.stdout, ran
     assert ran.status in HOSTILE[name].ends, ran
     assert left_running() == []
@@ -131,9 +131,9 @@ def test_without_namespaces_the_rest_still_holds(
     ],
 )
 def test_without_namespaces_orphans_are_hunted_and_the_filter_stands_in(
-    name: str, loop: asyncio.AbstractEventLoop, plain: LocalSandbox, words: dict[str, str]
+    name: str, loop: asyncio.AbstractEventLoop, plain: LocalSandbox, targets: dict[str, str]
 ) -> None:
-    ran = attack(loop, plain, (BEFORE + HOSTILE[name].code + REFUSED).format(**words))
+    ran = attack(loop, plain, (BEFORE + HOSTILE[name].code + REFUSED).format(**targets))
     assert "ESCAPED" not in ran.stdout, ran
     assert ran.status in HOSTILE[name].ends, ran
     assert left_running() == []
@@ -141,14 +141,14 @@ def test_without_namespaces_orphans_are_hunted_and_the_filter_stands_in(
 
 def test_the_page_names_every_program_and_what_stops_it() -> None:
     rows = re.findall(r"^\| `(\w+)` \| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    said = {name: tuple(part.strip() for part in parts.split(",")) for name, parts in rows}
-    assert {name: said.get(name) for name in HOSTILE} == {
-        name: one.stopped_by for name, one in HOSTILE.items()
+    documented = {name: tuple(part.strip() for part in parts.split(",")) for name, parts in rows}
+    assert {name: documented.get(name) for name in HOSTILE} == {
+        name: hostile.stopped_by for name, hostile in HOSTILE.items()
     }
 
 
 def test_every_protection_is_on_the_page_and_every_stop_is_a_protection() -> None:
-    names = [found.name for found in protections({})]
+    names = [protection.name for protection in protections({})]
     page = PAGE.read_text(encoding="utf-8")
     assert [name for name in names if f"| {name} |" not in page] == []
     assert {name for hostile in HOSTILE.values() for name in hostile.stopped_by} <= set(names)

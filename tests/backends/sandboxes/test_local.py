@@ -1,4 +1,4 @@
-"""Sandbox `local`: what a run is given, and what comes back."""
+"""Sandbox `local`: the inputs and results of runs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_program_is_given_stdin_arguments_and_files_and_files_come_back(both: 
 
 
 @pytest.mark.parametrize(
-    ("code", "status", "exit_code", "said"),
+    ("code", "status", "exit_code", "stderr"),
     [
         ("", "finished", 0, ""),
         ("import sys; sys.exit(7)", "failed", 7, ""),
@@ -73,11 +73,11 @@ def test_a_program_is_given_stdin_arguments_and_files_and_files_come_back(both: 
     ],
 )
 def test_a_program_ends_as_under_python_itself(
-    code: str, status: str, exit_code: int | None, said: str
+    code: str, status: str, exit_code: int | None, stderr: str
 ) -> None:
     done = ran(code)
     assert (done.status, done.exit_code) == (status, exit_code), done
-    assert said in done.stderr
+    assert stderr in done.stderr
     assert done.ok == (status == "finished")
 
 
@@ -102,7 +102,7 @@ def test_cpu_time_decides_and_that_of_children_counts(both: dict[str, str]) -> N
     assert under.ok and under.cpu_seconds is not None and 0.5 <= under.cpu_seconds < 1.0
 
 
-def test_wall_time_is_a_backstop_and_what_was_said_is_kept(both: dict[str, str]) -> None:
+def test_wall_time_is_a_backstop_and_earlier_output_is_kept(both: dict[str, str]) -> None:
     limits = LIMITS.model_copy(update={"wall_seconds": 0.4})
     done = ran("import time; print('before', flush=True); time.sleep(99)", both, limits=limits)
     assert (done.status, done.reason, done.stdout) == ("timeout", "more than 0.4 s of wall time", "before\n")
@@ -147,13 +147,13 @@ def test_concurrent_runs_do_not_mix() -> None:
 
 
 def test_two_programs_talk_and_the_second_ends_with_the_first(both: dict[str, str]) -> None:
-    one = Program(
+    writer = Program(
         code="import os\nos.write(3, b'ping')\nprint(os.read(3, 9))\nos.write(4, b'all'); os.write(4, b' w')"
     )
-    other = Program(
+    reader = Program(
         code="import os, time\nprint(os.read(3, 9), flush=True)\nos.write(3, b'pong')\ntime.sleep(99)"
     )
-    first, second, report = inside(lambda sandbox: sandbox.run_pair(one, other), **both)
+    first, second, report = inside(lambda sandbox: sandbox.run_pair(writer, reader), **both)
     assert (first.status, first.stdout, report) == ("finished", "b'pong'\n", b"all w")
     assert (second.status, second.reason, second.stdout) == ("killed", "its other side ended", "b'ping'\n")
     assert second.wall_seconds < 3
@@ -162,19 +162,23 @@ def test_two_programs_talk_and_the_second_ends_with_the_first(both: dict[str, st
 def test_two_programs_share_nothing_but_the_channel() -> None:
     look = "import os\nos.write(3, b'x'); os.read(3, 1)\nprint(sorted(os.listdir('.')))\n"
     open_ones = "def is_open(n):\n    try: os.fstat(n)\n    except OSError: return False\n    return True\n"
-    one = Program(code=f"{look}{open_ones}print([n for n in range(99) if is_open(n)])", files={"tests": b""})
-    other = Program(
+    tests = Program(
+        code=f"{look}{open_ones}print([n for n in range(99) if is_open(n)])", files={"tests": b""}
+    )
+    candidate = Program(
         code=f"{look}{open_ones}print([n for n in range(99) if is_open(n)], flush=True)\nos.read(3, 1)"
     )
-    first, second, _ = inside(lambda sandbox: sandbox.run_pair(one, other))
+    first, second, _ = inside(lambda sandbox: sandbox.run_pair(tests, candidate))
     assert first.stdout == "['tests']\n[0, 1, 2, 3, 4]\n"
     assert second.stdout.startswith("[]\n")
     assert "4]" not in second.stdout
 
 
 def test_the_first_hears_when_the_second_ends() -> None:
-    one = Program(code="import os\nos.write(4, repr(os.read(3, 9)).encode())")
-    first, second, report = inside(lambda sandbox: sandbox.run_pair(one, Program(code="raise SystemExit(5)")))
+    listener = Program(code="import os\nos.write(4, repr(os.read(3, 9)).encode())")
+    first, second, report = inside(
+        lambda sandbox: sandbox.run_pair(listener, Program(code="raise SystemExit(5)"))
+    )
     assert first.ok and (second.status, second.exit_code) == ("failed", 5) and report == b"b''"
 
 
@@ -205,10 +209,10 @@ def test_it_is_built_from_a_configuration() -> None:
 
 
 def _elsewhere(wrapper: list[str], namespaces: str) -> str:
-    """What an open sandbox says of itself and of a program, in another kind of surroundings."""
+    """The output of an open sandbox and a program, in a process that `wrapper` starts."""
     code = (
         "import asyncio, logging\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
-        "from coterie.core.sandbox import Program\nlogging.basicConfig(format='%(message)s')\n"
+        "from coterie.core.protocols import Program\nlogging.basicConfig(format='%(message)s')\n"
         "async def go():\n"
         f"    s = LocalSandbox(LocalSandbox.Config(workers=1, namespaces={namespaces!r}))\n"
         "    await s.open()\n    print((await s.run(Program(code='print(6 * 7)'))).stdout)\n"
@@ -221,23 +225,23 @@ def _elsewhere(wrapper: list[str], namespaces: str) -> str:
 
 @NEEDS_NAMESPACES
 def test_an_ordinary_user_has_all_protections_too() -> None:
-    said = _elsewhere(["unshare", "-U", "--map-user=1000", "--map-group=1000"], "required")
-    assert said == "42\n\n[]\n"
+    output = _elsewhere(["unshare", "-U", "--map-user=1000", "--map-group=1000"], "required")
+    assert output == "42\n\n[]\n"
 
 
 @NEEDS_NAMESPACES
-def test_where_namespaces_are_forbidden_it_says_once_what_is_missing() -> None:
+def test_where_namespaces_are_forbidden_it_warns_once_of_what_is_missing() -> None:
     forbid = ["unshare", "-Ur", "sh", "-c", 'echo 0 > /proc/sys/user/max_user_namespaces; exec "$@"', "sh"]
-    said = _elsewhere(forbid, "auto")
-    assert said.startswith("42\n") and said.count("less protection") == 1
-    assert "no pid namespace" in said and "unshare" in said
-    said = _elsewhere(forbid, "required")
-    assert "this host does not let programs be isolated by namespaces" in said and "fix:" in said
+    output = _elsewhere(forbid, "auto")
+    assert output.startswith("42\n") and output.count("less protection") == 1
+    assert "no pid namespace" in output and "unshare" in output
+    output = _elsewhere(forbid, "required")
+    assert "this host does not let programs be isolated by namespaces" in output and "fix:" in output
 
 
 def test_all_protections_are_reported(caplog: pytest.LogCaptureFixture) -> None:
     async def go(sandbox: LocalSandbox) -> dict[str, bool]:
-        return {found.name: found.active for found in sandbox.report()}
+        return {protection.name: protection.active for protection in sandbox.report()}
 
     with caplog.at_level(logging.WARNING, logger="coterie"):
         off = inside(go, namespaces="off")

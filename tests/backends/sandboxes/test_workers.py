@@ -1,4 +1,4 @@
-"""Workers: what a lost one costs, that they end with us, and that runs leak nothing."""
+"""Workers: the cost of a lost worker, their end with the host process, and leaks of runs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def both(request: pytest.FixtureRequest) -> dict[str, str]:
 
 
 async def _kill_worker_of(sandbox: LocalSandbox, times: int) -> None:
-    """From outside, while it runs something."""
+    """Kill the worker from outside, while it runs a program."""
     for _ in range(times):
         assert sandbox._pool is not None
         for _ in range(500):
@@ -96,24 +96,24 @@ def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
 def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal.Signals) -> None:
     code = (
         "import asyncio\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
-        "from coterie.core.sandbox import Program\n"
+        "from coterie.core.protocols import Program\n"
         "async def go():\n"
         f"    s = LocalSandbox(LocalSandbox.Config(workers=1, namespaces={both['namespaces']!r}))\n"
         "    await s.open()\n    await s.run(Program(code='import time; time.sleep(20)'))\n"
         "asyncio.run(go())"
     )
     ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
-    found: list[int] = []
+    pids: list[int] = []
     until = time.monotonic() + 20
-    while len(found) < 3 and time.monotonic() < until:
+    while len(pids) < 3 and time.monotonic() < until:
         time.sleep(0.02)
-        found = descendants(ours.pid)
-    assert len(found) >= 3
+        pids = descendants(ours.pid)
+    assert len(pids) >= 3
     ours.send_signal(how)
     ours.wait()
-    while any(Path(f"/proc/{pid}").exists() for pid in found) and time.monotonic() < until:
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
         time.sleep(0.02)
-    assert [pid for pid in found if Path(f"/proc/{pid}").exists()] == []
+    assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
 
 
 # ------------------------------------------------------------------------------------------------------ leaks

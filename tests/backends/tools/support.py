@@ -19,9 +19,9 @@ SANDBOX = "tests.backends.tools.support:Subprocess"
 
 
 class Subprocess(Plugin):
-    """A sandbox that contains nothing: for programs that the tests wrote.
+    """A sandbox without isolation, for programs of the tests.
 
-    `# lost worker` and `# killer` in a program stand for what a real one does.
+    `# lost worker` and `# killer` in a program simulate a real sandbox's failures.
     """
 
     async def open(self) -> None:
@@ -84,8 +84,8 @@ def native(name: str, **arguments: Any) -> str:
     return f"<tool_call>\n{json.dumps({'name': name, 'arguments': arguments})}\n</tool_call>"
 
 
-class PromptRequest(BaseHTTPRequestHandler):
-    """Hands every request to the server's `answer`."""
+class RequestHandler(BaseHTTPRequestHandler):
+    """Passes every request to the server's `answer`."""
 
     def do_GET(self) -> None:
         length = int(self.headers.get("content-length", 0))
@@ -105,9 +105,9 @@ class PromptRequest(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def served(answer: Callable[[PromptRequest, str], None]) -> Iterator[str]:
-    """A loopback server; the url."""
-    server = ThreadingHTTPServer(("127.0.0.1", 0), PromptRequest)
+def served(answer: Callable[[RequestHandler, str], None]) -> Iterator[str]:
+    """Run a loopback server; gives its url."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), RequestHandler)
     server.daemon_threads = True
     server.answer = answer  # type: ignore[attr-defined]
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)

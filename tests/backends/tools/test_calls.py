@@ -1,4 +1,4 @@
-"""What is a call and what is none."""
+"""Which texts are tool calls and which are not."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ def test_a_call_that_cannot_be_read_is_its_tools_error(inside):
 
 @given(st.lists(st.sampled_from(PIECES), max_size=30).map("".join))
 def test_any_text_can_be_read(text):
-    found = fenced(text, PYTHON)
-    assert found is None or all(line in text for line in found.split("\n"))
+    program = fenced(text, PYTHON)
+    assert program is None or all(line in text for line in program.split("\n"))
     assert all(use.name == "a" for use in native(text, ("a",)))
 
 

@@ -30,7 +30,7 @@ def small(**settings):
 
 
 def opened(tool, work):
-    """What `work(tool)` gives while the tool is open."""
+    """The result of `work(tool)` while the tool is open."""
 
     async def go():
         try:
@@ -46,7 +46,7 @@ async def run(tool, text):
     return await tool.run(tool.find(text))
 
 
-def test_the_servers_tools_are_told_and_called(monkeypatch):
+def test_the_servers_tools_are_listed_and_called(monkeypatch):
     monkeypatch.setenv("OUR_KEY", "k3y")
     tool = small(env={"SMALL_KEY": "<${OUR_KEY}>"})
     assert tool.schemas == ()
@@ -61,11 +61,11 @@ def test_the_servers_tools_are_told_and_called(monkeypatch):
             await run(tool, native("secret")),
         ]
 
-    one, other, two, wrong, key = opened(tool, work)
-    assert (one, other, key) == ("3", "7", "<k3y>")
-    assert two.startswith("result 1 of 2:\n3\n\nresult 2 of 2:\nerror: ") and two.endswith("so")
+    first, second, both, wrong, key = opened(tool, work)
+    assert (first, second, key) == ("3", "7", "<k3y>")
+    assert both.startswith("result 1 of 2:\n3\n\nresult 2 of 2:\nerror: ") and both.endswith("so")
     assert wrong.startswith("error: ")
-    add = next(one["function"] for one in tool.schemas if one["function"]["name"] == "add")
+    add = next(schema["function"] for schema in tool.schemas if schema["function"]["name"] == "add")
     assert add["description"] == "Adds two numbers." and set(add["parameters"]["properties"]) == {"a", "b"}
     assert tool.find('<tool_call>{"name": "unknown"}</tool_call>') is None
 
@@ -78,7 +78,7 @@ def test_it_can_be_opened_again():
 def test_only_some_of_them():
     tool = small(only=["add"])
     assert opened(tool, lambda tool: run(tool, ADD)) == "3"
-    assert [one["function"]["name"] for one in tool.schemas] == ["add"]
+    assert [schema["function"]["name"] for schema in tool.schemas] == ["add"]
     assert tool.find(native("die")) is None
     with pytest.raises(ConfigError, match="has no tool 'ad'") as caught:
         used(small(only=["ad"]), ADD)

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from coterie.backends.tools.python import told
+from coterie.backends.tools.python import described
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Limits, Ran
 from coterie.testing import build
@@ -49,7 +49,7 @@ def test_a_traceback_keeps_its_end():
     (Ran(status="failed", exit_code=2, reason="exit code 2"), "the program failed: exit code 2"),
 ])  # fmt: skip
 def test_how_it_ended_comes_first(ran, text):
-    assert told(ran, 100) == text
+    assert described(ran, 100) == text
 
 
 def test_nothing_is_kept_between_calls():
@@ -68,7 +68,7 @@ def test_native_calls():
     assert all(result.startswith("not run: ") for result in used(tool, *wrong))
 
 
-def test_the_template_is_told_of_native_calls_only():
+def test_the_template_gets_the_schemas_of_native_calls_only():
     assert python_tool().schemas == python_tool(calls="native", announce=False).schemas == ()
     (schema,) = python_tool(calls="native").schemas
     assert schema["function"]["name"] == "python"

@@ -1,4 +1,4 @@
-"""A role with a tool trains for real: a tiny transformer draws, a trainer learns, every id is looked at."""
+"""A role with a tool in a real run: a tiny transformer generates, a trainer learns, every id is checked."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ LETTERS = "abcdefghijklmnopqrstuvwxyz 0123456789\n<>|_/"
 
 
 class Vowels(Plugin):
-    """Is asked by any reply that says an `a` or an `e`, and answers with how many."""
+    """Called by any reply with an `a` or an `e`; the result is their number."""
 
     name = "vowels"
 
@@ -43,15 +43,17 @@ def tokenizer(folder, template):
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
     from transformers import PreTrainedTokenizerFast
 
-    made = Tokenizer(models.BPE())
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = decoders.ByteLevel()
+    trained_tokenizer = Tokenizer(models.BPE())
+    trained_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trained_tokenizer.decoder = decoders.ByteLevel()
     special = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"]
-    made.train_from_iterator(
+    trained_tokenizer.train_from_iterator(
         [LETTERS, "the tool told the user how many vowels it found"] * 3,
         trainers.BpeTrainer(vocab_size=80, special_tokens=special, show_progress=False),
     )
-    whole = PreTrainedTokenizerFast(tokenizer_object=made, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=trained_tokenizer, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     whole.add_tokens([AddedToken("<think>"), AddedToken("</think>")])
     whole.chat_template = template
     whole.save_pretrained(folder)
@@ -60,10 +62,10 @@ def tokenizer(folder, template):
 def run_of(folder, template, **team):
     tokenizer(folder, template)
     size = {"init": "qwen3", "hidden_size": 16, "layers": 1, "heads": 2, "head_dim": 8, "mlp_size": 16}
-    seat = {"type": "tests.games:Seat", "policy": "p", "tools": ["vowels"], "max_tool_turns": 3}
+    role = {"type": "tests.games:Seat", "policy": "p", "tools": ["vowels"], "max_tool_turns": 3}
     return compose(load({
         "env": {"type": "tests.games:Ledger"},
-        "team": {"order": ["one"], "max_turns": 2, "roles": {"one": {**seat, **team}}},
+        "team": {"order": ["one"], "max_turns": 2, "roles": {"one": {**role, **team}}},
         "policies": {"p": {"model": {**size, "context": 2000, "tokenizer": str(folder)},
                            "optimizer": {"learning_rate": 1e-2}}},
         "tools": {"vowels": {"type": "tests.backends.tools.test_training:Vowels"}},
@@ -114,12 +116,12 @@ async def trained(run):
                 for branch, action in enumerate(node.decisions["one"].branches)
             }
             samples = run.samples(trees, Credit(advantage=advantage), {})["p"]
-            own = await run.trainer.annotate(samples, "old_logprobs")
+            present = await run.trainer.annotate(samples, "old_logprobs")
             for sample in samples:
-                off = np.abs(own[sample.key] - sample.logprobs[sample.loss_mask])
-                worst = max(worst, float(off.max()))
-            notes = merge_annotations({"p": samples}, "old_logprobs", own)
-            samples = run.samples(trees, Credit(advantage=advantage), notes)["p"]
+                difference = np.abs(present[sample.key] - sample.logprobs[sample.loss_mask])
+                worst = max(worst, float(difference.max()))
+            annotations = merge_annotations({"p": samples}, "old_logprobs", present)
+            samples = run.samples(trees, Credit(advantage=advantage), annotations)["p"]
             steps.append((samples, dict(drawn), advantage))
             drawn.clear()
             await run.update({"p": samples})
@@ -158,8 +160,10 @@ def test_the_ids_that_were_drawn_are_the_ids_that_are_trained(template, extends,
             assert np.array_equal(values, advantage[branch].astype(np.float32))
             # The trainer's own log-probs of the drawn tokens stand at the drawn tokens.
             for sample in mine:
-                off = sample.extras["old_logprobs"][sample.loss_mask] - sample.logprobs[sample.loss_mask]
-                assert np.abs(off).max() < 1e-3
+                difference = (
+                    sample.extras["old_logprobs"][sample.loss_mask] - sample.logprobs[sample.loss_mask]
+                )
+                assert np.abs(difference).max() < 1e-3
     assert worst < 1e-3
     assert longest >= 2 or not extends
     assert broken or not breaks

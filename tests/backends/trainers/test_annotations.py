@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""Notes that the trainer gives: log-probs of the starting and of the present weights, and values."""
+"""The trainer's annotations: log-probs of the initial and of the present weights, and values."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ def test_reference_log_probs_are_those_of_the_starting_weights(train: str) -> No
     configs = {"p": policy(train), "other": policy("lora")}
     trainer = opened(configs, Reinforce(), needs=("ref_logprobs",))
     rows = samples(temperatures=(1.0, 0.6))
-    start = opened({"p": policy("none")})._policies["p"].model
+    initial = opened({"p": policy("none")})._policies["p"].model
     with torch.no_grad():
-        wanted = {row.key: independent_logprobs(start, row).numpy() for row in rows}
+        wanted = {row.key: independent_logprobs(initial, row).numpy() for row in rows}
     for step in range(2):
         update(trainer, {"other": samples("other")} | ({"p": rows} if train != "none" else {}), step)
-    found = annotate(trainer, [*rows, *samples("other", groups=1, seed=5)], "ref_logprobs")
-    assert all(values.dtype == np.float32 for values in found.values())
+    annotations = annotate(trainer, [*rows, *samples("other", groups=1, seed=5)], "ref_logprobs")
+    assert all(values.dtype == np.float32 for values in annotations.values())
     for key, values in wanted.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-6)
+        np.testing.assert_allclose(annotations[key], values, rtol=1e-6)
 
 
 @pytest.mark.parametrize("train", ["full", "lora", "none"])
@@ -60,10 +60,10 @@ def test_old_log_probs_are_those_of_the_present_weights_as_they_play(train: str)
     owner = trainer._policies["p"]
     with torch.no_grad(), owner.scoring():
         wanted = {row.key: independent_logprobs(owner.model, row).numpy() for row in rows}
-    found, start = annotate(trainer, rows, "old_logprobs"), annotate(trainer, rows, "ref_logprobs")
+    annotations, initial = annotate(trainer, rows, "old_logprobs"), annotate(trainer, rows, "ref_logprobs")
     for key, values in wanted.items():
-        np.testing.assert_allclose(found[key], values, rtol=1e-6)
-    moved = max(float(np.abs(found[key] - start[key]).max()) for key in wanted)
+        np.testing.assert_allclose(annotations[key], values, rtol=1e-6)
+    moved = max(float(np.abs(annotations[key] - initial[key]).max()) for key in wanted)
     assert (moved > 1e-3) == (train != "none")
 
 
@@ -100,20 +100,20 @@ def test_values_of_a_policy_that_isnt_trained_are_zero() -> None:
     trainer = opened({"p": policy("none"), "q": policy("lora")}, needs=("values",))
     turn_heads(trainer)
     rows = samples("p")
-    found = annotate(trainer, [*rows, *samples("q")], "values")
+    annotations = annotate(trainer, [*rows, *samples("q")], "values")
     for row in rows:
-        np.testing.assert_array_equal(found[row.key], np.zeros(row.loss_mask.sum(), np.float32))
-    assert any(found[row.key].any() for row in samples("q"))
+        np.testing.assert_array_equal(annotations[row.key], np.zeros(row.loss_mask.sum(), np.float32))
+    assert any(annotations[row.key].any() for row in samples("q"))
 
 
 def test_what_was_not_kept_or_made_is_refused() -> None:
     trainer = opened({"p": policy()})
-    assert trainer._starts[0].frozen is None
+    assert trainer._initial_weights[0].frozen is None
     with pytest.raises(ConfigError, match="no reference weights"):
         annotate(trainer, samples(), "ref_logprobs")
     with pytest.raises(ConfigError, match="no value head"):
         annotate(trainer, samples(), "values")
-    with pytest.raises(ConfigError, match="has no teacher_logprobs"):
+    with pytest.raises(ConfigError, match="has no annotation teacher_logprobs"):
         annotate(trainer, samples(), "teacher_logprobs")
 
 

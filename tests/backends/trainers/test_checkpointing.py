@@ -36,7 +36,7 @@ def _exact(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Held(TorchDispatchMode):
-    """Counts the bytes of tensors made inside for as long as anything holds them."""
+    """Counts the bytes of tensors that are made inside, for as long as they are referenced."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,14 +44,14 @@ class Held(TorchDispatchMode):
         self._known: set[int] = set()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        found = func(*args, **(kwargs or {}))
+        result = func(*args, **(kwargs or {}))
         before = {
             _address(tensor) for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, torch.Tensor)
         }
-        for tensor in tree_leaves(found):
+        for tensor in tree_leaves(result):
             if isinstance(tensor, torch.Tensor) and _address(tensor) not in self._known | before:
                 self._hold(tensor.untyped_storage())
-        return found
+        return result
 
     def _hold(self, storage: Any) -> None:
         address, size = storage._cdata, storage.nbytes()
@@ -70,7 +70,7 @@ def _address(tensor: torch.Tensor) -> int:
 
 
 def step(checkpointing: bool, train: str, **how: Any) -> tuple[dict[str, torch.Tensor], int, TorchTrainer]:
-    """The gradients of one update, and the most bytes that what it made held at once."""
+    """The gradients of one update, the peak of bytes that its tensors held, and the trainer."""
     deep = policy(train, model=MODEL | {"layers": 8})
     trainer = opened({"p": deep}, PPOClip(), gradient_checkpointing=checkpointing, needs=("values",), **how)
     turn_heads(trainer)
@@ -91,11 +91,11 @@ def step(checkpointing: bool, train: str, **how: Any) -> tuple[dict[str, torch.T
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("train", ["full", "lora"])
 def test_gradients_are_equal_at_a_lower_peak(train: str, packing: bool) -> None:
-    wanted, most, _ = step(False, train, packing=packing)
-    found, least, trainer = step(True, train, packing=packing)
-    assert set(found) == set(wanted) and "value_head" in found
-    for name, gradient in found.items():
-        torch.testing.assert_close(gradient, wanted[name], rtol=1e-12, atol=1e-12)
+    expected, most, _ = step(False, train, packing=packing)
+    gradients, least, trainer = step(True, train, packing=packing)
+    assert set(gradients) == set(expected) and "value_head" in gradients
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], rtol=1e-12, atol=1e-12)
     assert least < 0.3 * most  # of 8 layers
     assert not any(module.training for module in trainer._policies["p"].model.model.layers)
 
@@ -103,14 +103,14 @@ def test_gradients_are_equal_at_a_lower_peak(train: str, packing: bool) -> None:
 def test_held_bytes_are_counted_for_as_long_as_they_are_held() -> None:
     start = torch.ones(1000)
     with Held() as held:
-        one = start * 2  # 4000 bytes
-        two = one.view(10, 100) + 1  # and 4000 more; the view is none
-        del one
+        doubled = start * 2  # 4000 bytes
+        increased = doubled.view(10, 100) + 1  # and 4000 more; the view has none
+        del doubled
         assert (held.now, held.peak) == (4000, 8000)
-        two.add_(1)
-        three = two.double()
+        increased.add_(1)
+        widened = increased.double()
         assert (held.now, held.peak) == (12000, 12000)
-        del two, three
+        del increased, widened
         assert (held.now, held.peak) == (0, 12000)
         weight = torch.ones(1000, requires_grad=True)  # 4000
         total = (weight * 2).sin().sum()  # the sine keeps its argument; the sum itself has 4 bytes

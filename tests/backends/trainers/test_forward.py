@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""Log-probs: every short cut gives what the plain model gives, row by row."""
+"""Log-probs of every forward mode equal those of the plain model, row by row."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def model(kind: str = "Qwen3", **settings: Any) -> Any:
     torch.manual_seed(0)
     attention = "eager" if kind == "Gemma2" else "sdpa"  # it caps the scores, which SDPA can't
     sizes = {**SIZES, "attn_implementation": attention, "initializer_range": 0.2, **settings}
-    made = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes))
-    return made.double().eval() if kind == "Gemma2" else really_double(made)
+    network = getattr(transformers, f"{kind}ForCausalLM")(getattr(transformers, f"{kind}Config")(**sizes))
+    return network.double().eval() if kind == "Gemma2" else really_double(network)
 
 
 def scored(
-    found: Any, rows: list, packing: bool = True, budget: int = 10_000, **how: Any
+    network: Any, rows: list, packing: bool = True, budget: int = 10_000, **how: Any
 ) -> tuple[Any, Any, Scorer]:
     """Log-probs and entropies in the order of the rows."""
-    scorer = Scorer(found, packing=packing, budget=budget, name="p")
+    scorer = Scorer(network, packing=packing, budget=budget, name="p")
     logprobs: dict[int, Any] = {}
     entropies: dict[int, Any] = {}
     with scorer.session():
@@ -51,68 +51,68 @@ def scored(
 @pytest.mark.parametrize("packing", [True, False])
 @pytest.mark.parametrize("kind", ["Qwen3", "Qwen2", "Llama"])
 def test_logprobs_are_those_of_the_plain_model(kind: str, packing: bool) -> None:
-    found = model(kind)
+    network = model(kind)
     rows = samples(groups=6, temperatures=(1.0, 0.7, 1.5))
-    wanted = torch.cat([independent_logprobs(found, row) for row in rows])
-    logprobs, _, scorer = scored(found, rows, packing)
-    assert scorer.way == ForwardMode(packing, True)
+    wanted = torch.cat([independent_logprobs(network, row) for row in rows])
+    logprobs, _, scorer = scored(network, rows, packing)
+    assert scorer.mode == ForwardMode(packing, True)
     torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("budget", [1, 60, 10_000])
 @pytest.mark.parametrize("packing", [True, False])
 def test_gradients_depend_neither_on_packing_nor_on_the_split(packing: bool, budget: int) -> None:
-    found = model()
+    network = model()
     rows = samples(groups=5)
-    torch.cat([independent_logprobs(found, row) for row in rows]).square().sum().backward()
-    wanted = gradients(found)
-    found.zero_grad()
-    scored(found, rows, packing, budget)[0].square().sum().backward()
-    for name, gradient in gradients(found).items():
+    torch.cat([independent_logprobs(network, row) for row in rows]).square().sum().backward()
+    wanted = gradients(network)
+    network.zero_grad()
+    scored(network, rows, packing, budget)[0].square().sum().backward()
+    for name, gradient in gradients(network).items():
         torch.testing.assert_close(gradient, wanted[name], rtol=1e-9, atol=1e-9)
 
 
 def test_entropy_is_that_of_the_whole_distribution() -> None:
-    found = model()
+    network = model()
     rows = samples(groups=1, siblings=1, temperatures=(0.5,))
     ids = torch.from_numpy(rows[0].token_ids)
-    logits = found(ids[None]).logits[0] / 0.5
+    logits = network(ids[None]).logits[0] / 0.5
     at = torch.from_numpy(rows[0].loss_mask.nonzero()[0]) - 1
     wanted = torch.distributions.Categorical(logits=logits[at]).entropy()
-    _, entropies, _ = scored(found, rows)
+    _, entropies, _ = scored(network, rows)
     torch.testing.assert_close(entropies, wanted)
     assert not entropies.requires_grad
-    assert scored(found, rows, entropy_slope=True)[1].requires_grad
+    assert scored(network, rows, entropy_grad=True)[1].requires_grad
 
 
 def test_the_head_in_chunks_gives_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    found, rows = model(), samples(groups=3, temperatures=(1.0, 2.0))
-    whole = scored(found, rows)[0]
+    network, rows = model(), samples(groups=3, temperatures=(1.0, 2.0))
+    whole = scored(network, rows)[0]
     whole.square().sum().backward()
-    wanted = gradients(found)
-    found.zero_grad()
+    wanted = gradients(network)
+    network.zero_grad()
     monkeypatch.setattr(forward, "_LOGITS", 7 * VOCABULARY)
-    chunked = scored(found, rows)[0]
+    chunked = scored(network, rows)[0]
     chunked.square().sum().backward()
     torch.testing.assert_close(chunked, whole, rtol=0, atol=1e-12)
-    for name, gradient in gradients(found).items():
+    for name, gradient in gradients(network).items():
         torch.testing.assert_close(gradient, wanted[name])
 
 
 def test_lora_layers_are_scored_too() -> None:
     peft = pytest.importorskip("peft")
-    found = model()
+    network = model()
     settings = peft.LoraConfig(
         r=4, target_modules="all-linear", init_lora_weights=False, task_type="CAUSAL_LM"
     )
-    peft.get_peft_model(found, settings)
+    peft.get_peft_model(network, settings)
     rows = samples(groups=3)
-    wanted = torch.cat([independent_logprobs(found, row) for row in rows])
-    torch.testing.assert_close(scored(found, rows)[0], wanted, rtol=0, atol=1e-12)
+    wanted = torch.cat([independent_logprobs(network, row) for row in rows])
+    torch.testing.assert_close(scored(network, rows)[0], wanted, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("kind", "settings", "way"),
+    ("kind", "settings", "mode"),
     [
         ("Mistral", {"sliding_window": 4}, ForwardMode(False, True)),  # the packed attention has no window
         ("Granite", {"logits_scaling": 3.0}, ForwardMode(True, False)),  # logits are not the head's output
@@ -123,15 +123,15 @@ def test_lora_layers_are_scored_too() -> None:
         ),
     ],
 )
-def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(
-    kind: str, settings: dict[str, Any], way: ForwardMode, caplog: pytest.LogCaptureFixture
+def test_a_short_cut_that_would_be_wrong_is_not_taken_and_is_warned_about(
+    kind: str, settings: dict[str, Any], mode: ForwardMode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    found, rows = model(kind, **settings), samples(groups=3)
+    network, rows = model(kind, **settings), samples(groups=3)
     with caplog.at_level(logging.WARNING, "coterie"):
-        logprobs, _, scorer = scored(found, rows)
-    assert scorer.way == way
-    assert "nothing quicker agrees" in caplog.text
-    wanted = torch.cat([independent_logprobs(found, row) for row in rows])
+        logprobs, _, scorer = scored(network, rows)
+    assert scorer.mode == mode
+    assert "no faster mode agrees" in caplog.text
+    wanted = torch.cat([independent_logprobs(network, row) for row in rows])
     torch.testing.assert_close(logprobs, wanted, rtol=0, atol=1e-12)
 
 
@@ -147,13 +147,13 @@ def test_a_short_cut_that_would_be_wrong_is_not_taken_and_said(
 def test_values_are_of_the_last_hidden_states_by_every_way(
     kind: str, settings: dict[str, Any], packing: bool
 ) -> None:
-    found, rows = model(kind, **settings), samples(groups=3)
+    network, rows = model(kind, **settings), samples(groups=3)
     head = torch.randn(SIZES["hidden_size"], dtype=torch.float64, requires_grad=True)
     wanted = []
     for row in rows:
-        hidden = found.model(torch.from_numpy(row.token_ids)[None]).last_hidden_state[0]
+        hidden = network.model(torch.from_numpy(row.token_ids)[None]).last_hidden_state[0]
         wanted.append(hidden[torch.from_numpy(row.loss_mask.nonzero()[0]) - 1] @ head)
-    scorer = Scorer(found, packing=packing, budget=10_000, name="p")
+    scorer = Scorer(network, packing=packing, budget=10_000, name="p")
     with scorer.session():
         (indices,) = scorer.plan(rows)
         scores = scorer([rows[index] for index in indices], value_head=head)
@@ -164,19 +164,19 @@ def test_values_are_of_the_last_hidden_states_by_every_way(
 
 
 def test_the_models_attention_is_as_it_was_afterwards() -> None:
-    found = model()
-    scored(found, samples(groups=1))
-    assert found.config._attn_implementation == "sdpa"
+    network = model()
+    scored(network, samples(groups=1))
+    assert network.config._attn_implementation == "sdpa"
 
 
 def test_an_engine_may_use_the_model_meanwhile() -> None:
     """Without a layout the packed attention is plain SDPA, masks included."""
-    found = model()
+    network = model()
     ids = torch.randint(3, VOCABULARY, (2, 9))
     mask = torch.tensor([[0, 0] + [1] * 7, [1] * 9])
-    wanted = found(ids, attention_mask=mask).logits
-    with Scorer(found, packing=True, budget=100, name="p").session():
-        torch.testing.assert_close(found(ids, attention_mask=mask).logits, wanted)
+    wanted = network(ids, attention_mask=mask).logits
+    with Scorer(network, packing=True, budget=100, name="p").session():
+        torch.testing.assert_close(network(ids, attention_mask=mask).logits, wanted)
 
 
 def test_greedy_samples_are_refused() -> None:

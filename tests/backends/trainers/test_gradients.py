@@ -15,10 +15,10 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 pytest.importorskip("peft")
 
+from coterie.backends.models.minibatches import token_coefficients
 from coterie.backends.trainers.policies import Policy
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.protocols import TokenBatch
-from coterie.core.training.samples import token_coefficients
 from coterie.core.types import Sample, Span
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
@@ -80,7 +80,7 @@ def make(loss: Any, values: bool, train: str = "full", **how: Any) -> TorchTrain
     trainer = opened({"p": policy(train)}, loss, **settings, **how)
     turn_heads(trainer)
     if train == "lora":
-        for parameter in trainer._policies["p"].own().values():  # a fresh adapter's B is 0
+        for parameter in trainer._policies["p"].own_parameters().values():  # a fresh adapter's B is 0
             torch.nn.init.normal_(parameter, std=0.2, generator=torch.Generator().manual_seed(1))
     return trainer
 

@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""Every key that the trainer reads is felt: with another value, what can be observed is something else."""
+"""Every key of the trainer has an effect: another value changes something observable."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def changed(table: dict[str, Any], key: str, value: Any) -> dict[str, Any]:
 
 
 def observed(settings: dict[str, Any], table: dict[str, Any]) -> Any:
-    """Whatever shows from outside in two updates; where the settings are refused, the key that is named."""
+    """The observable results of two updates; if the settings are refused, the key in the error."""
     if table.get("train") != "lora":
         table = {key: value for key, value in table.items() if key != "lora"}
     try:
@@ -102,7 +102,7 @@ def observed(settings: dict[str, Any], table: dict[str, Any]) -> Any:
     metrics = []
     if trainer._policies["p"].optimizer is not None:
         metrics = [update(trainer, {"p": with_targets(samples(seed=step))}, step) for step in range(2)]
-    return forwards, metrics, trainer.digest(), trainer._starts[0].context
+    return forwards, metrics, trainer.digest(), trainer._initial_weights[0].context
 
 
 @pytest.fixture(scope="module")
@@ -116,31 +116,35 @@ def test_the_same_settings_are_observed_to_be_the_same(plain: dict[str, Any]) ->
 
 @pytest.mark.parametrize("key", OF_TRAINER)
 def test_each_trainer_key(key: str, plain: dict[str, Any]) -> None:
-    found = observed(changed(TRAINER, key, OF_TRAINER[key]), FULL)
-    assert found != plain["full"] and (not isinstance(found, str) or found == f"trainer.{key}")
+    changed_run = observed(changed(TRAINER, key, OF_TRAINER[key]), FULL)
+    assert changed_run != plain["full"] and (
+        not isinstance(changed_run, str) or changed_run == f"trainer.{key}"
+    )
 
 
 @pytest.mark.parametrize("key", OF_POLICY)
 def test_each_policy_key(key: str, plain: dict[str, Any]) -> None:
-    found = observed(TRAINER, changed(FULL, key, OF_POLICY[key]))
-    assert found != plain["full"] and (not isinstance(found, str) or f"policies.p.{key}".startswith(found))
+    changed_run = observed(TRAINER, changed(FULL, key, OF_POLICY[key]))
+    assert changed_run != plain["full"] and (
+        not isinstance(changed_run, str) or f"policies.p.{key}".startswith(changed_run)
+    )
 
 
 @pytest.mark.parametrize("key", OF_LORA)
 def test_each_adapter_key(key: str, plain: dict[str, Any]) -> None:
-    found = observed(TRAINER, changed(LORA, key, OF_LORA[key]))
-    assert found != plain["lora"] and not isinstance(found, str)
+    changed_run = observed(TRAINER, changed(LORA, key, OF_LORA[key]))
+    assert changed_run != plain["lora"] and not isinstance(changed_run, str)
 
 
 def test_revisions_reach_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     opened({"p": PolicyConfig.model_validate(FULL)}).export("p", tmp_path)
-    asked: list[tuple[str, Any]] = []
+    requested: list[tuple[str, Any]] = []
 
     def fetched(kind: Any) -> Any:
         original = kind.from_pretrained
 
         def from_pretrained(source: str, *, revision: Any = None, **more: Any) -> Any:
-            asked.append((source, revision))
+            requested.append((source, revision))
             return original(str(tmp_path), **more)
 
         return from_pretrained
@@ -150,7 +154,7 @@ def test_revisions_reach_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     tables = {name: FULL | {"model": "own/model", "revision": name} for name in ("one", "two")}
     trainer = opened({name: PolicyConfig.model_validate(table) for name, table in tables.items()})
     assert trainer.bases() == {"one": ("one",), "two": ("two",)}
-    assert sorted(asked) == [("own/model", "one")] * 2 + [("own/model", "two")] * 2
+    assert sorted(requested) == [("own/model", "one")] * 2 + [("own/model", "two")] * 2
 
 
 def leaves(config: type[BaseModel], prefix: str = "") -> Iterator[str]:

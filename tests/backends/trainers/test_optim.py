@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""AdamW over masters, its schedule, clipping and skipping."""
+"""AdamW over masters: schedule, clipping and skipped steps."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def stepped(optimizer: PolicyOptimizer, weight: torch.nn.Parameter, *gradient: f
     ],
 )  # fmt: skip
 def test_schedules_by_hand(schedule: dict, wanted: list[float]) -> None:
-    found = [learning_rate(settings(**schedule), count) for count in range(len(wanted))]
-    assert found == pytest.approx(wanted)
+    rates = [learning_rate(settings(**schedule), count) for count in range(len(wanted))]
+    assert rates == pytest.approx(wanted)
 
 
 def test_a_decay_without_a_horizon_is_refused() -> None:
@@ -81,9 +81,9 @@ def test_a_weight_may_have_a_rate_of_its_own_on_the_common_schedule() -> None:
     )
     for wanted in ((-0.05, -0.25), (-0.15, -0.75)):
         slow.grad, quick.grad = torch.tensor([[1.0]]), torch.tensor([[1.0]])
-        taken = optimizer.step()
+        step_info = optimizer.step()
         assert (slow.item(), quick.item()) == pytest.approx(wanted, rel=1e-5)
-    assert taken.learning_rate == 0.1
+    assert step_info.learning_rate == 0.1
 
 
 def test_gradients_are_clipped_to_the_global_norm() -> None:
@@ -91,8 +91,8 @@ def test_gradients_are_clipped_to_the_global_norm() -> None:
     optimizer = PolicyOptimizer({"a": first, "b": second}, settings(clip=0.5, eps=1e-3))
     first.grad, second.grad = torch.tensor([[3.0]]), torch.tensor([[4.0]])
     optimizer.absorb()
-    taken = optimizer.step()
-    assert taken.norm == pytest.approx(5.0)
+    step_info = optimizer.step()
+    assert step_info.norm == pytest.approx(5.0)
     state = optimizer.state()
     assert state["a/exp_avg"].item() == pytest.approx(0.1 * 0.3)
     assert state["b/exp_avg"].item() == pytest.approx(0.1 * 0.4)
@@ -110,8 +110,8 @@ def test_weight_decay_shrinks_matrices_only() -> None:
 def test_a_gradient_that_is_not_finite_changes_nothing(bad: float) -> None:
     weight = parameter(1.0, 2.0)
     optimizer = PolicyOptimizer({"w": weight}, settings(learning_rate=0.1, weight_decay=0.5))
-    taken = stepped(optimizer, weight, bad, 1.0)
-    assert taken.skipped and optimizer.count == 0 and weight.grad is None
+    step_info = stepped(optimizer, weight, bad, 1.0)
+    assert step_info.skipped and optimizer.count == 0 and weight.grad is None
     assert weight.tolist() == [[1.0, 2.0]] and not any("exp_avg" in name for name in optimizer.state())
     assert not stepped(optimizer, weight, 1.0, 1.0).skipped and optimizer.count == 1
 
@@ -161,7 +161,7 @@ def test_a_restored_optimizer_goes_on_bit_for_bit(dtype: torch.dtype) -> None:
     assert torch.equal(resumed, whole)
 
 
-def test_a_state_from_before_the_first_step_forgets_later_ones() -> None:
+def test_a_state_from_before_the_first_step_drops_later_ones() -> None:
     weight = parameter(1.0)
     optimizer = PolicyOptimizer({"w": weight}, settings())
     fresh = optimizer.state()

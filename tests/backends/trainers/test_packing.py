@@ -27,8 +27,8 @@ def test_a_shared_prompt_is_there_once_and_last_tokens_are_not_read() -> None:
 
 
 def test_tokens_after_the_last_trained_one_are_cut() -> None:
-    found = parts(row([5, 6], [7, 8, 9], [1, 0, 0]))
-    assert (len(found.prompt), len(found.own)) == (2, 0)
+    parts_of_row = parts(row([5, 6], [7, 8, 9], [1, 0, 0]))
+    assert (len(parts_of_row.prompt), len(parts_of_row.completion)) == (2, 0)
 
 
 def test_prompts_are_shared_by_content_alone() -> None:

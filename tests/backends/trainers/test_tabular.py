@@ -1,4 +1,4 @@
-"""The tabular trainer: the loss's slope by hand, exact state, and a bandit that it learns."""
+"""The tabular trainer: the loss's gradient by hand, exact state, and a bandit that it learns."""
 
 import asyncio
 import dataclasses
@@ -7,20 +7,20 @@ import numpy as np
 import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.models.minibatches import token_coefficients
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
-from coterie.core.training.samples import token_coefficients
 from coterie.core.types import Key, Request, Sample, Sampling, Span
 
 WORDS = ("left", "right")
 
 
 class Loss:
-    """Policy gradient with an importance ratio, and a square so that value and slope differ in shape."""
+    """Policy gradient with an importance ratio, and a square so that value and gradient differ in shape."""
 
     needs = ()
     length = "sequence_mean"
@@ -71,8 +71,8 @@ def sample(
     mask = np.arange(len(ids)) >= len(prompt)
     logprobs = np.zeros(len(ids), dtype=np.float32)
     for at in range(len(prompt), len(ids)):
-        own = log_softmax(table.logits(tuple(ids[:at])) / temperature)
-        logprobs[at] = own[table.columns[ids[at]]] + shift
+        present = log_softmax(table.logits(tuple(ids[:at])) / temperature)
+        logprobs[at] = present[table.columns[ids[at]]] + shift
     key = Key("t").of_branch("solver", index)
     return Sample(
         key=key,
@@ -101,13 +101,13 @@ def loss_of(table, samples, loss):
     """The loss as a function of the table, without any derivative."""
     total = 0.0
     rows = token_coefficients(samples, loss.length, loss.length_constant)
-    for one, row in zip(samples, rows, strict=True):
-        ids = one.token_ids.tolist()
-        for at in np.flatnonzero(one.loss_mask):
-            logprobs = log_softmax(table.logits(tuple(ids[:at])) / one.temperature)
-            ratio = np.exp(logprobs[table.columns[ids[at]]] - one.logprobs[at])
-            value = -ratio * one.advantages[at] + 0.05 * logprobs[table.columns[ids[at]]] ** 2
-            total += row[at] * (value + loss.entropy * (np.exp(logprobs) * logprobs).sum())
+    for sampled, coefficients in zip(samples, rows, strict=True):
+        ids = sampled.token_ids.tolist()
+        for at in np.flatnonzero(sampled.loss_mask):
+            logprobs = log_softmax(table.logits(tuple(ids[:at])) / sampled.temperature)
+            ratio = np.exp(logprobs[table.columns[ids[at]]] - sampled.logprobs[at])
+            value = -ratio * sampled.advantages[at] + 0.05 * logprobs[table.columns[ids[at]]] ** 2
+            total += coefficients[at] * (value + loss.entropy * (np.exp(logprobs) * logprobs).sum())
     return total
 
 
@@ -155,7 +155,7 @@ def test_a_bandit_is_learnt(settings):
     async def play(step):
         await engine.load_weights(trainer.weights("p"))
 
-        async def one(branch):
+        async def draw(branch):
             active_rollouts.start()
             try:
                 return await engine.generate(
@@ -170,7 +170,7 @@ def test_a_bandit_is_learnt(settings):
             finally:
                 active_rollouts.stop()
 
-        calls = await asyncio.gather(*[one(branch) for branch in range(16)])
+        calls = await asyncio.gather(*[draw(branch) for branch in range(16)])
         rewards = np.array([float(engine.codec("p").text(call.token_ids) == "right") for call in calls])
         samples = []
         for branch, (call, reward) in enumerate(zip(calls, rewards, strict=True)):
@@ -203,8 +203,8 @@ def test_a_bandit_is_learnt(settings):
 def test_each_pass_and_each_minibatch_is_an_optimiser_step():
     trainer = opened(epochs=3, minibatch_size=1)
     samples = [
-        dataclasses.replace(one, key=Key(f"t{index}").of_branch("solver", 0))
-        for index, one in enumerate(mixed(trainer))
+        dataclasses.replace(row, key=Key(f"t{index}").of_branch("solver", 0))
+        for index, row in enumerate(mixed(trainer))
     ]
     metrics = wait(trainer.update({"p": samples}, 1))["p"]
     assert (metrics["optimizer_steps"], metrics["samples"]) == (9.0, 3.0)
@@ -213,14 +213,14 @@ def test_each_pass_and_each_minibatch_is_an_optimiser_step():
 
 
 def test_adam_by_hand():
-    """Its first step has the learning rate's length, whatever the slope's; the second remembers the first."""
+    """Adam's first step has the learning rate's length, whatever the gradient's; the second has momentum."""
     trainer = opened(optimizer="adam", learning_rate=0.2)
     grads, logits = [], [np.zeros(3)]
     for step in (1, 2):
-        one = sample(trainer, (7,), ("left",), 1.0)
+        row = sample(trainer, (7,), ("left",), 1.0)
         share = np.exp(log_softmax(logits[-1]))
-        grads.append(share - np.eye(3)[1] + 0.1 * logits_pull(one) * (np.eye(3)[1] - share))
-        wait(trainer.update({"p": [one]}, step))
+        grads.append(share - np.eye(3)[1] + 0.1 * logits_pull(row) * (np.eye(3)[1] - share))
+        wait(trainer.update({"p": [row]}, step))
         logits.append(trainer.weights("p").module.logits((7,)))
     assert logits[1] == pytest.approx(-0.2 * np.sign(grads[0]), abs=1e-6)
     first = (0.9 * 0.1 * grads[0] + 0.1 * grads[1]) / (1 - 0.9**2)
@@ -228,9 +228,9 @@ def test_adam_by_hand():
     assert logits[2] - logits[1] == pytest.approx(-0.2 * first / np.sqrt(second), abs=1e-6)
 
 
-def logits_pull(one):
-    """What the loss's square pulls at: the log-prob itself, where there is no reference."""
-    return float(one.logprobs[one.loss_mask][0])
+def logits_pull(row):
+    """The argument of the loss's square: the log-prob itself, since there is no reference."""
+    return float(row.logprobs[row.loss_mask][0])
 
 
 def test_training_one_policy_leaves_the_others_alone():
@@ -261,22 +261,22 @@ def test_a_frozen_policy_is_not_trained():
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_a_resumed_run_goes_on_bit_for_bit(tmp_path, optimizer):
     settings = {"optimizer": optimizer, "epochs": 2, "minibatch_size": 2, "needs": ("values",)}
-    one = opened(**settings)
+    first = opened(**settings)
     for step in (1, 2):
-        wait(one.update({"p": with_targets(mixed(one))}, step))
-    one.save(tmp_path)
+        wait(first.update({"p": with_targets(mixed(first))}, step))
+    first.save(tmp_path)
     other = opened(**settings)
     other.load(tmp_path)
-    assert other.digest() == one.digest()
+    assert other.digest() == first.digest()
     for step in (3, 4):
-        for trainer in (one, other):
+        for trainer in (first, other):
             wait(trainer.update({"p": with_targets(mixed(trainer))}, step))
-    assert other.digest() == one.digest()
+    assert other.digest() == first.digest()
     assert other.weights("p").version == 4
-    rows = one.weights("p").module.rows
+    rows = first.weights("p").module.rows
     assert all((rows[context] == row).all() for context, row in other.weights("p").module.rows.items())
-    for samples in (mixed(one), mixed(other)):
-        mine, theirs = (wait(trainer.annotate(samples, "values")) for trainer in (one, other))
+    for samples in (mixed(first), mixed(other)):
+        mine, theirs = (wait(trainer.annotate(samples, "values")) for trainer in (first, other))
         assert all((mine[key] == theirs[key]).all() and mine[key].any() for key in mine)
 
 
@@ -308,10 +308,10 @@ def test_the_reference_is_uniform_and_annotations_are_by_sample():
     trainer = opened()
     wait(trainer.update({"p": mixed(trainer)}, 1))
     samples = mixed(trainer)
-    found = wait(trainer.annotate(samples, "ref_logprobs"))
-    assert set(found) == {one.key for one in samples}
-    for one in samples:
-        assert found[one.key] == pytest.approx([-np.log(3)] * int(one.loss_mask.sum()))
+    annotations = wait(trainer.annotate(samples, "ref_logprobs"))
+    assert set(annotations) == {row.key for row in samples}
+    for row in samples:
+        assert annotations[row.key] == pytest.approx([-np.log(3)] * int(row.loss_mask.sum()))
     for what in ("logprobs", "old_logprobs"):
         now = wait(trainer.annotate(samples, what))
         assert now[samples[1].key] == pytest.approx(samples[1].logprobs[samples[1].loss_mask])
@@ -339,37 +339,37 @@ def test_old_logprobs_and_sequences_reach_the_loss():
     assert loss.seen.sequence.tolist() == [0, 0, 0, 1, 1, 2, 2]
     assert loss.seen.sequences == 3
     old = wait(trainer.annotate(samples, "old_logprobs"))
-    noted = [with_note(one, "old_logprobs", old[one.key]) for one in samples]
+    noted = [with_annotation(row, "old_logprobs", old[row.key]) for row in samples]
     wait(trainer.update({"p": noted}, 2))
-    assert loss.seen.old.tolist() == np.concatenate([old[one.key] for one in samples]).tolist()
+    assert loss.seen.old.tolist() == np.concatenate([old[row.key] for row in samples]).tolist()
 
 
 # --------------------------------------------------------------------------------------------------- values
 
 
-def with_note(one, name, numbers):
-    row = np.zeros(len(one.token_ids), np.float32)
-    row[one.loss_mask] = numbers
-    return dataclasses.replace(one, extras={**one.extras, name: row})
+def with_annotation(row, name, numbers):
+    values = np.zeros(len(row.token_ids), np.float32)
+    values[row.loss_mask] = numbers
+    return dataclasses.replace(row, extras={**row.extras, name: values})
 
 
 def with_targets(samples):
     """1, 2, ... along each answer."""
-    return [with_note(one, "targets", 1 + np.arange(one.loss_mask.sum())) for one in samples]
+    return [with_annotation(row, "targets", 1 + np.arange(row.loss_mask.sum())) for row in samples]
 
 
 def test_values_descend_their_squared_error_by_hand():
     """Two answers share their first context: its value goes half of the way to both of its targets."""
     trainer = opened(Loss(length="token_mean"), needs=("values",), value_learning_rate=0.8)
-    left = with_note(sample(trainer, (7,), ("left", ""), 1.0), "targets", [1.0, 4.0])
-    right = with_note(sample(trainer, (7,), ("right", ""), 1.0, index=1), "targets", [3.0, -1.0])
+    left = with_annotation(sample(trainer, (7,), ("left", ""), 1.0), "targets", [1.0, 4.0])
+    right = with_annotation(sample(trainer, (7,), ("right", ""), 1.0, index=1), "targets", [3.0, -1.0])
     start = wait(trainer.annotate([left], "values"))
     assert start[left.key].tolist() == [0.0, 0.0]
     metrics = wait(trainer.update({"p": [left, right]}, 1))["p"]
     assert metrics["value_loss"] == pytest.approx((1 + 16 + 9 + 1) / 2 / 4)
-    found = wait(trainer.annotate([left, right], "values"))
-    assert found[left.key] == pytest.approx([0.8 * (1 + 3) / 4, 0.8 * 4 / 4])
-    assert found[right.key] == pytest.approx([0.8 * (1 + 3) / 4, 0.8 * -1 / 4])
+    annotations = wait(trainer.annotate([left, right], "values"))
+    assert annotations[left.key] == pytest.approx([0.8 * (1 + 3) / 4, 0.8 * 4 / 4])
+    assert annotations[right.key] == pytest.approx([0.8 * (1 + 3) / 4, 0.8 * -1 / 4])
     again = wait(trainer.update({"p": [left, right]}, 2))["p"]
     errors = [0.8 - 1, 0.8 - 4, 0.8 - 3, -0.2 + 1]
     assert again["value_loss"] == pytest.approx(sum(error**2 for error in errors) / 2 / 4)
@@ -389,30 +389,30 @@ def test_values_move_at_a_rate_of_their_own_and_leave_the_logits_alone():
     assert len({trainer.digest()["p"] for trainer in (plain, valued, slow)}) == 3
     fast = wait(valued.annotate(samples, "values"))
     half = wait(slow.annotate(samples, "values"))
-    for one in samples:
-        assert half[one.key] == pytest.approx(fast[one.key] / 2) and fast[one.key].all()
+    for row in samples:
+        assert half[row.key] == pytest.approx(fast[row.key] / 2) and fast[row.key].all()
 
 
 def test_values_are_moved_by_adam_too():
     trainer = opened(needs=("values",), optimizer="adam", value_learning_rate=0.3)
-    (one,) = with_targets([sample(trainer, (7,), ("left", ""), 1.0)])
-    wait(trainer.update({"p": [one]}, 1))
-    assert wait(trainer.annotate([one], "values"))[one.key] == pytest.approx([0.3, 0.3])
+    (row,) = with_targets([sample(trainer, (7,), ("left", ""), 1.0)])
+    wait(trainer.update({"p": [row]}, 1))
+    assert wait(trainer.annotate([row], "values"))[row.key] == pytest.approx([0.3, 0.3])
 
 
 def test_samples_without_targets_and_frozen_policies_have_no_value_to_learn():
     trainer = opened(needs=("values",))
-    one, other, _ = mixed(trainer)
-    wait(trainer.update({"p": [*with_targets([one]), other]}, 1))
-    found = wait(trainer.annotate([one, other], "values"))
-    assert found[one.key].all() and found[other.key].tolist()[1] == 0.0
+    row, other, _ = mixed(trainer)
+    wait(trainer.update({"p": [*with_targets([row]), other]}, 1))
+    annotations = wait(trainer.annotate([row, other], "values"))
+    assert annotations[row.key].all() and annotations[other.key].tolist()[1] == 0.0
     frozen = opened(train="none", needs=("values",))
     wait(frozen.update({"p": with_targets(mixed(frozen))}, 1))
     assert not any(row.any() for row in wait(frozen.annotate(mixed(frozen), "values")).values())
 
 
 def test_a_rate_for_values_that_nothing_needs_is_refused():
-    with pytest.raises(ConfigError, match="nothing reads this setting") as caught:
+    with pytest.raises(ConfigError, match="this setting has no effect") as caught:
         opened(value_learning_rate=0.5)
     assert caught.value.path == "trainer.value_learning_rate"
 

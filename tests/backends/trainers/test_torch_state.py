@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""Checkpoints resume bit for bit, exports load without us."""
+"""Checkpoints resume bit for bit, exports load without Coterie."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def team() -> dict[str, PolicyConfig]:
 
 
 def run(trainer: TorchTrainer, steps: range) -> dict:
-    found = {}
+    metrics = {}
     for step in steps:
         given = {name: samples(name, seed=step) for name in trainer._policies if name != "none"}
-        found = update(trainer, given, step)
-    return found
+        metrics = update(trainer, given, step)
+    return metrics
 
 
 def test_three_updates_are_one_and_resume_and_two(tmp_path: Path) -> None:
@@ -50,18 +50,18 @@ def test_three_updates_are_one_and_resume_and_two(tmp_path: Path) -> None:
     first = opened(team(), **settings)
     run(first, range(1))
     first.save(tmp_path)
-    second = opened(team(), seed=5, **settings)  # whatever it starts from, the checkpoint says all
+    second = opened(team(), seed=5, **settings)  # the checkpoint replaces all state
     second._ctx = first._ctx
     second.load(tmp_path)
     assert second.digest() == first.digest()
     assert second.weights("full").version == 1
     assert run(second, range(1, 3)) == wanted
     assert second.digest() == whole.digest()
-    for name, found in whole._policies.items():
-        if found.optimizer is not None:
+    for name, expected in whole._policies.items():
+        if expected.optimizer is not None:
             other = second._policies[name].optimizer
-            state = found.optimizer.state()
-            assert other.count == found.optimizer.count and set(other.state()) == set(state)
+            state = expected.optimizer.state()
+            assert other.count == expected.optimizer.count and set(other.state()) == set(state)
             assert all(torch.equal(tensor, other.state()[key]) for key, tensor in state.items())
 
 
@@ -71,7 +71,7 @@ def test_only_what_cant_be_read_again_is_saved(tmp_path: Path) -> None:
     files = {
         str(file.relative_to(tmp_path / "made")) for file in (tmp_path / "made").rglob("*") if file.is_file()
     }
-    assert "starts/full.safetensors" in files  # the base of lora and none, made on the spot
+    assert "starts/full.safetensors" in files  # the newly initialised base of lora and none
     assert "policies/none.safetensors" not in files and "policies/lo.ra%2F2.safetensors" in files
     assert all("lora_" in name for name in load_file(tmp_path / "made" / "policies" / "lora.safetensors"))
     trainer.export("none", tmp_path / "base")
@@ -126,9 +126,9 @@ def test_a_damaged_checkpoint_is_refused_and_named(tmp_path: Path) -> None:
 def test_a_digest_tells_weights_apart() -> None:
     trainer = opened({"a": policy(), "b": policy("lora")})
     before = trainer.digest()
-    assert before == trainer.digest() and all(len(found) == 64 for found in before.values())
+    assert before == trainer.digest() and all(len(loaded) == 64 for loaded in before.values())
     with torch.no_grad():
-        next(iter(trainer._policies["a"].own().values())).view(-1)[0] += 1e-7
+        next(iter(trainer._policies["a"].own_parameters().values())).view(-1)[0] += 1e-7
     assert trainer.digest()["a"] != before["a"] and trainer.digest()["b"] == before["b"]
 
 
@@ -169,7 +169,7 @@ def test_full_and_untrained_policies_export_to_transformers(tmp_path: Path) -> N
         torch.testing.assert_close(load(tmp_path / name), logits(trainer, name))
 
 
-def test_adapters_export_to_peft_with_a_base_made_on_the_spot(tmp_path: Path) -> None:
+def test_adapters_export_to_peft_with_a_newly_initialised_base(tmp_path: Path) -> None:
     trainer = trained(tmp_path)
     before = trainer.digest()
     for name in ("a", "b"):
@@ -178,8 +178,8 @@ def test_adapters_export_to_peft_with_a_base_made_on_the_spot(tmp_path: Path) ->
         assert Path(settings["base_model_name_or_path"]) == tmp_path / name / "base"
         base = transformers.AutoModelForCausalLM.from_pretrained(settings["base_model_name_or_path"])
         with torch.no_grad():
-            found = peft.PeftModel.from_pretrained(base, tmp_path / name).eval()(IDS).logits
-        torch.testing.assert_close(found, logits(trainer, name))
+            loaded = peft.PeftModel.from_pretrained(base, tmp_path / name).eval()(IDS).logits
+        torch.testing.assert_close(loaded, logits(trainer, name))
     assert not torch.allclose(logits(trainer, "a"), logits(trainer, "b"))
     assert trainer.digest() == before
 
@@ -201,6 +201,6 @@ def test_an_adapter_over_a_folder_names_that_folder(tmp_path: Path) -> None:
     assert not (tmp_path / "adapter" / "base").exists()
     settings = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert Path(settings["base_model_name_or_path"]) == tmp_path / "model"
-    found = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").eval()
+    loaded = peft.AutoPeftModelForCausalLM.from_pretrained(tmp_path / "adapter").eval()
     with torch.no_grad():
-        torch.testing.assert_close(found(IDS).logits, logits(trainer, "a"))
+        torch.testing.assert_close(loaded(IDS).logits, logits(trainer, "a"))

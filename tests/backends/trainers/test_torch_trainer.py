@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""One update: the loss that is minimised, and every setting of it."""
+"""One update: the minimised loss and all of its settings."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def test_metrics_are_token_means_by_hand() -> None:
     wanted = PPOClip()(
         torch, TokenBatch(logprobs=logprobs, behaviour=behaviour, advantages=advantages)
     ).metrics
-    found = update(trainer, {"p": rows})["p"]
+    metrics = update(trainer, {"p": rows})["p"]
     for name, value in wanted.items():
-        assert found[name] == pytest.approx(float(value.double().mean())), name
-    assert 0 < found["clip_fraction"] < 1
-    assert found["samples"] == len(rows) and found["tokens"] == len(logprobs)
-    assert found["optimizer_steps"] == 1 and found["skipped_steps"] == 0
-    assert found["learning_rate"] == 1e-2
-    assert not {"value", "value_loss", "explained_variance", "stale_samples"} & set(found)
-    assert 0 < found["entropy"] <= math.log(32) + 1e-9
-    assert "kl_ref" not in found
+        assert metrics[name] == pytest.approx(float(value.double().mean())), name
+    assert 0 < metrics["clip_fraction"] < 1
+    assert metrics["samples"] == len(rows) and metrics["tokens"] == len(logprobs)
+    assert metrics["optimizer_steps"] == 1 and metrics["skipped_steps"] == 0
+    assert metrics["learning_rate"] == 1e-2
+    assert not {"value", "value_loss", "explained_variance", "stale_samples"} & set(metrics)
+    assert 0 < metrics["entropy"] <= math.log(32) + 1e-9
+    assert "kl_ref" not in metrics
     assert "kl_ref" in update(trainer, {"p": with_reference(rows)}, 1)["p"]
 
 
@@ -110,8 +110,8 @@ def test_an_update_raises_the_log_probs_of_what_was_good() -> None:
     trainer = opened({"p": policy()}, Reinforce())
     rows = []
     for branch, advantage in ((0, 1.0), (1, -1.0)):
-        one = sample("p", "t", branch, [3, 4, 5], [6 + branch, 1], [True, True])
-        rows.append(replace(one, advantages=np.array([0, 0, 0, advantage, advantage], np.float32)))
+        row = sample("p", "t", branch, [3, 4, 5], [6 + branch, 1], [True, True])
+        rows.append(replace(row, advantages=np.array([0, 0, 0, advantage, advantage], np.float32)))
     model = trainer._policies["p"].model
     before = [independent_logprobs(model, row)[0].item() for row in rows]
     update(trainer, {"p": rows})
@@ -133,17 +133,19 @@ def test_an_update_repeats_bit_for_bit() -> None:
 def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_generator_alone() -> None:
     def loss(seed: int = 0, step: int = 0, name: str = "p", dropout: float = 0.5) -> float:
         trainer = opened({name: policy("lora", lora={"rank": 4, "dropout": dropout})}, Reinforce(), seed=seed)
-        for parameter in trainer._policies[name].own().values():
+        for parameter in trainer._policies[name].own_parameters().values():
             torch.nn.init.normal_(parameter, generator=torch.Generator().manual_seed(1))
         # Weights and minibatches are the same for all, so that only the dropout can differ.
         source = opened({"source": policy()})._policies["source"].model
         with torch.no_grad():
-            for mine, other in zip(trainer._starts[0].weights().values(), source.parameters(), strict=True):
+            for mine, other in zip(
+                trainer._initial_weights[0].weights().values(), source.parameters(), strict=True
+            ):
                 mine.copy_(other)
         before = torch.get_rng_state()
-        found = update(trainer, {name: samples(name)}, step)[name]["loss"]
+        metrics = update(trainer, {name: samples(name)}, step)[name]["loss"]
         assert torch.equal(torch.get_rng_state(), before)
-        return found
+        return metrics
 
     assert loss() == loss()
     assert len({loss(), loss(seed=1), loss(step=1), loss(name="q")}) == 4
@@ -153,8 +155,8 @@ def test_lora_dropout_is_keyed_by_seed_step_and_policy_and_leaves_the_global_gen
 def test_a_policy_without_samples_is_not_stepped() -> None:
     trainer = opened({"p": policy(), "q": policy(), "r": policy("none")})
     before = trainer.digest()
-    found = update(trainer, {"q": samples("q")})
-    assert found["p"] == {"samples": 0, "tokens": 0, "optimizer_steps": 0, "skipped_steps": 0}
+    metrics = update(trainer, {"q": samples("q")})
+    assert metrics["p"] == {"samples": 0, "tokens": 0, "optimizer_steps": 0, "skipped_steps": 0}
     assert trainer.digest()["p"] == before["p"] and trainer.digest()["q"] != before["q"]
     assert (trainer.weights("p").version, trainer.weights("q").version) == (0, 1)
 
@@ -172,10 +174,10 @@ def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(
     trainer = opened({"p": policy()}, minibatch_size=4)
     rows = samples(groups=3, siblings=4)
     rows[0] = replace(rows[0], advantages=np.where(rows[0].loss_mask, np.nan, 0).astype(np.float32))
-    found = update(trainer, {"p": rows})["p"]
-    assert (found["skipped_steps"], found["optimizer_steps"]) == (1, 2)
-    assert math.isfinite(found["grad_norm"]) and "not finite" in caplog.text
-    assert all(bool(p.isfinite().all()) for p in trainer._policies["p"].own().values())
+    metrics = update(trainer, {"p": rows})["p"]
+    assert (metrics["skipped_steps"], metrics["optimizer_steps"]) == (1, 2)
+    assert math.isfinite(metrics["grad_norm"]) and "not finite" in caplog.text
+    assert all(bool(p.isfinite().all()) for p in trainer._policies["p"].own_parameters().values())
     alone = opened({"p": policy()})
     before = alone.digest()
     assert "grad_norm" not in update(alone, {"p": rows[:4]})["p"]
@@ -199,22 +201,22 @@ def test_samples_of_another_policy_or_of_an_untrained_one_are_refused() -> None:
         update(trainer, {"r": []})
 
 
-def test_samples_whose_notes_have_gaps_are_refused() -> None:
+def test_samples_whose_annotations_have_gaps_are_refused() -> None:
     rows = samples()
     trainer = opened({"p": policy()}, needs=("values",))
     for some in (with_reference, with_old):
         with pytest.raises(ValueError, match=r"1 of 12 samples of 'p' carry .*_logprobs: all, or none"):
             update(trainer, {"p": [*some(rows[:1]), *rows[1:]]})
-    aimed = with_targets(rows)
-    without = [replace(row, extras={"targets": row.extras["targets"]}) for row in aimed]
+    targeted = with_targets(rows)
+    without = [replace(row, extras={"targets": row.extras["targets"]}) for row in targeted]
     with pytest.raises(ValueError, match="without the values they were made from"):
         update(trainer, {"p": without})
     with pytest.raises(ValueError, match="no value head"):
-        update(opened({"p": policy()}), {"p": aimed})
+        update(opened({"p": policy()}), {"p": targeted})
 
 
 class Seen(Plugin):
-    """A loss that keeps what it was shown."""
+    """A loss that records its inputs."""
 
     Config = PluginConfig
     needs: tuple[str, ...] = ()
@@ -245,19 +247,19 @@ def test_a_loss_is_shown_which_tokens_belong_together(how: dict) -> None:
     for tokens in loss.batches:
         for number in range(tokens.sequences):
             at = tokens.sequence == number
-            notes = (tokens.behaviour, tokens.advantages, tokens.ref_logprobs, tokens.old)
-            found = tuple(np.asarray(values[at], dtype=np.float32) for values in notes)
-            by_sequence[found[0].tobytes()] = found
+            arrays = (tokens.behaviour, tokens.advantages, tokens.ref_logprobs, tokens.old)
+            selected = tuple(np.asarray(values[at], dtype=np.float32) for values in arrays)
+            by_sequence[selected[0].tobytes()] = selected
     for row in rows:
         for part in row.spans:
             at = np.flatnonzero(row.loss_mask[part.start : part.stop]) + part.start
-            notes = (row.logprobs, row.advantages, row.extras["ref_logprobs"], row.extras["old_logprobs"])
-            for array, found in zip(notes, by_sequence.pop(row.logprobs[at].tobytes()), strict=True):
-                np.testing.assert_array_equal(found, array[at])
+            arrays = (row.logprobs, row.advantages, row.extras["ref_logprobs"], row.extras["old_logprobs"])
+            for array, selected in zip(arrays, by_sequence.pop(row.logprobs[at].tobytes()), strict=True):
+                np.testing.assert_array_equal(selected, array[at])
     assert not by_sequence
 
 
-def test_notes_that_samples_dont_carry_are_absent() -> None:
+def test_annotations_that_samples_lack_are_absent() -> None:
     loss = Seen()
     update(opened({"p": policy()}, loss), {"p": samples()})
     assert loss.batches[0].ref_logprobs is None and loss.batches[0].old is None
@@ -272,12 +274,12 @@ def test_the_constant_of_a_length_rule_is_the_losss() -> None:
     assert losses[0] == pytest.approx(2 * losses[1])
 
 
-def test_settings_that_nothing_reads_are_refused() -> None:
-    with pytest.raises(ConfigError, match="nothing reads it"):
+def test_settings_without_effect_are_refused() -> None:
+    with pytest.raises(ConfigError, match="has no effect"):
         opened({"p": policy("full", lora={"rank": 2})})
     with pytest.raises(ConfigError, match="horizon"):
         opened({"p": policy(optimizer={"schedule": "linear"})})
-    with pytest.raises(ConfigError, match=r"trainer\.value: .* nothing reads it"):
+    with pytest.raises(ConfigError, match=r"trainer\.value: .* has no effect"):
         opened({"p": policy()}, value={"clip": None})
 
 

@@ -121,10 +121,12 @@ def test_the_head_has_a_learning_rate_of_its_own_where_it_is_given() -> None:
     # Adam's first step is as long as the learning rate.
     for rate, wanted in ((None, 1e-2), (1e-3, 1e-3)):
         trainer = opened({"p": policy()}, needs=NEEDS, value={"learning_rate": rate})
-        before = trainer._policies["p"].own()["model.norm.weight"].detach().clone()
+        before = trainer._policies["p"].own_parameters()["model.norm.weight"].detach().clone()
         found = update(trainer, {"p": with_targets(samples())})["p"]
         assert float(heads(trainer)["p"].abs().median()) == pytest.approx(wanted, rel=1e-2)
-        moved = (trainer._policies["p"].own()["model.norm.weight"].detach() - before).abs().median()
+        moved = (
+            (trainer._policies["p"].own_parameters()["model.norm.weight"].detach() - before).abs().median()
+        )
         assert float(moved) == pytest.approx(1e-2, rel=1e-2) and found["learning_rate"] == 1e-2
 
 
@@ -232,10 +234,10 @@ def test_the_same_update_without_a_head_is_the_same_to_the_model() -> None:
     plain, valued = opened({"p": loose}), opened({"p": loose}, needs=NEEDS)
     update(plain, {"p": rows})
     update(valued, {"p": with_targets(rows)})
-    for name, weight in plain._policies["p"].own().items():
-        assert torch.equal(valued._policies["p"].own()[name], weight), name
+    for name, weight in plain._policies["p"].own_parameters().items():
+        assert torch.equal(valued._policies["p"].own_parameters()[name], weight), name
     turn_heads(valued)
     update(plain, {"p": rows}, 1)
     update(valued, {"p": with_targets(rows)}, 1)
-    assert any(not torch.equal(valued._policies["p"].own()[name], w)
-               for name, w in plain._policies["p"].own().items())  # fmt: skip
+    assert any(not torch.equal(valued._policies["p"].own_parameters()[name], w)
+               for name, w in plain._policies["p"].own_parameters().items())  # fmt: skip

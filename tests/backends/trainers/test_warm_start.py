@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""Warm starts: supervised steps on a start's weights, once for all policies that share it."""
+"""Warm starts: supervised steps on initial weights, once for all policies that share them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ pytestmark = pytest.mark.torch
 
 def demonstrations(step: int, policies: Sequence[str] = ("a",), count: int = 16) -> list[Demonstration]:
     """Repeat the first word of the prompt, then the word after it."""
-    found = []
+    made = []
     for number in range(count):
         word = (7 * number + step) % 20
         messages = ({"role": "user", "content": f"w{word} w28"},)
-        found.append(Demonstration(policy=policies[number % len(policies)], messages=messages,
+        made.append(Demonstration(policy=policies[number % len(policies)], messages=messages,
                                    completion=f"w{word} w{word + 1}"))  # fmt: skip
-    return found
+    return made
 
 
 def warm(trainer: TorchTrainer, policy: str = "a", steps: int = 40, **settings: object) -> dict[str, float]:
@@ -41,28 +41,28 @@ def warm(trainer: TorchTrainer, policy: str = "a", steps: int = 40, **settings: 
 
 def test_a_warm_start_learns_the_demonstrations() -> None:
     trainer = opened({"a": policy()})
-    found = warm(trainer)
-    assert found["loss"] < 0.3 * found["loss_first"]
-    assert found["tokens"] == 40 * 16 * 3  # two words and the stop token
-    assert found["steps"] == 40 and found["skipped_steps"] == 0
+    metrics = warm(trainer)
+    assert metrics["loss"] < 0.3 * metrics["loss_first"]
+    assert metrics["tokens"] == 40 * 16 * 3  # two words and the stop token
+    assert metrics["steps"] == 40 and metrics["skipped_steps"] == 0
     assert trainer.weights("a").version == 0
 
 
 def test_the_loss_is_the_token_mean_of_the_plain_models(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     trainer = opened({"a": policy()}, micro_tokens=20)
-    found = trainer._policies["a"]
-    codec = AutoChat().codec(found.start.tokenizer, found.start.context)
+    trained = trainer._policies["a"]
+    codec = AutoChat().codec(trained.initial.tokenizer, trained.initial.context)
     losses = []
     with torch.no_grad():
-        for one in demonstrations(0):
-            prompt, own = codec.encode(one.messages).ids, codec.encode_completion(one.completion)
-            logprobs = found.model(torch.tensor([[*prompt, *own]])).logits[0].log_softmax(-1)
-            losses += [-float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(own)]
+        for shown in demonstrations(0):
+            prompt, completion = codec.encode(shown.messages).ids, codec.encode_completion(shown.completion)
+            logprobs = trained.model(torch.tensor([[*prompt, *completion]])).logits[0].log_softmax(-1)
+            losses += [-float(logprobs[len(prompt) - 1 + at, token]) for at, token in enumerate(completion)]
     assert warm(trainer, steps=1)["loss"] == pytest.approx(sum(losses) / len(losses), abs=1e-9)
 
 
-def test_the_start_is_trained_once_for_all_its_policies() -> None:
+def test_initial_weights_are_trained_once_for_all_their_policies() -> None:
     configs = {
         "a": policy("lora"),
         "b": policy(),
@@ -73,16 +73,16 @@ def test_the_start_is_trained_once_for_all_its_policies() -> None:
     before = trainer.digest()
     warm(trainer, "c", steps=3)
     after = trainer.digest()
-    assert after["a"] == before["a"] and after["d"] == before["d"]  # its adapter, and another start
+    assert after["a"] == before["a"] and after["d"] == before["d"]  # an adapter, and other initial weights
     assert after["b"] == after["c"] != before["b"]
-    assert all(p.grad is None and not p.requires_grad for p in trainer._starts[0].weights().values())
-    assert all(p.grad is None for p in trainer._policies["a"].own().values())
+    assert all(p.grad is None and not p.requires_grad for p in trainer._initial_weights[0].weights().values())
+    assert all(p.grad is None for p in trainer._policies["a"].own_parameters().values())
     rows = {name: samples(name) for name in ("a", "b")}
     assert set(update(trainer, rows)) == {"a", "b", "d"}
     assert trainer.digest()["c"] == after["c"]
 
 
-def test_the_same_weights_come_out_whatever_shares_the_start() -> None:
+def test_a_warm_start_does_not_depend_on_the_policies_that_share_the_weights() -> None:
     digests = set()
     for configs in (
         {"a": policy()},
@@ -101,8 +101,8 @@ def test_references_are_the_warm_weights() -> None:
     rows = samples("a")
     reference = asyncio.run(trainer.annotate(rows, "ref_logprobs"))
     with trainer._policies["a"].scoring() as scorer, torch.no_grad():
-        own = scorer(rows).logprobs
-    assert torch.equal(torch.cat([torch.from_numpy(reference[row.key]) for row in rows]), own)
+        logprobs = scorer(rows).logprobs
+    assert torch.equal(torch.cat([torch.from_numpy(reference[row.key]) for row in rows]), logprobs)
 
 
 @pytest.mark.parametrize(
@@ -142,10 +142,12 @@ def test_the_optimiser_is_adamw_with_a_linear_decay(monkeypatch: pytest.MonkeyPa
 
 def test_bf16_weights_are_warmed_through_masters_and_trained_from_there() -> None:
     trainer = opened({"a": policy(dtype="bfloat16")})
-    found = warm(trainer)
-    assert found["loss"] < 0.5 * found["loss_first"]
+    metrics = warm(trainer)
+    assert metrics["loss"] < 0.5 * metrics["loss_first"]
     owner = trainer._policies["a"]
-    assert all(torch.equal(m.bfloat16(), owner.own()[n]) for n, m in owner.optimizer.masters().items())
+    assert all(
+        torch.equal(m.bfloat16(), owner.own_parameters()[n]) for n, m in owner.optimizer.masters().items()
+    )
 
 
 def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
@@ -163,8 +165,11 @@ def test_a_warm_start_survives_a_checkpoint(tmp_path: Path) -> None:
     first.save(tmp_path / "fetched")
     second = opened(fetched)
     second.load(tmp_path / "fetched")
-    assert second._starts[0].warmed
-    assert all(torch.equal(p, second._starts[0].weights()[n]) for n, p in first._starts[0].weights().items())
+    assert second._initial_weights[0].warmed
+    assert all(
+        torch.equal(p, second._initial_weights[0].weights()[n])
+        for n, p in first._initial_weights[0].weights().items()
+    )
 
 
 def test_a_policy_that_was_updated_is_not_warm_started() -> None:

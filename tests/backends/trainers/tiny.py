@@ -50,7 +50,7 @@ def _rms_norm(module: Any, hidden: torch.Tensor) -> torch.Tensor:
 
 
 def in_float64(monkeypatch: Any) -> None:
-    """From now on, trainers' models are float64."""
+    """Make trainers load float64 models from now on."""
 
     def load(*args: Any, **kwargs: Any) -> Loaded:
         loaded = load_model(*args, **kwargs)
@@ -88,12 +88,13 @@ def update(
 
 
 def sample(
-    policy: str, task: str, branch: int, prompt: Sequence[int], own: Sequence[int], mask: Sequence[bool], *,
-    seed: int = 0, temperature: float = 1.0, weight: float = 1.0, **extras: np.ndarray,
+    policy: str, task: str, branch: int, prompt: Sequence[int], completion: Sequence[int],
+    mask: Sequence[bool], *, seed: int = 0, temperature: float = 1.0, weight: float = 1.0,
+    **extras: np.ndarray,
 ) -> Sample:  # fmt: skip
     """A sample whose behaviour log-probs and advantages are drawn from `seed`."""
     rng = np.random.default_rng([seed, branch])
-    ids = np.array([*prompt, *own], dtype=np.int64)
+    ids = np.array([*prompt, *completion], dtype=np.int64)
     loss_mask = np.array([False] * len(prompt) + list(mask))
     key = Key(task, role=f"role of {policy}", branch=branch)
     return Sample(
@@ -123,19 +124,19 @@ def samples(
 ) -> list[Sample]:
     """Ragged groups; every third sample has a tool result between two calls."""
     rng = np.random.default_rng(seed)
-    found = []
+    rows = []
     for group in range(groups):
         prompt = rng.integers(3, VOCABULARY, rng.integers(2, 40))
         for branch in range(siblings):
-            own = rng.integers(3, VOCABULARY, rng.integers(1, 14))
-            mask = [True] * len(own)
-            if branch % 3 == 2 and len(own) > 4:
+            completion = rng.integers(3, VOCABULARY, rng.integers(1, 14))
+            mask = [True] * len(completion)
+            if branch % 3 == 2 and len(completion) > 4:
                 mask[2:4] = [False, False]
-            found.append(
-                sample(policy, f"task-{group}", branch, prompt, own, mask, seed=seed * 100 + group,
-                       temperature=temperatures[len(found) % len(temperatures)], weight=1.0 + 0.5 * branch)
+            rows.append(
+                sample(policy, f"task-{group}", branch, prompt, completion, mask, seed=seed * 100 + group,
+                       temperature=temperatures[len(rows) % len(temperatures)], weight=1.0 + 0.5 * branch)
             )  # fmt: skip
-    return found
+    return rows
 
 
 def with_reference(rows: Sequence[Sample]) -> list[Sample]:
@@ -152,23 +153,25 @@ def with_old(rows: Sequence[Sample]) -> list[Sample]:
 
 def with_targets(rows: Sequence[Sample], *, without: int = 0) -> list[Sample]:
     """Values and their targets, of all rows but every `without`th."""
-    rng, found = np.random.default_rng(9), []
+    rng, aimed = np.random.default_rng(9), []
     for number, row in enumerate(rows):
         values, targets = rng.normal(scale=0.5, size=(2, len(row.token_ids)))
-        found.append(row if without and number % without == 0 else _with(row, values=values, targets=targets))
-    return found
+        aimed.append(row if without and number % without == 0 else _with(row, values=values, targets=targets))
+    return aimed
 
 
-def _with(row: Sample, **notes: np.ndarray) -> Sample:
-    masked = {name: np.where(row.loss_mask, values, 0).astype(np.float32) for name, values in notes.items()}
+def _with(row: Sample, **annotations: np.ndarray) -> Sample:
+    masked = {
+        name: np.where(row.loss_mask, values, 0).astype(np.float32) for name, values in annotations.items()
+    }
     return replace(row, extras={**row.extras, **masked})
 
 
 def turn_heads(trainer: TorchTrainer) -> None:
-    """Value heads that say something: a fresh one says 0 of everything."""
-    for found in trainer._policies.values():
-        if found.value_head is not None:
-            torch.nn.init.normal_(found.value_head, std=0.2, generator=torch.Generator().manual_seed(3))
+    """Set value heads to random weights: a fresh head gives 0 for every token."""
+    for owner in trainer._policies.values():
+        if owner.value_head is not None:
+            torch.nn.init.normal_(owner.value_head, std=0.2, generator=torch.Generator().manual_seed(3))
 
 
 def annotate(trainer: TorchTrainer, rows: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
@@ -178,9 +181,9 @@ def annotate(trainer: TorchTrainer, rows: Sequence[Sample], what: str) -> dict[K
 def independent_logprobs(model: Any, row: Sample) -> torch.Tensor:
     """Log-probs of a sample's trained tokens: the plain model, this row alone, every position."""
     logits = model(torch.from_numpy(row.token_ids)[None]).logits[0]
-    everything = (logits / row.temperature).log_softmax(-1)
+    all_logprobs = (logits / row.temperature).log_softmax(-1)
     at = torch.from_numpy(np.flatnonzero(row.loss_mask))
-    return everything[at - 1, torch.from_numpy(row.token_ids)[at]]
+    return all_logprobs[at - 1, torch.from_numpy(row.token_ids)[at]]
 
 
 def gradients(model: Any) -> dict[str, torch.Tensor]:

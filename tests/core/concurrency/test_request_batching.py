@@ -1,4 +1,4 @@
-"""Batches form across everything that is live, in an order that repeats."""
+"""Request batches form across all active rollouts, in an order that repeats."""
 
 from __future__ import annotations
 
@@ -70,8 +70,8 @@ def test_policies_that_compute_together_are_one_batch_in_key_order(threaded):
 def test_each_policy_of_a_mixed_batch_gets_its_own_answers():
     def generate(name, requests):
         return [
-            Call(prompt_ids=(1,), token_ids=(ord(one.policy),), logprobs=(0.0,), version=0, finish="stop")
-            for one in requests
+            Call(prompt_ids=(1,), token_ids=(ord(request.policy),), logprobs=(0.0,), version=0, finish="stop")
+            for request in requests
         ]
 
     async def go():
@@ -87,13 +87,13 @@ def test_each_policy_of_a_mixed_batch_gets_its_own_answers():
     asyncio.run(asyncio.wait_for(go(), 10))
 
 
-def test_otherwise_batches_form_without_waiting_for_everybody():
+def test_batches_that_need_not_repeat_form_without_waiting_for_all_rollouts():
     batches = play(False)
     assert sum(len(keys) for _, keys in batches) == 6 * 3 + 6 * 2
     assert len(batches) > 6
 
 
-def test_a_failing_batch_reaches_every_strand_that_waits_for_it():
+def test_the_error_of_a_batch_reaches_every_rollout_that_waits_for_it():
     def generate(policy, requests):
         raise RuntimeError("out of memory")
 
@@ -109,11 +109,11 @@ def test_a_failing_batch_reaches_every_strand_that_waits_for_it():
     asyncio.run(asyncio.wait_for(go(), 10))
 
 
-def test_nested_strands_are_counted():
-    seen = []
+def test_nested_active_rollouts_are_counted():
+    sizes = []
 
     def generate(policy, requests):
-        seen.append(len(requests))
+        sizes.append(len(requests))
         return [
             Call(prompt_ids=(1,), token_ids=(2,), logprobs=(0.0,), version=0, finish="stop") for _ in requests
         ]
@@ -123,7 +123,7 @@ def test_nested_strands_are_counted():
         batcher = RequestBatcher(generate, active_rollouts, deterministic=True)
 
         async def branch(name):
-            await asyncio.sleep(random.random() / 100)  # a tool, say
+            await asyncio.sleep(random.random() / 100)  # for example a tool
             await batcher.submit(request(name, 0))
             await asyncio.sleep(random.random() / 100)
             await batcher.submit(request(name, 1))
@@ -137,10 +137,10 @@ def test_nested_strands_are_counted():
         await asyncio.gather(episode("a"), episode("b"))
 
     asyncio.run(asyncio.wait_for(go(), 10))
-    assert seen == [6, 6, 2]
+    assert sizes == [6, 6, 2]
 
 
-def test_a_strand_that_never_asks_does_not_hold_the_batch_for_ever(monkeypatch, caplog):
+def test_an_active_rollout_that_never_requests_does_not_hold_the_batch_for_ever(monkeypatch, caplog):
     monkeypatch.setattr("coterie.core.concurrency.request_batching.STALL_SECONDS", 0.05)
 
     async def go():
@@ -152,8 +152,8 @@ def test_a_strand_that_never_asks_does_not_hold_the_batch_for_ever(monkeypatch, 
             active_rollouts,
             deterministic=True,
         )
-        active_rollouts.start(2)  # one of them waits for something else for ever
+        active_rollouts.start(2)  # one of them never submits a request
         await asyncio.wait_for(batcher.submit(request("a", 0)), 5)
 
     asyncio.run(go())
-    assert "1 of 2 live strands" in caplog.text
+    assert "1 of 2 active rollouts" in caplog.text

@@ -1,4 +1,4 @@
-"""Configuration: layers, overrides, where values came from, and what is refused."""
+"""Configuration: layers, overrides, origins of values, and refused settings."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def files(tmp_path):
     return tmp_path
 
 
-def test_recipes_extend_one_another_and_scales_and_overrides_come_after(files):
-    found = load(files / "child.yaml", scale="smoke", overrides=["schedule.evaluate_every=2"])
-    assert (found.config.schedule.steps, found.config.schedule.tasks_per_step) == (1, 7)
-    assert found.config.summary == "child"
-    assert found.origins["schedule.steps"] == "scale smoke"
-    assert found.origins["schedule.tasks_per_step"] == f"file {files / 'child.yaml'}"
-    assert found.origins["schedule.evaluate_every"] == "override"
-    assert found.origins["algorithm.alpha"] == f"file {files / 'base.yaml'}"
-    assert found.origins["schedule.record_every"] == "default"
+def test_recipes_extend_one_another_and_scales_and_overrides_apply_later(files):
+    resolved = load(files / "child.yaml", scale="smoke", overrides=["schedule.evaluate_every=2"])
+    assert (resolved.config.schedule.steps, resolved.config.schedule.tasks_per_step) == (1, 7)
+    assert resolved.config.summary == "child"
+    assert resolved.origins["schedule.steps"] == "scale smoke"
+    assert resolved.origins["schedule.tasks_per_step"] == f"file {files / 'child.yaml'}"
+    assert resolved.origins["schedule.evaluate_every"] == "override"
+    assert resolved.origins["algorithm.alpha"] == f"file {files / 'base.yaml'}"
+    assert resolved.origins["schedule.record_every"] == "default"
 
 
 @pytest.mark.parametrize(
@@ -74,30 +74,30 @@ def test_a_text_field_takes_a_number_as_text(files):
 
 
 def test_another_type_replaces_the_table(files):
-    found = load(
+    resolved = load(
         files / "base.yaml", overrides=["algorithm.type=grpo", "sampler.chains=2", "sampler.branches=1"]
     )
-    assert found.config.algorithm == {"type": "grpo"}
-    found = load(files / "base.yaml", overrides=["algorithm.alpha=2", "algorithm=grpo"])
-    assert found.config.algorithm == {"type": "grpo"}
+    assert resolved.config.algorithm == {"type": "grpo"}
+    resolved = load(files / "base.yaml", overrides=["algorithm.alpha=2", "algorithm=grpo"])
+    assert resolved.config.algorithm == {"type": "grpo"}
 
 
 def test_null_removes_an_entry_by_name(files):
-    found = load(
+    resolved = load(
         files / "base.yaml", overrides=["policies.q={model: x}", "team.roles.one.policy=q", "policies.p=null"]
     )
-    assert list(found.config.policies) == ["q"]
+    assert list(resolved.config.policies) == ["q"]
 
 
 def test_the_resolved_text_loads_to_the_same_configuration(files):
-    found = load(files / "child.yaml", overrides=["policies.p.optimizer.learning_rate=1e-5"])
-    (files / "config.yaml").write_text(found.text())
+    resolved = load(files / "child.yaml", overrides=["policies.p.optimizer.learning_rate=1e-5"])
+    (files / "config.yaml").write_text(resolved.text())
     again = load(files / "config.yaml")
-    assert again.config == found.config and again.digest() == found.digest() and again.name == "child"
+    assert again.config == resolved.config and again.digest() == resolved.digest() and again.name == "child"
 
 
 @pytest.mark.parametrize(
-    ("override", "path", "says"),
+    ("override", "path", "message"),
     [
         ("schedule.stpes=1", "schedule.stpes", "did you mean 'steps'?"),
         ("algorthm.alpha=1", "algorthm", "did you mean 'algorithm'?"),
@@ -127,14 +127,14 @@ def test_the_resolved_text_loads_to_the_same_configuration(files):
         ("policies.p.optimizer.schedule=linear", "policies.p.optimizer.horizon", "needs its horizon"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_path(files, override, path, says):
+def test_an_error_names_the_path(files, override, path, message):
     with pytest.raises(UserError) as error:
         compose(load(files / "base.yaml", overrides=[override]))
     assert error.value.path == path
-    assert says in str(error.value)
+    assert message in str(error.value)
 
 
-def test_a_policy_without_model_and_a_role_without_policy(files):
+def test_a_policy_without_model_and_a_role_without_policy_are_refused(files):
     text = BASE.replace("{model: {init: none}, train: none}", "{train: none}")
     (files / "base.yaml").write_text(text)
     with pytest.raises(ConfigError, match="'model' is missing") as error:
@@ -145,7 +145,7 @@ def test_a_policy_without_model_and_a_role_without_policy(files):
         compose(load(files / "base.yaml"))
 
 
-def test_files_that_are_no_recipes(files):
+def test_files_that_are_no_recipes_are_refused(files):
     with pytest.raises(ConfigError, match="did you mean 'plan_path'"):
         load("plan_pth")
     with pytest.raises(ConfigError, match="no such recipe file"):

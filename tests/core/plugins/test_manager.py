@@ -1,4 +1,4 @@
-"""Plugins: isolated, attributed, listed."""
+"""Plugins: their errors are isolated, attributed to a distribution, and listed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class FakeEntry:
 
 
 def module(**functions):
+    """A module with these functions."""
     return SimpleNamespace(**functions)
 
 
@@ -37,9 +38,9 @@ def register_rewards(register):
 
 @pytest.fixture
 def entries(monkeypatch):
-    found = []
-    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(found))
-    return found
+    listed = []
+    monkeypatch.setattr(importlib.metadata, "entry_points", lambda group: list(listed))
+    return listed
 
 
 def loaded(only=None):
@@ -56,15 +57,12 @@ def test_every_kind_has_a_typed_documented_registration_hook():
 
 
 def test_built_ins_register_through_the_entry_point():
-    report = next(r for r in Plugins_from_installation().reports if r.distribution == "coterie")
-    assert (
-        report.ok
-        and "plan_path" in report.provides["environment"]
-        and "at_grpo" in report.provides["estimator"]
-    )
+    report = next(report for report in built_ins().reports if report.distribution == "coterie")
+    assert report.ok
+    assert "plan_path" in report.provides["environment"] and "at_grpo" in report.provides["estimator"]
 
 
-def Plugins_from_installation():
+def built_ins():
     manager = Plugins()
     manager.load(frozenset())
     return manager
@@ -74,7 +72,7 @@ def broken_import():
     raise ImportError("no such library")
 
 
-def exits():
+def exit_on_import():
     raise SystemExit(3)
 
 
@@ -89,12 +87,12 @@ def wrong_signature(registry):
 
 
 @hookimpl
-def register_datas(register):  # the name of before 0.2
+def register_datas(register):  # its name before 0.2
     pass
 
 
 @hookimpl
-def register_chats(register):  # the name of before 0.2
+def register_chats(register):  # its name before 0.2
     pass
 
 
@@ -114,10 +112,10 @@ def raises(register):
 
 
 @pytest.mark.parametrize(
-    ("broken", "says"),
+    ("broken", "error"),
     [
         (FakeEntry("bad", "bad-dist", broken_import), "no such library"),
-        (FakeEntry("bad", "bad-dist", exits), "SystemExit"),
+        (FakeEntry("bad", "bad-dist", exit_on_import), "SystemExit"),
         (
             FakeEntry("bad", "bad-dist", lambda: module(register_reward=register_reward)),
             "did you mean 'register_rewards'",
@@ -137,16 +135,16 @@ def raises(register):
         (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
     ],
 )
-def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, says):
+def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypatch, broken, error):
     good = FakeEntry(
         "good",
-        "a-good-dist" if "already" not in says else "good-dist",
+        "a-good-dist" if "already" not in error else "good-dist",
         lambda: module(register_rewards=register_rewards),
     )
     broken.dist.name = "z-" + broken.dist.name.removeprefix("z-")
     entries += [broken, good]
     manager, reports = loaded()
-    assert not reports["bad"].ok and says in " ".join(reports["bad"].errors)
+    assert not reports["bad"].ok and error in " ".join(reports["bad"].errors)
     assert reports["bad"].distribution == "z-bad-dist"
     assert reports["good"].ok and manager.registry.names("reward") == ["mine"]
     monkeypatch.setenv("COTERIE_STRICT_PLUGINS", "1")
@@ -154,7 +152,7 @@ def test_a_broken_plugin_is_reported_and_everything_else_works(entries, monkeypa
         loaded()
 
 
-def test_a_taken_name_can_be_had_by_its_distribution(entries):
+def test_a_taken_name_is_available_with_its_distribution(entries):
     entries += [
         FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
         FakeEntry("two", "b-dist", lambda: module(f=taken)),
@@ -175,7 +173,7 @@ def test_third_party_plugins_can_be_limited(entries):
 
 
 def test_an_object_of_a_module_needs_no_registration():
-    manager = Plugins_from_installation()
+    manager = built_ins()
     assert manager.registry.load("reward", "json:loads").__name__ == "loads"
     with pytest.raises(PluginError, match="can't be imported"):
         manager.registry.load("reward", "json:nothing")
@@ -183,13 +181,13 @@ def test_an_object_of_a_module_needs_no_registration():
         manager.registry.load("reward", "enviroment")
 
 
-def test_a_missing_extra_says_what_to_install(monkeypatch, tmp_path):
+def test_a_missing_extra_names_what_to_install(monkeypatch, tmp_path):
     (tmp_path / "needs_vllm.py").write_text("import vllm_is_absent, vllm\n")
     (tmp_path / "needs_wandb.py").write_text("import wandb\n")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setitem(sys.modules, "wandb", None)
     with pytest.raises(MissingExtra, match=r"(?s)wandb.*coterie\[wandb\]"):
-        Plugins_from_installation().registry.load("tracker", "needs_wandb:X")
+        built_ins().registry.load("tracker", "needs_wandb:X")
 
 
 def test_one_file_is_a_plugin(tmp_path):
@@ -203,7 +201,7 @@ def test_one_file_is_a_plugin(tmp_path):
         class Thing: pass
     """)
     )
-    manager = Plugins_from_installation()
+    manager = built_ins()
     load_plugin_file(manager, file)
     assert manager.registry.load("reward", "from_file").__name__ == "Thing"
     with pytest.raises(PluginError, match="is loaded already"):
@@ -222,8 +220,8 @@ def test_a_misspelt_hook_leaves_the_plugins_other_hooks_working(entries):
     assert not reports["half"].ok and manager.registry.names("reward") == ["mine"]
 
 
-def test_observers_are_isolated_and_get_what_they_name(caplog):
-    manager = Plugins_from_installation()
+def test_observers_are_isolated_and_receive_the_arguments_they_name(caplog):
+    manager = built_ins()
     seen = []
 
     @hookimpl(specname="step_ended")

@@ -1,4 +1,4 @@
-"""Missing is exogenous, floors are for what the output caused, and neither becomes a stand-in number."""
+"""A system fault makes a score missing, an output that breaks a reward source earns the floor."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def buggy(view):
     return {"not": "a number"}["other"]
 
 
-def hangs_its_verifier(view):
+def times_out_on_one(view):
     if view.actions.get("one") and view.actions["one"].text == "1":
         raise PolicyFault("verifier timed out on the output")
     return 0.0
@@ -56,7 +56,7 @@ def ending(view):
     return float(view.leaf.truncated)
 
 
-def test_a_system_fault_leaves_the_score_missing_and_the_others_alone():
+def test_a_system_fault_makes_one_score_missing_and_no_others():
     rewards, scores = values(
         run_of(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5})
     )
@@ -65,7 +65,7 @@ def test_a_system_fault_leaves_the_score_missing_and_the_others_alone():
     assert (missing, count) == (1, 3) and reasons == {"503 from the judge": 1}
 
 
-def test_a_sources_own_mistake_is_missing_with_its_reason():
+def test_an_exception_of_a_source_makes_the_score_missing_with_its_reason():
     rewards, scores = values(
         run_of(rewards={"r": source("buggy")}, order=["one"], schedule={"max_missing": 1.0})
     )
@@ -73,22 +73,22 @@ def test_a_sources_own_mistake_is_missing_with_its_reason():
     assert "KeyError" in next(iter(scores))[3].reason
 
 
-def test_too_much_missing_stops_the_run_and_says_why():
+def test_too_many_missing_scores_stop_the_run_with_the_reason():
     with pytest.raises(TooManyMissing, match=r"(?s)3 of 3 scores.*KeyError"):
         play(run_of(rewards={"r": source("buggy")}, order=["one"]))
 
 
-def test_hanging_the_verifier_never_beats_being_wrong():
-    rewards, _ = values(run_of(rewards={"r": source("hangs_its_verifier", floor=-1.0)}, order=["one"]))
+def test_an_output_that_hangs_the_verifier_earns_less_than_a_wrong_one():
+    rewards, _ = values(run_of(rewards={"r": source("times_out_on_one", floor=-1.0)}, order=["one"]))
     assert rewards == [0.0, -1.0, 0.0]
 
 
-def test_a_number_that_is_none_is_missing():
+def test_nan_is_missing():
     rewards, _ = values(run_of(rewards={"r": source("nan")}, order=["one"], schedule={"max_missing": 1.0}))
     assert rewards == [None] * 3
 
 
-def test_sources_of_all_scopes_write_beside_the_tree():
+def test_sources_of_all_scopes_add_scores():
     run = run_of(
         order=["one"],
         rewards={
@@ -114,7 +114,7 @@ def test_sources_of_all_scopes_write_beside_the_tree():
     assert scores.at(leaf)[TEAM, "ended"].value == 1.0
 
 
-def test_a_choice_that_needs_the_episodes_score_is_refused():
+def test_selection_by_a_score_of_the_whole_episode_is_refused():
     with pytest.raises(ConfigError, match="can't be chosen by a score of the whole episode") as error:
         run_of(rewards={"e": source("ending", scope="episode", components={"ended": "potential"})})
     assert error.value.path == "rewards.e"
@@ -146,7 +146,7 @@ def test_a_ranking_of_too_few_is_missing():
     assert rewards == [None] * 3
 
 
-def test_an_environment_that_breaks_loses_that_joint_only():
+def test_an_environment_that_raises_loses_that_joint_only():
     run = run_of(env={"fail_on": "1"}, order=["one"], schedule={"max_missing": 0.5})
     trees, scores = play(run)
     assert trees[0].root.joints[1].fault.reason == "the world broke"
@@ -154,7 +154,7 @@ def test_an_environment_that_breaks_loses_that_joint_only():
 
 
 def test_an_unparsable_action_is_played_and_scored():
-    run = run_of(play="tests.core.rollout.test_rewards:says_bad", order=["one"])
+    run = run_of(play="tests.core.rollout.test_rewards:answers_bad", order=["one"])
     trees, scores = play(run)
     fault = trees[0].root.decisions["one"].branches[1].fault
     assert (fault.kind, fault.reason) == ("policy", "said bad")
@@ -180,23 +180,23 @@ class Fragile(Seat):
         return 1 / (1 - int(text))
 
 
-def says_bad(request, text):
+def answers_bad(request, text):
     return "bad" if request.key.branch == 1 else str(request.key.branch)
 
 
-def test_the_mix_by_hand():
+def test_reward_weights_by_hand():
     reward_weights = RewardWeights(weights={"a": 2.0, "b": 0.5, "zero": 0.0}, team_weight=0.1)
-    cell = {
+    scores = {
         (TEAM, "a"): Score(1.0),
         ("x", "b"): Score(4.0),
         ("y", "b"): Score(100.0),
         (TEAM, "zero"): Score(None),
     }
-    assert reward_weights.reward(cell, "x") == pytest.approx(0.1 * 2.0 + 0.5 * 4.0)
-    assert reward_weights.reward({**cell, ("x", "a"): Score(None)}, "x") is None
+    assert reward_weights.reward(scores, "x") == pytest.approx(0.1 * 2.0 + 0.5 * 4.0)
+    assert reward_weights.reward({**scores, ("x", "a"): Score(None)}, "x") is None
 
 
-def test_a_place_is_never_scored_twice():
+def test_a_score_is_added_once():
     scores = Scores()
     scores.add(Key("t"), TEAM, "a", Score(1.0))
     with pytest.raises(ValueError, match="twice"):

@@ -1,4 +1,4 @@
-"""Tool loops inside one action: calls with results between them, token-exact, remembered."""
+"""Tool loops inside one action: calls with results between them, token-exact, in the role's history."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import pytest
 
 from coterie import Plugin, PolicyFault, SystemFault
 from coterie.api.cost import calls_of, count
+from coterie.api.rollouts import rollout_rows
 from coterie.core.errors import ConfigError
-from coterie.core.rollout.rows import rollout_rows
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from coterie.plugins.algos.blocks.groups import by_decision
@@ -30,7 +30,7 @@ def uses_the_tool(request, text):
     return f"add {request.key.branch} 2" if request.key.call == 0 else text.split()[-2]
 
 
-def run(**team):
+def run(**settings):
     return run_of(
         play="tests.core.rollout.test_tools:uses_the_tool",
         order=["one"],
@@ -38,12 +38,12 @@ def run(**team):
         team={
             "order": ["one"],
             "max_turns": 2,
-            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"], **team}},
+            "roles": {"one": {"type": "tests.games:Seat", "policy": "p", "tools": ["adder"], **settings}},
         },
     )
 
 
-def test_a_tools_result_comes_back_in_the_next_call_and_the_ids_extend():
+def test_a_tools_result_is_in_the_next_call_and_the_ids_extend():
     trees, _ = play(run())
     for branch, action in enumerate(trees[0].root.decisions["one"].branches):
         first, second = action.calls
@@ -88,10 +88,10 @@ def by_decision_of(trees, scores):
 def test_a_role_that_remembers_keeps_the_tools_results_in_its_ids():
     trees, _ = play(run(remembers=True))
     first, second = list(trees[0].nodes())
-    taken = first.decisions["one"].branches[first.expanded[0]].calls[-1]
+    last_call = first.decisions["one"].branches[first.expanded[0]].calls[-1]
     assert (
-        second.decisions["one"].prompt_ids[: len(taken.prompt_ids + taken.token_ids)]
-        == taken.prompt_ids + taken.token_ids
+        second.decisions["one"].prompt_ids[: len(last_call.prompt_ids + last_call.token_ids)]
+        == last_call.prompt_ids + last_call.token_ids
     )
 
 
@@ -118,13 +118,13 @@ def never_stops(request, text):
     return "add 1 1"
 
 
-def team_of(script, *names, tools=("adder",), team=None, **own):
+def team_of(script, *names, tools=("adder",), team=None, **role_settings):
     """A run whose roles act at once, one turn."""
     roles = {
-        name: {"type": "tests.core.rollout.test_tools:Sayer", "policy": "p", "tools": list(tools)}
+        name: {"type": "tests.core.rollout.test_tools:ParsingRole", "policy": "p", "tools": list(tools)}
         for name in names
     }
-    for name, table in own.items():
+    for name, table in role_settings.items():
         roles[name] |= table
     return run_of(
         play=f"tests.core.rollout.test_tools:{script}",
@@ -143,34 +143,34 @@ def recorded_rows(run):
     ]
 
 
-class Sayer(Seat):
-    """Parses what is said, and remembers what it was given."""
+class ParsingRole(Seat):
+    """A role whose parser marks what it read."""
 
     def parse(self, text, observation):
         return f"parsed {text}"
 
 
-def test_a_role_may_have_its_own_limit_and_the_record_says_where_it_was_reached():
+def test_a_role_may_have_its_own_limit_and_the_record_names_actions_that_reached_it():
     run = team_of("never_stops", "one", "two", two={"max_tool_turns": 1}, team={"max_tool_turns": 2})
     trees, rows = recorded_rows(run)
     decisions = trees[0].root.decisions
     for role, turns in (("one", 2), ("two", 1)):
         for action in decisions[role].branches:
             assert len(action.calls) == turns + 1 == calls_of(run.team, role)
-            assert action.tool_limit and action.text == "add 1 1"  # the last text stands
+            assert action.tool_limit and action.text == "add 1 1"  # the last call's text is the action's
             assert action.parsed == "parsed add 1 1" and action.fault is None
     assert rows and all(row["tool_limit"] for row in rows)
     assert count(run).generations == 2 * 3 * (3 + 2)  # tasks, branches, calls of both roles
     assert any("'two' is counted with 1 tool results" in note for note in count(run).notes)
 
 
-def test_an_action_that_stops_by_itself_did_not_reach_the_limit():
+def test_an_action_without_further_tool_calls_did_not_reach_the_limit():
     trees, rows = recorded_rows(run())
     assert not any(action.tool_limit for action in trees[0].root.decisions["one"].branches)
     assert rows and not any(row["tool_limit"] for row in rows)
 
 
-def test_no_turns_means_no_result():
+def test_without_tool_turns_there_is_no_result():
     (action, *_) = (
         play(team_of("never_stops", "one", one={"max_tool_turns": 0}))[0][0].root.decisions["one"].branches
     )
@@ -183,7 +183,7 @@ def test_no_turns_means_no_result():
     ({"show_thoughts": "perhaps"}, "team.roles.one.show_thoughts"),
     ({"show_thought": True}, "team.roles.one.show_thought"),
 ])  # fmt: skip
-def test_a_wrong_key_of_a_role_is_told(settings, path):
+def test_a_wrong_key_of_a_role_is_refused(settings, path):
     with pytest.raises(ConfigError) as caught:
         team_of("never_stops", "one", one=settings)
     assert caught.value.path == path
@@ -195,22 +195,24 @@ def test_a_limit_without_tools_is_read_by_nothing():
     assert caught.value.path == "team.roles.one.max_tool_turns"
 
 
-def test_branches_are_drawn_once_and_each_has_a_loop_of_its_own():
-    ASKED.clear()
+def test_branches_are_drawn_once_and_each_has_its_own_loop():
+    REQUESTED.clear()
     (tree,) = play(team_of("recorded", "one"))[0]
     branches = tree.root.decisions["one"].branches
     assert len(branches) == 3
-    # Of branch b there are b + 1 calls, numbered from 0; nothing was drawn K times inside a loop.
-    assert sorted((key.branch, key.call) for key in ASKED) == [(b, k) for b in range(3) for k in range(b + 1)]
+    # Branch b has b + 1 calls, numbered from 0: nothing is drawn K times inside a loop.
+    assert sorted((key.branch, key.call) for key in REQUESTED) == [
+        (b, k) for b in range(3) for k in range(b + 1)
+    ]
     assert [len(action.calls) for action in branches] == [1, 2, 3]
     assert len({action.calls[0].prompt_ids for action in branches}) == 1
 
 
-ASKED = []
+REQUESTED = []
 
 
 def recorded(request, text):
-    ASKED.append(request.key)
+    REQUESTED.append(request.key)
     return "done" if request.key.call == request.key.branch else "add 1 1"
 
 
@@ -238,7 +240,7 @@ class Adds(Adder):
         return ["1", "2"] if text.startswith("add ") else None
 
 
-def test_every_tool_that_a_reply_asks_for_answers_in_the_order_of_the_roles_tools():
+def test_every_tool_that_a_reply_calls_answers_in_the_order_of_the_roles_tools():
     (action, *_) = (
         play(team_of("both", "one", tools=("doubler", "adds")))[0][0].root.decisions["one"].branches
     )
@@ -248,7 +250,7 @@ def test_every_tool_that_a_reply_asks_for_answers_in_the_order_of_the_roles_tool
 
 
 class Breaks(Plugin):
-    """Fails as it is told: `system`, `policy` or `bug`; `find` fails on `unreadable`."""
+    """Raises the fault that the text names: `system`, `policy` or `bug`; `find` raises on `unreadable`."""
 
     name = "breaks"
 
@@ -267,7 +269,7 @@ def breaks(request, text):
     return ("system", "policy", "bug")[request.key.branch] if request.key.call == 0 else "never"
 
 
-def test_a_tools_faults_are_the_systems_or_the_outputs():
+def test_a_tools_faults_belong_to_the_system_or_to_the_output():
     run = team_of("breaks", "one", tools=("breaks",))
     trees, scores = play(run)
     root = trees[0].root
@@ -277,7 +279,7 @@ def test_a_tools_faults_are_the_systems_or_the_outputs():
     assert (policy.fault.kind, policy.fault.reason) == ("policy", "tool breaks: killed twice")
     assert policy.trainable and not system.trainable and not bug.trainable
     assert policy.text == "policy" and policy.parsed is None and len(policy.calls) == 1
-    # The output's doing is played and scored; ours is missing.
+    # A fault of the output is played and scored; after a fault of the system scores are missing.
     assert [joint.fault is None for joint in root.joints] == [False, True, False]
     assert scores.at(root.key.of_joint(0))["team", "sum"].value is None
     assert scores.at(root.key.of_joint(1))["team", "sum"].value is not None
@@ -287,7 +289,7 @@ def unreadable(request, text):
     return "unreadable"
 
 
-def test_a_tool_that_cannot_read_a_text_is_no_policys_doing():
+def test_a_tool_that_cannot_read_a_text_is_a_fault_of_the_system():
     (action, *_) = play(team_of("unreadable", "one", tools=("breaks",)))[0][0].root.decisions["one"].branches
     assert action.fault.kind == "system" and "KeyError: 'find'" in action.fault.reason
 
@@ -297,8 +299,8 @@ class Announced(Adder):
     schemas = ({"type": "function", "function": {"name": "announced", "parameters": {}}},)
 
 
-def test_a_tool_that_nobody_can_be_told_of_is_refused():
-    with pytest.raises(ConfigError, match="can't tell role 'one' of its tools") as caught:
+def test_a_tool_that_the_chat_format_cannot_announce_is_refused():
+    with pytest.raises(ConfigError, match="can't describe the tools of role 'one'") as caught:
         play(team_of("never_stops", "one", tools=("announced",)))
     assert "announce: false" in caught.value.fix
 
@@ -312,7 +314,7 @@ def thinks(request, text):
     return f"<think>add 5 5</think>\n\n{request.key.branch}" if request.key.call == 0 else "again"
 
 
-def thoughts(**one):
+def thoughts(**settings):
     run = run_of(
         play="tests.core.rollout.test_tools:thinks",
         order=["one", "two"],
@@ -320,7 +322,7 @@ def thoughts(**one):
             "order": ["one", "two"],
             "max_turns": 2,
             "roles": {
-                "one": {"type": "tests.core.rollout.test_tools:Sayer", "policy": "p", **one},
+                "one": {"type": "tests.core.rollout.test_tools:ParsingRole", "policy": "p", **settings},
                 "two": {"type": "tests.games:Seat", "policy": "p"},
             },
         },
@@ -337,20 +339,20 @@ def test_a_thought_is_trained_and_neither_shown_nor_parsed():
     assert third.decisions["one"].observation.startswith("one=2 two=")
 
 
-def test_a_thought_is_shown_and_parsed_where_that_is_asked_for():
+def test_a_thought_is_shown_and_parsed_with_show_thoughts():
     first, second, *_ = thoughts(show_thoughts=True).nodes()
-    whole = "<think>add 5 5</think>\n\n2"
+    completion = "<think>add 5 5</think>\n\n2"
     action = first.decisions["one"].branches[2]
-    assert (action.text, action.thought, action.parsed) == (whole, "add 5 5", f"parsed {whole}")
+    assert (action.text, action.thought, action.parsed) == (completion, "add 5 5", f"parsed {completion}")
     assert second.decisions["two"].observation.startswith("one=<think>add 5 5</think>")
 
 
-def test_a_role_that_remembers_gives_the_template_what_it_wrote():
+def test_a_role_that_remembers_gives_the_template_its_whole_completion():
     nodes = list(thoughts(remembers=True).nodes())
     first, third = nodes[0], nodes[2]
-    taken = first.decisions["one"].branches[first.joints[first.expanded[0]].branches["one"]].calls[-1]
+    last_call = first.decisions["one"].branches[first.joints[first.expanded[0]].branches["one"]].calls[-1]
     decision = third.decisions["one"]
-    ids = taken.prompt_ids + taken.token_ids
+    ids = last_call.prompt_ids + last_call.token_ids
     assert decision.prompt_ids[: len(ids)] == ids
     assert decision.messages[1]["content"].startswith("<think>add 5 5</think>")
 

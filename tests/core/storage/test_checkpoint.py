@@ -1,4 +1,4 @@
-"""A checkpoint is whole or absent: killed, out of disk, flipped and torn for real."""
+"""A checkpoint is complete or absent, after kills, full disks, flipped bits and truncated files."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from coterie.core.storage import checkpoint
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.core.storage.checkpoint import CheckpointStore
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, locks and file limits of POSIX")
 
 
 def contents(step: int) -> dict[str, bytes]:
-    """What the toy trainer writes at a step: files that say which step they are of."""
+    """The files that the toy trainer writes at a step; the step is in their content."""
     return {"weights.bin": f"{step:08d}".encode() * 6000, "policies/a/adapter.bin": f"a{step}".encode() * 400}
 
 
@@ -46,10 +46,10 @@ def save(store: CheckpointStore, *steps: int) -> None:
         store.save(step, writer(step), {"step": step})
 
 
-def holds(found: checkpoint.Checkpoint | None, step: int) -> bool:
-    assert found is not None
-    files = {name: (found.path / name).read_bytes() for name in contents(step)}
-    return found.step == step and found.meta == {"step": step} and files == contents(step)
+def holds(saved: checkpoint.Checkpoint | None, step: int) -> bool:
+    assert saved is not None
+    files = {name: (saved.path / name).read_bytes() for name in contents(step)}
+    return saved.step == step and saved.meta == {"step": step} and files == contents(step)
 
 
 def leftovers(folder: Path) -> list[str]:
@@ -84,7 +84,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypa
 
 
 def test_files_reach_the_disk_before_their_names_do(tmp_path, monkeypatch):
-    """fsync of the content, then the rename, then that of the folder: else a power cut empties it."""
+    """fsync of the content, then the rename, then fsync of the folder; else a power cut empties the file."""
     order: list[tuple[str, str]] = []
     fsync, rename, replace = os.fsync, os.rename, os.replace
 
@@ -103,7 +103,7 @@ def test_files_reach_the_disk_before_their_names_do(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", renamed)
     save(CheckpointStore(tmp_path / "checkpoints", keep=1), 1)
     final = order.index(("name", "step-000001"))
-    assert {name for what, name in order[:final] if what == "sync"} >= {
+    assert {name for operation, name in order[:final] if operation == "sync"} >= {
         "weights.bin",
         "adapter.bin",
         "a",
@@ -123,8 +123,8 @@ def test_save_and_load_give_back_files_and_meta(tmp_path):
     meta = {"best": 0.1 + 0.2, "names": ("a", "b"), "none": None, "low": float("-inf")}
     saved = store.save(7, writer(7), meta)
     assert saved.path.name == "step-000007" and saved.path.is_dir()
-    found = CheckpointStore(tmp_path / "checkpoints", keep=2).latest()
-    assert found == saved and found.meta["best"] == 0.1 + 0.2 and found.meta["names"] == ["a", "b"]
+    latest = CheckpointStore(tmp_path / "checkpoints", keep=2).latest()
+    assert latest == saved and latest.meta["best"] == 0.1 + 0.2 and latest.meta["names"] == ["a", "b"]
     manifest = json.loads((saved.path / "manifest.json").read_text())
     assert manifest["format"] == 1 and set(manifest["files"]) == set(contents(7))
     assert not leftovers(store.folder)
@@ -157,14 +157,13 @@ def test_saving_a_step_again_replaces_it(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     save(store, 3)
     store.save(3, lambda folder: (folder / "new").write_text("x") and None, {"again": True})
-    found = store.latest()
-    assert found is not None and found.meta == {"again": True}
-    assert sorted(p.name for p in found.path.iterdir()) == ["manifest.json", "new"] and not leftovers(
-        tmp_path
-    )
+    latest = store.latest()
+    assert latest is not None and latest.meta == {"again": True}
+    assert sorted(path.name for path in latest.path.iterdir()) == ["manifest.json", "new"]
+    assert not leftovers(tmp_path)
 
 
-def test_a_resume_from_an_older_step_leaves_the_other_future_behind(tmp_path):
+def test_a_resume_from_an_older_step_removes_the_later_checkpoints(tmp_path):
     store = CheckpointStore(tmp_path, keep=5)
     save(store, 1, 2, 3)
     store.mark("best", 3)
@@ -245,7 +244,7 @@ def test_a_damaged_checkpoint_is_skipped_and_named(tmp_path, caplog, damage):
     assert file in caught.value.why and caught.value.fix
 
 
-def test_when_all_are_damaged_it_is_said(tmp_path, caplog):
+def test_a_warning_says_that_all_checkpoints_are_damaged(tmp_path, caplog):
     store = CheckpointStore(tmp_path, keep=3)
     save(store, 1, 2)
     for step in (1, 2):
@@ -256,7 +255,7 @@ def test_when_all_are_damaged_it_is_said(tmp_path, caplog):
 
 @given(st.data())
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_no_single_flipped_bit_goes_unseen(tmp_path, data):
+def test_every_single_flipped_bit_is_detected(tmp_path, data):
     folder = tmp_path / "flips"
     if not folder.exists():
         save(CheckpointStore(folder, keep=1), 4)
@@ -270,7 +269,7 @@ def test_no_single_flipped_bit_goes_unseen(tmp_path, data):
         flip(path, position, bit)
 
 
-def test_an_unreadable_mark_protects_nothing_and_is_said(tmp_path, caplog):
+def test_an_unreadable_mark_protects_nothing_and_a_warning_names_it(tmp_path, caplog):
     store = CheckpointStore(tmp_path, keep=1)
     save(store, 1)
     store.mark("best", 1)
@@ -302,14 +301,14 @@ def test_what_a_live_process_is_writing_stays(tmp_path):
     assert not live.exists()
 
 
-def test_a_replacement_that_was_cut_short_is_undone(tmp_path):
+def test_an_interrupted_replacement_is_undone(tmp_path):
     store = CheckpointStore(tmp_path, keep=2)
     save(store, 1, 2)
     os.rename(tmp_path / "step-000002", tmp_path / ".tmp-old-step-000002")
     assert holds(CheckpointStore(tmp_path, keep=2).latest(), 2)
     shutil.copytree(
         tmp_path / "step-000001", tmp_path / ".tmp-old-step-000002"
-    )  # the new one was there already
+    )  # the new checkpoint was complete already
     assert holds(CheckpointStore(tmp_path, keep=2).latest(), 2) and not leftovers(tmp_path)
 
 
@@ -329,8 +328,8 @@ def child(script: str, *arguments: object) -> list[str]:
 
 
 @posix
-def test_kill_9_at_random_moments_leaves_a_checkpoint_that_was_promised(tmp_path):
-    """What `save` returned for is there afterwards, or something newer is; nothing torn is ever loaded."""
+def test_kill_9_at_random_moments_leaves_the_last_checkpoint_that_was_reported(tmp_path):
+    """The last checkpoint that `save` returned, or a newer one, loads; an incomplete one never does."""
     script = """
         store = CheckpointStore(folder, keep=2)
         step = (store.latest().step if store.steps() else 0)
@@ -341,19 +340,19 @@ def test_kill_9_at_random_moments_leaves_a_checkpoint_that_was_promised(tmp_path
                 store.mark("best", step)
             print(step, flush=True)
         """
-    clock, promised = random.Random(5), 0
+    clock, reported = random.Random(5), 0
     for _ in range(8):
         with subprocess.Popen(child(script, tmp_path), stdout=subprocess.PIPE, text=True) as process:
             assert process.stdout is not None
-            first = process.stdout.readline()  # it is under way
+            first = process.stdout.readline()  # the first checkpoint is saved
             time.sleep(clock.uniform(0.0, 0.06))
             process.send_signal(signal.SIGKILL)
-            said = first + process.stdout.read()
+            printed = first + process.stdout.read()
         assert process.wait() == -signal.SIGKILL
-        promised = max(promised, *map(int, said.split()))
+        reported = max(reported, *map(int, printed.split()))
         store = CheckpointStore(tmp_path, keep=2)
-        found = store.latest()
-        assert found is not None and found.step in (promised, promised + 1) and holds(found, found.step)
+        latest = store.latest()
+        assert latest is not None and latest.step in (reported, reported + 1) and holds(latest, latest.step)
         assert all(holds(store.load(step), step) for step in store.steps())
         assert not [name for name in leftovers(tmp_path) if "step-" in name]
         for mark, step in store.marks().items():
@@ -363,23 +362,23 @@ def test_kill_9_at_random_moments_leaves_a_checkpoint_that_was_promised(tmp_path
 @posix
 @pytest.mark.parametrize("again", [False, True], ids=["a new step", "the same step again"])
 def test_kill_9_between_any_two_file_operations_of_a_save(tmp_path, again):
-    """Every place at which a save touches names or the disk, one after the other."""
+    """Kill the process at every file operation of a save, one after the other."""
     script = """
         again = sys.argv[2] == "True"
         CheckpointStore(folder, keep=1).save(1, writer(1), {"step": 1})
         names = ["mkdir", "fsync", "replace", "rename", "rmdir", "unlink", "open"]
         originals = {name: getattr(os, name) for name in names}
 
-        def survive(place):
+        def code_when_killed_at(operation):
             pid = os.fork()
             if pid == 0:
-                left = [place]
+                left = [operation]
                 def wrapped(name):
-                    def call(*arguments, **more):
+                    def call(*arguments, **keywords):
                         if left[0] == 0:
                             os.kill(os.getpid(), signal.SIGKILL)
                         left[0] -= 1
-                        return originals[name](*arguments, **more)
+                        return originals[name](*arguments, **keywords)
                     return call
                 for name in names:
                     setattr(os, name, wrapped(name))
@@ -388,29 +387,30 @@ def test_kill_9_between_any_two_file_operations_of_a_save(tmp_path, again):
                 os._exit(0)
             return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
-        place, seen = 0, set()
+        operation, steps = 0, set()
         while True:
-            code = survive(place)
+            code = code_when_killed_at(operation)
             store = CheckpointStore(folder, keep=1)
-            found = store.latest()
-            assert found is not None, place
-            assert all((found.path / n).read_bytes() == raw for n, raw in contents(found.step).items()), place
-            assert not list(folder.glob(".tmp-step*")) and not list(folder.glob(".tmp-old*")), place
-            seen.add(found.step)
+            latest = store.latest()
+            assert latest is not None, operation
+            for name, raw in contents(latest.step).items():
+                assert (latest.path / name).read_bytes() == raw, operation
+            assert not list(folder.glob(".tmp-step*")) and not list(folder.glob(".tmp-old*")), operation
+            steps.add(latest.step)
             if code == 0:
                 break
             assert code == -signal.SIGKILL, code
             store.truncate_after(1)
             if 1 not in store.steps():
                 store.save(1, writer(1), {"step": 1})
-            place += 1
-        assert found.step == (1 if again else 2), found
-        print(place, sorted(seen))
+            operation += 1
+        assert latest.step == (1 if again else 2), latest
+        print(operation, sorted(steps))
         """
     done = subprocess.run(child(script, tmp_path, again), capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
-    places, seen = done.stdout.split(maxsplit=1)
-    assert int(places) >= 20 and json.loads(seen) == ([1] if again else [1, 2])
+    operations, steps = done.stdout.split(maxsplit=1)
+    assert int(operations) >= 20 and json.loads(steps) == ([1] if again else [1, 2])
 
 
 # ------------------------------------------------------------------------------------------------ full disks
@@ -434,7 +434,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_full_disk_leaves_the_old_checkpoint_and_nothing_half_written(small_disk):
+def test_a_full_disk_leaves_the_old_checkpoint_and_no_incomplete_one(small_disk):
     store = CheckpointStore(small_disk / "checkpoints", keep=3)
     save(store, 1)
     (small_disk / "ballast").write_bytes(b"x" * 150_000)
@@ -456,8 +456,8 @@ def test_a_full_disk_leaves_the_old_file(small_disk):
 
 
 @posix
-def test_a_file_size_limit_is_met_as_a_full_disk_is(tmp_path):
-    """Needs no root: RLIMIT_FSIZE makes every write past 20 kB fail with EFBIG."""
+def test_a_file_size_limit_is_handled_as_a_full_disk(tmp_path):
+    """Without root: RLIMIT_FSIZE makes every write past 20 kB fail with EFBIG."""
     script = """
         import resource
         from coterie.core.errors import RunFolderError

@@ -1,4 +1,4 @@
-"""The run folder, the metrics log under kills and full disks, rows that suffice, and a step's metrics."""
+"""The run folder, and the metrics log under kills and full disks."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.core.errors import RunFolderError
-from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json, write_rollouts
+from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json
 from coterie.core.storage.run_folder import RunFolder
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, locks and file limits of POSIX")
 
 
-# ------------------------------------------------------------------------------------------------ the folder
+# ------------------------------------------------------------------------------------------------ run folder
 
 
 def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
@@ -36,7 +36,7 @@ def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
     assert folder.metrics.name == "metrics.jsonl" and folder.rollout_file(7).name == "step-000007.jsonl"
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume(tmp_path):
+def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume_it(tmp_path):
     RunFolder.create(tmp_path, "seed: 1\n")
     with pytest.raises(RunFolderError, match="holds a run already") as caught:
         RunFolder.create(tmp_path, "seed: 2\n")
@@ -60,7 +60,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
         RunFolder.open(tmp_path / "absent")
 
 
-def test_a_folder_that_cannot_be_written_says_why_and_how_to_mend_it(tmp_path):
+def test_a_folder_that_cannot_be_written_is_an_error_with_why_and_fix(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(RunFolderError, match="can't be written") as caught:
         RunFolder.create(tmp_path / "file" / "run", "")
@@ -71,7 +71,7 @@ def test_a_folder_that_cannot_be_written_says_why_and_how_to_mend_it(tmp_path):
 def test_two_processes_cannot_train_in_one_folder(tmp_path):
     folder = RunFolder.create(tmp_path, "")
     script = (
-        "from coterie.core.record import *; from pathlib import Path; import sys\n"
+        "from coterie.core.storage.run_folder import *; from pathlib import Path; import sys\n"
         "with RunFolder.open(Path(sys.argv[1])).claimed(): print('in')"
     )
     with folder.claimed():
@@ -86,7 +86,7 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path):
 def test_rollouts_of_later_steps_are_cut(tmp_path):
     folder = RunFolder.create(tmp_path, "")
     for step in (1, 2, 3):
-        write_rollouts(folder.rollout_file(step), [{"kind": "node"}])
+        folder.rollout_file(step).write_text("{}\n")
     folder.truncate_rollouts(1)
     assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl"]
 
@@ -184,7 +184,7 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from coterie.core.record import MetricsLog, read_metrics
+        from coterie.core.storage.jsonl import MetricsLog, read_metrics
         path = Path(sys.argv[1])
         log = MetricsLog(path)
         step = len(read_metrics(path))
@@ -193,7 +193,7 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
             log.append(step, {f"metric/{i}": step / 7 for i in range(300)})
             print(step, flush=True)
         """
-    path, clock, promised = tmp_path / "metrics.jsonl", random.Random(3), 0
+    path, clock, appended = tmp_path / "metrics.jsonl", random.Random(3), 0
     for _ in range(6):
         command = [sys.executable, "-c", textwrap.dedent(script), str(path)]
         with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
@@ -201,10 +201,10 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
             first = process.stdout.readline()
             time.sleep(clock.uniform(0.0, 0.04))
             process.send_signal(signal.SIGKILL)
-            promised = max(promised, *map(int, (first + process.stdout.read()).split()))
+            appended = max(appended, *map(int, (first + process.stdout.read()).split()))
         rows = read_metrics(path)
         assert [row["step"] for row in rows] == list(range(1, len(rows) + 1))
-        assert len(rows) in (promised, promised + 1) and len(rows[-1]) == 301
+        assert len(rows) in (appended, appended + 1) and len(rows[-1]) == 301
 
 
 @posix
@@ -213,7 +213,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from coterie.core.record import MetricsLog
+        from coterie.core.storage.jsonl import MetricsLog
         log = MetricsLog(Path(sys.argv[1]))
         log.append(1, {"text": "x" * 3000})
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""From tables to components: nested ones, shared ones, and classes that aren't what they should be."""
+"""Components from tables: nested ones, shared ones, and classes that break their protocol."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.games import play, run_of
 
 
 class Twice(Plugin):
-    """Pays double what another source pays."""
+    """A reward source that doubles the scores of another."""
 
     class Config(PluginConfig):
         inner: Annotated[RewardSource, Composed("reward")]
@@ -28,11 +28,11 @@ class Twice(Plugin):
     policy_fault = 0.0
 
     async def score(self, view):
-        inner = await self.config.inner.score(view)
-        return {("team", "doubled"): 2 * sum(value for value in inner.values())}
+        scores = await self.config.inner.score(view)
+        return {("team", "doubled"): 2 * sum(scores.values())}
 
 
-def one(view):
+def always_one(view):
     return 1.0
 
 
@@ -47,7 +47,7 @@ def twice(inner):
     return {"r": {"type": "tests.core.training.test_assemble:Twice", "inner": inner}}
 
 
-INNER = {"type": "function", "function": "tests.core.training.test_assemble:one"}
+INNER = {"type": "function", "function": "tests.core.training.test_assemble:always_one"}
 
 
 def test_a_field_annotated_with_a_kind_is_composed():
@@ -64,13 +64,13 @@ def test_a_field_annotated_with_a_kind_is_composed():
         ({"function": "x"}, "rewards.r.inner.type"),
     ],
 )
-def test_what_is_wrong_in_a_nested_table_is_named_with_its_path(inner, path):
+def test_an_error_in_a_nested_table_names_its_path(inner, path):
     with pytest.raises((ConfigError, PluginError)) as error:
         run_of(rewards=twice(inner))
     assert error.value.path == path
 
 
-def test_a_top_level_table_serves_the_component_that_has_a_field_for_it(tmp_path):
+def test_a_top_level_table_is_used_by_the_component_with_its_field(tmp_path):
     rows = [{"question": f"{n} + 1", "answer": str(n + 1)} for n in range(40)]
     (tmp_path / "sums.jsonl").write_text("\n".join(map(json.dumps, rows)))
     config = {
@@ -95,16 +95,16 @@ def adds(request, text):
     return str(int(text.split()[0]) + 1)
 
 
-def test_a_class_that_lacks_what_its_kind_needs_is_refused_by_name():
-    seats = {"one": {"type": "tests.core.training.test_assemble:Mute", "policy": "p"}}
+def test_a_class_that_lacks_a_method_of_its_kind_is_refused_by_name():
+    roles = {"one": {"type": "tests.core.training.test_assemble:Mute", "policy": "p"}}
     with pytest.raises(PluginError, match="lacks parse") as error:
-        run_of(order=["one"], team={"order": ["one"], "roles": seats})
+        run_of(order=["one"], team={"order": ["one"], "roles": roles})
     assert error.value.path == "team.roles.one.type"
 
 
-def test_what_is_no_class_is_refused():
+def test_a_type_that_is_no_class_is_refused():
     with pytest.raises(PluginError, match="is no class"):
-        run_of(rewards={"r": {"type": "tests.core.training.test_assemble:one"}})
+        run_of(rewards={"r": {"type": "tests.core.training.test_assemble:always_one"}})
 
 
 @pytest.mark.parametrize("weights", [{"sum": 0.0, "own": 0.0, "best": 1.0}, {"best": 1.0}])

@@ -1,4 +1,4 @@
-"""`env.curriculum`: which level is played when, on what evaluation is, and that a resume changes nothing."""
+"""`env.curriculum`: promotion through its levels, evaluation on the target, and resume."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from coterie.core.types import TEAM, Action, Step, Task
 from tests.games import play, run_of
 from tests.test_resume import rows, same
 
-ASKED: list[str] = []
-"""What the scripted engine was shown; a test clears it."""
+PROMPTS: list[str] = []
+"""Prompts of the scripted engine; a test clears it."""
 
 
 class Guess(Plugin):
-    """Of `words` words, say the one that is asked for."""
+    """The right answer is one of `words` words, which the prompt names."""
 
     class Config(PluginConfig):
         words: int = Field(5, ge=2, le=9)
@@ -63,32 +63,32 @@ class Guess(Plugin):
         return f"n{self.config.words} t{state[0]}"
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: Any) -> Step:
-        said = next(iter(actions.values())).text
-        return Step(state=(state[0], said), scores={(TEAM, "right"): float(said == f"w{state[0]}")}, info={})
+        word = next(iter(actions.values())).text
+        return Step(state=(state[0], word), scores={(TEAM, "right"): float(word == f"w{state[0]}")}, info={})
 
     def outcome(self, state: Any) -> Mapping[str, float]:
         return {"success": float(state[1] == f"w{state[0]}")}
 
     def vocabulary(self) -> Sequence[str]:
-        own = [f"n{self.config.words}", "one", "turn0"]
-        return [*own, *(f"{letter}{n}" for letter in "tw" for n in range(self.config.words))]
+        prompt = [f"n{self.config.words}", "one", "turn0"]
+        return [*prompt, *(f"{letter}{n}" for letter in "tw" for n in range(self.config.words))]
 
     def demonstrate(self, state: Any, role: str, noise: float, rng: Any) -> str:
         return f"w{state[0]}"
 
 
-def told(text: str) -> tuple[int, int]:
-    """(words, the one that is asked for) of a prompt."""
-    found = re.search(r"n(\d) t(\d)", text)
-    assert found is not None
-    return int(found[1]), int(found[2])
+def numbers_of(text: str) -> tuple[int, int]:
+    """(number of words, number of the right one) of a prompt."""
+    match = re.search(r"n(\d) t(\d)", text)
+    assert match is not None
+    return int(match[1]), int(match[2])
 
 
 def skilled(request: Any, text: str) -> str:
-    """Right of two words always, of three where it is the first, of more never."""
-    ASKED.append(text)
-    words, asked = told(text)
-    return f"w{asked}" if words == 2 or (words == 3 and asked == 0) else "none"
+    """Right with two words, with three where the first is right, and never with more."""
+    PROMPTS.append(text)
+    words, right = numbers_of(text)
+    return f"w{right}" if words == 2 or (words == 3 and right == 0) else "none"
 
 
 def curriculum(*values: Any, field: str = "words", promote_at: float = 0.3, window: int = 6) -> dict:
@@ -116,25 +116,25 @@ def composed(engine: str = "scripted", **env: Any) -> Run:
     return compose(load(table(engine, **env)))
 
 
-def column(found: list[dict[str, Any]], name: str) -> list[Any]:
-    return [row[f"curriculum/{name}"] for row in found]
+def column(metrics: list[dict[str, Any]], name: str) -> list[Any]:
+    return [row[f"curriculum/{name}"] for row in metrics]
 
 
 # ---------------------------------------------------------------------------------------------- promotion
 
 
 def test_levels_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    ASKED.clear()
+    PROMPTS.clear()
     caplog.set_level(logging.INFO, "coterie")
     coterie.train(table("scripted", curriculum=curriculum(2, 3, 4)), out=tmp_path / "run")
-    found = rows(tmp_path / "run")
-    # Two steps fill a window of six. On three words steps 3 and 4 are one pass over six tasks, two of which
-    # ask for the first word; of four words none is said, so the last level is played to the end.
-    assert column(found, "level") == [0, 0, 1, 1, 2, 2]
-    assert column(found, "value") == [2, 2, 3, 3, 4, 4]
-    assert column(found, "episodes") == [3, 6, 3, 6, 3, 6]
-    step_3 = found[2]["success_committed"]
-    assert column(found, "rate") == pytest.approx([1, 1, step_3, 1 / 3, 0, 0])
+    metrics = rows(tmp_path / "run")
+    # Two steps fill a window of six. With three words steps 3 and 4 are one pass over six tasks, in two of
+    # which the first word is right; with four words every answer is wrong, so the last level stays.
+    assert column(metrics, "level") == [0, 0, 1, 1, 2, 2]
+    assert column(metrics, "value") == [2, 2, 3, 3, 4, 4]
+    assert column(metrics, "episodes") == [3, 6, 3, 6, 3, 6]
+    step_3 = metrics[2]["success_committed"]
+    assert column(metrics, "rate") == pytest.approx([1, 1, step_3, 1 / 3, 0, 0])
     assert caplog.text.count("curriculum: words goes from") == 2
 
     played = [
@@ -143,28 +143,28 @@ def test_levels_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     ]
     values = [{task.partition("@")[2] for task in tasks} for tasks in played]
     assert values == [{f"words={n}"} for n in (2, 2, 3, 3, 4, 4)]
-    # The place in the order goes by the step: steps 3 and 4 are one pass over the second level's tasks.
+    # The step gives the place in the order: steps 3 and 4 are one pass over the second level's tasks.
     assert len(played[2] | played[3]) == 6 and not played[2] & played[3]
 
 
 def test_evaluation_is_on_the_target(tmp_path: Path) -> None:
-    ASKED.clear()
+    PROMPTS.clear()
     coterie.train(table("scripted", curriculum=curriculum(2, 3)), out=tmp_path / "run")
     per_task = json.loads((tmp_path / "run" / "eval" / "step-000002.json").read_text())["per_task"]
     assert set(per_task) == {f"val-{n}" for n in range(10)}
-    trained = ASKED.copy()
-    ASKED.clear()
+    trained = PROMPTS.copy()
+    PROMPTS.clear()
     coterie.evaluate(tmp_path / "run", split="test")
-    assert {told(text)[0] for text in ASKED} == {5}
-    assert {told(text)[0] for text in trained} == {2, 3, 5}
+    assert {numbers_of(text)[0] for text in PROMPTS} == {5}
+    assert {numbers_of(text)[0] for text in trained} == {2, 3, 5}
 
 
 @pytest.mark.parametrize(
     ("settings", "levels"),
     [
-        ({"promote_at": 1.0, "window": 3}, [0, 1, 1, 1, 1, 1]),  # a third of three words is not all of them
+        ({"promote_at": 1.0, "window": 3}, [0, 1, 1, 1, 1, 1]),  # with three words the rate is a third
         ({"promote_at": 1.0, "window": 4}, [0, 0, 1, 1, 1, 1]),
-        ({"promote_at": 0.01, "window": 18}, [0, 0, 0, 0, 0, 0]),  # just full at the last step
+        ({"promote_at": 0.01, "window": 18}, [0, 0, 0, 0, 0, 0]),  # the window is full at the last step
         ({"promote_at": 0.01, "window": 15}, [0, 0, 0, 0, 0, 1]),
     ],
 )
@@ -182,7 +182,7 @@ def test_the_last_level_stays_and_none_comes_back(tmp_path: Path) -> None:
     assert column(rows(tmp_path / "easy first"), "rate")[1:] == [0.0] * 5
 
 
-def test_an_episode_is_a_tree_and_what_a_fault_took_is_left_out() -> None:
+def test_a_trees_success_leaves_out_what_a_fault_lost() -> None:
     def trees(**env: Any) -> Sequence[Any]:
         run = run_of(
             play="tests.games:stops",
@@ -194,7 +194,7 @@ def test_an_episode_is_a_tree_and_what_a_fault_took_is_left_out() -> None:
         )
         return play(run)[0]
 
-    # Of four branches the second says `stop`, which is success; then the one that says 2 breaks the world.
+    # Of four branches the second writes `stop`, which is success; with fail_on the one that writes 2 is lost.
     assert [tree_success(tree) for tree in trees()] == [pytest.approx(1 / 4)]
     assert [tree_success(tree) for tree in trees(fail_on="2")] == [pytest.approx(1 / 3)]
     lost = run_of(
@@ -227,18 +227,18 @@ def test_demonstrations_are_of_every_level_in_equal_shares() -> None:
     oracle = Oracle(run, ("p",), 0.0)
     total: Counter[int] = Counter()
     for step in range(3):
-        found = oracle.batch(step, 10)
-        shares = Counter(told(row.messages[0]["content"])[0] for row in found)
+        batch = oracle.batch(step, 10)
+        shares = Counter(numbers_of(row.messages[0]["content"])[0] for row in batch)
         assert sorted(shares.values()) == [3, 3, 4]
         total += shares
-        assert all(row.completion == f"w{told(row.messages[0]['content'])[1]}" for row in found)
-        assert found == oracle.batch(step, 10)
+        assert all(row.completion == f"w{numbers_of(row.messages[0]['content'])[1]}" for row in batch)
+        assert batch == oracle.batch(step, 10)
     assert total == {2: 10, 3: 10, 4: 10}
 
 
 def test_demonstrations_without_a_curriculum_are_of_the_target() -> None:
-    found = Oracle(composed("tabular"), ("p",), 0.0).batch(0, 10)
-    assert {told(row.messages[0]["content"])[0] for row in found} == {5} and len(found) == 10
+    batch = Oracle(composed("tabular"), ("p",), 0.0).batch(0, 10)
+    assert {numbers_of(row.messages[0]["content"])[0] for row in batch} == {5} and len(batch) == 10
 
 
 # ------------------------------------------------------------------------------------------------ the rest
@@ -255,8 +255,8 @@ def test_null_is_no_curriculum() -> None:
     assert composed(curriculum=None).curriculum is None
 
 
-def test_what_the_target_is_composed_of_serves_the_levels() -> None:
-    reward = {"type": "function", "function": "tests.core.training.test_assemble:one"}
+def test_components_of_the_target_are_shared_by_the_levels() -> None:
+    reward = {"type": "function", "function": "tests.core.training.test_assemble:always_one"}
     run = composed(inner=reward, curriculum=curriculum(2, 3))
     target: Any = run.environment
     levels: list[Any] = [level.environment for level in run.curriculum.levels]
@@ -266,14 +266,14 @@ def test_what_the_target_is_composed_of_serves_the_levels() -> None:
 
 def test_a_plan_measures_the_prompts_of_all_levels() -> None:
     class Words:
-        """As many tokens as the number that is told, so that only the hardest level shows."""
+        """As many tokens as the prompt's number of words, so that the hardest level has the longest."""
 
         context = None
 
         def encode(self, messages: Any, *more: Any) -> Any:
             from coterie.core.types import Prompt
 
-            return Prompt(ids=(0,) * told(messages[0]["content"])[0])
+            return Prompt(ids=(0,) * numbers_of(messages[0]["content"])[0])
 
     assert first_prompts(composed(words=3, curriculum=curriculum(2, 7)), {"p": Words()}) == {"one": 7}
     assert first_prompts(composed(words=9, curriculum=curriculum(2, 7)), {"p": Words()}) == {"one": 9}
@@ -297,13 +297,13 @@ def test_a_plan_measures_the_prompts_of_all_levels() -> None:
         ("words", "env.curriculum", "words"),
     ],
 )
-def test_what_is_wrong_is_named(settings: Any, path: str, why: str) -> None:
+def test_an_error_names_its_path(settings: Any, path: str, why: str) -> None:
     with pytest.raises(ConfigError) as error:
         composed(curriculum=settings)
     assert error.value.path == path and why in str(error.value)
 
 
-def test_a_misspelt_key_is_told_of_the_curriculum() -> None:
+def test_a_misspelt_curriculum_is_refused_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="curriculum"):
         composed(curiculum=curriculum(2, 3))
 
@@ -315,12 +315,12 @@ def test_epochs_are_refused() -> None:
     assert error.value.path == "schedule.epochs"
 
 
-def test_a_level_that_can_be_farmed_is_refused() -> None:
+def test_a_level_with_components_that_are_not_summable_is_refused() -> None:
     settings = curriculum(False, True, field="farm")
     composed(curriculum=settings)  # immediate credit
     source = table("scripted", curriculum=settings) | {
         "algorithm": "magrpo",
         "sampler": {"branches": 2, "expand": "all"},
     }
-    with pytest.raises(ConfigError, match="farmed"):
+    with pytest.raises(ConfigError, match="summed over turns"):
         compose(load(source))

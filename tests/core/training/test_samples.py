@@ -1,4 +1,4 @@
-"""Samples: token exactness, and losses that no split changes."""
+"""Samples: token exactness, and token coefficients that no split into minibatches changes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.core.training.samples import (
-    action_samples,
-    minibatches,
-    samples_of,
-    span_ids,
-    token_coefficients,
-)
+from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
+from coterie.core.training.samples import action_samples, samples_of
 from coterie.core.types import (
     Action,
     Call,
@@ -63,19 +58,19 @@ def samples(action, advantage=1.0, weight=1.0, annotations=None):
 
 
 def test_the_ids_that_were_sampled_are_the_ids_that_are_trained_on():
-    (one,) = samples(Action(calls=(call([7, 8], [1, 2, 3]),), text="x"))
-    assert one.token_ids.tolist() == [7, 8, 1, 2, 3]
-    assert one.loss_mask.tolist() == [False, False, True, True, True]
-    assert one.logprobs.tolist() == pytest.approx([0, 0, -0.1, -0.2, -0.3])
-    assert (one.version, one.temperature, one.prompt_tokens, one.policy) == (3, 0.7, 2, "p")
+    (row,) = samples(Action(calls=(call([7, 8], [1, 2, 3]),), text="x"))
+    assert row.token_ids.tolist() == [7, 8, 1, 2, 3]
+    assert row.loss_mask.tolist() == [False, False, True, True, True]
+    assert row.logprobs.tolist() == pytest.approx([0, 0, -0.1, -0.2, -0.3])
+    assert (row.version, row.temperature, row.prompt_tokens, row.policy) == (3, 0.7, 2, "p")
 
 
 def test_tool_results_lie_between_the_calls_and_are_masked():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50, 51], [3], True)), text="x")
-    (one,) = samples(action)
-    assert one.token_ids.tolist() == [7, 8, 1, 2, 50, 51, 3]
-    assert one.loss_mask.tolist() == [False, False, True, True, False, False, True]
-    assert one.spans == (Span(2, 7, KEY, 1.0),)
+    (row,) = samples(action)
+    assert row.token_ids.tolist() == [7, 8, 1, 2, 50, 51, 3]
+    assert row.loss_mask.tolist() == [False, False, True, True, False, False, True]
+    assert row.spans == (Span(2, 7, KEY, 1.0),)
 
 
 def test_a_broken_prefix_starts_a_new_sample():
@@ -86,15 +81,15 @@ def test_a_broken_prefix_starts_a_new_sample():
     assert first.group != second.group or first.key != second.key
 
 
-def test_a_prompt_that_claims_to_continue_and_does_not_is_not_believed():
+def test_a_prompt_with_continues_that_does_not_continue_starts_a_new_sample():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 9, 9], [3], True)), text="x")
     assert len(samples(action)) == 2
 
 
-def test_notes_lie_on_the_sampled_tokens():
+def test_annotations_are_on_the_sampled_tokens():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50], [3], True)), text="x")
-    (one,) = samples(action, annotations={"ref_logprobs": {KEY: np.array([0.1, 0.2, 0.3])}})
-    assert one.extras["ref_logprobs"].tolist() == pytest.approx([0, 0, 0.1, 0.2, 0, 0.3])
+    (row,) = samples(action, annotations={"ref_logprobs": {KEY: np.array([0.1, 0.2, 0.3])}})
+    assert row.extras["ref_logprobs"].tolist() == pytest.approx([0, 0, 0.1, 0.2, 0, 0.3])
 
 
 def tree(*decisions):
@@ -159,19 +154,19 @@ def test_a_constant_divides_every_sequence_alike():
 
 
 def test_sequences_are_numbered_through_all_samples():
-    two = sample(0, 4)
-    two = dataclasses.replace(two, spans=(Span(2, 3, two.key, 1.0), Span(3, 6, two.key, 1.0)))
-    found, count = span_ids([two, sample(1, 2)])
-    assert (found.tolist(), count) == ([0, 1, 1, 1, 2, 2], 3)
-    short = dataclasses.replace(two, spans=two.spans[:1])
+    row = sample(0, 4)
+    row = dataclasses.replace(row, spans=(Span(2, 3, row.key, 1.0), Span(3, 6, row.key, 1.0)))
+    ids, count = span_ids([row, sample(1, 2)])
+    assert (ids.tolist(), count) == ([0, 1, 1, 1, 2, 2], 3)
+    short = dataclasses.replace(row, spans=row.spans[:1])
     with pytest.raises(ValueError, match="t0/e0/c0/n/r/b0: a trained token lies in no span"):
         span_ids([short])
 
 
 def test_the_calls_around_a_tool_result_are_one_sequence():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 1, 2, 50, 51], [3], True)), text="x")
-    found, count = span_ids(samples(action))
-    assert (found.tolist(), count) == ([0, 0, 0], 1)
+    ids, count = span_ids(samples(action))
+    assert (ids.tolist(), count) == ([0, 0, 0], 1)
 
 
 def test_weights_count_in_the_denominator():

@@ -1,4 +1,4 @@
-"""`schedule.tokens`: a run ends when it has generated so many, wherever it was stopped on the way."""
+"""`schedule.tokens`: a run, also a resumed one, ends after the step that spends its token budget."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ TORCH = [
 ]
 
 
-def budget(tokens: int, *more: str) -> list[str]:
-    return ["schedule.steps=null", f"schedule.tokens={tokens}", *more]
+def budget(tokens: int, *overrides: str) -> list[str]:
+    return ["schedule.steps=null", f"schedule.tokens={tokens}", *overrides]
 
 
 def horizon(value: object) -> list[str]:
@@ -38,25 +38,25 @@ def horizon(value: object) -> list[str]:
 
 @pytest.mark.parametrize(("tokens", "steps"), [(1, 1), (STEP, 1), (STEP + 1, 2), (3 * STEP, 3)])
 def test_the_run_ends_after_the_step_that_spends_the_budget(tmp_path: Path, tokens: int, steps: int) -> None:
-    told: list[tuple[int, int]] = []
-    found = coterie.train(
+    progress: list[tuple[int, int]] = []
+    result = coterie.train(
         MATRIX,
         overrides=budget(tokens),
         out=tmp_path / "run",
-        progress=lambda done, total, metrics: told.append((done, total)),
+        progress=lambda done, total, metrics: progress.append((done, total)),
     )
-    assert (found.step, found.steps, found.tokens, found.finished) == (steps, None, steps * STEP, True)
+    assert (result.step, result.steps, result.tokens, result.finished) == (steps, None, steps * STEP, True)
     assert [row["tokens/total"] for row in rows(tmp_path / "run")] == [STEP * (n + 1) for n in range(steps)]
     assert weights(tmp_path / "run")["step"] == steps
-    # Each step's tokens are alike, so that the length is guessed right from the first one on.
-    assert told == [(n + 1, steps) for n in range(steps)]
+    # All steps have the same number of tokens, so the first step predicts the length.
+    assert progress == [(n + 1, steps) for n in range(steps)]
 
 
 def test_steps_bound_a_budget(tmp_path: Path) -> None:
-    found = coterie.train(
+    result = coterie.train(
         MATRIX, overrides=["schedule.steps=2", "schedule.tokens=1000"], out=tmp_path / "run"
     )
-    assert (found.step, found.steps, found.tokens, found.finished) == (2, 2, 2 * STEP, True)
+    assert (result.step, result.steps, result.tokens, result.finished) == (2, 2, 2 * STEP, True)
 
 
 def test_stopped_and_resumed_is_the_same_run(tmp_path: Path) -> None:
@@ -67,19 +67,19 @@ def test_stopped_and_resumed_is_the_same_run(tmp_path: Path) -> None:
     assert (rest.step, rest.tokens, rest.finished) == (5, 5 * STEP, True)
     same(tmp_path / "whole", tmp_path / "part")
     before = (tmp_path / "part" / "metrics.jsonl").read_bytes()
-    again = coterie.train(resume=tmp_path / "part")  # the longer budget is the folder's now
+    again = coterie.train(resume=tmp_path / "part")  # the run folder has the larger budget now
     assert (again.step, again.tokens, again.finished, again.seconds) == (5, 5 * STEP, True, 0.0)
     assert (tmp_path / "part" / "metrics.jsonl").read_bytes() == before
 
 
-def test_a_run_from_before_tokens_were_counted_resumes_with_those_of_its_rows(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_token_count_resumes_with_the_tokens_of_its_rows(tmp_path: Path) -> None:
     coterie.train(MATRIX, overrides=["schedule.steps=2"], out=tmp_path / "run")
     manifest = tmp_path / "run" / "checkpoints" / "step-000002" / "manifest.json"
-    told = json.loads(manifest.read_text())
-    assert told["meta"].pop("tokens") == 2 * STEP
-    manifest.write_text(json.dumps(told))
-    found = coterie.train(resume=tmp_path / "run", overrides=budget(3 * STEP))
-    assert (found.step, found.tokens) == (3, 3 * STEP)
+    saved = json.loads(manifest.read_text())
+    assert saved["meta"].pop("tokens") == 2 * STEP
+    manifest.write_text(json.dumps(saved))
+    result = coterie.train(resume=tmp_path / "run", overrides=budget(3 * STEP))
+    assert (result.step, result.tokens) == (3, 3 * STEP)
 
 
 @pytest.mark.torch
@@ -113,21 +113,21 @@ def test_a_decay_over_the_budget_is_one_over_its_steps(tmp_path: Path) -> None:
         (["policies.row.optimizer={schedule: linear, horizon: half}"], "policies.row.optimizer.horizon"),
         (
             ["schedule.tokens=9", "policies.row.optimizer={horizon: budget}"],
-            "policies.row.optimizer.horizon",  # of a constant rate
+            "policies.row.optimizer.horizon",  # the rate is constant
         ),
         (
             ["schedule.tokens=9", "policies.row.optimizer={schedule: linear, horizon: budget}"],
-            "policies.row.optimizer.horizon",  # a trainer that can't
+            "policies.row.optimizer.horizon",  # the trainer has no schedules
         ),
     ],
 )
-def test_what_has_no_meaning_is_refused(tmp_path: Path, overrides: list[str], path: str) -> None:
+def test_settings_without_a_meaning_are_refused(tmp_path: Path, overrides: list[str], path: str) -> None:
     with pytest.raises(ConfigError) as error:
         coterie.train(MATRIX, overrides=overrides, out=tmp_path / "run")
     assert error.value.path == path and not (tmp_path / "run").exists()
 
 
-def test_a_budget_that_nothing_spends_is_no_end() -> None:
+def test_a_budget_that_nothing_spends_is_refused() -> None:
     End(steps=5, tokens=10).check(0)
     End(steps=None, tokens=10).check(1)
     with pytest.raises(ConfigError, match="never be spent"):
@@ -146,7 +146,7 @@ def test_a_budget_that_nothing_spends_is_no_end() -> None:
         (End(10, 1000), 3, 1001, 3),
     ],
 )
-def test_how_long_a_run_is_expected_to_be(end: End, done: int, tokens: int, steps: int) -> None:
+def test_the_expected_length_of_a_run(end: End, done: int, tokens: int, steps: int) -> None:
     assert end.expected(done, tokens) == steps
 
 

@@ -34,7 +34,7 @@ from coterie.core.types import (
     Tree,
 )
 from coterie.testing import build
-from coterie.testing.support.toys import Echo, Quiet
+from coterie.testing.support.toys import EchoRole, NoFeedback
 
 Number = float | None | EllipsisType
 """None: missing; ...: there is no such score."""
@@ -239,12 +239,12 @@ def estimator(
 def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
     names = [role for stage in order for role in stage]
     return Team(
-        roles=dict.fromkeys(names, Echo()),
+        roles=dict.fromkeys(names, EchoRole()),
         order=tuple(tuple(stage) for stage in order),
         max_turns=turns,
         policies=dict.fromkeys(names, "p"),
         trainable={"p": True},
-        transition=Quiet(),
+        transition=NoFeedback(),
         tools={},
     )
 

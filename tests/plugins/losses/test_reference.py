@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.backends.models.minibatches import span_ids, token_coefficients
 from coterie.backends.models.table import Table, log_softmax, table_words
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import TokenBatch, TrainerContext
-from coterie.core.training.samples import span_ids, token_coefficients
 from coterie.core.types import Key, Sample, Span
 from coterie.testing import build
 

@@ -1,4 +1,4 @@
-"""LoRA beside the base weights: each adapter's low-rank part, added to its own rows of a product."""
+"""LoRA adapters apart from the base weights: a low-rank part is added to its adapter's rows of a product."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import torch
 from torch import Tensor
 
 from coterie.backends.engines.lean.weights import FUSED, LeanWeights
-from coterie.backends.models.dense import MergedWeights
+from coterie.backends.models.merged_weights import MergedWeights
 
 _HEAD = "lm_head"
 
 
-def unmixable(dense: MergedWeights) -> str | None:
-    """Why the lean decoder can't add this adapter to a base that others use too; None: it can."""
+def unmixable(merged: MergedWeights) -> str | None:
+    """Why the lean decoder can't compute this adapter on a base that other adapters share; None: it can."""
     known = {f"{_HEAD}.weight"}
-    for index in range(dense.config.num_hidden_layers):
+    for index in range(merged.config.num_hidden_layers):
         known |= {f"model.layers.{index}.{name}.weight" for names in FUSED.values() for name in names}
-    other = next((name for name in dense.low_rank if name not in known), None)
-    return dense.inseparable or (None if other is None else f"the adapter changes {other}")
+    other = next((name for name in merged.low_rank if name not in known), None)
+    return merged.inseparable or (None if other is None else f"the adapter changes {other}")
 
 
 class Part(NamedTuple):
-    """What one adapter adds to the fused product of some modules: y += x @ down @ up."""
+    """One adapter's low-rank part of a fused product of modules: y += x @ down @ up."""
 
     down: Tensor
     """(in, ranks); the ranks of the modules side by side."""
@@ -41,7 +41,7 @@ class LeanAdapter:
         weights: of the base.
     """
 
-    def __init__(self, dense: MergedWeights, weights: LeanWeights) -> None:
+    def __init__(self, merged: MergedWeights, weights: LeanWeights) -> None:
         heads = [count * weights.head_dim for count in (weights.heads, weights.kv_heads, weights.kv_heads)]
         heights = {
             "qkv": heads,
@@ -53,29 +53,29 @@ class LeanAdapter:
         for index in range(len(weights.layers)):
             parts = {
                 field: _fused(
-                    dense, [f"model.layers.{index}.{name}" for name in names], heights[field], weights
+                    merged, [f"model.layers.{index}.{name}" for name in names], heights[field], weights
                 )
                 for field, names in FUSED.items()
             }
             self.layers.append({field: part for field, part in parts.items() if part is not None})
-        self.head = _fused(dense, [_HEAD], [len(weights.head)], weights)
+        self.head = _fused(merged, [_HEAD], [len(weights.head)], weights)
 
 
 def _fused(
-    dense: MergedWeights, names: Sequence[str], heights: Sequence[int], weights: LeanWeights
+    merged: MergedWeights, names: Sequence[str], heights: Sequence[int], weights: LeanWeights
 ) -> Part | None:
-    found = {
-        place: dense.low_rank[f"{name}.weight"]
+    low_rank = {
+        place: merged.low_rank[f"{name}.weight"]
         for place, name in enumerate(names)
-        if f"{name}.weight" in dense.low_rank
+        if f"{name}.weight" in merged.low_rank
     }
-    if not found:
+    if not low_rank:
         return None
     options = {"dtype": weights.dtype, "device": weights.device}
-    down = torch.cat([part.down.detach() for part in found.values()])
+    down = torch.cat([part.down.detach() for part in low_rank.values()])
     up = torch.zeros(len(down), sum(heights), **options)
     rank = 0
-    for place, part in found.items():
+    for place, part in low_rank.items():
         start = sum(heights[:place])
         block = part.scale * part.up.detach().float().T
         up[rank : rank + len(block), start : start + heights[place]] = block
@@ -87,20 +87,20 @@ class AdapterRouting:
     """Which rows of a product belong to which adapter.
 
     Args:
-        lanes: by row, a place in `adapters`; int, shape (M,).
+        routes: by row, an index into `adapters`; int, shape (M,).
         adapters: None is the base alone.
     """
 
-    def __init__(self, lanes: np.ndarray, adapters: Sequence[LeanAdapter | None]) -> None:
-        edges = np.flatnonzero(np.diff(lanes, prepend=-1, append=-1))
+    def __init__(self, routes: np.ndarray, adapters: Sequence[LeanAdapter | None]) -> None:
+        edges = np.flatnonzero(np.diff(routes, prepend=-1, append=-1))
         self._runs: list[tuple[slice, LeanAdapter]] = []
         for start, stop in zip(edges[:-1].tolist(), edges[1:].tolist(), strict=True):
-            adapter = adapters[lanes[start]]
+            adapter = adapters[routes[start]]
             if adapter is not None:
                 self._runs.append((slice(start, stop), adapter))
 
     def add(self, y: Tensor, x: Tensor, index: int, field: str) -> Tensor:
-        """Add to y (M, out), in place, what the adapters make of x (M, in) at a layer's product."""
+        """Add the adapters' part of a layer's product, computed from x (M, in), to y (M, out) in place."""
         for rows, adapter in self._runs:
             part = adapter.layers[index].get(field)
             if part is not None:
@@ -108,7 +108,7 @@ class AdapterRouting:
         return y
 
     def add_head(self, y: Tensor, x: Tensor) -> Tensor:
-        """The same at the language-model head."""
+        """Add the adapters' part of the language-model head, like `add`."""
         for rows, adapter in self._runs:
             if adapter.head is not None:
                 y[rows].addmm_(x[rows] @ adapter.head.down, adapter.head.up)

@@ -1,4 +1,4 @@
-"""Who sits where while decoding, and the key/value caches: one per distinct prompt, one per row."""
+"""The slots of a decoding batch and its key/value caches: one per distinct prompt, one per row."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Group = tuple[int, np.ndarray]
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What decides how groups are put together, in units of one row's linear layers."""
+    """The costs that decide how groups form buckets; the unit is the linear layers of one row."""
 
     key: float
     """Attending to one key."""
@@ -27,13 +27,13 @@ class Costs:
 
 
 def plan(groups: Sequence[Group], costs: Costs) -> list[list[int]]:
-    """Part the groups into buckets that are padded to the most siblings and the longest prompt in them.
+    """Divide the groups into buckets, each padded to its most siblings and its longest prompt.
 
-    Groups of like shape fall into one class; classes, in order, are joined into runs so that the whole
-    costs least (dynamic programming over the few classes there are).
+    Groups of similar shape form a class. Consecutive classes are joined into runs with the least total cost,
+    by dynamic programming over the classes.
 
     Returns:
-        indices of groups by bucket, those with more siblings first, then those with longer prompts.
+        indices of groups by bucket; groups with more siblings come first, then those with longer prompts.
     """
     shapes = [(len(rows), length) for length, rows in groups]
     order = sorted(range(len(groups)), key=lambda index: (-shapes[index][0], -shapes[index][1]))
@@ -62,11 +62,11 @@ def plan(groups: Sequence[Group], costs: Costs) -> list[list[int]]:
 
 
 class Bucket:
-    """Groups of siblings of like shape: G prompts with K slots each, slots in the order (g, k).
+    """Groups of siblings of similar shape: G prompts with K slots each, slots in the order (g, k).
 
     Args:
         groups: G of them.
-        idle: the row number of slots that no row needs.
+        idle: the row number of unused slots.
         layers, heads, width: of the cache: layers, key/value heads, head size.
     """
 
@@ -89,7 +89,7 @@ class Bucket:
         for index, (_, rows) in enumerate(groups):
             self.slots[index, : len(rows)] = rows
         options = {"dtype": dtype, "device": device}
-        # Zeros, not empty: a masked key must still be a number.
+        # Zeros instead of uninitialised memory: masked keys must be finite numbers.
         self.keys = torch.zeros(layers, count, heads, longest, width, **options)
         self.values = torch.zeros(layers, count, heads, longest, width, **options)
         self.own_keys = torch.empty(layers, count, heads, siblings, 0, width, **options)
@@ -103,11 +103,11 @@ class Bucket:
 
     @property
     def capacity(self) -> int:
-        """How many drawn tokens a row's cache can hold."""
+        """The number of drawn tokens that a row's cache can hold."""
         return self.own_keys.shape[4]
 
     def reserve(self, tokens: int, most: int) -> None:
-        """Make room for `tokens` drawn tokens a row: in doubling steps, since most rows stop early."""
+        """Make room for `tokens` drawn tokens per row. Capacity doubles, since most rows stop early."""
         if tokens <= self.capacity:
             return
         capacity = min(max(tokens, 2 * self.capacity, 32), max(most, tokens))
@@ -118,9 +118,9 @@ class Bucket:
             setattr(self, name, new)
 
     def take(self, other: Bucket, tokens: int) -> None:
-        """Copy the caches of the rows that sat in another bucket and now sit here."""
-        place = {row: at for at, row in np.ndenumerate(other.slots) if row != self.idle}
-        moves = [(*at, *place[row]) for at, row in np.ndenumerate(self.slots) if row in place]
+        """Copy the caches of this bucket's rows that had slots in another bucket."""
+        old_slots = {row: slot for slot, row in np.ndenumerate(other.slots) if row != self.idle}
+        moves = [(*slot, *old_slots[row]) for slot, row in np.ndenumerate(self.slots) if row in old_slots]
         if not moves:
             return
         to_g, to_k, from_g, from_k = torch.tensor(moves, device=self.keys.device).T
@@ -129,22 +129,22 @@ class Bucket:
             new[:, to_g, to_k, :, :tokens] = getattr(other, name).transpose(2, 3)[
                 :, from_g, from_k, :, :tokens
             ]
-        first = to_k == 0  # every group has a row there, and one copy of its prompt is enough
+        first = to_k == 0  # each group has a row in slot 0, and its prompt is copied once
         to_g, from_g, length = to_g[first], from_g[first], min(self.keys.shape[3], other.keys.shape[3])
         for name in ("keys", "values"):
             getattr(self, name)[:, to_g, :, :length] = getattr(other, name)[:, from_g, :, :length]
 
 
 def surviving(buckets: Sequence[Bucket], alive: np.ndarray) -> list[Group]:
-    """The groups of the buckets, with the rows that still go on; groups without any are left out.
+    """The groups of the buckets, reduced to rows that still draw; groups without such rows are left out.
 
     Args:
         alive: bool by row, False for the idle row.
     """
-    found: list[Group] = []
+    groups: list[Group] = []
     for bucket in buckets:
         for length, slots in zip(bucket.lengths, bucket.slots, strict=True):
             rows = slots[alive[slots]]
             if len(rows):
-                found.append((int(length), rows))
-    return found
+                groups.append((int(length), rows))
+    return groups

@@ -1,9 +1,9 @@
 """A lean decoder for Llama-like models: static caches, one prefill per distinct prompt, few kernels.
 
-The rows that share a prompt (the branches of a decision) attend to one copy of its keys and values: their
-queries are the rows of one matrix product. The completion's keys are each row's own. Both parts go through
-one softmax, so the result is that of ordinary attention to within rounding. Rows of several LoRA adapters may
-stand in one batch: the base's products are computed for all of them, each adapter's part for its own.
+Rows that share a prompt (the branches of a decision) attend to one copy of its keys and values; their queries
+are the rows of one matrix product. Each row has its own keys for the completion. One softmax covers both
+parts, so the result equals ordinary attention to within rounding. A batch may mix rows of several LoRA
+adapters: the base's products are computed for all rows, each adapter's part for the adapter's rows only.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from coterie.backends.engines.lean.cache import Bucket, Costs, Group, plan, surv
 from coterie.backends.engines.lean.weights import LeanWeights
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
 from coterie.backends.engines.sampling import SamplingState
-from coterie.backends.models.dense import MergedWeights
+from coterie.backends.models.merged_weights import MergedWeights
 
 _KERNEL_FLOPS = 3e6
-"""What a CPU core computes in the time of the extra kernels of a bucket (per layer, measured)."""
+"""Floating-point operations of a CPU core in the time of one bucket's extra kernels, per layer (measured)."""
 
 
 class LeanDecoder:
@@ -31,11 +31,11 @@ class LeanDecoder:
 
     Args:
         dense: the model, with its adapter if it has one.
-        dtype: of the copy and of the computation; logits are float32 in any case.
+        dtype: of the copy and of the computation; logits are always float32.
     """
 
-    def __init__(self, dense: MergedWeights, dtype: torch.dtype) -> None:
-        self.weights = LeanWeights(dense, dtype)
+    def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
+        self.weights = LeanWeights(merged, dtype)
         self.counts = Counts()
         self._adapters: dict[str | None, LeanAdapter | None] = {None: None}
         self._occupied = 0
@@ -43,7 +43,7 @@ class LeanDecoder:
         width = w.heads * w.head_dim
         linear = 2.0 * w.hidden * (2 * width + 2 * w.kv_heads * w.head_dim + 3 * w.mlp)
         on_cpu = w.device.type == "cpu"
-        # A GPU computes some rows more in no more time, and launches kernels slowly.
+        # On a GPU a few more rows cost no time, and kernel launches are slow.
         self.costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
         self._chunk = 2048 if on_cpu else 16384
 
@@ -55,85 +55,86 @@ class LeanDecoder:
 
     @torch.inference_mode()
     def generate(self, rows: Sequence[Row]) -> list[Drawn]:
-        """Draw for all rows together; rows with one prompt and one adapter share its prefill."""
+        """Draw for all rows together; rows with the same prompt and adapter share a prefill."""
         if not rows:
             return []
         names = list(dict.fromkeys(row.adapter for row in rows))
         self._present = [self._adapters[name] for name in names]
-        self._lane = np.array([names.index(row.adapter) for row in rows])
-        tape = SamplingState(rows, self.weights.device)
+        self._routes = np.array([names.index(row.adapter) for row in rows])
+        state = SamplingState(rows, self.weights.device)
         groups = [(len(rows[members[0]].prompt_ids), members) for members in siblings(rows)]
         longest = max(length for length, _ in groups)
         most = max(row.limit for row in rows)
         self._cos, self._sin = self.weights.rotary(longest + most)
-        buckets = self._seated(groups, tape)
+        buckets = self._in_buckets(groups, state)
         logits = torch.cat([self._prefill(bucket, rows) for bucket in buckets])
         while True:
-            tokens = tape.draw(logits)
-            live = tape.live
+            tokens = state.draw(logits)
+            live = state.live
             if not live.any():
-                return tape.drawn()
+                return state.drawn()
             if live.sum() < 0.9 * self._occupied:
                 self._occupied = int(live.sum())
-                buckets, tokens = self._packed(buckets, tape, tokens)
-            logits = self._step(buckets, tokens, tape.position - 1, most)
+                buckets, tokens = self._compacted(buckets, state, tokens)
+            logits = self._step(buckets, tokens, state.position - 1, most)
 
-    # ------------------------------------------------------------------------------------ who sits where
+    # ------------------------------------------------------------------------------------ slots
 
-    def _seated(self, groups: Sequence[Group], tape: SamplingState) -> list[Bucket]:
+    def _in_buckets(self, groups: Sequence[Group], state: SamplingState) -> list[Bucket]:
         w = self.weights
 
-        def lane(index: int) -> int:
-            return int(self._lane[groups[index][1][0]])
+        def route(index: int) -> int:
+            return int(self._routes[groups[index][1][0]])
 
         buckets = [
             Bucket(
-                [groups[index] for index in sorted(chosen, key=lane)],  # few runs of rows with one adapter
-                tape.idle,
+                # Sorted: rows of one adapter then form few runs.
+                [groups[index] for index in sorted(indices, key=route)],
+                state.idle,
                 layers=len(w.layers),
                 heads=w.kv_heads,
                 width=w.head_dim,
                 dtype=w.dtype,
                 device=w.device,
             )
-            for chosen in plan(groups, self.costs)
+            for indices in plan(groups, self.costs)
         ]
         slots = np.concatenate([bucket.slots.reshape(-1) for bucket in buckets])
-        starts = [np.repeat(bucket.lengths, bucket.slots.shape[1]) for bucket in buckets]
-        self._starts = torch.from_numpy(np.concatenate(starts)).to(w.device)
-        self._occupied = int((slots != tape.idle).sum())
-        # An idle slot goes with its siblings, so that it parts no run.
-        self._lanes = self._lanes_of(
+        prompt_lengths = [np.repeat(bucket.lengths, bucket.slots.shape[1]) for bucket in buckets]
+        self._prompt_lengths = torch.from_numpy(np.concatenate(prompt_lengths)).to(w.device)
+        self._occupied = int((slots != state.idle).sum())
+        # An idle slot has its siblings' adapter, so that it does not interrupt their run.
+        self._slot_routing = self._routing_of(
             np.concatenate([np.repeat(bucket.slots[:, 0], bucket.slots.shape[1]) for bucket in buckets])
         )
-        tape.seat(slots)
+        state.assign_slots(slots)
         return buckets
 
-    def _packed(
-        self, buckets: list[Bucket], tape: SamplingState, tokens: Tensor
+    def _compacted(
+        self, buckets: list[Bucket], state: SamplingState, tokens: Tensor
     ) -> tuple[list[Bucket], Tensor]:
-        """Close the slots of rows that ended, where that saves a quarter of a step or more."""
-        groups = surviving(buckets, tape.alive)
-        now = sum(self.costs.of(*bucket.slots.shape, bucket.keys.shape[3]) for bucket in buckets)
-        parts = [[groups[index] for index in chosen] for chosen in plan(groups, self.costs)]
-        then = sum(
+        """Close the slots of finished rows if that saves at least a quarter of a step's cost."""
+        groups = surviving(buckets, state.alive)
+        present_cost = sum(self.costs.of(*bucket.slots.shape, bucket.keys.shape[3]) for bucket in buckets)
+        parts = [[groups[index] for index in indices] for indices in plan(groups, self.costs)]
+        compacted_cost = sum(
             self.costs.of(len(part), max(len(rows) for _, rows in part), max(n for n, _ in part))
             for part in parts
         )
-        if then > 0.75 * now:
+        if compacted_cost > 0.75 * present_cost:
             return buckets, tokens
         old_slots = np.concatenate([bucket.slots.reshape(-1) for bucket in buckets])
-        packed = self._seated(groups, tape)
-        filled = tape.position - 1  # the token just drawn is in no cache yet
-        for bucket in packed:
+        compacted = self._in_buckets(groups, state)
+        filled = state.position - 1  # the last drawn token is not cached yet
+        for bucket in compacted:
             bucket.reserve(filled, filled)
             for old in buckets:
                 bucket.take(old, filled)
-        where = np.zeros(tape.idle + 1, dtype=np.int64)
-        where[old_slots] = np.arange(len(old_slots))
-        where[tape.idle] = 0  # an idle slot computes something, of no matter what
-        new_slots = np.concatenate([bucket.slots.reshape(-1) for bucket in packed])
-        return packed, tokens[torch.from_numpy(where[new_slots]).to(tokens.device)]
+        old_places = np.zeros(state.idle + 1, dtype=np.int64)
+        old_places[old_slots] = np.arange(len(old_slots))
+        old_places[state.idle] = 0  # the token of an idle slot has no effect
+        new_slots = np.concatenate([bucket.slots.reshape(-1) for bucket in compacted])
+        return compacted, tokens[torch.from_numpy(old_places[new_slots]).to(tokens.device)]
 
     # ------------------------------------------------------------------------------------------- prefill
 
@@ -147,17 +148,21 @@ class LeanDecoder:
         while start < len(order):
             stop = self._chunk_end(bucket.lengths[order], start)
             chosen = order[start:stop]
-            chosen = chosen[np.argsort(self._lane[bucket.slots[chosen, 0]], kind="stable")]
+            chosen = chosen[np.argsort(self._routes[bucket.slots[chosen, 0]], kind="stable")]
             prompts = [rows[bucket.slots[group, 0]].prompt_ids for group in chosen]
             last[torch.from_numpy(chosen).to(last.device)] = self._prefill_chunk(bucket, chosen, prompts)
             start = stop
         self.counts.prompts += len(order)
         self.counts.prompt_tokens += int(bucket.lengths.sum())
-        logits = self._logits(last, self._lanes_of(bucket.slots[:, 0]))
+        logits = self._logits(last, self._routing_of(bucket.slots[:, 0]))
         return logits.repeat_interleave(bucket.slots.shape[1], dim=0)
 
     def _chunk_end(self, lengths: np.ndarray, start: int) -> int:
-        """Ascending lengths: a chunk ends where padding passes a quarter, or where it gets too large."""
+        """The end of the chunk from `start` on, which limits its size and its share of padding.
+
+        Args:
+            lengths: ascending.
+        """
         stop, used = start, 0
         while stop < len(lengths):
             used += int(lengths[stop])
@@ -170,7 +175,10 @@ class LeanDecoder:
     def _prefill_chunk(
         self, bucket: Bucket, chosen: np.ndarray, prompts: Sequence[tuple[int, ...]]
     ) -> Tensor:
-        """Padding stands at the right, where a causal model's other tokens never look."""
+        """Fill the chunk's prompt caches; the last hidden state of each prompt, shape (groups, hidden).
+
+        Padding is on the right: causal attention of real tokens never reaches it.
+        """
         w = self.weights
         lengths = np.array([len(prompt) for prompt in prompts])
         count, longest = len(prompts), int(lengths.max())
@@ -180,23 +188,23 @@ class LeanDecoder:
         x = F.embedding(torch.from_numpy(ids).to(w.device).view(-1), w.embedding)
         cos, sin = (table[:longest].repeat(count, 1)[:, None] for table in (self._cos, self._sin))
         groups = torch.from_numpy(chosen).to(w.device)
-        lanes = self._lanes_of(np.repeat(bucket.slots[chosen, 0], longest))
+        routing = self._routing_of(np.repeat(bucket.slots[chosen, 0], longest))
         for index in range(len(w.layers)):
             q, k, v = (
                 part.reshape(count, longest, -1, w.head_dim).transpose(1, 2)
-                for part in self._heads(x, index, cos, sin, lanes)
+                for part in self._heads(x, index, cos, sin, routing)
             )
             bucket.keys[index, groups, :, :longest] = k
             bucket.values[index, groups, :, :longest] = v
             k, v = self._repeated(k), self._repeated(v)
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             attended = attended.transpose(1, 2).reshape(count * longest, -1)
-            x = self._rest_of_layer(x, attended, index, lanes)
+            x = self._rest_of_layer(x, attended, index, routing)
         ends = torch.from_numpy(np.arange(count) * longest + lengths - 1).to(w.device)
         return x[ends]
 
     def _repeated(self, x: Tensor) -> Tensor:
-        """Key/value heads as often as queries use them: (B, kv_heads, S, D) -> (B, heads, S, D)."""
+        """Key/value heads, repeated per query head: (B, kv_heads, S, D) -> (B, heads, S, D)."""
         times = self.weights.heads // self.weights.kv_heads
         return x if times == 1 else x.repeat_interleave(times, dim=1)
 
@@ -208,11 +216,11 @@ class LeanDecoder:
         for bucket in buckets:
             bucket.reserve(filled + 1, most)
         x = F.embedding(tokens, w.embedding)
-        positions = self._starts + filled
+        positions = self._prompt_lengths + filled
         cos, sin = self._cos[positions][:, None], self._sin[positions][:, None]
         ends = np.cumsum([bucket.slots.size for bucket in buckets]).tolist()
         for index in range(len(w.layers)):
-            q, k, v = self._heads(x, index, cos, sin, self._lanes)
+            q, k, v = self._heads(x, index, cos, sin, self._slot_routing)
             parts = [
                 self._attend(
                     bucket,
@@ -225,13 +233,13 @@ class LeanDecoder:
                 for bucket, end in zip(buckets, ends, strict=True)
             ]
             attended = parts[0] if len(parts) == 1 else torch.cat(parts)
-            x = self._rest_of_layer(x, attended, index, self._lanes)
+            x = self._rest_of_layer(x, attended, index, self._slot_routing)
         self.counts.steps += 1
         self.counts.slots += len(tokens)
-        return self._logits(x, self._lanes)
+        return self._logits(x, self._slot_routing)
 
     def _attend(self, bucket: Bucket, index: int, filled: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        """Attention of one bucket's slots to their prompt and to what they drew; (G * K, heads * head_dim).
+        """Attention of one bucket's slots to their prompt and their drawn tokens; (G * K, heads * head_dim).
 
         Shapes: G groups, K slots each, h key/value heads, R queries a key/value head, P prompt keys, T own
         keys, D head_dim. Queries of a group's siblings are the K * R rows of one product.
@@ -252,31 +260,31 @@ class LeanDecoder:
         q = q.view(groups, each, heads, times, width).transpose(1, 2).reshape(groups * heads, -1, width)
         scale = width**-0.5
         if bucket.mask is None:
-            told = torch.baddbmm(q[:1, :1, :1], q, keys.transpose(1, 2), beta=0.0, alpha=scale)
+            prompt_scores = torch.baddbmm(q[:1, :1, :1], q, keys.transpose(1, 2), beta=0.0, alpha=scale)
         else:
-            told = torch.baddbmm(bucket.mask, q, keys.transpose(1, 2), alpha=scale)
+            prompt_scores = torch.baddbmm(bucket.mask, q, keys.transpose(1, 2), alpha=scale)
         own_q = q.reshape(-1, times, width)
-        own = torch.baddbmm(q[:1, :1, :1], own_q, own_keys.transpose(1, 2), beta=0.0, alpha=scale)
-        scores = torch.cat((told, own.view(groups * heads, each * times, total)), dim=-1)
+        own_scores = torch.baddbmm(q[:1, :1, :1], own_q, own_keys.transpose(1, 2), beta=0.0, alpha=scale)
+        scores = torch.cat((prompt_scores, own_scores.view(groups * heads, each * times, total)), dim=-1)
         share = torch.softmax(scores, dim=-1)  # (G h, K R, P + T)
-        mixed = torch.bmm(share[..., :length], values).view(-1, times, width)
-        mixed = torch.baddbmm(mixed, share[..., length:].reshape(-1, times, total), own_values)
-        mixed = mixed.view(groups, heads, each, times * width).transpose(1, 2)
-        return mixed.reshape(groups * each, heads * times * width)
+        output = torch.bmm(share[..., :length], values).view(-1, times, width)
+        output = torch.baddbmm(output, share[..., length:].reshape(-1, times, total), own_values)
+        output = output.view(groups, heads, each, times * width).transpose(1, 2)
+        return output.reshape(groups * each, heads * times * width)
 
-    # --------------------------------------------------------------------------------- what both parts use
+    # ------------------------------------------------------------------------------- prefill and decode
 
-    def _lanes_of(self, rows: np.ndarray) -> AdapterRouting:
-        """What the adapters add where these rows (of the batch) stand below one another."""
-        return AdapterRouting(self._lane[rows], self._present)
+    def _routing_of(self, rows: np.ndarray) -> AdapterRouting:
+        """The adapters of a product whose rows belong to these rows of the batch."""
+        return AdapterRouting(self._routes[rows], self._present)
 
     def _heads(
-        self, x: Tensor, index: int, cos: Tensor, sin: Tensor, lanes: AdapterRouting
+        self, x: Tensor, index: int, cos: Tensor, sin: Tensor, routing: AdapterRouting
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Rotated queries (M, heads, D), rotated keys and values (M, kv_heads, D) of M tokens."""
         w, layer = self.weights, self.weights.layers[index]
         normed = F.rms_norm(x, (w.hidden,), layer.norm, w.eps)
-        fused = lanes.add(F.linear(normed, layer.qkv, layer.qkv_bias), normed, index, "qkv")
+        fused = routing.add(F.linear(normed, layer.qkv, layer.qkv_bias), normed, index, "qkv")
         fused = fused.view(len(x), -1, w.head_dim)
         rotated = w.heads + w.kv_heads
         qk, v = fused[:, :rotated], fused[:, rotated:]
@@ -287,19 +295,19 @@ class LeanDecoder:
         qk = torch.addcmul(qk * cos, swapped, sin)
         return qk[:, : w.heads], qk[:, w.heads :], v
 
-    def _rest_of_layer(self, x: Tensor, attended: Tensor, index: int, lanes: AdapterRouting) -> Tensor:
+    def _rest_of_layer(self, x: Tensor, attended: Tensor, index: int, routing: AdapterRouting) -> Tensor:
         """Output projection, MLP and both residuals; (M, hidden)."""
         w, layer = self.weights, self.weights.layers[index]
-        x = lanes.add(torch.addmm(x, attended, layer.out.T), attended, index, "out")
+        x = routing.add(torch.addmm(x, attended, layer.out.T), attended, index, "out")
         if layer.out_bias is not None:
             x = x + layer.out_bias
         normed = F.rms_norm(x, (w.hidden,), layer.mlp_norm, w.eps)
-        gate_up = lanes.add(F.linear(normed, layer.gate_up, layer.gate_up_bias), normed, index, "gate_up")
+        gate_up = routing.add(F.linear(normed, layer.gate_up, layer.gate_up_bias), normed, index, "gate_up")
         inner = F.silu(gate_up[:, : w.mlp]) * gate_up[:, w.mlp :]
-        x = lanes.add(torch.addmm(x, inner, layer.down.T), inner, index, "down")
+        x = routing.add(torch.addmm(x, inner, layer.down.T), inner, index, "down")
         return x if layer.down_bias is None else x + layer.down_bias
 
-    def _logits(self, x: Tensor, lanes: AdapterRouting) -> Tensor:
+    def _logits(self, x: Tensor, routing: AdapterRouting) -> Tensor:
         w = self.weights
         normed = F.rms_norm(x, (w.hidden,), w.norm, w.eps)
-        return lanes.add_head(F.linear(normed, w.head), normed).float()
+        return routing.add_head(F.linear(normed, w.head), normed).float()

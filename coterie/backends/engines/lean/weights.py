@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.backends.models.dense import MergedWeights
+from coterie.backends.models.merged_weights import MergedWeights
 
 _CLASSES = ("Qwen3ForCausalLM", "Qwen2ForCausalLM", "LlamaForCausalLM", "MistralForCausalLM")
 _ROPE = ("default", "linear", "llama3", "yarn")
@@ -27,8 +27,8 @@ def unsupported(model: Any) -> str | None:
     if rope not in _ROPE:
         return f"its rotary embedding is of type {rope}"
     window = getattr(config, "sliding_window", None)
-    slides = any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ())
-    if (slides or (name == "MistralForCausalLM" and window)) and (
+    sliding = any(kind != "full_attention" for kind in getattr(config, "layer_types", None) or ())
+    if (sliding or (name == "MistralForCausalLM" and window)) and (
         not window or window < config.max_position_embeddings
     ):
         return "its attention slides"
@@ -47,7 +47,7 @@ FUSED: dict[str, tuple[str, ...]] = {
     "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
     "down": ("mlp.down_proj",),
 }
-"""A layer's linear products, and the modules whose weights stand below one another in each."""
+"""A layer's linear products, and the modules whose weights are concatenated in each."""
 
 
 def _head_dim(config: Any) -> int:
@@ -82,10 +82,10 @@ class LeanWeights:
         dtype: of the copies.
     """
 
-    def __init__(self, dense: MergedWeights, dtype: torch.dtype) -> None:
-        config = dense.config
+    def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
+        config = merged.config
         self.dtype = dtype
-        self.device: torch.device = dense.model.model.embed_tokens.weight.device
+        self.device: torch.device = merged.model.model.embed_tokens.weight.device
         self.hidden: int = config.hidden_size
         self.heads: int = config.num_attention_heads
         self.kv_heads: int = config.num_key_value_heads
@@ -94,25 +94,25 @@ class LeanWeights:
         self.layers: list[Layer] = []
         self.mlp: int = config.intermediate_size
         self._depth: int = config.num_hidden_layers
-        rotary = dense.model.model.rotary_emb
+        rotary = merged.model.model.rotary_emb
         self._frequencies: Tensor = rotary.inv_freq.detach().float().clone()
         self._rotary_scale = float(getattr(rotary, "attention_scaling", 1.0))
         self._rotary: tuple[Tensor, Tensor] | None = None
         self._tables: dict[str, Tensor] = {}
-        self.refresh(dense)
+        self.refresh(merged)
 
-    def refresh(self, dense: MergedWeights) -> None:
-        """Copy the present values into the tensors at hand; what an adapter leaves alone is shared."""
+    def refresh(self, merged: MergedWeights) -> None:
+        """Copy the present values into the existing tensors; tables that no adapter changes are shared."""
         with torch.inference_mode():
-            self.embedding = self._table(dense, "model.embed_tokens.weight")
-            if dense.same("lm_head.weight", "model.embed_tokens.weight"):
+            self.embedding = self._table(merged, "model.embed_tokens.weight")
+            if merged.tied("lm_head.weight", "model.embed_tokens.weight"):
                 self.head = self.embedding
             else:
-                self.head = self._table(dense, "lm_head.weight")
-            self.norm = self._copy([dense["model.norm.weight"]], getattr(self, "norm", None))
+                self.head = self._table(merged, "lm_head.weight")
+            self.norm = self._copy([merged["model.norm.weight"]], getattr(self, "norm", None))
             for index in range(self._depth):
                 old = self.layers[index] if index < len(self.layers) else None
-                layer = self._layer(dense, f"model.layers.{index}.", old)
+                layer = self._layer(merged, f"model.layers.{index}.", old)
                 if old is None:
                     self.layers.append(layer)
 
@@ -131,17 +131,17 @@ class LeanWeights:
             )
         return self._rotary
 
-    def _layer(self, dense: MergedWeights, prefix: str, old: Layer | None) -> Layer:
+    def _layer(self, merged: MergedWeights, prefix: str, old: Layer | None) -> Layer:
         def norm(field: str, name: str) -> Tensor:
-            return self._copy([dense[f"{prefix}{name}.weight"]], getattr(old, field, None))
+            return self._copy([merged[f"{prefix}{name}.weight"]], getattr(old, field, None))
 
         def weight(field: str) -> Tensor:
             return self._copy(
-                [dense[f"{prefix}{name}.weight"] for name in FUSED[field]], getattr(old, field, None)
+                [merged[f"{prefix}{name}.weight"] for name in FUSED[field]], getattr(old, field, None)
             )
 
         def bias(field: str) -> Tensor | None:
-            parts = [dense.get(f"{prefix}{name}.bias") for name in FUSED[field]]
+            parts = [merged.get(f"{prefix}{name}.bias") for name in FUSED[field]]
             present = [part for part in parts if part is not None]
             return self._copy(present, getattr(old, f"{field}_bias", None)) if present else None
 
@@ -149,7 +149,7 @@ class LeanWeights:
             norm=norm("norm", "input_layernorm"),
             qkv=weight("qkv"),
             qkv_bias=bias("qkv"),
-            qk_norm=self._qk_norm(dense, f"{prefix}self_attn.", old),
+            qk_norm=self._qk_norm(merged, f"{prefix}self_attn.", old),
             out=weight("out"),
             out_bias=bias("out"),
             mlp_norm=norm("mlp_norm", "post_attention_layernorm"),
@@ -159,15 +159,15 @@ class LeanWeights:
             down_bias=bias("down"),
         )
 
-    def _qk_norm(self, dense: MergedWeights, attention: str, old: Layer | None) -> Tensor | None:
-        q, k = dense.get(f"{attention}q_norm.weight"), dense.get(f"{attention}k_norm.weight")
+    def _qk_norm(self, merged: MergedWeights, attention: str, old: Layer | None) -> Tensor | None:
+        q, k = merged.get(f"{attention}q_norm.weight"), merged.get(f"{attention}k_norm.weight")
         if q is None or k is None:
             return None
         rows = [q.expand(self.heads, -1), k.expand(self.kv_heads, -1)]
         return self._copy(rows, None if old is None else old.qk_norm)
 
     def _copy(self, parts: list[Tensor], into: Tensor | None) -> Tensor:
-        """The parts below one another in `into`, which is made where it is None."""
+        """The parts, concatenated along the first dimension, in `into` or (None) in a new tensor."""
         if into is None:
             shape = (sum(len(part) for part in parts), *parts[0].shape[1:])
             into = torch.empty(shape, dtype=self.dtype, device=self.device)
@@ -177,9 +177,9 @@ class LeanWeights:
             start += len(part)
         return into
 
-    def _table(self, dense: MergedWeights, name: str) -> Tensor:
-        """An embedding can be half of a model: where an adapter's base is frozen, no copy of it is made."""
-        if dense.frozen(name) and dense[name].dtype == self.dtype:
-            return dense[name]
-        self._tables[name] = self._copy([dense[name]], self._tables.get(name))
+    def _table(self, merged: MergedWeights, name: str) -> Tensor:
+        """An embedding or head. A frozen one is not copied: it can be half of a model's weights."""
+        if merged.frozen(name) and merged[name].dtype == self.dtype:
+            return merged[name]
+        self._tables[name] = self._copy([merged[name]], self._tables.get(name))
         return self._tables[name]

@@ -1,6 +1,6 @@
 """The first process of a run: prepares its folder, starts the program, measures it, ends what it left, and
-brings files back. With namespaces it is pid 1 of the run's own: the kernel delivers it no signal from inside,
-and when it ends, all inside end with it. Without them it adopts what its children abandon.
+collects files. With namespaces it is pid 1 of the run's pid namespace: the kernel delivers no signal from
+inside to it, and when it ends, all inside end with it. Without namespaces it adopts orphaned descendants.
 
 It reads the program from its channel and answers there: 8 bytes of length, a JSON header, then the files.
 """
@@ -28,7 +28,7 @@ _OWN_CPU = 2  # CPUCLOCK_SCHED, of a whole process: clock_getcpuclockid(3)
 
 
 def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> NoReturn:
-    """One run, to the end of this process. `fds`: channel, stdout, stderr, then the program's 3, 4."""
+    """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4."""
     channel = fds[0]
     try:
         if alone:
@@ -37,12 +37,12 @@ def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> N
             box = os.path.join(order["base"], f"{os.getppid()}-{os.getpid()}")
             os.mkdir(box, 0o700)
             kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the worker's own is not for its children
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the worker's handler is not for cells
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.drop_capabilities()
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
-        # Beside the programs there are the worker's two processes and one for each cell.
+        # Besides the programs: the worker's two processes and one for each cell.
         order["nproc"] = order["processes"] * count + (2 + count if alone else spaces.tasks_of_user())
         pid = os.fork()
         if pid == 0:
@@ -82,11 +82,11 @@ def _send(channel: int, header: dict[str, Any], files: dict[str, bytes]) -> None
         for data in files.values():
             _write(channel, data)
     except OSError:
-        pass  # our process let go of this run
+        pass  # the host process has abandoned this run
 
 
 def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
-    """Write the code, the files and stdin; the last is returned open for reading, with no name left."""
+    """Write the code, the files and stdin; returns stdin, open for reading and unlinked."""
     for folder in ("work", "tmp"):
         os.mkdir(f"{box}/{folder}")
     at = 0
@@ -109,7 +109,7 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
 
 
 def watch(pid: int, limit: float) -> dict[str, Any]:
-    """Wait for the program, reaping whoever else ends; kill it when it is over its CPU time (seconds).
+    """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds).
 
     Returns {"exit": code or None, "signal": number, "over": bool}.
     """
@@ -131,7 +131,7 @@ def watch(pid: int, limit: float) -> dict[str, Any]:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return {"exit": None, "signal": signal.SIGKILL, "over": True}
-        # With several threads CPU time passes faster than the wall's: look in now and then.
+        # With several threads CPU time passes faster than wall time, so the wait is short.
         signal.sigtimedwait([signal.SIGCHLD], min(0.25, max(0.01, limit - used)))
 
 
@@ -141,11 +141,11 @@ def _children() -> float:
 
 
 def _end_the_rest(alone: bool) -> None:
-    """Kill and reap all that the program left, so that its files stand still and its CPU time is counted."""
+    """Kill and reap all that the program left, so that files no longer change and CPU time is counted."""
     if not alone:
         sweep()
         return
-    assert os.getpid() == 1, "elsewhere it would reach all that our user runs"
+    assert os.getpid() == 1, "outside a pid namespace kill(-1) would reach all processes of the user"
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     while True:
@@ -158,8 +158,7 @@ def _end_the_rest(alone: bool) -> None:
 def sweep() -> None:
     """Without a pid namespace: kill all descendants of this process until there are none."""
     for _ in range(1000):
-        found = _descendants(os.getpid())
-        for pid in found:
+        for pid in _descendants(os.getpid()):
             with contextlib.suppress(OSError):
                 os.kill(pid, signal.SIGKILL)
         try:
@@ -179,25 +178,25 @@ def _descendants(root: int) -> list[int]:
                     parents[int(name)] = int(file.read().rpartition(")")[2].split()[1])
             except (OSError, ValueError):
                 continue
-    found = [root]
-    for pid in found:
-        found.extend(child for child, parent in parents.items() if parent == pid)
-    return found[1:]
+    pids = [root]
+    for pid in pids:
+        pids.extend(child for child, parent in parents.items() if parent == pid)
+    return pids[1:]
 
 
 def remove_folders(base: str, worker: int) -> None:
-    """Without a mount namespace: what a cell that was killed could not remove."""
+    """Without a mount namespace: remove the folders that killed cells could not remove."""
     for name in os.listdir(base):
         if name.startswith(f"{worker}-"):
             shutil.rmtree(os.path.join(base, name), ignore_errors=True)
 
 
 def collect(root: str, patterns: list[str], room: int) -> tuple[dict[str, bytes], list[str]]:
-    """Regular files below `root` that match a glob, by relative path, and the paths that found no room.
+    """Regular files below `root` that match a glob, by relative path, and the paths without enough room.
 
     No link is followed, and at most `room` bytes are read in all: a sparse file can be larger than the disk.
     """
-    found: dict[str, bytes] = {}
+    files: dict[str, bytes] = {}
     left: list[str] = []
     wanted = [glob(pattern) for pattern in patterns]
     for path in _walk(root) if wanted else ():
@@ -208,19 +207,19 @@ def collect(root: str, patterns: list[str], room: int) -> tuple[dict[str, bytes]
         except OSError:
             continue
         with open(descriptor, "rb") as file:
-            about = os.fstat(descriptor)
-            if not stat.S_ISREG(about.st_mode):
+            status = os.fstat(descriptor)
+            if not stat.S_ISREG(status.st_mode):
                 continue
-            if about.st_size > room:
+            if status.st_size > room:
                 left.append(path)
                 continue
-            found[path] = file.read(about.st_size)
-            room -= len(found[path])
-    return found, left[:20]
+            files[path] = file.read(status.st_size)
+            room -= len(files[path])
+    return files, left[:20]
 
 
 def _walk(root: str) -> Iterator[str]:
-    """Relative paths of regular files, in order of name; at most `_ENTRIES` names are looked at."""
+    """Relative paths of regular files, in order of name; reads at most `_ENTRIES` names."""
     stack, seen = [""], 0
     while stack:
         folder = stack.pop()
@@ -233,9 +232,9 @@ def _walk(root: str) -> Iterator[str]:
                         break
                     entries.append(entry)
         except OSError:
-            continue  # no right to look, or a path that is longer than the kernel allows
+            continue  # not readable, or a path that is longer than the kernel allows
         folders = []
-        for entry in sorted(entries, key=lambda one: one.name):
+        for entry in sorted(entries, key=lambda listed_entry: listed_entry.name):
             path = f"{folder}{entry.name}"
             if entry.is_dir(follow_symlinks=False):
                 folders.append(f"{path}/")
@@ -253,7 +252,7 @@ def _utf8(path: str) -> bool:
 
 
 def glob(pattern: str) -> re.Pattern[str]:
-    """`*` and `?` within a name, `[...]` a set, `**/` any folders or none."""
+    """A glob as a regular expression: `*` and `?` within a name, `[...]` a set, `**/` any folders or none."""
     out, at = "", 0
     while at < len(pattern):
         if pattern.startswith("**/", at):

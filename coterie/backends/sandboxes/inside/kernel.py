@@ -1,4 +1,4 @@
-"""The kernel's calls that Python has no name for, through ctypes on libc. Each raises OSError."""
+"""System calls that Python's `os` lacks, through ctypes on libc. Each raises OSError."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _M_ARENA_MAX = -8
 
 
 def call(name: str, *arguments: object) -> int:
-    """libc's function; an OSError with its name where it answers -1."""
+    """Call libc's function; raises an OSError with its name if it returns -1."""
     answer: int = getattr(libc, name)(*arguments)
     if answer == -1:
         number = ctypes.get_errno()
@@ -60,10 +60,10 @@ def mount(source: str, target: str, kind: str | None, flags: int, data: str = ""
 
 
 def protect(target: str, flags: int) -> None:
-    """Add flags such as MS_RDONLY to a mount and to all below it.
+    """Add flags such as MS_RDONLY to a mount and to all mounts below it.
 
-    mount_setattr(2) does it recursively (Linux 5.12); before that only the topmost mount can be had, with
-    the flags it came with, which a less privileged namespace may not drop.
+    mount_setattr(2) works recursively (Linux 5.12). Older kernels change only the topmost mount, which keeps
+    its present flags, since a less privileged namespace may not drop them.
     """
     attributes = (ctypes.c_uint64 * 4)(flags & (MS_RDONLY | MS_NOSUID | MS_NODEV | MS_NOEXEC), 0, 0, 0)
     done = libc.syscall(
@@ -75,12 +75,12 @@ def protect(target: str, flags: int) -> None:
         ctypes.c_long(ctypes.sizeof(attributes)),
     )
     if done == -1:
-        had = os.statvfs(target).f_flag & 0xFFF  # ST_RDONLY and the like have the numbers of MS_RDONLY
-        mount("none", target, None, MS_REMOUNT | MS_BIND | had | flags)
+        present = os.statvfs(target).f_flag & 0xFFF  # ST_RDONLY and the like have the numbers of MS_RDONLY
+        mount("none", target, None, MS_REMOUNT | MS_BIND | present | flags)
 
 
 def pivot_root(new: str, old: str) -> None:
-    """`new` becomes /, and what was / is found at `old` (below `new`)."""
+    """Make `new` the root; the previous root is then at `old` (below `new`)."""
     number = {"x86_64": 155, "aarch64": 41}.get(os.uname().machine)
     if number is None:
         call("pivot_root", new.encode(), old.encode())
@@ -93,12 +93,12 @@ def umount(target: str) -> None:
 
 
 def no_more_privileges() -> None:
-    """For this process and all that come of it: none is gained by an exec, and none is left to be had."""
+    """For this process and its descendants: no exec gains privileges, and none are left to gain."""
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     drop, word = libc.prctl, ctypes.c_ulong
     zero = word(0)
     for capability in range(64):
-        # Past the last one, or not ours to drop, and then there is none to lose either.
+        # Past the last capability, or not permitted; in both cases none is left to drop.
         if drop(PR_CAPBSET_DROP, word(capability), zero, zero, zero) == -1:
             break
 
@@ -108,11 +108,11 @@ _CAPSET = ctypes.byref(_CAPABILITIES[0]), ctypes.byref(_CAPABILITIES[1])
 
 
 def drop_capabilities() -> None:
-    """None left."""
+    """Drop all capabilities."""
     call("capset", *_CAPSET)
 
 
 def one_arena() -> None:
-    """glibc reserves 64 MiB of address space for each thread's heap: with a limit on it, ten are too many."""
+    """Use one heap for all threads: glibc reserves 64 MiB of the limited address space per thread's heap."""
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, 1)

@@ -1,4 +1,4 @@
-"""The program's own process: gives up what it must not have, and then is Python running a file."""
+"""The program's own process: gives up its privileges, and then runs a file like Python."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from . import kernel, seccomp, spaces
 
 _OURS = __name__.partition(".")[0]
 _held: list[types.ModuleType] = []
-"""Our modules, which must live on although `sys.modules` forgets them."""
+"""This package's modules, which must stay alive after they are removed from `sys.modules`."""
 
 
 def start(
     order: dict[str, Any], header: dict[str, Any], box: str, fds: list[int], *, alone: bool
 ) -> NoReturn:
-    """Run the program; `fds` become 0, 1, 2, ... and no other stays open. Ends the process."""
+    """Run the program, then end the process. `fds` become 0, 1, 2, ...; no other descriptor stays open."""
     try:
         os.setsid()
         if not alone:
@@ -55,8 +55,8 @@ def _only(fds: list[int]) -> None:
 
 
 def _limit(order: dict[str, Any]) -> None:
-    """The kernel's limits, of each process. CPU time is measured over all of them (cell.py); this is its
-    backstop."""
+    """Set the kernel's limits, which hold for each process. cell.py limits the CPU time of all processes
+    together; the limit here is a backstop."""
     seconds = math.ceil(order["cpu"]) + 1
     memory, disk = order["memory_mb"] << 20, order["disk_mb"] << 20
     for name, value in (
@@ -75,10 +75,11 @@ def _limit(order: dict[str, Any]) -> None:
 
 
 def prepare(packages: list[str]) -> None:
-    """In the worker, once: environment, sys and __main__ as in an interpreter that was started for a program.
+    """Set up environment, sys and __main__ like an interpreter that was started for a program.
 
-    What a run writes to memory that it shares with the worker is copied, page by page, and that is most of
-    what a run costs; so all that is the same for every program is done here. `sys.modules` forgets us.
+    This happens once, in the worker. Pages that a run writes to and shares with the worker are copied, which
+    is most of a run's cost, so everything that is the same for all programs is done here. This package's
+    modules are removed from `sys.modules`.
     """
     os.environ.clear()
     os.environ.update(
@@ -100,7 +101,7 @@ def prepare(packages: list[str]) -> None:
     sys.dont_write_bytecode = True
     null, (end, pipe) = os.open("/dev/null", os.O_RDWR), os.pipe()
     for descriptor in (1, 2):
-        os.dup2(pipe, descriptor)  # what a stream is over decides what it can do; a program's is a pipe
+        os.dup2(pipe, descriptor)  # streams adapt to their file when they are made; a program's are pipes
     for descriptor, name in enumerate(("stdin", "stdout", "stderr")):
         file = io.FileIO(descriptor, "rb" if descriptor == 0 else "wb", closefd=False)
         raw = io.BufferedReader(file) if descriptor == 0 else io.BufferedWriter(file)
@@ -118,7 +119,7 @@ def prepare(packages: list[str]) -> None:
 
 
 def _become_python(header: dict[str, Any], box: str) -> None:
-    """What is this program's own."""
+    """Set what differs between programs."""
     if box != spaces.BOX:
         os.environ["HOME"], os.environ["TMPDIR"] = f"{box}/work", f"{box}/tmp"
         sys.path[0] = f"{box}/work"
@@ -128,7 +129,7 @@ def _become_python(header: dict[str, Any], box: str) -> None:
 
 
 def _run(path: str) -> int:
-    """The exit code that `python path` has."""
+    """Run the file; the exit code is that of `python path`."""
     code = 0
     try:
         with open(path, "rb") as file:
@@ -137,7 +138,7 @@ def _run(path: str) -> int:
     except SystemExit as leaving:
         code = _exit_code(leaving.code)
     except BaseException as error:
-        # Not our frame, and for a SyntaxError none at all.
+        # Without this function's frame; a SyntaxError has no frame at all.
         trace = error.__traceback__.tb_next if error.__traceback__ else None
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = 1
@@ -152,7 +153,7 @@ def _run(path: str) -> int:
         except (AttributeError, ValueError):
             pass  # the program closed or replaced it
         except OSError:
-            code = code or 120  # as CPython says that stdout could not be written
+            code = code or 120  # CPython's exit code for a stdout that can't be written
     return code
 
 

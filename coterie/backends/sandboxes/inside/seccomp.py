@@ -1,9 +1,9 @@
-"""The system calls that a program is refused: a seccomp filter, built by hand (no libseccomp).
+"""The system calls that programs may not use: a seccomp filter, built without libseccomp.
 
-A list of what is refused, and not of what is allowed: the programs are Python with the whole standard
-library, and the namespaces hold what a call could reach. The filter takes away the kernel's rarely used and
-often broken corners, and what would outlive a run or hide from its accounts. It stays for ever, over fork
-and exec (seccomp(2); classic BPF, linux/filter.h).
+The filter lists denied calls instead of allowed ones: programs are Python with the whole standard library,
+and the namespaces limit what a call can reach. The filter denies rarely used and error-prone parts of the
+kernel, and calls whose effects outlive a run or escape its accounting. It is permanent, over fork and exec
+(seccomp(2); classic BPF, linux/filter.h).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
 _AF_UNIX, _SIGCHLD = 1, 17
 
-_REFUSED = """
+_DENIED = """
     ptrace 101 117; process_vm_readv 310 270; process_vm_writev 311 271; kcmp 312 272; mount 165 40;
     umount2 166 39; pivot_root 155 41; chroot 161 51; unshare 272 97; setns 308 268; bpf 321 280;
     perf_event_open 298 241; add_key 248 217; request_key 249 218; keyctl 250 219; kexec_load 246 104;
@@ -42,18 +42,18 @@ _REFUSED = """
     quotactl_fd 443 443; memfd_secret 447 447
 """
 """Name, number on x86_64, number on aarch64."""
-_LOOKED_AT = """
+_CONDITIONAL = """
     clone 56 220; clone3 435 435; socket 41 198; prlimit64 302 261; rt_sigaction 13 134; kill 62 129;
     tkill 200 130; tgkill 234 131; rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240;
     pidfd_send_signal 424 424
 """
-"""The same, of those whose arguments decide."""
+"""The same for calls whose arguments decide."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
-"""As the kernel's audit names them."""
+"""The AUDIT_ARCH numbers of the kernel."""
 
 
 def _numbers(table: str) -> dict[str, int]:
-    """Name -> number on this machine; empty where it is none of the two."""
+    """Name -> number on this machine; empty on other architectures."""
     column = {"x86_64": 1, "aarch64": 2}.get(os.uname().machine)
     rows = [row.split() for row in table.split(";")]
     return {row[0]: int(row[column]) for row in rows if row[column] != "-"} if column else {}
@@ -76,7 +76,7 @@ def _high(argument: int) -> bytes:
 
 
 def _when(number: int, body: list[bytes]) -> list[bytes]:
-    """`body` for one call; it ends in a verdict."""
+    """Apply `body`, which ends in a verdict, to one call."""
     return [_op(_JEQ, number, 0, len(body)), *body]
 
 
@@ -85,57 +85,57 @@ def build(*, alone: bool, own: int) -> bytes:
     """The filter as BPF code; empty on machines whose calls are not in the table.
 
     Args:
-        alone: the program has namespaces of its own. Without them no socket is allowed, and no signal to
-            another process than `own`: kill(-1) would reach everything that its user runs.
-        own: the program's process id; with namespaces it does not matter.
+        alone: whether the program has its own namespaces. Without them no socket is allowed, and signals only
+            to the process `own`: kill(-1) would reach all processes of the user.
+        own: the program's process id; unused with namespaces.
     """
-    names, looked_at = _numbers(_REFUSED), _numbers(_LOOKED_AT)
-    if not names:
+    denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
+    if not denied:
         return b""
     architecture = _ARCHITECTURES[os.uname().machine]
     allow = _op(_RET, _ALLOW)
     code = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), _op(_RET, _KILL), _op(_LOAD, 0)]
     if os.uname().machine == "x86_64":
         code += [_op(_JGE, _X32, 0, 1), _deny(errno.ENOSYS)]
-    for number in names.values():
+    for number in denied.values():
         code += _when(number, [_deny()])
-    # clone3 keeps its flags behind a pointer: libc falls back to clone.
-    code += _when(looked_at["clone3"], [_deny(errno.ENOSYS)])
-    code += _when(looked_at["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
-    # Only local sockets: VSOCK, for one, knows no network namespace.
+    # clone3 has its flags behind a pointer, which a filter can't read; libc falls back to clone.
+    code += _when(conditional["clone3"], [_deny(errno.ENOSYS)])
+    code += _when(conditional["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
+    # Only local sockets: VSOCK, for example, ignores network namespaces.
     family = [_low(0), _op(_JEQ, _AF_UNIX, 0, 1), allow, _deny(errno.EACCES)]
-    code += _when(looked_at["socket"], family if alone else [_deny(errno.EACCES)])
-    # Limits of oneself only: the cell's first process has the same user.
-    code += _when(looked_at["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
-    # Children that nobody waits for would drop out of the CPU time: SIGCHLD may be asked about, not set.
-    asked = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
-    code += _when(looked_at["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *asked])
+    code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
+    # Only a process's own limits: the cell's first process has the same user.
+    code += _when(conditional["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
+    # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, not set.
+    read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
+    code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     if not alone:
-        mine = [_low(0), _op(_JEQ, own, 1, 0), _deny(), allow]
+        only_own = [_low(0), _op(_JEQ, own, 1, 0), _deny(), allow]
         # kill(0) reaches the program's own session and nothing else.
-        code += _when(looked_at["kill"], [_low(0), _op(_JEQ, 0, 2, 0), *mine[1:]])
-        code += _when(looked_at["tgkill"], mine)
+        code += _when(conditional["kill"], [_low(0), _op(_JEQ, 0, 2, 0), *only_own[1:]])
+        code += _when(conditional["tgkill"], only_own)
         for name in ("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
-            code += _when(looked_at[name], mine)
-        code += _when(looked_at["pidfd_send_signal"], [_deny()])
+            code += _when(conditional[name], only_own)
+        code += _when(conditional["pidfd_send_signal"], [_deny()])
     return b"".join([*code, allow])
 
 
 @functools.cache
 def _laid_out(code: bytes) -> tuple[Any, Any]:
-    """A struct sock_fprog for prctl(2), and what it points to."""
+    """A struct sock_fprog for prctl(2), and the buffer that it points to."""
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     return ctypes.create_string_buffer(program, len(program)), buffer
 
 
 def prepare() -> None:
-    """Make the filter of programs with namespaces, so that no run has to."""
+    """Build the filter of programs with namespaces in advance, so that runs need not build it."""
     _laid_out(build(alone=True, own=0))
 
 
 def install(*, alone: bool) -> bool:
-    """Filter this process and all that it starts. Needs PR_SET_NO_NEW_PRIVS. False: not to be had here."""
+    """Filter this process and its descendants. Needs PR_SET_NO_NEW_PRIVS. False: not available here."""
     code = build(alone=alone, own=0 if alone else os.getpid())
     if not code:
         return False

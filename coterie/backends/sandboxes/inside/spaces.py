@@ -1,12 +1,12 @@
-"""The namespaces and the read-only root that a worker lives in, and those that each run gets on top.
+"""The namespaces and the read-only root of a worker, and the additional namespaces of each run.
 
-Once a worker: user, network (empty: not even loopback is up), ipc, uts, cgroup, pid and mount namespace, and
-in the last a root of its own on a tmpfs, where the interpreter and the system's libraries are bound read-only
-and nothing else exists: no home, no /proc, no /sys. Once a run: a pid and a mount namespace, and in that a
-tmpfs of limited size, which is gone with it.
+Each worker has a user, network (empty: loopback is down), ipc, uts, cgroup, pid and mount namespace. In its
+mount namespace the root is a tmpfs with the interpreter and the system's libraries bound read-only, and
+nothing else: no home, no /proc, no /sys. Each run has another pid and mount namespace, with a tmpfs of
+limited size that is removed with the run.
 
-As root the worker builds its root first (the interpreter may lie where only root can look) and becomes nobody
-then; as an ordinary user it does all of it inside the user namespace.
+A worker that is root builds its root first (only root may be able to read the interpreter's folder) and then
+becomes nobody. An ordinary user does all of it inside the user namespace.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 
 
 def enter(shown: list[str]) -> None:
-    """Leave the host behind: new namespaces, a root with the interpreter and `shown` in it, no privileges
-    outside. Returns in the first process of the new pid namespace; its parent waits and ends with it.
+    """Enter new namespaces, with a root that has the interpreter and `shown`, and no privileges outside.
 
-    Raises OSError where the kernel or its administrator forbids it.
+    Returns in the first process of the new pid namespace; its parent waits and ends with it. Raises OSError
+    if the kernel or its administrator forbids it.
     """
     proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
     built = False
@@ -41,13 +41,13 @@ def enter(shown: list[str]) -> None:
         try:
             kernel.unshare(kernel.NEWNS)
         except PermissionError:
-            pass  # root in a container: like anybody, it needs a user namespace first
+            pass  # root in a container needs a user namespace first, like other users
         else:
             _build_root(shown)
             built = True
     user, group = become_nobody()
-    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user forgets it
-    # After a change of user the files of /proc/self are root's until this is said.
+    kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # a change of user clears it
+    # After a change of user, root owns the files of /proc/self until the process is dumpable again.
     kernel.prctl(kernel.PR_SET_DUMPABLE, 1)
     spaces = kernel.NEWUSER | kernel.NEWPID | kernel.NEWNET | kernel.NEWIPC | kernel.NEWUTS | kernel.NEWNS
     kernel.unshare(spaces | _NEWCGROUP)
@@ -70,14 +70,14 @@ def enter(shown: list[str]) -> None:
 
 
 def become_nobody() -> tuple[int, int]:
-    """Give up root, for good; an ordinary user stays who he is. (user, group) afterwards."""
+    """Give up root permanently; an ordinary user doesn't change. Returns (user, group)."""
     if os.getuid() == 0:
         try:
             os.setgroups([])
             os.setresgid(NOBODY, NOBODY, NOBODY)
             os.setresuid(NOBODY, NOBODY, NOBODY)
         except OSError as error:
-            # Root of a user namespace that maps nobody else: an ordinary user outside.
+            # Root of a user namespace that maps no other user; outside it is an ordinary user.
             if error.errno not in (errno.EINVAL, errno.EPERM):
                 raise
     return os.getuid(), os.getgid()
@@ -97,7 +97,7 @@ def _wait_for(inner: int) -> NoReturn:
 
 
 def _build_root(shown: list[str]) -> None:
-    """A new / on a tmpfs, with the system's programs and `shown` bound read-only; the old one is let go."""
+    """Make a new / on a tmpfs, with the system's programs and `shown` bound read-only; detach the old one."""
     kernel.mount("none", "/", None, kernel.MS_REC | kernel.MS_PRIVATE)
     stage = next(folder for folder in ("/tmp", "/mnt", "/usr") if os.path.isdir(folder))
     kernel.mount("coterie", stage, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "size=1m,mode=755")
@@ -123,7 +123,7 @@ def _build_root(shown: list[str]) -> None:
     for name in _DEVICES:
         _bind(f"/dev/{name}", kernel.MS_NOSUID | kernel.MS_NOEXEC)
     os.mkdir(BOX)
-    if not os.path.lexists("/tmp"):  # it is there where a folder of packages lies in it
+    if not os.path.lexists("/tmp"):  # it exists if a folder of packages is below it
         os.symlink(f"{BOX}/tmp", "/tmp")
     os.symlink(f"{BOX}/tmp", "/dev/shm")
     kernel.umount("/old")
@@ -138,7 +138,7 @@ def _build_root(shown: list[str]) -> None:
 
 
 def _bind(path: str, flags: int = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.MS_NODEV) -> None:
-    """The host's `path`, at the same place."""
+    """Bind the host's `path` at the same path."""
     source = f"/old{path}"
     if os.path.isdir(source):
         os.makedirs(path, exist_ok=True)
@@ -150,7 +150,7 @@ def _bind(path: str, flags: int = kernel.MS_RDONLY | kernel.MS_NOSUID | kernel.M
 
 
 class Forker:
-    """Forks cells. With namespaces, each child is the first process of a pid namespace of its own."""
+    """Forks cells. With namespaces, each child is the first process of its own pid namespace."""
 
     def __init__(self, alone: bool) -> None:
         self.alone = alone
@@ -159,7 +159,7 @@ class Forker:
     def fork(self) -> int:
         if not self.alone:
             return os.fork()
-        # unshare(2) sets the namespace of the next child only; setns(2) makes it ours again.
+        # unshare(2) sets the pid namespace of later children; setns(2) sets it back.
         kernel.unshare(kernel.NEWPID)
         pid = os.fork()
         if pid:
@@ -168,7 +168,7 @@ class Forker:
 
 
 def private_folder(disk_mb: int) -> str:
-    """In a cell: a tmpfs of at most `disk_mb` that nobody else can see. Returns its path."""
+    """Mount a cell's tmpfs of at most `disk_mb`, which no other process can see. Returns its path."""
     kernel.unshare(kernel.NEWNS)
     size = f"size={disk_mb}m,nr_inodes={max(1024, 256 * disk_mb)},mode=700"
     kernel.mount("box", BOX, "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, size)
@@ -176,11 +176,11 @@ def private_folder(disk_mb: int) -> str:
 
 
 def probe(alone: bool) -> dict[str, bool]:
-    """What works here, tried in a child: {"seccomp", "processes", "memory"}.
+    """Try in a child which protections work here: {"seccomp", "processes"}.
 
-    `processes`: RLIMIT_NPROC counts those of this user namespace (Linux 5.14), and not all of the user's.
+    `processes`: RLIMIT_NPROC counts the processes of this user namespace (Linux 5.14), not all of the user's.
     """
-    found = {}
+    works = {}
     for name, attempt in (("seccomp", _try_seccomp), ("processes", _try_processes)):
         child = os.fork()
         if child == 0:
@@ -188,8 +188,8 @@ def probe(alone: bool) -> dict[str, bool]:
                 os._exit(0 if attempt(alone) else 1)
             finally:
                 os._exit(1)
-        found[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return found
+        works[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    return works
 
 
 def _try_seccomp(alone: bool) -> bool:
@@ -204,7 +204,7 @@ def _try_seccomp(alone: bool) -> bool:
 
 
 def _try_processes(alone: bool) -> bool:
-    """Room for one more beside the two processes of the worker and this one."""
+    """Whether one more process can start besides the worker's two processes and this one."""
     if not alone:
         return False
     kernel.drop_capabilities()
@@ -217,7 +217,7 @@ def _try_processes(alone: bool) -> bool:
 
 
 def tasks_of_user() -> int:
-    """Processes and threads of our user that the host runs now; 0 where /proc does not tell."""
+    """Processes and threads of this user on the host; 0 if /proc is not readable."""
     user, count = os.getuid(), 0
     try:
         for name in os.listdir("/proc"):
@@ -229,7 +229,7 @@ def tasks_of_user() -> int:
 
 
 def shown_by_default() -> list[str]:
-    """Where this interpreter lives."""
+    """The folders of this interpreter."""
     prefixes = {os.path.realpath(path) for path in (sys.base_prefix, sys.base_exec_prefix)}
     executable = os.path.dirname(os.path.realpath(sys.executable))
     return sorted(path for path in prefixes | {executable} if path not in ("/", "/usr", "/bin"))

@@ -1,9 +1,9 @@
-"""One worker: takes orders from our process over a socket, forks a cell for each program, watches the wall
-clock, and says how the cells ended. It never holds what is run, nor what that says: those go between our
-process and the cell directly, so that nothing of one run is left in the memory that the next is forked from.
+"""One worker: gets orders from the host process over a socket, forks a cell for each program, watches the
+wall clock, and reports how the cells ended. A worker never holds a program or its output: these go directly
+between the host process and the cell, so the memory that the next cell is forked from has nothing of a run.
 
-An order is one message: {"cells": [{"fds": n, ...}, ...], "wall": seconds}, and the descriptors of all cells
-beside it. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "cpu", "wall"}, ...]}.
+An order is one message: {"cells": [{"fds": n, ...}, ...], "wall": seconds}, sent with the descriptors of all
+cells. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "cpu", "wall"}, ...]}.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NoReturn
 from . import cell, kernel, program, seccomp, spaces
 
 _GRACE = 0.1
-"""Seconds that the other cell of a pair has when the first has ended; an honest candidate ends by itself."""
+"""Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
 _MESSAGE = 1 << 16
 _COMMON = """
     abc array ast base64 bisect builtins calendar cmath codecs collections collections.abc contextlib copy csv
@@ -32,11 +32,11 @@ _COMMON = """
     numbers operator os os.path queue random re select shutil signal statistics string struct sys tempfile
     textwrap threading time traceback types typing unicodedata warnings weakref
 """
-"""What programs often import: done once."""
+"""Modules that programs often import; they are imported once, before the forks."""
 
 
 def main(arguments: list[str]) -> None:
-    """Serve until the socket, a file descriptor, is closed. Its first message says how (pool.Worker)."""
+    """Serve until the socket, a file descriptor, is closed. Its first message has the settings (pool.py)."""
     parent = os.getppid()
     control = socket.socket(fileno=int(arguments[0]))
     orders = json.loads(control.recv(1 << 20))
@@ -53,7 +53,8 @@ def main(arguments: list[str]) -> None:
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
                 os._exit(1)
-        # For the cells: without a handler nothing inside can send it, and they ask when a child has ended.
+        # Inherited by the cells. Without a handler of SIGINT, pid 1 of a namespace never gets it from inside;
+        # a blocked SIGCHLD can be waited for.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         _preload(orders["preload"])
@@ -69,13 +70,13 @@ def main(arguments: list[str]) -> None:
         os._exit(1)
     control.send(json.dumps(hello).encode())
     gc.collect()
-    gc.freeze()  # pages that a collection in a child does not touch stay shared
+    gc.freeze()  # pages that a child's collection does not touch stay shared
     worker.serve()
     worker.leave()
 
 
 def _preload(sources: list[list[str]]) -> None:
-    """Make modules of (name, is a package, source), so that no run has to compile them."""
+    """Make modules from (name, is a package, source), so that runs need not compile them."""
     for name, package, source in sources:
         module = types.ModuleType(name)
         module.__package__ = name if package else name.rpartition(".")[0]
@@ -90,7 +91,7 @@ def _first_in_line_for_the_oom_killer() -> None:
         with open("/proc/self/oom_score_adj", "w") as file:
             file.write("1000")
     except OSError:
-        pass  # no /proc: the kernel decides by size alone
+        pass  # without /proc the kernel decides by size alone
 
 
 class Worker:
@@ -164,20 +165,22 @@ class Worker:
                         "wall": time.monotonic() - began,
                     }
                     if number == 0:
-                        wall = min(wall, time.monotonic() - began + _GRACE)  # one that is ending says how
+                        wall = min(
+                            wall, time.monotonic() - began + _GRACE
+                        )  # time for the other cell to end and answer
         self._clear()
         return ended
 
     def leave(self) -> NoReturn:
-        """End, with all that runs: with namespaces the kernel sees to that."""
+        """End this process and all that it runs; with namespaces the kernel ends the rest."""
         self._clear()
         if not self.alone:
             with contextlib.suppress(OSError):
-                os.rmdir(self.base)  # by the last worker, where our process can't any more
+                os.rmdir(self.base)  # succeeds for the last worker, if the host process is gone
         os._exit(0)
 
     def _clear(self) -> None:
-        """With namespaces the kernel has done it."""
+        """Remove what cells left; with namespaces the kernel has already done so."""
         if not self.alone:
             cell.sweep()
             cell.remove_folders(self.base, os.getpid())

@@ -1,4 +1,4 @@
-"""Every `assert` of a source becomes a test that is recorded. Sent into the sandbox: stdlib only."""
+"""Rewriting of a source so that every `assert` is a recorded test. Sent into the sandbox: stdlib only."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from types import CodeType
 from typing import NamedTuple
 
 NAME = "__judge__"
-"""What the rewritten source calls; without mangling in classes, since it ends in underscores too."""
+"""The name that the rewritten source calls; classes don't mangle it, since it also ends in underscores."""
 
 
 class Test(NamedTuple):
@@ -16,9 +16,9 @@ class Test(NamedTuple):
     line: int
     source: str
     forbidden: bool
-    """`assert False`: it marks a place that must not be reached, and holds where nothing reached it."""
+    """`assert False`: it marks a place that must not be reached, and holds if the place was not reached."""
     inside: bool
-    """In a function, so that it holds only if that was entered."""
+    """Whether it is in a function, so that it holds only if the function was entered."""
 
 
 def rewrite(source: str) -> tuple[CodeType, list[Test]]:
@@ -29,8 +29,8 @@ def rewrite(source: str) -> tuple[CodeType, list[Test]]:
             else: __judge__.failed(i, message)
         except: __judge__.raised(i)
 
-    so that what follows it is executed in any case. Functions that contain an `assert False` say when
-    they are entered: `__judge__.entered(i)`.
+    so that the code after it always runs. Functions that contain an `assert False` record that they are
+    entered: `__judge__.entered(i)`.
 
     Raises SyntaxError, ValueError (a NUL), RecursionError, MemoryError, as the compiler does.
     """
@@ -43,7 +43,7 @@ def rewrite(source: str) -> tuple[CodeType, list[Test]]:
 class _Rewriter(ast.NodeTransformer):
     def __init__(self, source: str) -> None:
         self._lines = source.replace("\r\n", "\n").replace("\r", "\n").split("\n")
-        self._forbidden: list[list[int]] = []  # indices in each of the functions that we are in
+        self._forbidden: list[list[int]] = []  # indices by enclosing function
         self.tests: list[Test] = []
 
     def visit_Assert(self, node: ast.Assert) -> ast.stmt:

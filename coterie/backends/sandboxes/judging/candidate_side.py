@@ -1,7 +1,8 @@
-"""The side of the judge that holds the candidate: it answers calls. Sent into the sandbox: stdlib only.
+"""The candidate's side of the judge, which answers calls. Sent into the sandbox: stdlib only.
 
-Nothing here is protected from the candidate, which may patch all of it: it can only ever send bytes, and
-the tests' side makes plain data of them or gives it up. It is told names and arguments, never a test.
+Nothing in this module is protected from the candidate, which may patch all of it. The candidate can only send
+bytes; the tests' side decodes them as plain data or drops the candidate. This side receives names and
+arguments, never a test.
 """
 
 from __future__ import annotations
@@ -15,16 +16,22 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from .plain import MAX_ITEMS, NotPlain, pack, receive, send  # relative: there, this package is `judging`
+from .plain import (
+    MAX_ITEMS,
+    NotPlain,
+    pack,
+    receive,
+    send,
+)  # relative: in the sandbox, the package is `judging`
 
 CHANNEL = 3
 
 
 def main(source: str, channel: int = CHANNEL) -> None:
-    """Execute the candidate as module `solution`, say `ready`, answer calls until the channel closes.
+    """Execute the candidate as module `solution`, send `ready`, answer calls until the channel closes.
 
-    A call is (nonce, name, arguments, keyword arguments); an answer is (nonce, what, value), where what
-    is `value`, `iterator` (value: its items), `raised` (value: name and arguments of the exception) or
+    A call is (nonce, name, arguments, keyword arguments). An answer is (nonce, kind, value), where kind is
+    `value`, `iterator` (value: its items), `raised` (value: name and arguments of the exception) or
     `refused` (value: why the result can't cross).
     """
     module = types.ModuleType("solution")
@@ -38,7 +45,7 @@ def main(source: str, channel: int = CHANNEL) -> None:
     try:
         _serve(module, channel)
     except (EOFError, OSError):
-        return  # the tests are done
+        return  # the tests have ended
 
 
 def _serve(module: types.ModuleType, channel: int) -> None:
@@ -46,16 +53,16 @@ def _serve(module: types.ModuleType, channel: int) -> None:
     send(channel, "ready")
     while True:
         nonce, name, args, kwargs = receive(channel)
-        what, value = _answer(module, name, args, kwargs)
-        _flush()  # its output up to here is kept, however it ends
+        kind, value = _answer(module, name, args, kwargs)
+        _flush()  # output up to here is kept, whatever ends the process
         try:
-            send(channel, (nonce, what, value))
+            send(channel, (nonce, kind, value))
         except NotPlain as error:
             send(channel, (nonce, "refused", f"{name}: {error}"))
 
 
 def _show(error: Exception, source: str) -> None:
-    """The traceback as if the candidate had been run from a file: its own frames, with their lines."""
+    """Print the traceback as if the candidate had been run from a file: its own frames, with their lines."""
     linecache.cache["solution.py"] = (len(source), None, source.splitlines(keepends=True), "solution.py")
     traceback.print_exception(type(error), error, error.__traceback__ and error.__traceback__.tb_next)
 
@@ -67,14 +74,14 @@ def _answer(module: types.ModuleType, name: str, args: Any, kwargs: Any) -> tupl
         value = getattr(module, name)(*args, **kwargs)
         if not isinstance(value, Iterator):
             return "value", value
-        items = list(islice(value, MAX_ITEMS + 1))  # one more than may cross: an endless one is refused
+        items = list(islice(value, MAX_ITEMS + 1))  # one more than allowed: an endless one is refused
         return "iterator", items
     except BaseException as error:
         return "raised", _exception(error)
 
 
 def _exception(error: BaseException) -> tuple[str, Any]:
-    """Name of the nearest builtin type, and the arguments; the message alone where they aren't plain."""
+    """Name of the nearest builtin type, and the arguments; the message alone if they aren't plain data."""
     names = (kind.__name__ for kind in type(error).__mro__ if vars(builtins).get(kind.__name__) is kind)
     name = next(names, "Exception")
     try:

@@ -1,4 +1,4 @@
-"""Our side of the judge: the programs that are sent, and the verdict that is made of a report."""
+"""The host's side of the judge: the programs that are sent, and the verdict that is made of a report."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from coterie.core.errors import SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran, TestFailure, Verdict
 
 REPORT_BYTES = 1 << 16
-"""Of a report that are kept; the tests' side writes less."""
+"""Most bytes kept of a report; the tests' side writes less."""
 _REMOTE_OUTPUT = 32 << 10
-"""Bytes of each stream of a remote candidate: with the report, in base64, less than 200 KB are printed."""
+"""Most bytes kept of each stream of a remote candidate: with the report, in base64, this is below 200 KB."""
 
 _LOAD = """\
 import sys, types
@@ -38,7 +38,7 @@ main({args})
 
 
 class _Report(BaseModel):
-    """The lines of a report together."""
+    """The merged lines of a report."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -49,14 +49,14 @@ class _Report(BaseModel):
     failures: list[tuple[int, str, str, str]] = []
     """Line, source, type of the error, message."""
     lost: str = ""
-    """Why the candidate could not be called any more."""
+    """Why the candidate could no longer be called; empty: it could."""
 
 
 class Pair(NamedTuple):
-    """Two programs, each to be isolated by itself.
+    """Two programs that are isolated from each other.
 
-    File descriptor 3 of each is one end of a socket pair; file descriptor 4 of `tests` is write-only and
-    leads to us. When `tests` ends the candidate is killed.
+    File descriptor 3 of each is one end of a socket pair. File descriptor 4 of `tests` is write-only and
+    leads to the host. When `tests` ends, the candidate is killed.
     """
 
     tests: Program
@@ -64,11 +64,11 @@ class Pair(NamedTuple):
 
 
 def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> Pair:
-    """The two sides.
+    """The two sides of the judge.
 
     Args:
-        limits: the sandbox's own, of each side where `judged` has none.
-        loaded: the interpreter that runs them has the judge's modules already, so they aren't sent.
+        limits: the sandbox's limits, for each side; used if `judged` has none.
+        loaded: whether the interpreter already has the judge's modules, so that they aren't sent.
     """
     limits = judged.limits or limits
     tests = Program(code=_tests_code(judged, limits, loaded), limits=limits)
@@ -77,32 +77,32 @@ def programs(judged: Judged, limits: Limits, *, loaded: bool = False) -> Pair:
 
 
 def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
-    """What the report says, and how the two sides ended.
+    """The verdict of a report and of the two sides' ends.
 
-    The report comes from the tests' process, which the candidate can't reach: a report that has no
-    outcome says that the tests' side was ended, by a limit or by itself, and nothing passes.
+    The report comes from the tests' process, which the candidate can't reach. A report without an outcome
+    means that the tests' side ended early, by a limit or by itself; then nothing passes.
 
-    Raises SystemFault where the tests' side ended before it had read a line of the tests.
+    Raises SystemFault if the tests' side ended before it had read a line of the tests.
     """
-    told = _read(report)
-    if told is None:
+    contents = _read(report)
+    if contents is None:
         raise SystemFault(f"the tests' side of the judge ended before it started: {_how(tests)}")
-    if told.total is None or told.unreadable is not None:
-        failures = [told.unreadable or (1, "", "Unreadable", f"the tests' side ended: {_how(tests)}")]
-    elif told.passed is None:
+    if contents.total is None or contents.unreadable is not None:
+        failures = [contents.unreadable or (1, "", "Unreadable", f"the tests' side ended: {_how(tests)}")]
+    elif contents.passed is None:
         failures = [(1, "", "TestsEnded", f"the tests' side ended before its report: {_how(tests)}")]
-    elif told.total == 0:
+    elif contents.total == 0:
         failures = [(1, "", "NoTests", "there is no assert in the tests")]
     else:
-        failures = told.failures
+        failures = contents.failures
     return Verdict(
-        passed=min(told.passed or 0, told.total or 0),
-        total=told.total or 0,
+        passed=min(contents.passed or 0, contents.total or 0),
+        total=contents.total or 0,
         failures=tuple(
             TestFailure(line=line, source=source, error=error, message=message)
             for line, source, error, message in failures
         ),
-        candidate=_how(candidate) if told.lost == GONE else told.lost,
+        candidate=_how(candidate) if contents.lost == GONE else contents.lost,
         stdout=candidate.stdout,
         stderr=candidate.stderr,
     )
@@ -111,16 +111,19 @@ def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
 def remote_program(judged: Judged, limits: Limits, nonce: str) -> str:
     """One self-contained program that runs both sides and prints the outcome after `nonce`.
 
-    For sandboxes that run a single program somewhere else. The tests and the candidate are processes of one
-    user there, without the kernel's help between them; so, weaker than two isolated programs: a candidate
-    can kill the tests' side (nothing passes then) or the whole program (there is no outcome); as root it
-    can read and write the memory of the others, so find expected answers and forge a report (for other
-    users the tests' side is made undumpable); a daemon that leaves its session lives on until the container
-    ends. What crosses the channel, and what is not compared before it is rebuilt, is the same.
+    This is for remote sandboxes that run a single program. The tests and the candidate are then processes of
+    one user, without the kernel's isolation between them, which is weaker than two isolated programs:
+
+    - A candidate can kill the tests' side (nothing passes then) or the whole program (there is no outcome).
+    - A candidate that is root can read and write the memory of the others, so it can find expected answers
+      and forge a report. (For other users the tests' side is made undumpable.)
+    - A daemon that leaves its session lives on until the container ends.
+
+    The data that cross the channel, and the checks before they are rebuilt, are the same.
 
     Args:
-        nonce: random and new for each run, e.g. `secrets.token_hex(16)`; the program removes its own file,
-            which holds the nonce and the tests, before it starts the candidate.
+        nonce: random and new for each run, e.g. `secrets.token_hex(16)`. The program removes its own file,
+            which contains the nonce and the tests, before it starts the candidate.
     """
     limits = judged.limits or limits
     bounds = {
@@ -135,24 +138,24 @@ def remote_program(judged: Judged, limits: Limits, nonce: str) -> str:
 
 
 def remote_verdict(nonce: str, stdout: str) -> Verdict | None:
-    """The verdict in what `remote_program` printed; None where it was ended before it had printed one.
+    """The verdict in `remote_program`'s output; None if the program ended before it printed one.
 
     Raises SystemFault as `verdict` does.
     """
-    _, found, line = stdout.rpartition(f"\n{nonce}")
-    if not found:
+    _, separator, line = stdout.rpartition(f"\n{nonce}")
+    if not separator:
         return None
     try:
-        told = json.loads(line)
-        report = base64.b64decode(told["report"])
-        sides = [_ran(told[name]) for name in ("tests", "candidate")]
+        outcome = json.loads(line)
+        report = base64.b64decode(outcome["report"])
+        sides = [_ran(outcome[name]) for name in ("tests", "candidate")]
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
     return verdict(report, *sides)
 
 
 def _tests_code(judged: Judged, limits: Limits, loaded: bool = False) -> str:
-    """The tests stop themselves a little before their limits, so that there is time to report."""
+    """The tests' program; it stops itself shortly before its limits, so that there is time to report."""
     wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
     args = (judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall)
     return _program(("plain", "asserts", "test_side"), args, loaded)
@@ -176,19 +179,19 @@ def _source(name: str) -> str:
 
 
 def _read(report: bytes) -> _Report | None:
-    """What the whole lines say; None where there is none, the start alone where the rest is not ours."""
+    """The complete lines of a report; None if there is none, an empty report if a line is malformed."""
     fields: dict[str, Any] = {}
     lines = report.split(b"\n")[:-1]
     try:
         for line in lines:
             fields.update(json.loads(line))
         return _Report.model_validate(fields) if lines else None
-    except (ValueError, TypeError, RecursionError):  # model-written tests may have written to it themselves
+    except (ValueError, TypeError, RecursionError):  # model-written tests can write to the report too
         return _Report()
 
 
 def _how(ran: Ran) -> str:
-    """How a side ended, in words."""
+    """A text about how a side ended."""
     if ran.status in ("finished", "failed"):
         return f"exit code {ran.exit_code}"
     return f"killed ({ran.reason})" if ran.status == "killed" and ran.reason else ran.status

@@ -1,6 +1,6 @@
-"""Two plain processes that are connected as the judge wants it. Sent to remote sandboxes: stdlib only.
+"""Two processes with the judge's connections between them. Sent to remote sandboxes: stdlib only.
 
-This isolates nothing by itself: both sides are processes of one user, in whatever contains them all.
+This module isolates nothing: both sides are processes of one user, in the remote sandbox's container.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from dataclasses import dataclass
 from typing import Any
 
 GRACE = 0.2
-"""Seconds that a candidate has to end after the tests; an honest one ends by itself."""
+"""Seconds that a candidate has to end after the tests; an honest candidate ends by itself."""
 _TICK = 0.01
 
-# Runs in each process before what it is for. RLIMIT_CPU has whole seconds; the hard limit kills who
-# ignores the soft one.
+# Runs in each process before its program. RLIMIT_CPU has whole seconds; the hard limit kills a program that
+# ignores the soft limit.
 _PREAMBLE = """\
 import os, resource
 os.chdir({folder!r})
@@ -47,7 +47,7 @@ except Exception:
 
 
 Kept = dict[int, tuple[bytearray, int]]
-"""By pipe: what was read, and how much of it is kept (of the end, where negative)."""
+"""By pipe: the bytes that were read, and how many are kept (negative: of the end)."""
 
 
 @dataclass
@@ -65,7 +65,7 @@ class Side:
 
 @dataclass
 class Bounds:
-    """Of each side."""
+    """The limits of each side."""
 
     cpu: float
     wall: float
@@ -84,7 +84,7 @@ def run_pair(tests: str, candidate: str, files: dict[str, bytes], bounds: Bounds
     The candidate is killed, with its process group, when the tests' side has ended.
 
     Args:
-        files: put into the candidate's working folder.
+        files: written into the candidate's working folder.
 
     Returns: the report, the tests' side, the candidate.
     """
@@ -98,12 +98,12 @@ def run_pair(tests: str, candidate: str, files: dict[str, bytes], bounds: Bounds
 
 
 def main(nonce: str, tests: str, candidate: str, files: dict[str, bytes], bounds: dict[str, Any]) -> None:
-    """Run the pair and print the outcome on a line of its own, after the nonce."""
+    """Run the pair and print the outcome on a separate line, after the nonce."""
     with contextlib.suppress(OSError):
-        os.unlink(sys.argv[0])  # it holds the tests and the nonce
+        os.unlink(sys.argv[0])  # it contains the tests and the nonce
     exec(_HIDE, {})
-    report, one, other = run_pair(tests, candidate, files, Bounds(**bounds))
-    outcome = {"report": _text(report), "tests": _described(one), "candidate": _described(other)}
+    report, *sides = run_pair(tests, candidate, files, Bounds(**bounds))
+    outcome = {"report": _text(report), "tests": _described(sides[0]), "candidate": _described(sides[1])}
     print(f"\n{nonce}{json.dumps(outcome)}", flush=True)
 
 
@@ -127,13 +127,13 @@ def _connected(
     finally:
         for side in sides:
             _end(side, "killed", "stopped")
-    told, sides[1].stdout, sides[1].stderr = (bytes(buffer) for buffer, _ in kept.values())
-    return told, sides[0], sides[1]
+    written, sides[1].stdout, sides[1].stderr = (bytes(buffer) for buffer, _ in kept.values())
+    return written, sides[0], sides[1]
 
 
 def _start(code: str, files: dict[int, io.FileIO]) -> Side:
-    """Python in a session of its own, with these files and no other. The code has no path: it is read
-    from a file without a name."""
+    """Start Python in a new session with only these files open. The code has no path: it is read from a file
+    without a name."""
     with tempfile.TemporaryFile() as source:
         source.write(code.encode("utf-8", "surrogatepass"))
         source.seek(0)
@@ -144,7 +144,7 @@ def _start(code: str, files: dict[int, io.FileIO]) -> Side:
 
 
 def _watch(sides: list[Side], kept: Kept, bounds: Bounds) -> None:
-    """Drain the pipes until the tests' side has ended and, after a moment, the candidate."""
+    """Drain the pipes until the tests' side has ended and then, within `GRACE`, the candidate."""
     tests, candidate = sides
     deadline = time.monotonic() + bounds.wall
     with selectors.DefaultSelector() as selector:
@@ -184,7 +184,7 @@ def _reap(side: Side, cpu: float) -> None:
         return
     if os.waitid(os.P_PID, side.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
         return
-    _kill_group(side)  # before it is reaped: until then the number is its own
+    _kill_group(side)  # before it is reaped: until then the pid is not reused
     _, status, usage = os.wait4(side.pid, 0)
     side.cpu_seconds = usage.ru_utime + usage.ru_stime
     code = os.waitstatus_to_exitcode(status)
@@ -229,7 +229,7 @@ def _write(folder: str, files: dict[str, bytes]) -> None:
 
 
 def _held(stack: contextlib.ExitStack, fd: int) -> io.FileIO:
-    """The file under a number that no child is given, closed at the latest with the stack."""
+    """The file under a high number that children don't inherit; closed with the stack at the latest."""
     high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, 10)
     os.close(fd)
     return stack.enter_context(io.FileIO(high))

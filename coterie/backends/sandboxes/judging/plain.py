@@ -1,12 +1,12 @@
-"""Plain data as bytes and back, and frames of them on a file descriptor. Sent into the sandbox: stdlib only.
+"""Plain data as bytes and back, in frames on a file descriptor. Sent into the sandbox: stdlib only.
 
-Plain are None, bool, int, float, complex, str, bytes, and list, tuple, dict, set, frozenset, Counter,
-OrderedDict, defaultdict and deque of plain data; exactly these types, no subclass. What is read is built
-from these types alone: nothing that a writer sends can carry code, a method or an identity across.
-(A defaultdict arrives without its factory, a deque without its `maxlen`.)
+Plain data are None, bool, int, float, complex, str, bytes, and list, tuple, dict, set, frozenset, Counter,
+OrderedDict, defaultdict and deque of plain data; exactly these types, no subclass. The reader builds only
+these types: no bytes from a writer can carry code, a method or an identity across. (A defaultdict arrives
+without its factory, a deque without its `maxlen`.)
 
-One byte names the type; numbers and texts follow with their length, containers with the number of their
-items. All lengths are 4 bytes, the most significant first.
+One byte names the type. Then follow the length and the bytes of a number or text, or the number of items of a
+container and the items. All lengths are 4 bytes, the most significant first.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 MAX_BYTES = 1 << 24
-"""Of one packed value."""
+"""Largest size of one packed value."""
 MAX_ITEMS = 1 << 20
-"""Values in one packed value, at all depths: 2^20 empty sets, the costliest, are 216 MiB when rebuilt."""
+"""Most values in one packed value, at all depths: 2^20 empty sets, the costliest, take 216 MiB rebuilt."""
 MAX_DEPTH = 64
 
 _LISTS: dict[type, bytes] = {
@@ -53,7 +53,7 @@ _DISTINCT = _KEYED | {b"S", b"Z"}
 
 
 class NotPlain(ValueError):
-    """It is not plain data, or larger or deeper than may cross."""
+    """The value is not plain data, or is larger or deeper than allowed."""
 
 
 def pack(value: Any) -> bytes:
@@ -64,7 +64,7 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """Plain data of `pack`'s bytes, whoever wrote them. Raises NotPlain."""
+    """The plain data of bytes in `pack`'s format; safe for bytes of any origin. Raises NotPlain."""
     reader = _Reader(data)
     try:
         value = reader.get(0)
@@ -162,15 +162,15 @@ class _Reader:
         return built
 
     def _take(self, count: int) -> bytes:
-        taken = self.data[self.at : self.at + count]
-        if len(taken) != count:
+        part = self.data[self.at : self.at + count]
+        if len(part) != count:
             raise NotPlain("it ends in the middle of a value")
         self.at += count
-        return taken
+        return part
 
 
 def send(fd: int, value: Any) -> None:
-    """Write one value as a frame. Raises NotPlain (nothing is written then), OSError."""
+    """Write one value as a frame. Raises NotPlain (before anything is written), OSError."""
     data = pack(value)
     rest = memoryview(struct.pack(">I", len(data)) + data)
     while rest:
@@ -178,9 +178,9 @@ def send(fd: int, value: Any) -> None:
 
 
 def receive(fd: int) -> Any:
-    """Read one frame. Raises EOFError where the other side is gone, NotPlain for garbage, OSError."""
+    """Read one frame. Raises EOFError if the other side has ended, NotPlain for malformed bytes, OSError."""
     (length,) = struct.unpack(">I", _exactly(fd, 4))
-    if length > MAX_BYTES + 5:  # the tag and the length of one text that is as long as may be
+    if length > MAX_BYTES + 5:  # the tag and the length of one text of maximal size
         raise NotPlain(f"a frame of {length} bytes")
     return unpack(_exactly(fd, length))
 

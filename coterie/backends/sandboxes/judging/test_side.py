@@ -1,7 +1,7 @@
-"""The side of the judge that holds the tests. Sent into the sandbox: stdlib only.
+"""The tests' side of the judge. Sent into the sandbox: stdlib only.
 
-The report goes to its own file descriptor, as lines of JSON: `{"total": n}` once the tests are read, then
-the outcome. A report without an outcome says that this side was ended, and nothing has passed then.
+The report goes to a separate file descriptor, as lines of JSON: `{"total": n}` once the tests are read, then
+the outcome. A report without an outcome means that this side ended early; then nothing has passed.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ import time
 import types
 from typing import Any, NoReturn
 
-from .asserts import NAME, Test, rewrite  # relative: there, this package is `judging`
+from .asserts import NAME, Test, rewrite  # relative: in the sandbox, the package is `judging`
 from .plain import NotPlain, receive, send
 
 CHANNEL, REPORT = 3, 4
 FAILURES = 10
-"""In a report: with at most `TEXT` characters of each text it stays below 64 KiB."""
+"""Most failures in a report: with at most `TEXT` characters per text it is below 64 KiB."""
 TEXT = 300
 AGAIN = 0.05
-"""Seconds after which a test that swallowed the end of its time is told again."""
+"""Seconds after which the time-out is raised again in a test that suppressed it."""
 
 
 GONE = "ended"
-"""The channel was closed: how the candidate ended is for whoever runs it to say."""
-UNASKED = "it answered what was not asked"
+"""The candidate closed the channel; the sandbox that runs it knows how it ended."""
+UNREQUESTED = "it answered what was not asked"
 
 
 class OutOfTime(BaseException):
@@ -37,11 +37,11 @@ class OutOfTime(BaseException):
 
 
 class CandidateEnded(BaseException):
-    """The candidate has ended, or broken the protocol. No Exception, so no test takes it for its own."""
+    """The candidate has ended, or broken the protocol. Not an Exception, so that tests don't catch it."""
 
 
 class NotPlainData(BaseException):
-    """An argument or a result that can't cross."""
+    """An argument or a result that can't cross the channel."""
 
 
 class Candidate:
@@ -50,38 +50,38 @@ class Candidate:
     def __init__(self, channel: int) -> None:
         self.channel = channel
         self.lost = ""
-        """Why no call can be made any more."""
-        self.asked = False
-        """Whether it owes an answer."""
+        """Why no more calls can be made; empty: they can."""
+        self.awaited = False
+        """Whether a call waits for an answer."""
 
     def ready(self) -> None:
-        """Wait until it is loaded. Raises CandidateEnded."""
+        """Wait until the candidate is loaded. Raises CandidateEnded."""
         if self._receive() != "ready":
-            self._lose(UNASKED)
+            self._lose(UNREQUESTED)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """One call: its value, or its exception raised again as the builtin type nearest to it."""
+        """Make one call: return its value, or raise its exception as the nearest builtin type."""
         if self.lost:
             raise CandidateEnded(self.lost)
-        nonce = os.urandom(16)  # an answer that comes late, twice or early knows another one
-        if select.select([self.channel], [], [], 0)[0]:  # something is there before it was asked
+        nonce = os.urandom(16)  # a late, repeated or early answer has another nonce
+        if select.select([self.channel], [], [], 0)[0]:  # bytes arrived before the call
             self._receive()
-            self._lose(UNASKED)
+            self._lose(UNREQUESTED)
         self._send((nonce, name, args, kwargs))
         reply = self._receive()
         if type(reply) is not tuple or len(reply) != 3 or reply[0] != nonce:
-            self._lose(UNASKED)
-        _, what, value = reply
-        if what == "value":
+            self._lose(UNREQUESTED)
+        _, kind, value = reply
+        if kind == "value":
             return value
-        if what == "iterator" and type(value) is list:
+        if kind == "iterator" and type(value) is list:
             return iter(value)
-        if what == "raised" and type(value) is tuple and len(value) == 2:
+        if kind == "raised" and type(value) is tuple and len(value) == 2:
             raise _rebuilt(*value) from None
         raise NotPlainData(_cut(value))
 
     def _send(self, call: tuple[Any, ...]) -> None:
-        self.asked = True
+        self.awaited = True
         try:
             send(self.channel, call)
         except NotPlain as error:
@@ -90,14 +90,14 @@ class Candidate:
             self._lose(GONE)
 
     def _receive(self) -> Any:
-        self.asked = True
+        self.awaited = True
         try:
             answer = receive(self.channel)
         except (EOFError, OSError):
             self._lose(GONE)
         except (NotPlain, MemoryError) as error:
             self._lose(f"it broke the protocol: {error or 'out of memory'}")
-        self.asked = False
+        self.awaited = False
         return answer
 
     def _lose(self, why: str) -> NoReturn:
@@ -107,7 +107,7 @@ class Candidate:
 
 
 class Judge:
-    """Keeps the score; the rewritten tests call it."""
+    """Records outcomes; the rewritten tests call it."""
 
     def __init__(self, tests: list[Test], candidate: Candidate) -> None:
         self.tests = tests
@@ -130,13 +130,13 @@ class Judge:
         self._fail(index, "AssertionError", message)
 
     def raised(self, index: int) -> None:
-        """The test raised what is being handled."""
+        """Record that the test raised the exception that is being handled."""
         error = sys.exc_info()[1]
         self._fail(index, type(error).__name__, error)
         self._check_time()
 
     def outcome(self, ended: BaseException | None) -> dict[str, Any]:
-        """The last line of the report. `ended`: what came out of the tests' code."""
+        """The last line of the report. `ended`: the exception that ended the tests' code."""
         failures: list[list[Any]] = []
         passed = 0
         for index, test in enumerate(self.tests):
@@ -149,8 +149,8 @@ class Judge:
 
     def _unreached(self, index: int, test: Test, ended: BaseException | None) -> tuple[str, str] | None:
         if test.forbidden:
-            reached_the_place = ended is None and not self.candidate.lost
-            if reached_the_place and (index in self._entered or not test.inside):
+            ran_to_the_end = ended is None and not self.candidate.lost
+            if ran_to_the_end and (index in self._entered or not test.inside):
                 return None
         elif index in self._held:
             return None
@@ -171,26 +171,26 @@ def main(
     """Run the tests and write the report.
 
     Args:
-        calls: names that are functions of the candidate.
-        cpu, wall: seconds after which the tests are stopped: a little less than this process's limits, so
+        calls: names of the candidate's functions.
+        cpu, wall: seconds after which the tests are stopped; a little less than this process's limits, so
             that there is time to report.
     """
-    _tell(report, {"started": True})
+    _write_line(report, {"started": True})
     try:
         code, tests = rewrite(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         line = getattr(error, "lineno", None) or 1
-        _tell(report, {"total": 0, "unreadable": [line, "", type(error).__name__, _cut(_text(error))]})
+        _write_line(report, {"total": 0, "unreadable": [line, "", type(error).__name__, _cut(_text(error))]})
         return
-    _tell(report, {"total": len(tests)})
+    _write_line(report, {"total": len(tests)})
     candidate = Candidate(channel)
     judge = Judge(tests, candidate)
     ended = _run(code, judge, _names(calls, candidate), (cpu, wall))
-    _tell(report, judge.outcome(ended))
+    _write_line(report, judge.outcome(ended))
 
 
 def _names(calls: list[str], candidate: Candidate) -> dict[str, Any]:
-    """What the tests see; `from solution import f` works too."""
+    """The tests' global names; `from solution import f` works too."""
     proxies = {name: _proxy(name, candidate) for name in calls}
     module = types.ModuleType("solution")
     module.__dict__.update(proxies)
@@ -209,21 +209,21 @@ def _proxy(name: str, candidate: Candidate) -> Any:
 def _run(
     code: types.CodeType, judge: Judge, names: dict[str, Any], limits: tuple[float, float]
 ) -> BaseException | None:
-    """What ended the tests before they were done, or None."""
+    """Run the tests; the exception that ended them early, or None."""
     running = True
 
     def stop(number: int, frame: object) -> None:
         if running:
             judge.over = "the tests' CPU time is used up" if number == signal.SIGPROF else "time is up"
-            if judge.candidate.asked and not judge.candidate.lost:
+            if judge.candidate.awaited and not judge.candidate.lost:
                 judge.candidate.lost = "timeout"
             raise OutOfTime(judge.over)
 
     def leave(status: int = 0) -> None:
         raise SystemExit(status)
 
-    really_leave = os._exit
-    os._exit = leave  # type: ignore[assignment]  # a test that ends the process fails, the others count
+    original_exit = os._exit
+    os._exit = leave  # type: ignore[assignment]  # a test that ends the process fails; the others still count
     signal.signal(signal.SIGPROF, stop)
     signal.signal(signal.SIGALRM, stop)
     try:
@@ -238,25 +238,25 @@ def _run(
         running = False
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.setitimer(signal.ITIMER_REAL, 0)
-        os._exit = really_leave
+        os._exit = original_exit
     return None
 
 
 def _rebuilt(name: object, args: object) -> BaseException:
-    """The exception that a call raised."""
+    """The exception of a call, rebuilt as a builtin type."""
     kind = getattr(builtins, name, None) if type(name) is str else None
     if not (isinstance(kind, type) and issubclass(kind, BaseException)) or type(args) is not tuple:
         return Exception(_cut(args))
     if kind in (StopIteration, StopAsyncIteration, GeneratorExit):
-        # Raised in `all(map(f, values))` it would end the loop and hold (PEP 479 does the same).
+        # Raised in `all(map(f, values))`, it would end the loop and the test would hold (compare PEP 479).
         return RuntimeError(f"{name}: {_cut(args)}")
     try:
         return kind(*args)
-    except Exception:  # it wants other arguments
+    except Exception:  # the type needs other arguments
         return Exception(f"{name}: {_cut(args)}")
 
 
-def _tell(report: int, line: dict[str, Any]) -> None:
+def _write_line(report: int, line: dict[str, Any]) -> None:
     text = json.dumps(line, ensure_ascii=False) + "\n"
     data = memoryview(text.encode("utf-8", "replace"))
     while data:

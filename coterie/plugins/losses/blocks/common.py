@@ -13,8 +13,7 @@ from typing import Any, Literal
 from pydantic import Field, ValidationInfo, field_validator
 
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.core.training.samples import Length
+from coterie.core.protocols import Length, Surrogate, TokenBatch
 from coterie.plugins.losses.blocks.ratios import k2, k3, log_ratio, sequence_sums, within
 
 

@@ -24,7 +24,7 @@ def judged(candidate: str, tests: str, *calls: str, limits: Limits = LIMITS, **f
 
 
 def by_pair(case: Judged) -> Verdict:
-    """Two programs, connected by us."""
+    """The verdict of two connected subprocesses."""
     limits = case.limits or LIMITS
     tests, candidate = programs(case, limits)
     bounds = Bounds(
@@ -39,7 +39,7 @@ def by_pair(case: Judged) -> Verdict:
 
 
 def by_remote(case: Judged) -> Verdict | None:
-    """One program, read from stdin, as a remote sandbox runs it."""
+    """The verdict of one program, read from stdin, as a remote sandbox runs it."""
     nonce = secrets.token_hex(16)
     code = remote_program(case, LIMITS, nonce)
     done = subprocess.run([sys.executable, "-I", "-"], input=code.encode(), capture_output=True, timeout=60)

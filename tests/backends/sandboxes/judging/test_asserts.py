@@ -1,4 +1,4 @@
-"""What becomes of an assert."""
+"""Rewriting of asserts into recorded tests."""
 
 from __future__ import annotations
 
@@ -11,29 +11,29 @@ from coterie.backends.sandboxes.judging.asserts import NAME, rewrite
 
 
 class Recorder:
-    """Stands for the judge: what it was told, in order."""
+    """Records the calls to the judge, in order."""
 
     def __init__(self):
-        self.told = []
+        self.calls = []
 
     def __getattr__(self, name):
-        return lambda index, *message: self.told.append((name, index, *message))
+        return lambda index, *message: self.calls.append((name, index, *message))
 
 
 def executed(source):
     code, tests = rewrite(textwrap.dedent(source))
     recorder = Recorder()
     exec(code, {NAME: recorder})
-    return recorder.told, tests
+    return recorder.calls, tests
 
 
 def test_a_failure_is_recorded_and_what_follows_is_executed():
-    told, tests = executed("""
+    calls, tests = executed("""
         assert 1 == 2, "no" + "pe"
         assert 1 / 0
         assert True
     """)
-    assert told == [("failed", 0, "nope"), ("raised", 1), ("held", 2)]
+    assert calls == [("failed", 0, "nope"), ("raised", 1), ("held", 2)]
     assert [(test.line, test.source) for test in tests] == [
         (2, 'assert 1 == 2, "no" + "pe"'),
         (3, "assert 1 / 0"),
@@ -42,7 +42,7 @@ def test_a_failure_is_recorded_and_what_follows_is_executed():
 
 
 def test_asserts_in_loops_functions_and_classes_see_their_names():
-    told, _ = executed("""
+    calls, _ = executed("""
         def check(limit):
             for i in range(limit):
                 assert i < 2
@@ -51,7 +51,7 @@ def test_asserts_in_loops_functions_and_classes_see_their_names():
             assert __private == 3
         check(3)
     """)
-    assert told == [("held", 1), ("held", 0), ("held", 0), ("failed", 0)]
+    assert calls == [("held", 1), ("held", 0), ("held", 0), ("failed", 0)]
 
 
 def test_a_message_that_raises_fails_its_test_only():
@@ -59,7 +59,7 @@ def test_a_message_that_raises_fails_its_test_only():
 
 
 def test_a_place_that_must_not_be_reached_says_which_function_it_is_in():
-    told, tests = executed('''
+    calls, tests = executed('''
         def check():
             """Documented."""
             try:
@@ -72,18 +72,18 @@ def test_a_place_that_must_not_be_reached_says_which_function_it_is_in():
         if 0:
             assert 0
     ''')
-    assert told == [("held", 1), ("entered", 0)]
+    assert calls == [("held", 1), ("entered", 0)]
     assert [(test.forbidden, test.inside) for test in tests] == [(True, True), (False, False), (True, False)]
 
 
 def test_a_walrus_and_a_yield_stay_in_their_function():
-    told, _ = executed("""
+    calls, _ = executed("""
         def numbers():
             assert (got := (yield 1)) is None
             assert got is None
         list(numbers())
     """)
-    assert told == [("held", 0), ("held", 1)]
+    assert calls == [("held", 0), ("held", 1)]
 
 
 def test_several_on_a_line_and_one_on_several_lines():
@@ -93,8 +93,8 @@ def test_several_on_a_line_and_one_on_several_lines():
 
 @given(st.lists(st.booleans(), max_size=8))
 def test_one_record_a_test_in_order(results):
-    told, tests = executed("\n".join(f"assert {result!r} == True" for result in results))
-    assert told == [("held" if result else "failed", i) for i, result in enumerate(results)]
+    calls, tests = executed("\n".join(f"assert {result!r} == True" for result in results))
+    assert calls == [("held" if result else "failed", i) for i, result in enumerate(results)]
     assert len(tests) == len(results)
 
 

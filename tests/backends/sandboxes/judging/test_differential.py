@@ -1,4 +1,4 @@
-"""The judge agrees with what happens where candidate and tests are executed together, and nobody lies."""
+"""The judge agrees with plain execution of honest candidates and tests in one process."""
 
 from __future__ import annotations
 
@@ -60,5 +60,5 @@ def test_canonical_solutions_of_human_eval_pass_and_empty_ones_do_not(problem):
 @pytest.mark.long
 @pytest.mark.parametrize("problem", human_eval(), ids=lambda problem: problem["task_id"])
 def test_all_canonical_solutions_of_human_eval_pass(problem):
-    found = by_pair(case_of(problem, problem["canonical_solution"]))
-    assert found.ok, found
+    outcome = by_pair(case_of(problem, problem["canonical_solution"]))
+    assert outcome.ok, outcome

@@ -1,4 +1,4 @@
-"""Programs about the judge: none of them passes a single test, and the honest one beside them passes all."""
+"""Programs against the judge: none of them passes a single test, and an honest program passes all."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_a_remote_judge_says_the_same(program):
 
 
 def test_the_page_says_which_protection_stops_which():
-    told = re.findall(r"^\| (.+?) \| judge: (.+?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
-    assert told == [(program.name, program.protection) for program in PROGRAMS]
+    documented = re.findall(r"^\| (.+?) \| judge: (.+?) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert documented == [(program.name, program.protection) for program in PROGRAMS]
     assert len({program.name for program in PROGRAMS}) == len(PROGRAMS) >= 20

@@ -1,4 +1,4 @@
-"""What the judge says of a candidate and its tests."""
+"""The judge's verdicts on candidates and tests."""
 
 from __future__ import annotations
 
@@ -22,11 +22,13 @@ def errors(verdict):
 
 
 def test_every_assert_is_a_test_and_a_failure_does_not_end_the_others():
-    found = judge(ADD, "for i in range(3):\n    assert f(i) == i + 1\nassert f(1) == 3, 'no'\nassert f('a')")
-    assert (found.passed, found.total, found.ok) == (1, 3, False)
-    assert errors(found) == [(3, "AssertionError"), (4, "TypeError")]
-    assert found.failures[0].source == "assert f(1) == 3, 'no'" and found.failures[0].message == "no"
-    assert found.candidate == ""
+    outcome = judge(
+        ADD, "for i in range(3):\n    assert f(i) == i + 1\nassert f(1) == 3, 'no'\nassert f('a')"
+    )
+    assert (outcome.passed, outcome.total, outcome.ok) == (1, 3, False)
+    assert errors(outcome) == [(3, "AssertionError"), (4, "TypeError")]
+    assert outcome.failures[0].source == "assert f(1) == 3, 'no'" and outcome.failures[0].message == "no"
+    assert outcome.candidate == ""
 
 
 def test_a_test_must_hold_every_time():
@@ -34,21 +36,21 @@ def test_a_test_must_hold_every_time():
 
 
 def test_an_assert_that_nothing_executes_has_not_passed():
-    found = judge(SAME, "for i in f([]):\n    assert i\nassert True")
-    assert errors(found) == [(2, "NotReached")] and found.passed == 1
+    outcome = judge(SAME, "for i in f([]):\n    assert i\nassert True")
+    assert errors(outcome) == [(2, "NotReached")] and outcome.passed == 1
 
 
 def test_an_exception_outside_asserts_fails_what_was_not_reached():
-    found = judge(SAME, "assert f(1)\nx = f([])[0]\nassert f(x)")
-    assert found.passed == 1
-    assert errors(found) == [(3, "NotReached")] and "IndexError" in found.failures[0].message
+    outcome = judge(SAME, "assert f(1)\nx = f([])[0]\nassert f(x)")
+    assert outcome.passed == 1
+    assert errors(outcome) == [(3, "NotReached")] and "IndexError" in outcome.failures[0].message
 
 
 @pytest.mark.parametrize("end", ["exit(0)", "sys.exit(0)", "os._exit(0)", "quit()"])
 def test_a_test_that_exits_fails_and_the_others_count(end):
-    found = judge(SAME, f"import os, sys\nassert f(1)\nassert {end}\nassert f(2)")
-    assert (found.passed, found.total) == (2, 3)
-    assert errors(found) == [(3, "SystemExit")]
+    outcome = judge(SAME, f"import os, sys\nassert f(1)\nassert {end}\nassert f(2)")
+    assert (outcome.passed, outcome.total) == (2, 3)
+    assert errors(outcome) == [(3, "SystemExit")]
 
 
 def test_exceptions_arrive_as_the_builtin_type_that_they_are():
@@ -110,18 +112,18 @@ def test_containers_of_the_standard_library_arrive_as_what_they_are():
 
 def test_what_can_not_cross_fails_its_own_test_only():
     tests = "assert f(lambda: 1)\nassert f({1: object()})\nassert f(1) == 1"
-    found = judge(SAME, tests)
-    assert (found.passed, errors(found)) == (1, [(1, "NotPlainData"), (2, "NotPlainData")])
-    assert "function" in found.failures[0].message and "an argument of f" in found.failures[0].message
-    found = judge("def f(x):\n    return [f] if x else 0", "assert f(1)\nassert f(0) == 0")
-    assert (found.passed, errors(found)) == (1, [(1, "NotPlainData")])
+    outcome = judge(SAME, tests)
+    assert (outcome.passed, errors(outcome)) == (1, [(1, "NotPlainData"), (2, "NotPlainData")])
+    assert "function" in outcome.failures[0].message and "an argument of f" in outcome.failures[0].message
+    outcome = judge("def f(x):\n    return [f] if x else 0", "assert f(1)\nassert f(0) == 0")
+    assert (outcome.passed, errors(outcome)) == (1, [(1, "NotPlainData")])
 
 
 def test_a_refusal_is_no_exception_of_the_candidate():
-    found = judge(
+    outcome = judge(
         "def f(x):\n    return f", "try:\n    f(1)\n    assert False\nexcept Exception:\n    assert True"
     )
-    assert found.passed == 0
+    assert outcome.passed == 0
 
 
 def test_several_functions_state_between_calls_and_keywords():
@@ -133,8 +135,8 @@ def test_several_functions_state_between_calls_and_keywords():
 
 
 def test_a_function_that_is_missing_is_a_name_error():
-    found = judge("def g(): pass", "assert f(1)\nassert True")
-    assert (found.passed, errors(found)) == (1, [(1, "NameError")])
+    outcome = judge("def g(): pass", "assert f(1)\nassert True")
+    assert (outcome.passed, errors(outcome)) == (1, [(1, "NameError")])
 
 
 def test_helpers_that_the_prompt_gave_are_in_the_candidate():
@@ -144,7 +146,7 @@ def test_helpers_that_the_prompt_gave_are_in_the_candidate():
     ).ok
 
 
-def test_files_are_the_candidates_and_its_output_is_told():
+def test_files_are_the_candidates_and_its_output_is_in_the_verdict():
     candidate = """
 import sys
 print('loaded')
@@ -152,9 +154,9 @@ def f(name):
     print('asked', file=sys.stderr)
     return open(name, 'rb').read()
 """
-    found = judge(candidate, "assert f('in/a.bin') == b'\\x00\\xff'", files={"in/a.bin": b"\0\xff"})
-    assert found.ok
-    assert (found.stdout, found.stderr) == ("loaded\n", "asked\n")
+    outcome = judge(candidate, "assert f('in/a.bin') == b'\\x00\\xff'", files={"in/a.bin": b"\0\xff"})
+    assert outcome.ok
+    assert (outcome.stdout, outcome.stderr) == ("loaded\n", "asked\n")
 
 
 @pytest.mark.parametrize(
@@ -174,23 +176,23 @@ def f(name):
     ],
 )
 def test_a_candidate_that_ends_early_passes_nothing(candidate, end):
-    found = judge(candidate, "try:\n    f(1)\nexcept BaseException:\n    assert True\nassert True")
-    assert (found.passed, found.total, found.candidate) == (0, 2, end)
+    outcome = judge(candidate, "try:\n    f(1)\nexcept BaseException:\n    assert True\nassert True")
+    assert (outcome.passed, outcome.total, outcome.candidate) == (0, 2, end)
 
 
 def test_what_held_before_the_candidate_ended_has_passed():
-    found = judge(
+    outcome = judge(
         "import os\ndef f(x):\n    return x or os._exit(0)",
         "assert f(1)\nassert f(0)\nassert f(2)\nassert True",
     )
-    assert (found.passed, found.candidate) == (1, "exit code 0")
-    assert errors(found) == [(2, "CandidateEnded"), (3, "CandidateEnded"), (4, "CandidateEnded")]
+    assert (outcome.passed, outcome.candidate) == (1, "exit code 0")
+    assert errors(outcome) == [(2, "CandidateEnded"), (3, "CandidateEnded"), (4, "CandidateEnded")]
 
 
 def test_the_traceback_of_a_broken_candidate_is_its_own():
-    found = judge("x = 1\nraise RuntimeError('at import')", "assert True")
-    assert 'File "solution.py", line 2' in found.stderr and "raise RuntimeError" in found.stderr
-    assert "judging" not in found.stderr
+    outcome = judge("x = 1\nraise RuntimeError('at import')", "assert True")
+    assert 'File "solution.py", line 2' in outcome.stderr and "raise RuntimeError" in outcome.stderr
+    assert "judging" not in outcome.stderr
 
 
 @pytest.mark.parametrize(
@@ -202,29 +204,29 @@ def test_the_traceback_of_a_broken_candidate_is_its_own():
     ],
 )
 def test_tests_that_are_none_have_the_total_0(tests, error, line):
-    found = judge(SAME, tests)
-    assert (found.passed, found.total, found.ok) == (0, 0, False)
-    assert errors(found) == [(line, error)]
+    outcome = judge(SAME, tests)
+    assert (outcome.passed, outcome.total, outcome.ok) == (0, 0, False)
+    assert errors(outcome) == [(line, error)]
 
 
 @pytest.mark.parametrize(
     "loop", ["while True: pass", "while True:\n    try:\n        while True: pass\n    except: pass"]
 )
 def test_tests_that_do_not_end_are_stopped_and_say_so(loop):
-    found = judge(SAME, f"assert f(1)\n{loop}\nassert True")
-    assert (found.passed, found.total, found.candidate) == (1, 2, "")
+    outcome = judge(SAME, f"assert f(1)\n{loop}\nassert True")
+    assert (outcome.passed, outcome.total, outcome.candidate) == (1, 2, "")
 
 
 def test_a_tests_side_that_dies_passes_nothing():
-    found = judge(SAME, "import os, signal\nassert f(1)\nos.kill(os.getpid(), signal.SIGKILL)\nassert f(2)")
-    assert (found.passed, found.total, errors(found)) == (0, 2, [(1, "TestsEnded")])
-    assert "killed (SIGKILL)" in found.failures[0].message
+    outcome = judge(SAME, "import os, signal\nassert f(1)\nos.kill(os.getpid(), signal.SIGKILL)\nassert f(2)")
+    assert (outcome.passed, outcome.total, errors(outcome)) == (0, 2, [(1, "TestsEnded")])
+    assert "killed (SIGKILL)" in outcome.failures[0].message
 
 
-def test_few_and_short_failures_are_told():
-    found = judge(SAME, "\n".join(f"assert f({i}) < 0, '\\x01' * 10000" for i in range(50)))
-    assert found.total == 50 and len(found.failures) == 10
-    assert all(len(failure.message) == 300 for failure in found.failures)
+def test_a_verdict_has_few_and_short_failures():
+    outcome = judge(SAME, "\n".join(f"assert f({i}) < 0, '\\x01' * 10000" for i in range(50)))
+    assert outcome.total == 50 and len(outcome.failures) == 10
+    assert all(len(failure.message) == 300 for failure in outcome.failures)
 
 
 ENDED = Ran(status="killed", exit_code=None, reason="SIGKILL")

@@ -42,7 +42,7 @@ def test_hostile_programs_pass_nothing_and_the_honest_one_beside_them_all():
     assert passed == [(program.name, 0) for program in PROGRAMS]
 
 
-def test_how_a_candidate_ended_is_told():
+def test_a_verdict_says_how_the_candidate_ended():
     verdicts = judge_all([judged(code, "assert f(1)\nassert True") for code in ENDS])
     assert [(verdict.passed, verdict.candidate) for verdict in verdicts] == [
         (0, end) for end in ENDS.values()

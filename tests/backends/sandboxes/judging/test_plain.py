@@ -1,4 +1,4 @@
-"""The codec: plain data comes back exactly, whatever else is refused, and no bytes can do harm."""
+"""The codec restores plain data exactly, refuses everything else, and is safe for any bytes."""
 
 from __future__ import annotations
 
@@ -41,21 +41,21 @@ values = st.recursive(
 )
 
 
-def same(one, other):
+def same(value, copy):
     """Equal in type and value at all depths; floats bit for bit."""
-    if type(one) is not type(other):
+    if type(value) is not type(copy):
         return False
-    if type(one) is float:
-        return struct.pack("d", one) == struct.pack("d", other)
-    if type(one) is complex:
-        return same(one.real, other.real) and same(one.imag, other.imag)
-    if isinstance(one, dict):
-        return same(list(one.items()), list(other.items()))
-    if isinstance(one, (set, frozenset)):
-        return len(one) == len(other) and all(any(same(x, y) for y in other) for x in one)
-    if isinstance(one, (list, tuple, collections.deque)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
+    if type(value) is float:
+        return struct.pack("d", value) == struct.pack("d", copy)
+    if type(value) is complex:
+        return same(value.real, copy.real) and same(value.imag, copy.imag)
+    if isinstance(value, dict):
+        return same(list(value.items()), list(copy.items()))
+    if isinstance(value, (set, frozenset)):
+        return len(value) == len(copy) and all(any(same(x, y) for y in copy) for x in value)
+    if isinstance(value, (list, tuple, collections.deque)):
+        return len(value) == len(copy) and all(map(same, value, copy))
+    return value == copy
 
 
 @given(values)
@@ -167,7 +167,7 @@ def test_special_floats_and_surrogates_survive():
     assert [type(x) for x in back[4:]] == [bool, int, float]
 
 
-def test_frames_arrive_one_by_one_and_the_end_is_told():
+def test_frames_arrive_one_by_one_and_the_end_is_an_eof_error():
     start, end = os.pipe()
     send(end, [1, "two"])
     send(end, None)

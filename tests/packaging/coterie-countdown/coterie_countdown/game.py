@@ -1,4 +1,4 @@
-"""Countdown: from a number down to zero, one word an action."""
+"""Countdown: roles count down to zero, one number an action."""
 
 import click
 
@@ -9,7 +9,7 @@ from coterie.plugins.algos.blocks.groups import by_decision
 
 
 class Countdown(Plugin):
-    """The team is paid when a role says the next number down."""
+    """The team earns 1 for each action that is the next number down."""
 
     class Config(PluginConfig):
         start: int = 3
@@ -42,7 +42,7 @@ class Countdown(Plugin):
 
 
 class Counter(Plugin):
-    """Shows the number, reads a number."""
+    """A role whose prompt is the number and whose answer is a number."""
 
     def render(self, role_input):
         return [{"role": "user", "content": str(role_input.observation)}]
@@ -55,7 +55,7 @@ class Counter(Plugin):
 
 
 class Brevity(Plugin):
-    """Pays for one word."""
+    """A reward of 1 for answers of one word."""
 
     scope = "action"
     components = {"brief": "potential"}
@@ -67,7 +67,7 @@ class Brevity(Plugin):
 
 
 class Sign(GroupEstimator):
-    """Advantage +1 above the siblings' mean, -1 below it."""
+    """Advantage +1 above the mean of the siblings, -1 below it."""
 
     def __call__(self, batch, state):
         advantage = {}

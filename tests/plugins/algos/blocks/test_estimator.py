@@ -11,7 +11,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.protocols import Plan, Team
 from coterie.plugins.algos.blocks.estimator import RULES, Pieces, check_pieces
 from coterie.plugins.algos.blocks.groups import Normaliser
-from coterie.testing.support.toys import Echo, Quiet
+from coterie.testing.support.toys import EchoRole, NoFeedback
 
 SCALE, WHITEN, NONE = (Normaliser(type=kind) for kind in ("scale", "whiten", "none"))
 GLOBAL = Normaliser(type="scale", scope="global")
@@ -24,12 +24,12 @@ ONE = replace(CHAINS, chains=1)
 def team(*order: tuple[str, ...]) -> Team:
     names = [role for stage in order for role in stage]
     return Team(
-        roles=dict.fromkeys(names, Echo()),
+        roles=dict.fromkeys(names, EchoRole()),
         order=order,
         max_turns=2,
         policies=dict.fromkeys(names, "p"),
         trainable={"p": True},
-        transition=Quiet(),
+        transition=NoFeedback(),
         tools={},
     )
 

@@ -1,4 +1,4 @@
-"""One id a word, whatever order the words came in."""
+"""One id per word, whatever the order of the words."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Adapters of one base in one batch: what PEFT computes, whichever way, with the weights that were loaded."""
+"""Adapters of one base in one batch compute what PEFT computes with the loaded weights, mixed or merged."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ pytest.importorskip("peft")
 from coterie.backends.engines.lean.adapters import unmixable  # noqa: E402
 from coterie.backends.engines.lean.cache import Costs  # noqa: E402
 from coterie.backends.engines.lean.decode import LeanDecoder  # noqa: E402
-from coterie.backends.engines.shared import SharedBase  # noqa: E402
+from coterie.backends.engines.shared_base import SharedBase  # noqa: E402
 from coterie.backends.engines.stepwise import StepwiseDecoder  # noqa: E402
-from coterie.backends.models.dense import MergedWeights  # noqa: E402
+from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from tests.backends.engines.adapters import adapted, dealt, trained, worst  # noqa: E402
 from tests.backends.engines.support import rows, tiny  # noqa: E402
 
@@ -51,22 +51,22 @@ def test_a_mixed_batch_is_what_peft_computes_row_by_row(kind, more, bucket):
     base = shared(model)
     base.prepare(dict.fromkeys(EVERYONE, 1))
     base._mixed.costs = Costs(key=1e-3, bucket=bucket)  # many buckets, some, and a single one
-    asked = dealt(rows(MIXED * 2, limit=30, stops=tuple(range(2, 8)), temperature=(1.0, 0.7, 0.0)), EVERYONE)
-    drawn = base.generate(asked)
-    assert len({len(one.token_ids) for one in drawn}) > 5, "slots should close at different times"
-    assert worst(model, asked, drawn) < 1e-5
+    batch = dealt(rows(MIXED * 2, limit=30, stops=tuple(range(2, 8)), temperature=(1.0, 0.7, 0.0)), EVERYONE)
+    drawn = base.generate(batch)
+    assert len({len(result.token_ids) for result in drawn}) > 5, "slots should close at different times"
+    assert worst(model, batch, drawn) < 1e-5
 
 
 def test_a_mixed_batch_of_transformers_forward_is_what_peft_computes():
     model = adapted(hidden_act="gelu")
     base = shared(model, decoder=StepwiseDecoder)
-    asked = dealt(rows(MIXED, limit=25, stops=(7, 8, 9), temperature=(1.0, 0.7, 0.0)), ALL)
-    drawn = base.generate(asked)
+    batch = dealt(rows(MIXED, limit=25, stops=(7, 8, 9), temperature=(1.0, 0.7, 0.0)), ALL)
+    drawn = base.generate(batch)
     assert base.counts.prompts == len(MIXED)
-    assert worst(model, asked, drawn) < 1e-5
+    assert worst(model, batch, drawn) < 1e-5
     trained(model, seed=5, adapter="planner")
     base.load(MergedWeights(model, "planner"))
-    assert worst(model, asked, base.generate(asked)) < 1e-5
+    assert worst(model, batch, base.generate(batch)) < 1e-5
 
 
 def test_embeddings_are_mixed_by_transformers_forward_only():
@@ -82,61 +82,61 @@ def test_embeddings_are_mixed_by_transformers_forward_only():
         MergedWeights(model, "planner").inseparable is None
         and unmixable(MergedWeights(model, "coder")) is None
     )
-    asked = dealt(rows(MIXED), ALL)
-    assert worst(model, asked, shared(model, decoder=StepwiseDecoder).generate(asked)) < 1e-5
+    batch = dealt(rows(MIXED), ALL)
+    assert worst(model, batch, shared(model, decoder=StepwiseDecoder).generate(batch)) < 1e-5
 
 
 @pytest.mark.parametrize("decoder", [LeanDecoder, StepwiseDecoder])
-def test_tokens_do_not_depend_on_who_is_in_the_batch_nor_on_the_way(decoder):
+def test_tokens_do_not_depend_on_the_rest_of_the_batch_nor_on_mixing(decoder):
     model = adapted()
-    asked = dealt(rows(MIXED, limit=20, stops=(7,)), ALL)
+    batch = dealt(rows(MIXED, limit=20, stops=(7,)), ALL)
     mixed, merged = shared(model, decoder=decoder), shared(model, 0.0, decoder=decoder)
-    together = mixed.generate(asked)
-    tokens = [one.token_ids for one in together]
-    assert [one.token_ids for one in mixed.generate(asked[::-1])][::-1] == tokens
-    assert [mixed.generate([row])[0].token_ids for row in asked] == tokens
-    apart = merged.generate(asked)
-    assert [one.token_ids for one in apart] == tokens
-    assert worst(model, asked, apart) < 1e-5
-    for one, other in zip(together, apart, strict=True):
-        assert one.logprobs == pytest.approx(other.logprobs, abs=1e-5)
+    together = mixed.generate(batch)
+    tokens = [result.token_ids for result in together]
+    assert [result.token_ids for result in mixed.generate(batch[::-1])][::-1] == tokens
+    assert [mixed.generate([row])[0].token_ids for row in batch] == tokens
+    apart = merged.generate(batch)
+    assert [result.token_ids for result in apart] == tokens
+    assert worst(model, batch, apart) < 1e-5
+    for result, other in zip(together, apart, strict=True):
+        assert result.logprobs == pytest.approx(other.logprobs, abs=1e-5)
 
 
 def test_one_prompt_on_two_adapters_is_prefilled_for_each_and_once_for_siblings():
     base = shared(adapted())
     plain = rows([(9, 4)])
-    asked = [*dealt(plain, ["planner"]), *dealt(plain, ["coder"])]
-    drawn = base.generate(asked)
+    batch = [*dealt(plain, ["planner"]), *dealt(plain, ["coder"])]
+    drawn = base.generate(batch)
     assert base.counts.prompts == 2 and base.counts.prompt_tokens == 18
-    assert [one.logprobs for one in drawn[:4]] != [one.logprobs for one in drawn[4:]]
+    assert [result.logprobs for result in drawn[:4]] != [result.logprobs for result in drawn[4:]]
 
 
 @pytest.mark.parametrize(("mixed_rows", "batches"), [(None, 1), (7.0, 1), (6.9, 3), (0.0, 3)])
 def test_several_adapters_are_mixed_up_to_the_given_rows_each(mixed_rows, batches):
     base = shared(adapted(), mixed_rows)
-    asked = dealt(rows(MIXED, limit=8), ALL)
-    assert len(asked) == 3 * 7
-    base.generate(asked)
+    batch = dealt(rows(MIXED, limit=8), ALL)
+    assert len(batch) == 3 * 7
+    base.generate(batch)
     assert base.counts.steps == 7 * batches
 
 
 def test_an_adapter_that_has_a_batch_to_itself_is_merged_and_the_base_is_not_copied():
     base = shared(adapted(), 32.0)
     base.generate(dealt(rows(MIXED), ["coder"]))
-    assert base._mixed is None and base._inside == "coder"
+    assert base._mixed is None and base._merged_adapter == "coder"
     base.generate(dealt(rows(MIXED), ["planner"]))
-    assert base._mixed is None and base._inside == "planner"
+    assert base._mixed is None and base._merged_adapter == "planner"
 
 
 @pytest.mark.parametrize("mixed_rows", [None, 0.0, 64.0])
 def test_a_batch_repeats_bit_for_bit_whatever_was_computed_before(mixed_rows):
     model = adapted()
-    asked, other = dealt(rows(MIXED), ALL), rows(MIXED, seed=3)
-    expected = shared(model, mixed_rows).generate(asked)
+    batch, other = dealt(rows(MIXED), ALL), rows(MIXED, seed=3)
+    expected = shared(model, mixed_rows).generate(batch)
     base = shared(model, mixed_rows)
     for adapter in ALL:
         alone = base.generate(dealt(other, [adapter]))
-        assert base.generate(asked) == expected
+        assert base.generate(batch) == expected
         base.load(MergedWeights(model, "coder"))
         assert base.generate(dealt(other, [adapter])) == alone
 
@@ -153,57 +153,57 @@ def test_preparing_makes_what_a_batch_would_make():
 
 def test_what_was_loaded_is_held_until_the_next_load():
     model = adapted()
-    asked = dealt(rows(MIXED), ALL)
+    batch = dealt(rows(MIXED), ALL)
     for mixed_rows in (None, 0.0):
         trained(model, seed=1)
         base = shared(model, mixed_rows)
         trained(model, seed=2)  # before any copy of weights is made
-        drawn = base.generate(asked)
+        drawn = base.generate(batch)
         now = copy.deepcopy(model)
         trained(model, seed=1)
-        assert worst(model, asked, drawn) < 1e-5
+        assert worst(model, batch, drawn) < 1e-5
         base.load(MergedWeights(now, "coder"))  # one of the two
-        half = base.generate(asked)
-        for row, before, after in zip(asked, drawn, half, strict=True):
+        half = base.generate(batch)
+        for row, before, after in zip(batch, drawn, half, strict=True):
             assert (before == after) == (row.adapter != "coder")
         trained(model, seed=2)
-        coders = [index for index, row in enumerate(asked) if row.adapter == "coder"]
-        assert worst(model, [asked[i] for i in coders], [half[i] for i in coders]) < 1e-5
+        coders = [index for index, row in enumerate(batch) if row.adapter == "coder"]
+        assert worst(model, [batch[i] for i in coders], [half[i] for i in coders]) < 1e-5
 
 
 def test_an_adapter_alone_is_merged_anew_when_it_is_loaded():
     model = adapted()
-    base, asked = shared(model, 64.0), dealt(rows(MIXED), ["coder"])
-    before = base.generate(asked)
+    base, batch = shared(model, 64.0), dealt(rows(MIXED), ["coder"])
+    before = base.generate(batch)
     trained(model, seed=2)
-    assert base.generate(asked) == before
+    assert base.generate(batch) == before
     base.load(MergedWeights(model, "coder"))
-    after = base.generate(asked)
-    assert after != before and worst(model, asked, after) < 1e-5
+    after = base.generate(batch)
+    assert after != before and worst(model, batch, after) < 1e-5
 
 
 @pytest.mark.parametrize("mixed_rows", [None, 0.0])
 def test_a_warm_start_of_the_base_shows_when_weights_are_loaded(mixed_rows):
     model = adapted()
     base = shared(model, mixed_rows)
-    asked = dealt(rows(MIXED), ALL)
-    base.generate(asked)
+    batch = dealt(rows(MIXED), ALL)
+    base.generate(batch)
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if "lora_" not in name:
                 parameter.mul_(1.1)
     for adapter in ("planner", "coder"):
         base.load(MergedWeights(model, adapter))
-    assert worst(model, asked, base.generate(asked)) < 1e-5
+    assert worst(model, batch, base.generate(batch)) < 1e-5
 
 
 def test_the_module_is_never_touched():
     model = adapted(("coder", "speaker"))  # a plain head, then one that is adapted, in one spare copy
     before = copy.deepcopy(model.state_dict())
     base = shared(model, 0.0)
-    asked = dealt(rows(MIXED), ("coder", "speaker", None))
+    batch = dealt(rows(MIXED), ("coder", "speaker", None))
     for _ in range(2):
-        assert worst(model, asked, base.generate(asked)) < 1e-5
+        assert worst(model, batch, base.generate(batch)) < 1e-5
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
@@ -212,15 +212,15 @@ def test_the_copies_of_the_base_do_not_grow_with_the_adapters(mixed_rows, copies
     """Two at most, one of them for batches of a single adapter; the frozen tables are the module's."""
     model = adapted(("planner", "coder", "speaker"))
     base = shared(model, mixed_rows)
-    asked = rows(MIXED)
-    base.generate(dealt(asked, EVERYONE))
+    batch = rows(MIXED)
+    base.generate(dealt(batch, EVERYONE))
     for adapter in ("planner", "coder"):
-        base.generate(dealt(asked, [adapter]))
-    found = [decoder.weights for decoder in (base._mixed, base._spare) if decoder is not None]
-    assert len(found) == copies
+        base.generate(dealt(batch, [adapter]))
+    weights_of_copies = [decoder.weights for decoder in (base._mixed, base._spare) if decoder is not None]
+    assert len(weights_of_copies) == copies
     layers = sum(parameter.numel() for parameter in model.get_base_model().model.layers.parameters())
     low_rank = sum(p.numel() for name, p in model.named_parameters() if "lora_" in name)
-    for weights in found:
+    for weights in weights_of_copies:
         held = [getattr(layer, name) for layer in weights.layers for name in layer.__slots__]
         assert sum(tensor.numel() for tensor in held if tensor is not None) < 1.2 * (layers - low_rank)
         assert weights.embedding.data_ptr() == model.get_input_embeddings().weight.data_ptr()
@@ -228,6 +228,6 @@ def test_the_copies_of_the_base_do_not_grow_with_the_adapters(mixed_rows, copies
 
 def test_bfloat16_is_as_close_mixed_as_merged():
     model = adapted(scale=2.0)
-    asked = dealt(rows(MIXED), ALL)
-    noise = worst(model, asked, shared(model, 0.0, dtype=torch.bfloat16).generate(asked))
-    assert 1e-4 < worst(model, asked, shared(model, dtype=torch.bfloat16).generate(asked)) < 2 * noise
+    batch = dealt(rows(MIXED), ALL)
+    noise = worst(model, batch, shared(model, 0.0, dtype=torch.bfloat16).generate(batch))
+    assert 1e-4 < worst(model, batch, shared(model, dtype=torch.bfloat16).generate(batch)) < 2 * noise

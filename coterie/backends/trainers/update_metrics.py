@@ -1,4 +1,4 @@
-"""What an update says of itself."""
+"""The metrics of one update."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from coterie.core.protocols import TokenBatch
 from coterie.core.types import Metrics, Sample
 
 _WIDEST = 20.0
-"""Log-ratios are cut here before they are exponentiated, as in the losses."""
+"""Log-ratios are clamped to this absolute value before they are exponentiated, as in the losses."""
 
 
 class Meter:
-    """Sums over an update: token means of the loss's metrics, means over optimiser steps of the rest.
+    """The sums of an update's metrics: token means of the loss's metrics, optimiser-step means of the rest.
 
     Args:
-        samples: of the whole update.
-        version: of the policy before it.
+        samples: all samples of the update.
+        version: the policy's version before the update.
     """
 
     def __init__(self, samples: Sequence[Sample], version: int) -> None:
@@ -47,52 +47,52 @@ class Meter:
         self._rate = math.nan
 
     def seen(self, values: Mapping[str, Tensor]) -> None:
-        """Per-token quantities of one micro-batch, shape (N,)."""
+        """Add per-token quantities of one micro-batch, each of shape (N,)."""
         for name, value in values.items():
             total = value.detach().double().sum()
             self._sums[name] = self._sums[name] + total if name in self._sums else total
             self._counts[name] = self._counts.get(name, 0) + len(value)
 
     def compared(self, rows: Sequence[Sample], tokens: TokenBatch) -> None:
-        """How far the engine is from the trainer, from a micro-batch of the first optimiser step.
+        """Add the difference between engine and trainer, from a micro-batch of the first optimiser step.
 
-        Its weights are those that sampled, so that its log-probs should be the behaviour's; no other
-        forward is needed. Tokens of other versions are left out: their difference is staleness. (A LoRA
-        adapter's dropout counts as a mismatch too: it is one.)
+        The weights of that step are the ones that sampled, so its log-probs should equal the behaviour
+        log-probs, and no other forward is needed. Tokens of other versions are left out, since their
+        difference is staleness. (A LoRA adapter's dropout counts as a mismatch.)
         """
         fresh = np.array([row.version == self._version for row in rows])
         if self._losses or not fresh.any():
             return
         difference = (tokens.logprobs.detach() - tokens.behaviour).double()
         if not fresh.all():
-            at = np.repeat(fresh, [int(row.loss_mask.sum()) for row in rows])
-            difference = difference[torch.from_numpy(at).to(difference.device)]
+            trained_by_this_version = np.repeat(fresh, [int(row.loss_mask.sum()) for row in rows])
+            difference = difference[torch.from_numpy(trained_by_this_version).to(difference.device)]
         bounded = difference.clamp(-_WIDEST, _WIDEST)
         self.seen({"mismatch": difference.abs(), "mismatch_kl": bounded.exp() - 1.0 - bounded})
         worst = difference.abs().max()
         self._worst = worst if self._worst is None else torch.maximum(self._worst, worst)
 
-    def stepped(self, loss: float, taken: StepInfo) -> None:
+    def stepped(self, loss: float, step_info: StepInfo) -> None:
         self._losses.append(loss)
-        self._rate = taken.learning_rate
-        if taken.skipped:
+        self._rate = step_info.learning_rate
+        if step_info.skipped:
             self.skipped += 1
         else:
             self.steps += 1
-            self._norms.append(taken.norm)
+            self._norms.append(step_info.norm)
 
     def metrics(self) -> Metrics:
-        found = {
+        metrics = {
             **self._counted,
             "optimizer_steps": float(self.steps),
             "skipped_steps": float(self.skipped),
         }
-        found.update({name: float(total) / self._counts[name] for name, total in self._sums.items()})
+        metrics.update({name: float(total) / self._counts[name] for name, total in self._sums.items()})
         if self._worst is not None:
-            found["mismatch_max"] = float(self._worst)
+            metrics["mismatch_max"] = float(self._worst)
         if self._losses:
-            found["loss"] = sum(self._losses) / len(self._losses)
-            found["learning_rate"] = self._rate
+            metrics["loss"] = sum(self._losses) / len(self._losses)
+            metrics["learning_rate"] = self._rate
         if self._norms:
-            found["grad_norm"] = sum(self._norms) / len(self._norms)
-        return found
+            metrics["grad_norm"] = sum(self._norms) / len(self._norms)
+        return metrics

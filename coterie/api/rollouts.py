@@ -1,14 +1,24 @@
-"""Rollouts as flat rows: enough to read what happened, and to compute the advantages again."""
+"""Rollout files: everything that was played as flat rows, enough to compute the advantages again.
+
+Each row says its `format`. Format 2 has the field's words; a file of format 1 is read under the new names.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.core.errors import RunFolderError
 from coterie.core.rollout.rewards import branch_rewards, joint_reward
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.jsonl import to_json
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.run import Recorder
 from coterie.core.types import (
     TEAM,
     Annotations,
@@ -24,6 +34,12 @@ from coterie.core.types import (
     Scores,
     Tree,
 )
+
+FORMAT = 2
+"""Of rollout rows."""
+
+RENAMED = {"pick": "branches", "terminal": "terminated", "cut": "truncated", "notes": "annotations"}
+"""Keys of format 1 -> keys of format 2."""
 
 Decode = Callable[[str, Call], str]
 """(policy, call) -> its text."""
@@ -46,7 +62,7 @@ def rollout_rows(
 
     A branch's scores are its own plus those of the played joints that contain it (their mean, recombined
     joints left out; null where one is missing). The team's are named `team.<component>` there; in joint rows
-    all are `<role>.<component>`.
+    all are `<role>.<component>`. Every row has `format: 2`.
 
     Args:
         credit: None for an evaluation: return and advantage are null.
@@ -63,6 +79,7 @@ def rollout_rows(
                     key = node.key.of_branch(role, branch)
                     yield {
                         "kind": "branch",
+                        "format": FORMAT,
                         **place,
                         **_branch(node, role, branch, decode),
                         **_cells("scores", branch_scores(node, role, branch, scores), role),
@@ -75,7 +92,12 @@ def rollout_rows(
                         },
                     }
             for index in range(len(node.joints)):
-                yield {"kind": "joint", **place, **_joint(node, index, scores, reward_weights)}
+                yield {
+                    "kind": "joint",
+                    "format": FORMAT,
+                    **place,
+                    **_joint(node, index, scores, reward_weights),
+                }
 
 
 def branch_scores(node: Node, role: str, branch: int, scores: Scores) -> dict[tuple[str, str], Score]:
@@ -110,6 +132,7 @@ def _sum(a: Score, b: Score) -> Score:
 def _node_row(place: Mapping[str, Any], node: Node, role: str, decision: Decision) -> dict[str, Any]:
     return {
         "kind": "node",
+        "format": FORMAT,
         **place,
         "turn": node.turn,
         "stage": node.stage,
@@ -191,3 +214,45 @@ def _cells(name: str, cell: Mapping[tuple[str, str], Score], own: str | None = N
 
 def _fault(fault: Fault | None) -> dict[str, str] | None:
     return None if fault is None else {"kind": fault.kind, "reason": fault.reason}
+
+
+def rollout_recorder(folder: RunFolder, reward_weights: RewardWeights) -> Recorder:
+    """Write the rollouts of a run's steps to its folder."""
+
+    def record(step: int, trees: Sequence[Tree], scores: Scores, credit: Credit) -> None:
+        write_rollouts(folder.rollout_file(step), rollout_rows(trees, scores, credit, reward_weights))
+
+    return record
+
+
+def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    """Write rows as JSON lines, the whole file or nothing.
+
+    Raises:
+        OSError: e.g. the disk is full; no half file stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, "".join(to_json(row) + "\n" for row in rows))
+
+
+def read_rollouts(path: Path) -> list[dict[str, Any]]:
+    """The rows of a rollout file, under the names of format 2.
+
+    Raises:
+        RunFolderError: a row was written by a later version of Coterie.
+    """
+    with open(path, encoding="utf-8") as file:
+        return [_renamed(json.loads(line), path) for line in file]
+
+
+def _renamed(row: dict[str, Any], path: Path) -> dict[str, Any]:
+    version = row.pop("format", 1)
+    if version > FORMAT:
+        raise RunFolderError(
+            f"{path} has rows of format {version}",
+            why=f"this version of Coterie reads formats up to {FORMAT}",
+            fix="install the version that wrote them, or a later one",
+        )
+    kind = row.pop("kind")
+    renamed = {RENAMED.get(key, key): value for key, value in row.items()} if version == 1 else row
+    return {"kind": kind, "format": FORMAT, **renamed}

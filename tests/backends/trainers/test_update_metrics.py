@@ -1,5 +1,5 @@
 # ruff: noqa: E402 (torch is asked for first)
-"""The mismatch between engine and trainer: of the first optimiser step, and only of weights that sampled."""
+"""The mismatch between engine and trainer: in the first optimiser step, for samples of its weights only."""
 
 from __future__ import annotations
 
@@ -55,13 +55,13 @@ def test_it_is_that_of_the_first_minibatch_by_hand(monkeypatch: pytest.MonkeyPat
         return batches[-1]
 
     monkeypatch.setattr(torch_trainer, "minibatches", noted)
-    found = update(opened({"p": policy()}, minibatch_size=4, **how), {"p": rows})["p"]
+    metrics = update(opened({"p": policy()}, minibatch_size=4, **how), {"p": rows})["p"]
     first = batches[0][0]
     assert 0 < len(first) < len(rows)
     wanted = by_hand(first)
-    assert {name: found[name] for name in NAMES} == pytest.approx(wanted)
+    assert {name: metrics[name] for name in NAMES} == pytest.approx(wanted)
     assert wanted["mismatch"] != pytest.approx(by_hand(rows)["mismatch"], rel=1e-3)
-    assert "stale_samples" not in found
+    assert "stale_samples" not in metrics
 
 
 def test_an_engine_that_agrees_with_the_trainer_has_none_however_far_the_update_goes() -> None:
@@ -73,19 +73,19 @@ def test_an_engine_that_agrees_with_the_trainer_has_none_however_far_the_update_
         logprobs = np.zeros(len(row.token_ids), np.float32)
         logprobs[row.loss_mask] = values
         rows.append(replace(row, logprobs=logprobs))
-    found = update(trainer, {"p": rows}, 1)["p"]
-    assert found["mismatch_max"] < 1e-6 and found["approx_kl"] > 1e-3
+    metrics = update(trainer, {"p": rows}, 1)["p"]
+    assert metrics["mismatch_max"] < 1e-6 and metrics["approx_kl"] > 1e-3
 
 
 def test_staleness_is_not_mismatch() -> None:
-    """Other weights sampled: the difference says nothing of the engine, so it is left out and counted."""
+    """Samples of other weights: their difference is not the engine's, so they are left out and counted."""
     rows = samples(groups=2)
     stale = [replace(row, version=7) for row in rows[:3]]
-    found = update(opened({"p": policy()}), {"p": [*stale, *rows[3:]]})["p"]
-    assert {name: found[name] for name in NAMES} == pytest.approx(by_hand(rows[3:]))
-    assert found["stale_samples"] == 3
-    found = update(opened({"p": policy()}), {"p": [replace(row, version=7) for row in rows]})["p"]
-    assert not NAMES & set(found) and found["stale_samples"] == len(rows)
+    metrics = update(opened({"p": policy()}), {"p": [*stale, *rows[3:]]})["p"]
+    assert {name: metrics[name] for name in NAMES} == pytest.approx(by_hand(rows[3:]))
+    assert metrics["stale_samples"] == 3
+    metrics = update(opened({"p": policy()}), {"p": [replace(row, version=7) for row in rows]})["p"]
+    assert not NAMES & set(metrics) and metrics["stale_samples"] == len(rows)
     trainer = opened({"p": policy()})
     assert set(update(trainer, {"p": rows})["p"]) >= NAMES
     assert not NAMES & set(update(trainer, {"p": rows}, 1)["p"])  # the weights have moved on since
@@ -93,5 +93,5 @@ def test_staleness_is_not_mismatch() -> None:
 
 def test_log_probs_worlds_apart_stay_finite() -> None:
     rows = [replace(row, logprobs=row.logprobs - 500 * row.loss_mask) for row in samples(groups=1)]
-    found = update(opened({"p": policy()}), {"p": rows})["p"]
-    assert found["mismatch_max"] > 490 and np.isfinite(found["mismatch_kl"])
+    metrics = update(opened({"p": policy()}), {"p": rows})["p"]
+    assert metrics["mismatch_max"] > 490 and np.isfinite(metrics["mismatch_kl"])

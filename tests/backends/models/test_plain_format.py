@@ -2,7 +2,7 @@
 
 from hypothesis import given, strategies as st
 
-from coterie.backends.models.plain import pieces
+from coterie.backends.models.plain_format import pieces
 
 MESSAGES = st.lists(
     st.fixed_dictionaries(
@@ -33,22 +33,23 @@ def test_several_messages_have_markers():
         text([message("system", "Be brief."), message("user", "Hi")])
         == "System: Be brief.\nUser: Hi\nAssistant:"
     )
-    told = [message("user", "a"), message("assistant", "b"), message("tool", "c")]
-    assert text(told) == "ab<eos>\nTool: c\nAssistant:"
+    messages = [message("user", "a"), message("assistant", "b"), message("tool", "c")]
+    assert text(messages) == "ab<eos>\nTool: c\nAssistant:"
     assert (
-        text([message("system", "s"), *told]) == "System: s\nUser: a\nAssistant:b<eos>\nTool: c\nAssistant:"
+        text([message("system", "s"), *messages])
+        == "System: s\nUser: a\nAssistant:b<eos>\nTool: c\nAssistant:"
     )
 
 
 def test_without_markers_messages_are_lines():
-    told = [message("system", "s"), message("user", "a"), message("user", "b")]
-    assert text(told, markers=False) == "s\na\nb"
+    messages = [message("system", "s"), message("user", "a"), message("user", "b")]
+    assert text(messages, markers=False) == "s\na\nb"
 
 
 @given(MESSAGES, st.text(alphabet="xy", max_size=3), MESSAGES, st.booleans())
 def test_an_answered_prompt_is_a_prefix_of_all_that_follows(before, answer, after, markers):
-    said = text(before, markers=markers) + answer + "<eos>"
-    assert text([*before, message("assistant", answer), *after], markers=markers).startswith(said)
+    prefix = text(before, markers=markers) + answer + "<eos>"
+    assert text([*before, message("assistant", answer), *after], markers=markers).startswith(prefix)
 
 
 @given(MESSAGES, MESSAGES, st.booleans())

@@ -1,11 +1,11 @@
-"""Reading a PEFT model as if it were plain."""
+"""A PEFT model's weights are read under a plain model's names."""
 
 import pytest
 
 torch = pytest.importorskip("torch")
 peft = pytest.importorskip("peft")
 
-from coterie.backends.models.dense import MergedWeights  # noqa: E402
+from coterie.backends.models.merged_weights import MergedWeights  # noqa: E402
 from coterie.core.errors import UserError  # noqa: E402
 from tests.backends.engines.support import tiny  # noqa: E402
 
@@ -34,32 +34,32 @@ def test_it_gives_what_merging_would(settings):
     if "modules_to_save" in settings:
         with torch.no_grad():
             model.base_model.model.lm_head.modules_to_save["one"].weight.normal_()
-    dense = MergedWeights(model, "one")
-    found = {name: dense[name].clone() for name in dense}
+    merged_weights = MergedWeights(model, "one")
+    values = {name: merged_weights[name].clone() for name in merged_weights}
     merged = model.merge_and_unload()
     expected = dict(merged.named_parameters())
-    assert set(found) == set(expected)
+    assert set(values) == set(expected)
     for name, parameter in expected.items():
-        assert torch.allclose(found[name], parameter, atol=1e-6), name
+        assert torch.allclose(values[name], parameter, atol=1e-6), name
 
 
 def test_without_an_adapter_it_gives_the_base():
     model = adapted(target_modules="all-linear")
-    dense = MergedWeights(model)
+    merged_weights = MergedWeights(model)
     expected = dict(tiny().named_parameters())
-    assert set(dense) == set(expected)
-    assert all(torch.equal(dense[name], parameter) for name, parameter in expected.items())
+    assert set(merged_weights) == set(expected)
+    assert all(torch.equal(merged_weights[name], parameter) for name, parameter in expected.items())
 
 
 def test_a_plain_model_is_given_as_it_is():
     model = tiny(tie_word_embeddings=True)
-    dense = MergedWeights(model)
+    merged_weights = MergedWeights(model)
     name = "model.layers.0.mlp.up_proj.weight"
-    assert dense[name].data_ptr() == model.get_parameter(name).data_ptr()
-    assert not dense[name].requires_grad
-    assert dense.same("lm_head.weight", "model.embed_tokens.weight")
-    assert not MergedWeights(tiny()).same("lm_head.weight", "model.embed_tokens.weight")
-    assert dense.get("model.layers.0.mlp.up_proj.bias") is None
+    assert merged_weights[name].data_ptr() == model.get_parameter(name).data_ptr()
+    assert not merged_weights[name].requires_grad
+    assert merged_weights.tied("lm_head.weight", "model.embed_tokens.weight")
+    assert not MergedWeights(tiny()).tied("lm_head.weight", "model.embed_tokens.weight")
+    assert merged_weights.get("model.layers.0.mlp.up_proj.bias") is None
 
 
 def test_a_small_delta_is_not_lost_in_bfloat16():
@@ -73,30 +73,32 @@ def test_a_small_delta_is_not_lost_in_bfloat16():
 
 
 def test_only_what_no_adapter_changes_is_frozen():
-    dense = MergedWeights(adapted(target_modules=["up_proj"], modules_to_save=["lm_head"]), "one")
-    assert dense.frozen("model.embed_tokens.weight")
-    assert not dense.frozen("lm_head.weight") and not dense.frozen("model.layers.0.mlp.up_proj.weight")
+    merged_weights = MergedWeights(adapted(target_modules=["up_proj"], modules_to_save=["lm_head"]), "one")
+    assert merged_weights.frozen("model.embed_tokens.weight")
+    assert not merged_weights.frozen("lm_head.weight") and not merged_weights.frozen(
+        "model.layers.0.mlp.up_proj.weight"
+    )
     assert not MergedWeights(tiny()).frozen("model.embed_tokens.weight")
 
 
 def test_a_low_rank_part_times_itself_is_what_merging_adds():
     model = adapted(target_modules=["q_proj", "embed_tokens"], lora_alpha=3, use_rslora=True)
-    base, dense = MergedWeights(model), MergedWeights(model, "one")
-    assert len(dense.low_rank) == 3 and not base.low_rank
-    for name, part in dense.low_rank.items():
+    base, merged_weights = MergedWeights(model), MergedWeights(model, "one")
+    assert len(merged_weights.low_rank) == 3 and not base.low_rank
+    for name, part in merged_weights.low_rank.items():
         assert part.down.shape[0] == part.up.shape[1] == 2
         delta = 3 / 2**0.5 * part.up @ part.down
-        assert torch.allclose(dense[name] - base[name], delta, atol=1e-5), name
+        assert torch.allclose(merged_weights[name] - base[name], delta, atol=1e-5), name
 
 
-def test_held_weights_do_not_follow_the_adapter():
+def test_a_snapshot_does_not_follow_the_adapter():
     model = adapted(target_modules=["q_proj"])
     name = "model.layers.0.self_attn.q_proj.weight"
-    dense = MergedWeights(model, "one")
-    held, before = dense.held(), dense[name].clone()
+    merged_weights = MergedWeights(model, "one")
+    snapshot, before = merged_weights.snapshot(), merged_weights[name].clone()
     with torch.no_grad():
         model.base_model.model.model.layers[0].self_attn.q_proj.lora_B["one"].weight.mul_(2.0)
-    assert torch.equal(held[name], before) and not torch.equal(dense[name], before)
+    assert torch.equal(snapshot[name], before) and not torch.equal(merged_weights[name], before)
 
 
 def test_what_is_more_than_low_rank_parts_of_a_frozen_base_is_said():

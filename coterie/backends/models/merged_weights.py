@@ -1,4 +1,4 @@
-"""A module's weights under their Hugging Face names, with one LoRA adapter merged in on the way."""
+"""A module's weights by their Hugging Face names, with one LoRA adapter merged in when they are read."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coterie.core.errors import UserError
 
 
 class LowRank(NamedTuple):
-    """What LoRA adds to a weight of shape (rows, columns): scale * up @ down (arXiv 2106.09685, eq. 3)."""
+    """LoRA's addition to a weight of shape (rows, columns): scale * up @ down (arXiv 2106.09685, eq. 3)."""
 
     down: Tensor
     """(rank, columns)."""
@@ -21,24 +21,24 @@ class LowRank(NamedTuple):
     """(rows, rank)."""
     scale: float
 
-    def dense(self) -> Tensor:
+    def product(self) -> Tensor:
         """The product; float32, (rows, columns)."""
         return self.scale * (self.up.detach().float() @ self.down.detach().float())
 
-    def held(self) -> LowRank:
-        """A copy, which a trainer's step does not change."""
+    def snapshot(self) -> LowRank:
+        """A copy that a trainer's step does not change."""
         return LowRank(self.down.detach().clone(), self.up.detach().clone(), self.scale)
 
 
 class MergedWeights:
-    """Reads a CausalLM, plain or wrapped by PEFT, as if it were plain. The module is never touched.
+    """Weights of a CausalLM, plain or wrapped by PEFT, under a plain model's names. Never changes the module.
 
     Args:
         module: a transformers CausalLM, or a PeftModel around one.
-        adapter: which of the PeftModel's adapters to merge; None: the base alone.
+        adapter: the PeftModel's adapter to merge; None: the base alone.
 
     Raises:
-        UserError: the adapter is not there, or is of a kind that can't be merged into the weights.
+        UserError: the module lacks the adapter, or the adapter's kind can't be merged into the weights.
     """
 
     def __init__(self, module: nn.Module, adapter: str | None = None) -> None:
@@ -51,10 +51,10 @@ class MergedWeights:
         self._plain: dict[str, Tensor] = {}
         self._low_rank: dict[str, LowRank] = {}
         self._shifts: dict[str, tuple[float, Tensor]] = {}
-        """Scale and value of what the adapter adds to a bias."""
+        """Scale and value of the adapter's addition to a bias."""
         self._trained: tuple[str, ...] = ()
         self.adaptable = bool(getattr(module, "peft_config", None))
-        """Whether adapters may stand on these weights."""
+        """Whether the module has adapters."""
         self._merged = False
         self._collect(self.model, "")
 
@@ -62,11 +62,11 @@ class MergedWeights:
         return name in self._plain
 
     def __getitem__(self, name: str) -> Tensor:
-        """The tensor itself, or a fresh float32 one where the adapter changes it. No gradient is attached."""
+        """The tensor itself, or a new float32 tensor where the adapter changes it; detached in both cases."""
         plain = self._plain[name].detach()
-        # In float32: a bfloat16 sum would swallow most of a small delta.
+        # In float32: a bfloat16 sum would round most of a small delta away.
         if name in self._low_rank:
-            return plain.to(torch.float32) + self._low_rank[name].dense()
+            return plain.to(torch.float32) + self._low_rank[name].product()
         if name in self._shifts:
             scale, shift = self._shifts[name]
             return plain.to(torch.float32) + scale * shift.detach().float()
@@ -82,34 +82,34 @@ class MergedWeights:
 
     @property
     def low_rank(self) -> Mapping[str, LowRank]:
-        """What the adapter adds to weights, by name."""
+        """The adapter's additions to weights, by name."""
         return self._low_rank
 
     @property
     def inseparable(self) -> str | None:
-        """Why these weights are not a frozen base with low-rank parts beside it; None: they are."""
+        """Why these weights are not a frozen base plus low-rank parts; None: they are."""
         if self._trained:
             return f"the adapter has a copy of {self._trained[0][:-1]} (modules_to_save)"
         if self._shifts:
             return f"the adapter changes {next(iter(self._shifts))}"
         if self._merged:
             return "an adapter is merged into the base"
-        moving = next((name for name, tensor in self._plain.items() if tensor.requires_grad), None)
-        return None if moving is None else f"{moving} of the base is trained"
+        trained = next((name for name, tensor in self._plain.items() if tensor.requires_grad), None)
+        return None if trained is None else f"{trained} of the base is trained"
 
-    def held(self) -> MergedWeights:
-        """The same weights, of which the adapter's part no longer follows the module; the base does."""
+    def snapshot(self) -> MergedWeights:
+        """The same weights with a copy of the adapter's part; the base still reads the module's tensors."""
         other = copy.copy(self)
-        other._low_rank = {name: part.held() for name, part in self._low_rank.items()}
+        other._low_rank = {name: part.snapshot() for name, part in self._low_rank.items()}
         return other
 
-    def same(self, one: str, other: str) -> bool:
-        """Whether two names are one tensor (tied embeddings), with or without an adapter."""
-        apart = {one, other} & (self._low_rank.keys() | self._shifts.keys())
-        return not apart and one in self._plain and self._plain[one] is self._plain.get(other)
+    def tied(self, first: str, second: str) -> bool:
+        """Whether two names are one tensor (tied embeddings) that the adapter does not change."""
+        changed = {first, second} & (self._low_rank.keys() | self._shifts.keys())
+        return not changed and first in self._plain and self._plain[first] is self._plain.get(second)
 
     def frozen(self, name: str) -> bool:
-        """Whether the tensor belongs to the base that adapters stand on, so that nothing changes it."""
+        """Whether the tensor belongs to the frozen base of adapters, which nothing changes."""
         changed = name in self._low_rank or name in self._shifts or name.startswith(self._trained)
         return self.adaptable and name in self._plain and not changed
 
@@ -140,8 +140,12 @@ class MergedWeights:
 
     def _collect_delta(self, layer: Any, prefix: str, adapter: str, embedding: bool) -> None:
         bias = None if embedding else layer.lora_B[adapter].bias
-        odd = bias is not None and f"{prefix}bias" not in self._plain
-        if odd or adapter in getattr(layer, "lora_variant", {}) or getattr(layer, "fan_in_fan_out", False):
+        unsupported = bias is not None and f"{prefix}bias" not in self._plain
+        if (
+            unsupported
+            or adapter in getattr(layer, "lora_variant", {})
+            or getattr(layer, "fan_in_fan_out", False)
+        ):
             raise UserError(
                 f"the adapter '{adapter}' can't be merged into {prefix[:-1]}",
                 why="it is not plain LoRA on a linear layer or an embedding",

@@ -1,0 +1,90 @@
+"""`check_tracker`: rows are kept, and a resumed run replaces the rows after its checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.values import fingerprint
+
+_CONFIG = "the run's own\n"
+
+
+def check_tracker(
+    tracker: Any,
+    *,
+    folder: Path | None = None,
+    read: Callable[[Path], Sequence[int]] | None = None,
+) -> None:
+    """Check a tracker on a run and on its resume.
+
+    - `track` accepts rows of numbers, texts, None and NaN, step by step, and leaves them unchanged.
+    - `open` leaves other files in the run's folder alone. A closed tracker can be opened again (a resume):
+      `truncate` drops the rows after a step, and their steps can be tracked again. `close` does nothing on a
+      tracker that is closed or was never opened.
+    - With `read`, the steps that are kept are exactly the valid ones.
+
+    Args:
+        folder: the run's folder; by default a temporary one.
+        read: folder -> the steps that the tracker has kept, in order; for trackers whose storage is readable.
+
+    Raises:
+        ConformanceError: what is wrong, where, and how to fix it.
+    """
+    name = require_kind(tracker, "tracker")
+    with TemporaryDirectory() if folder is None else nullcontext(str(folder)) as path:
+        _run_and_resume(tracker, name, Path(path), read)
+
+
+def _run_and_resume(
+    tracker: Any, name: str, folder: Path, read: Callable[[Path], Sequence[int]] | None
+) -> None:
+    config = folder / "config.yaml"
+    config.write_text(_CONFIG, encoding="utf-8")
+    with guarded(f"{name}.close", "a run that fails early closes a tracker that it never opened"):
+        tracker.close()
+    _track(tracker, name, folder, (1, 2, 3))
+    _track(tracker, name, folder, (3, 4), truncate_after=2)
+    kept = config.is_file() and config.read_text(encoding="utf-8") == _CONFIG
+    require(
+        kept,
+        "changed or removed what is not its own in the run's folder",
+        where=f"{name}.open",
+        fix="write only to files of the tracker",
+    )
+    if read is not None:
+        steps = list(read(folder))
+        require(
+            steps == [1, 2, 3, 4],
+            f"kept the steps {steps} of a run that was resumed after step 2",
+            where=name,
+            fix="`track` adds a row, `open` keeps existing rows, `truncate(step)` drops the rows after it",
+        )
+
+
+def _track(
+    tracker: Any, name: str, folder: Path, steps: Sequence[int], truncate_after: int | None = None
+) -> None:
+    with guarded(f"{name}.open"):
+        tracker.open(folder)
+    if truncate_after is not None:
+        with guarded(f"{name}.truncate"):
+            tracker.truncate(truncate_after)
+    for step in steps:
+        row = {"loss": 0.5 * step, "tokens": step, "missing": None, "odd": float("nan"), "note": "text"}
+        mark = fingerprint(row)
+        with guarded(f"{name}.track", "rows hold numbers, texts, None and sometimes NaN"):
+            tracker.track(step, row)
+        require(
+            fingerprint(row) == mark,
+            "changed the metrics that it was given",
+            where=f"{name}.track",
+            fix="copy the row",
+        )
+    with guarded(f"{name}.close"):
+        tracker.close()
+        tracker.close()

@@ -1,0 +1,168 @@
+"""Rows of a rollout suffice to compute its advantages again."""
+
+from __future__ import annotations
+
+import os
+import statistics
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from coterie.api.rollouts import read_rollouts, rollout_rows, write_rollouts
+from coterie.core.errors import RunFolderError
+from coterie.core.types import TEAM, Credit, Key, Node, RewardWeights, Score, Scores, Task, Tree
+from tests.core.toy_trees import action, decision, leaf, toy
+
+
+def written(tmp_path: Path, **options: object) -> dict[str, list[dict]]:
+    tree, scores, credit, reward_weights = toy()
+    path = tmp_path / "rollouts" / "step-000003.jsonl"
+    write_rollouts(path, rollout_rows([tree], scores, credit, reward_weights, **options))  # type: ignore[arg-type]
+    rows: dict[str, list[dict]] = {"node": [], "branch": [], "joint": []}
+    for row in read_rollouts(path):
+        rows[row["kind"]].append(row)
+    return rows
+
+
+def test_rows_name_every_prompt_branch_and_joint(tmp_path):
+    rows = written(tmp_path)
+    assert [(r["node"], r["role"], r["turn"]) for r in rows["node"]] == [
+        ("train-7/e0/c0/n", "planner", 0),
+        ("train-7/e0/c0/n", "coder", 0),
+        ("train-7/e0/c0/n1", "planner", 1),
+    ]
+    node = rows["node"][0]
+    assert node["prompt"] == "[system]\nYou are the planner.\n\n[user]\nGo on."
+    assert (node["state_digest"], node["policy"], node["prompt_sha256"]) == ("s0", "p_planner", "abc")
+    assert len(rows["branch"]) == 5 and len(rows["joint"]) == 4
+    assert all(r["task_id"] == "train-7" and r["chain"] == 0 for kind in rows.values() for r in kind)
+    joint = rows["joint"][1]
+    assert joint["branches"] == {"planner": 1, "coder": 1} and joint["child"] == "train-7/e0/c0/n1"
+    assert (
+        joint["expanded"] and joint["rule"] == "best" and not joint["terminated"] and joint["outcome"] is None
+    )
+    assert joint["scores"] == {"team.progress": 1 / 3, "coder.tests": 1.0}
+    end = rows["joint"][3]
+    assert end["terminated"] and end["child"] is None and end["outcome"] == {"success": 1.0, "quality": 0.5}
+    assert [r["recombined"] for r in rows["joint"]] == [False, False, True, False]
+
+
+def test_branch_rows_have_scores_of_the_branch_and_of_its_joints_without_recombined_ones(tmp_path):
+    rows = {(r["node"][-2:], r["role"], r["branch"]): r for r in written(tmp_path)["branch"]}
+    planner, missing = rows["/n", "planner", 0], rows["/n", "planner", 1]
+    assert planner["scores"] == {"format": 1.0, "team.progress": 0.25}
+    assert planner["reward"] == 0.5 * 1.0 + 2.0 * 0.25
+    assert missing["scores"] == {"format": None, "team.progress": 1 / 3} and missing["reward"] is None
+    assert missing["reasons"] == {"format": "503 from the judge"}
+    coder = rows["/n", "coder", 1]
+    assert coder["scores"] == {"tests": 1.0, "team.progress": 1 / 3}, "joint 2 is outside every baseline"
+    assert coder["fault"] == {"kind": "policy", "reason": "unparsable"}
+
+
+def test_a_cross_pairing_gives_a_branch_the_mean_over_its_joints():
+    scores, key = Scores(), Key("t")
+    combinations = [{"a": a, "b": b} for a in range(2) for b in range(2)]
+    for index, value in enumerate((1.0, 2.0, 5.0, None)):
+        scores.add(key.of_joint(index), TEAM, "team", Score(value, "" if value else "lost"))
+    node = Node(
+        key=key,
+        turn=0,
+        stage=0,
+        joints=tuple(leaf(combination, 1.0) for combination in combinations),
+        expanded=(0, 1, 2, 3),
+        rule="all",
+        decisions={role: decision(role, action(1), action(1)) for role in "ab"},
+    )
+    tree = Tree(task=Task(id="t"), chain=0, epoch=0, root=node)
+    rows = [r for r in rollout_rows([tree], scores, None, RewardWeights()) if r["kind"] == "branch"]
+    assert [r["scores"]["team.team"] for r in rows] == [1.5, None, 3.0, None]
+    assert all(r["advantage"] is None and r["return"] is None for r in rows)
+
+
+def test_floats_come_back_bit_for_bit(tmp_path):
+    tree = toy()[0]
+    rows = {(r["role"], r["branch"]): r for r in written(tmp_path)["branch"] if r["node"].endswith("/n")}
+    for (role, branch), row in rows.items():
+        (call,) = tree.root.decisions[role].branches[branch].calls
+        assert row["calls"] == [
+            {"token_ids": list(call.token_ids), "logprobs": list(call.logprobs), "finish": call.finish}
+        ]
+        assert row["version"] == 5
+    assert rows["planner", 0]["advantage"] == 0.1 + 0.2 and rows["planner", 0]["weight"] == 1.0
+    assert rows["coder", 0]["weight"] == 0.5 and rows["coder", 0]["return"] == 0.25
+    assert rows["coder", 1]["advantage"] == [0.5, 1.5, 1.0], "per token"
+    assert rows["planner", 1]["advantage"] is None, "an absent key is not trained"
+
+
+def test_texts_and_annotations_are_added_on_request(tmp_path):
+    key = Key("train-7").of_branch("coder", 0)
+    rows = written(
+        tmp_path,
+        decode=lambda policy, call: f"{policy}:{len(call.token_ids)}",
+        annotations={"ref_logprobs": {key: np.array([-0.125])}},
+    )
+    row = next(r for r in rows["branch"] if r["role"] == "coder")
+    assert row["calls"][0]["text"] == "p_coder:1" and row["annotations"] == {"ref_logprobs": [-0.125]}
+
+
+def test_advantages_can_be_computed_again_from_the_file_alone(tmp_path):
+    """AT-GRPO's group: the branches of one decision; advantage = (return - mean) / population deviation."""
+    scores, key, credit = Scores(), Key("t"), Credit(advantage={})
+    team_scores = (0.1, 0.7, 0.25, None)
+    for index, value in enumerate(team_scores):
+        scores.add(key.of_joint(index), TEAM, "progress", Score(value))
+    present = [value for value in team_scores if value is not None]
+    for index, value in enumerate(present):
+        branch = key.of_branch("a", index)
+        credit.returns[branch] = value
+        credit.advantage[branch] = (value - statistics.fmean(present)) / statistics.pstdev(present)
+    node = Node(
+        key=key,
+        turn=0,
+        stage=0,
+        joints=tuple(leaf({"a": i}, 0.0) for i in range(4)),
+        expanded=(1,),
+        rule="best",
+        decisions={"a": decision("a", *[action(2)] * 4)},
+    )
+    path = tmp_path / "step-000001.jsonl"
+    write_rollouts(
+        path,
+        rollout_rows([Tree(task=Task(id="t"), chain=0, epoch=0, root=node)], scores, credit, RewardWeights()),
+    )
+    rows = [r for r in read_rollouts(path) if r["kind"] == "branch"]
+    for source in ("return", "reward"):
+        values = [r[source] for r in rows if r[source] is not None]
+        again = [(x - statistics.fmean(values)) / statistics.pstdev(values) for x in values]
+        assert again == [r["advantage"] for r in rows if r["advantage"] is not None] and len(again) == 3
+
+
+def test_a_rollout_file_is_whole_or_absent(tmp_path):
+    def rows():
+        yield {"kind": "node"}
+        raise RuntimeError("half-way")
+
+    with pytest.raises(RuntimeError):
+        write_rollouts(tmp_path / "rollouts" / "step-000001.jsonl", rows())
+    assert os.listdir(tmp_path / "rollouts") == []
+
+
+def test_rows_of_format_1_are_read_under_the_new_names(tmp_path):
+    path = tmp_path / "step-000001.jsonl"
+    joint = {"kind": "joint", "pick": {"a": 1}, "terminal": True, "cut": False, "reward": {"a": 0.5}}
+    branch = {"kind": "branch", "notes": {"ref_logprobs": [-0.5]}, "completion": "x"}
+    write_rollouts(path, [joint, branch])
+    assert read_rollouts(path) == [
+        {"kind": "joint", "format": 2, "branches": {"a": 1}, "terminated": True, "truncated": False,
+         "reward": {"a": 0.5}},
+        {"kind": "branch", "format": 2, "annotations": {"ref_logprobs": [-0.5]}, "completion": "x"},
+    ]  # fmt: skip
+
+
+def test_rows_of_a_later_format_are_refused(tmp_path):
+    path = tmp_path / "step-000001.jsonl"
+    write_rollouts(path, [{"kind": "joint", "format": 3}])
+    with pytest.raises(RunFolderError, match="format 3") as caught:
+        read_rollouts(path)
+    assert caught.value.fix

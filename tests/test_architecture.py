@@ -1,0 +1,92 @@
+"""The structure: imports go down, nothing is circular, core stays small, files and functions stay short."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import grimp
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+CORE_LINES = 6_300
+FILE_LINES = 400
+FUNCTION_LINES = 60
+FILES = sorted((ROOT / "coterie").rglob("*.py"))
+
+
+def lines(path: Path) -> int:
+    return len(path.read_text(encoding="utf-8").splitlines())
+
+
+def test_core_stays_minimal():
+    sizes = {path: lines(path) for path in FILES if path.is_relative_to(ROOT / "coterie" / "core")}
+    assert len(sizes) > 40, "core was found"
+    assert sum(sizes.values()) <= CORE_LINES
+
+
+def test_no_file_is_long():
+    assert {str(path.relative_to(ROOT)): n for path in FILES if (n := lines(path)) > FILE_LINES} == {}
+
+
+def test_no_function_is_long():
+    long = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                size = (node.end_lineno or 0) - node.lineno + 1
+                if size > FUNCTION_LINES:
+                    long[f"{path.relative_to(ROOT)}: {node.name}"] = size
+    assert long == {}
+
+
+def test_no_import_is_circular():
+    """Over all imports: those inside functions and under TYPE_CHECKING count."""
+    graph = grimp.build_graph("coterie", cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert "coterie.core.training.run" in imports["coterie.core.loop"]
+    graphlib.TopologicalSorter(imports).prepare()  # raises CycleError
+
+
+@pytest.mark.parametrize(
+    ("module", "statement", "broken"),
+    [
+        ("coterie/core/types/keys.py", "from coterie.core.training import run", "Inside core every import"),
+        ("coterie/core/storage/jsonl.py", "import coterie.core.plugins.base", "Inside core every import"),
+        ("coterie/core/config/checks.py", "import coterie.plugins.functions", "no room above it"),
+        ("coterie/plugins/functions.py", "import coterie.api.train", "api, data <- studies"),
+        ("coterie/cli/output.py", "def later():\n    import coterie.cli.progress", "No circle"),
+    ],
+)
+def test_a_contract_fails_where_an_import_goes_up(tmp_path, module, statement, broken):
+    shutil.copytree(ROOT / "coterie", tmp_path / "coterie", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    source = tmp_path / module
+    source.write_text(source.read_text(encoding="utf-8") + f"\n\n{statement}\n", encoding="utf-8")
+    code = (
+        "import sys; sys.path.insert(0, '.'); from importlinter.cli import lint_imports_command as run; run()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, "--no-cache"], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    report = " ".join(done.stdout.split())
+    assert done.returncode == 1, report
+    kept_or_broken = report.partition(broken)[2]
+    assert kept_or_broken.find("BROKEN") < kept_or_broken.find("KEPT") or "KEPT" not in kept_or_broken, report
+
+
+def test_shims_resolve_and_core_imports_nothing_above_it():
+    code = (
+        "import sys, coterie.core.credit as credit, coterie.core.estimators as estimators\n"
+        "assert not [name for name in sys.modules if name.startswith('coterie.plugins')]\n"
+        "assert credit.by_decision and estimators.GroupEstimator\n"
+        "from coterie.core.credit import Normaliser\n"
+        "assert Normaliser.__module__ == 'coterie.plugins.algos.blocks.groups'\n"
+        "try: credit.nothing\n"
+        "except AttributeError as error: assert 'nothing' in str(error)\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, timeout=60)
