@@ -101,11 +101,11 @@ def example() -> Batch:
     return Batch(trees=[tree], scores=scores, annotations={}, reward_weights=RewardWeights())
 
 
-def pairs(found: dict[Key, Any]) -> list[list[float]]:
+def pairs(by_branch: dict[Key, Any]) -> list[list[float]]:
     """Of the root, x and y."""
     root = Key("example")
     return [
-        [found[place.of_branch("r", branch)] for branch in (0, 1)]
+        [by_branch[place.of_branch("r", branch)] for branch in (0, 1)]
         for place in (root, root.child(0), root.child(1))
     ]
 

@@ -51,16 +51,18 @@ class Agent(torch.nn.Module):
         """
         super().__init__()
         self.lengths = lengths
-        self.said = [[FILL] * length + [PAD] * (max(node) - length) for node in lengths for length in node]
-        for row, tokens in enumerate(self.said):
+        self.completions = [
+            [FILL] * length + [PAD] * (max(node) - length) for node in lengths for length in node
+        ]
+        for row, tokens in enumerate(self.completions):
             tokens[0] = FIRST + row
-        longest = max(len(tokens) for tokens in self.said)
-        table = [[recording.logprob(draw) for _ in range(longest)] for _ in self.said]
+        longest = max(len(tokens) for tokens in self.completions)
+        table = [[recording.logprob(draw) for _ in range(longest)] for _ in self.completions]
         self.logprobs = torch.nn.Parameter(torch.tensor(table, dtype=torch.float64))
         self.asked = 0
 
     def generate(self, input_ids: torch.Tensor, num_return_sequences: int, **_: Any) -> Any:
-        rows = self.said[self.asked : self.asked + num_return_sequences]
+        rows = self.completions[self.asked : self.asked + num_return_sequences]
         self.asked += num_return_sequences
         return SimpleNamespace(sequences=torch.tensor([input_ids[0].tolist() + row for row in rows]))
 
@@ -70,14 +72,16 @@ class Agent(torch.nn.Module):
         start = next(place for place, token in enumerate(ids) if token >= FIRST)
         row = ids[start] - FIRST
         logits = [torch.zeros(VOCABULARY, dtype=torch.float64)] * (start - 1)
-        for token, logprob in zip(self.said[row], self.logprobs[row], strict=False):
+        for token, logprob in zip(self.completions[row], self.logprobs[row], strict=False):
             rest = torch.log(-torch.expm1(logprob)) - math.log(VOCABULARY - 1)
             logits.append(torch.where(torch.arange(VOCABULARY) == token, logprob, rest))
         return SimpleNamespace(logits=torch.stack(logits)[None])
 
     def by_node(self, table: torch.Tensor) -> list[list[list[float]]]:
         """Numbers of tokens, padding included, by node and branch."""
-        rows = (row[: len(said)] for row, said in zip(table.tolist(), self.said, strict=True))
+        rows = (
+            row[: len(completion)] for row, completion in zip(table.tolist(), self.completions, strict=True)
+        )
         return [list(itertools.islice(rows, len(node))) for node in self.lengths]
 
     def record(self, kept: dict[int, dict[str, Any]], steps: Steps) -> dict[str, Any]:
@@ -86,7 +90,7 @@ class Agent(torch.nn.Module):
         return {
             "lengths": self.lengths[:count],
             "logprobs": self.by_node(self.logprobs)[:count],
-            **{what: [kept[node][what] for node in range(count)] for what in kept[0]},
+            **{kind: [kept[node][kind] for node in range(count)] for kind in kept[0]},
             "steps": steps.count,
             "gradient": self.by_node(steps.gradient)[:count],
         }
@@ -117,10 +121,10 @@ def keeping(trainer: type) -> type:
         def _compute_loss_with_gradients(self, agent: Agent, completions: Any, returns: list[float]) -> Any:
             loss = super()._compute_loss_with_gradients(agent, completions, returns)
             (grad,) = torch.autograd.grad(loss, agent.logprobs, retain_graph=True)
-            said = completions["completion_input_ids"][0]
-            first = int(said[0][0]) - FIRST
-            advantages = -len(said) * grad[first : first + len(said), 0]
-            self.kept.setdefault(agent, {})[first // len(said)] = {
+            completion = completions["completion_input_ids"][0]
+            first = int(completion[0][0]) - FIRST
+            advantages = -len(completion) * grad[first : first + len(completion), 0]
+            self.kept.setdefault(agent, {})[first // len(completion)] = {
                 "returns": returns,
                 "advantages": advantages.tolist(),
                 "loss": loss.item(),
@@ -145,7 +149,7 @@ class Game:
         self.nodes = [Node()]
 
     def place(self, text: str) -> int:
-        """Number of the node that an agent's completion was said at."""
+        """Number of the node that an agent's completion was sampled at."""
         return int(text.split()[0].removeprefix("w")) // self.branches
 
     def reward(self, *completions: list[str]) -> list[float]:
@@ -186,11 +190,11 @@ def played(
     lengths = [
         [2 + branch if ragged else 3 + node % 2 for branch in range(branches)] for node in range(count)
     ]
-    team = [Agent(lengths, draw) for _ in range(agents)]
+    models = [Agent(lengths, draw) for _ in range(agents)]
     game = Game(agents, branches, pay or (lambda node: recording.reward(draw)))
-    said = {"num_agents": agents, "num_generations": branches, "num_turns": turns, **settings}
-    made: Any = keeping(getattr(reinforce, f"{trainer}Trainer"))(
-        agents=team,
+    arguments = {"num_agents": agents, "num_generations": branches, "num_turns": turns, **settings}
+    trainer_: Any = keeping(getattr(reinforce, f"{trainer}Trainer"))(
+        agents=models,
         num_agents=agents,
         tokenizer=words(),
         reward_func=game.reward,
@@ -198,22 +202,23 @@ def played(
         args=getattr(reinforce, f"{trainer}Config")(
             agent_devices="cpu",
             rollout_buffer_size=count,  # a whole tree is one update
-            **said,
+            **arguments,
         ),
     )
-    made.kept, made.optimizers = {}, [Steps(agent) for agent in team]
-    made._train_step_returns({"prompt": "fill"})
-    made._drain_ready_buffers(list(range(agents)))  # of a tree that ended early
+    trainer_.kept, trainer_.optimizers = {}, [Steps(model) for model in models]
+    trainer_._train_step_returns({"prompt": "fill"})
+    trainer_._drain_ready_buffers(list(range(agents)))  # of a tree that ended early
     records = [
-        agent.record(made.kept[agent], steps) for agent, steps in zip(team, made.optimizers, strict=True)
+        model.record(trainer_.kept[model], steps)
+        for model, steps in zip(models, trainer_.optimizers, strict=True)
     ]
     kept = ("returns", "advantages") if brief else tuple(records[0])
     return {
         "name": name,
         "trainer": trainer,
-        "settings": said,
+        "settings": arguments,
         "tree": game.nodes[0].record(),
-        "agents": [{what: record[what] for what in kept} for record in records],
+        "agents": [{record_: record[record_] for record_ in kept} for record in records],
     }
 
 
@@ -252,8 +257,8 @@ def records() -> list[dict[str, Any]]:
 
 def main() -> None:
     with contextlib.redirect_stdout(sys.stderr):
-        found = records()
-    recording.write("comlrl", {"trees": found})
+        recorded = records()
+    recording.write("comlrl", {"trees": recorded})
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def rollout(seed: int, rewards: list[float | None] | None = None) -> Rollout:
 
     def near(table: list[list[float]], scale: float) -> list[list[float]]:
         return [
-            [recording.beside(one, scale * (5 if draw.random() < 0.1 else 1), draw) for one in row]
+            [recording.beside(number, scale * (5 if draw.random() < 0.1 else 1), draw) for number in row]
             for row in table
         ]
 
@@ -100,8 +100,8 @@ class Scripted:
     ) -> tuple[torch.Tensor, torch.Tensor | None, None]:
         rows = [int(token) - FIRST for token in input_ids[:, -logits_to_keep]]
         if kwargs.get("compute_entropy"):  # asked by the loss, of the weights being trained
-            found = self.leaf[rows, :logits_to_keep]
-            return found, torch.ones_like(found), None
+            logprobs = self.leaf[rows, :logits_to_keep]
+            return logprobs, torch.ones_like(logprobs), None
         table = self.rollout.ref if model is self.ref_model else self.rollout.old  # type: ignore[attr-defined]
         return padded(table, rows, logits_to_keep), None, None
 
@@ -187,10 +187,10 @@ def opened(folder: Path, played: Rollout, *, rloo: bool = False, micro: int = 1,
 
 def scored(trainer: Any) -> dict[str, Any]:
     """The trainer's own inputs to its loss."""
-    found: dict[str, Any] = trainer._generate_and_score_completions(
+    rollouts: dict[str, Any] = trainer._generate_and_score_completions(
         [{"prompt": "fill"} for _ in trainer.rollout.rewards]
     )
-    return found
+    return rollouts
 
 
 def advantages(
@@ -230,7 +230,7 @@ def loss(
     trainer = opened(folder, played, rloo=rloo, micro=micro, **settings, **(engine or {}))
     if engine is not None:
         # What is asked of vLLM is to generate and to take the weights: the rollout function does the one,
-        # and a step that is said to be loaded spares the other.
+        # and a step that is marked as loaded spares the other.
         trainer.use_vllm, trainer._last_loaded_step = True, trainer.state.global_step
     inputs = scored(trainer)
     total = sum(trainer._compute_loss(trainer.model, part) for part in split_tensor_dict(inputs, micro))
@@ -320,12 +320,12 @@ def main() -> None:
     with contextlib.redirect_stdout(sys.stderr), model_folder() as folder:
         played = {"plain": rollout(1), "gaps": rollout(2, GAPS), "on policy": rollout(3)}
         played["on policy"].old = played["on policy"].current
-        found = {
+        recorded = {
             "advantages": all_advantages(folder),
             "rollouts": {name: one.record() for name, one in played.items()},
             "losses": all_losses(folder, played),
         }
-    recording.write("trl", found)
+    recording.write("trl", recorded)
 
 
 if __name__ == "__main__":

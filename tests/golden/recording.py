@@ -36,9 +36,9 @@ def beside(value: float, scale: float, draw: random.Random) -> float:
 def rounded(value: Any) -> Any:
     """Nested lists of numbers, cut to DIGITS."""
     if isinstance(value, Mapping):
-        return {key: rounded(one) for key, one in value.items()}
+        return {key: rounded(item) for key, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [rounded(one) for one in value]
+        return [rounded(item) for item in value]
     return round(value, DIGITS) + 0.0 if isinstance(value, float) else value  # + 0.0: no -0.0
 
 
@@ -46,5 +46,5 @@ def write(library: str, record: Mapping[str, Any]) -> None:
     """The record to stdout, with the versions that it is of; a list of numbers is one line."""
     versions = {name: importlib.metadata.version(name) for name in (library, "torch", "transformers")}
     text = json.dumps({"versions": versions, **rounded(record)}, indent=1)
-    text = re.sub(r"\[[^\[\]{}]*\]", lambda found: " ".join(found.group().split()), text)
+    text = re.sub(r"\[[^\[\]{}]*\]", lambda match: " ".join(match.group().split()), text)
     print(text, file=sys.stdout)

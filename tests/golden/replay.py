@@ -124,7 +124,7 @@ def update(
 
     sequence, sequences = span_ids(samples)
     shares = flat(token_coefficients(samples, loss.length, loss.length_constant))
-    found = loss(
+    surrogate = loss(
         np,
         TokenBatch(
             logprobs=np.concatenate([np.array(current[sample.key]) for sample in samples]),
@@ -137,7 +137,7 @@ def update(
         ),
     )
     ends = np.cumsum([int(sample.loss_mask.sum()) for sample in samples])[:-1]
-    grads = np.split(shares * found.grad, ends)
-    return float(shares @ found.value), {
+    grads = np.split(shares * surrogate.grad, ends)
+    return float(shares @ surrogate.value), {
         sample.key: grad.tolist() for sample, grad in zip(samples, grads, strict=True)
     }

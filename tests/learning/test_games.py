@@ -52,20 +52,20 @@ def run_of(name, algorithm, seed, **tables):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("algorithm", FAMILY)
 def test_the_matrix_game_is_solved(algorithm, seed):
-    found = learn(run_of("matrix", algorithm, seed))
-    assert found.before <= 0.4
-    assert found.after >= 0.9, found
+    learning_curve = learn(run_of("matrix", algorithm, seed))
+    assert learning_curve.before <= 0.4
+    assert learning_curve.after >= 0.9, learning_curve
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("algorithm", FAMILY)
 def test_the_hand_over_is_solved(algorithm, seed):
-    found = learn(run_of("hand_over", algorithm, seed))
-    assert found.before <= 0.4
-    assert found.after >= 0.9, found
-    assert found.moved["giver"] > 0.5
+    learning_curve = learn(run_of("hand_over", algorithm, seed))
+    assert learning_curve.before <= 0.4
+    assert learning_curve.after >= 0.9, learning_curve
+    assert learning_curve.moved["giver"] > 0.5
     if algorithm in PER_ROLE:
-        assert found.moved["taker"] <= 0.05, found
+        assert learning_curve.moved["taker"] <= 0.05, learning_curve
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -83,18 +83,18 @@ def test_late_pay_is_invisible_to_immediate_credit_and_not_to_the_trees(seed):
 def test_wrong_credit_learns_nothing(name, algorithm, how):
     sampler, settings = FAMILY[algorithm]
     spoiled = {"type": "tests.learning.games:Spoiled", "how": how, "inner": {"type": algorithm, **settings}}
-    found = learn(game(name, sampler, spoiled, 0))
-    assert found.after < 0.9, found
+    learning_curve = learn(game(name, sampler, spoiled, 0))
+    assert learning_curve.after < 0.9, learning_curve
 
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("name", "algorithm"), [("matrix", "magrpo"), ("hand_over", "at_grpo")])
 def test_a_small_transformer_solves_them_too(name, algorithm):
-    made = {"init": "qwen3", "hidden_size": 32, "layers": 1, "heads": 2, "head_dim": 16, "mlp_size": 64}
+    model = {"init": "qwen3", "hidden_size": 32, "layers": 1, "heads": 2, "head_dim": 16, "mlp_size": 64}
     roles = ("row", "column") if name == "matrix" else ("giver", "taker")
     policies = {
-        role: {"model": {**made, "context": 16}, "optimizer": {"learning_rate": 3e-3}} for role in roles
+        role: {"model": {**model, "context": 16}, "optimizer": {"learning_rate": 3e-3}} for role in roles
     }
-    found = learn(run_of(name, algorithm, 0, policies=policies, engine="hf", trainer="torch"))
-    assert found.before <= 0.4
-    assert found.after >= 0.9, found
+    learning_curve = learn(run_of(name, algorithm, 0, policies=policies, engine="hf", trainer="torch"))
+    assert learning_curve.before <= 0.4
+    assert learning_curve.after >= 0.9, learning_curve

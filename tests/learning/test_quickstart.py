@@ -24,9 +24,9 @@ def quickstart(tmp_path, seed):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
-def learned(found):
+def learned(curve):
     for key in ("success", "success_greedy"):
-        before, after = found["before"][key], found["after"][key]
+        before, after = curve["before"][key], curve["after"][key]
         assert after["mean"] - before["mean"] >= 0.35, (key, before, after)
         assert after["ci95"][0] > before["ci95"][1], "the intervals are disjoint"
         assert before["n"] == after["n"] == 1000

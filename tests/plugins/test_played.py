@@ -97,13 +97,13 @@ def test_a_team_of_templates_on_own_records(tmp_path):
         )
         for _, leaf in tree.leaves():
             assert leaf.outcome["success"] == 1.0
-    own = run_of(
+    result = run_of(
         {"type": "team_task", "path": str(path)},
         roles,
         "tests.plugins.test_played:answerer",
         rewards={"mine": {"type": "function", "function": "tests.plugins.test_played:length"}},
     )
-    trees, scores = play(own, 1)
+    trees, scores = play(result, 1)
     assert {component for _, _, component, _ in scores} == {"mine"}
 
 

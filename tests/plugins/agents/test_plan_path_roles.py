@@ -1,4 +1,4 @@
-"""How answers of Plan-Path's roles are read, and what the seats refuse."""
+"""How answers of Plan-Path's roles are read, and what the roles refuse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seen(role, **settings):
     return env.observe(start(env, *WALLED), role)
 
 
-def seat(plugin=PlanPathExecutor, name="executor", **settings):
+def role(plugin=PlanPathExecutor, name="executor", **settings):
     return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
 
 
@@ -54,9 +54,9 @@ def test_reading_moves(rendering, text, moves):
     observation = seen("executor", rendering=rendering)
     if moves is None:
         with pytest.raises(PolicyFault):
-            seat().parse(text, observation)
+            role().parse(text, observation)
     else:
-        assert seat().parse(text, observation) == tuple(moves)
+        assert role().parse(text, observation) == tuple(moves)
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_reading_moves(rendering, text, moves):
     ],
 )
 def test_reading_waypoints(settings, text, cells):
-    planner = seat(PlanPathPlanner, "planner")
+    planner = role(PlanPathPlanner, "planner")
     if cells is None:
         with pytest.raises(PolicyFault):
             planner.parse(text, seen("planner", **settings))
@@ -91,7 +91,7 @@ def test_any_text_is_read_or_is_the_policys_fault(text):
     for name, plugin in (("planner", PlanPathPlanner), ("executor", PlanPathExecutor)):
         for rendering in ("compact", "prose"):
             with suppress(PolicyFault):
-                assert isinstance(seat(plugin, name).parse(text, seen(name, rendering=rendering)), tuple)
+                assert isinstance(role(plugin, name).parse(text, seen(name, rendering=rendering)), tuple)
 
 
 def test_what_other_roles_hand_over_is_read_too():
@@ -101,22 +101,22 @@ def test_what_other_roles_hand_over_is_read_too():
         assert as_moves(nonsense) is None and as_waypoints(nonsense) is None
 
 
-def test_notes_are_never_dropped_by_the_compact_rendering():
-    executor = seat()
+def test_feedback_is_never_dropped_by_the_compact_rendering():
+    executor = role()
     with pytest.raises(ConfigError, match="can't show the feedback") as caught:
         executor.render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
     assert caught.value.path == "team.roles.executor"
 
 
 def test_a_role_may_override_the_rendering_and_the_system_prompt():
-    prose = seat(rendering="prose", system="Walk.")
+    prose = role(rendering="prose", system="Walk.")
     system, user = prose.render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
     assert system == {"role": "system", "content": "Walk."} and "You hit a wall." in user["content"]
     assert prose.parse("Hm. [U]", seen("executor")) == ("U",)
-    assert len(seat(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
+    assert len(role(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
 
 
-def test_a_seat_refuses_another_roles_name():
+def test_a_role_refuses_another_roles_name():
     with pytest.raises(ConfigError, match="of the role") as caught:
-        seat(PlanPathSolver, "executor")
+        role(PlanPathSolver, "executor")
     assert caught.value.path == "team.roles.executor.type"

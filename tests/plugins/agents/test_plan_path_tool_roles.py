@@ -1,4 +1,4 @@
-"""How programs are found in answers, and what the two seats of the paper's form say and refuse."""
+"""How programs are found in answers, and what the two roles of the paper's form render and refuse."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from tests.plugins.envs.programs import Inline
 from tests.plugins.support import Build, make, role_input
 
 
-def seat(plugin, name, **settings):
+def role(plugin, name, **settings):
     return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
 
 
-TOOL, PLAN = seat(PlanPathTool, "tool"), seat(PlanPathPlan, "plan")
+TOOL, PLAN = role(PlanPathTool, "tool"), role(PlanPathPlan, "plan")
 
 
 def seen(role):
@@ -61,8 +61,8 @@ def test_the_program_of_an_answer(text, program):
 @given(st.text(alphabet="`py\n ax", max_size=80))
 def test_any_text_holds_a_program_or_is_the_policys_fault(text):
     with suppress(PolicyFault):
-        found = read_program(text)
-        assert found == "" if not text.strip() else found.strip() and found.rstrip("\n") in text
+        code = read_program(text)
+        assert code == "" if not text.strip() else code.strip() and code.rstrip("\n") in text
 
 
 def test_reading_takes_time_linear_in_the_length():
@@ -71,7 +71,7 @@ def test_reading_takes_time_linear_in_the_length():
             read_program(text)
 
 
-def test_the_plan_seat_reads_moves_as_the_executor_does():
+def test_the_plan_role_reads_moves_as_the_executor_does():
     assert PLAN.parse("I overrule it: [U, right]", seen("plan")) == ("U", "R")
     with pytest.raises(PolicyFault):
         PLAN.parse("as proposed", seen("plan"))
@@ -99,11 +99,11 @@ moves (U, D, L, R) from where you are now:"""
 
 
 @pytest.mark.parametrize(("plugin", "name"), [(PlanPathTool, "tool"), (PlanPathPlan, "plan")])
-def test_the_seats_are_for_prose_and_for_their_own_names(plugin, name):
+def test_the_roles_need_prose_and_their_own_names(plugin, name):
     with pytest.raises(ConfigError, match="prose") as caught:
-        seat(plugin, name, rendering="compact")
+        role(plugin, name, rendering="compact")
     assert caught.value.path == f"team.roles.{name}.rendering"
     with pytest.raises(ConfigError, match="of the role") as caught:
-        seat(plugin, "executor")
+        role(plugin, "executor")
     assert caught.value.path == "team.roles.executor.type"
-    assert seat(plugin, name, rendering="prose", system="").config.system == ""
+    assert role(plugin, name, rendering="prose", system="").config.system == ""

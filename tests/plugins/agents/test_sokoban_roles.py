@@ -1,4 +1,4 @@
-"""How answers of Sokoban's roles are read, and what the seats refuse."""
+"""How answers of Sokoban's roles are read, and what the roles refuse."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def seen(role, **settings):
     return env.observe(start(env, *CORNER), role)
 
 
-def seat(plugin=SokobanExecutor, name="executor", **settings):
+def role(plugin=SokobanExecutor, name="executor", **settings):
     return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
 
 
@@ -47,9 +47,9 @@ def test_reading_moves(rendering, text, moves):
     observation = seen("executor", rendering=rendering)
     if moves is None:
         with pytest.raises(PolicyFault):
-            seat().parse(text, observation)
+            role().parse(text, observation)
     else:
-        assert seat().parse(text, observation) == tuple(moves)
+        assert role().parse(text, observation) == tuple(moves)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_reading_moves(rendering, text, moves):
     ],
 )
 def test_reading_pushes(settings, text, pushes):
-    planner = seat(SokobanPlanner, "planner")
+    planner = role(SokobanPlanner, "planner")
     if pushes is None:
         with pytest.raises(PolicyFault):
             planner.parse(text, seen("planner", **settings))
@@ -88,7 +88,7 @@ def test_any_text_is_read_or_is_the_policys_fault(text):
     for name, plugin in (("planner", SokobanPlanner), ("executor", SokobanExecutor)):
         for settings in ({}, {"rendering": "prose"}, {"push_words": "offsets"}):
             with suppress(PolicyFault):
-                assert isinstance(seat(plugin, name).parse(text, seen(name, **settings)), tuple)
+                assert isinstance(role(plugin, name).parse(text, seen(name, **settings)), tuple)
 
 
 def test_what_other_roles_hand_over_is_read_too():
@@ -112,7 +112,7 @@ def test_what_other_roles_hand_over_is_read_too():
 
 
 def test_a_program_is_the_last_closed_block():
-    tool = seat(SokobanTool, "tool")
+    tool = role(SokobanTool, "tool")
     observation = seen("tool", rendering="prose")
     assert tool.parse("so:\n```python\nprint('U')\n```", observation) == "print('U')\n"
     assert tool.parse("", observation) == ""
@@ -120,24 +120,24 @@ def test_a_program_is_the_last_closed_block():
         tool.parse("```python\nprint('U')", observation)
 
 
-def test_notes_are_never_dropped_by_the_compact_rendering():
+def test_feedback_is_never_dropped_by_the_compact_rendering():
     with pytest.raises(ConfigError, match="can't show the feedback") as caught:
-        seat().render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
+        role().render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
     assert caught.value.path == "team.roles.executor"
 
 
 def test_a_role_may_override_the_rendering_and_the_system_prompt():
-    prose = seat(rendering="prose", system="Walk.")
+    prose = role(rendering="prose", system="Walk.")
     system, user = prose.render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
     assert system == {"role": "system", "content": "Walk."} and "You hit a wall." in user["content"]
     assert prose.parse("Hm. [U]", seen("executor")) == ("U",)
-    assert len(seat(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
+    assert len(role(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
 
 
-def test_a_seat_refuses_another_roles_name_and_a_rendering_without_words_for_it():
+def test_a_role_refuses_another_roles_name_and_a_rendering_that_cannot_show_programs():
     with pytest.raises(ConfigError, match="of the role") as caught:
-        seat(SokobanSolver, "executor")
+        role(SokobanSolver, "executor")
     assert caught.value.path == "team.roles.executor.type"
     with pytest.raises(ConfigError, match="compact") as caught:
-        seat(SokobanTool, "tool", rendering="compact")
+        role(SokobanTool, "tool", rendering="compact")
     assert caught.value.path == "team.roles.tool.rendering"

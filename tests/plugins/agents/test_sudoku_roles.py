@@ -1,4 +1,4 @@
-"""How answers of Sudoku's roles are read, and what the seats refuse."""
+"""How answers of Sudoku's roles are read, and what the roles refuse."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def seen(role, **settings):
     return env.observe(start(env, *EASY), role)
 
 
-def seat(plugin=SudokuExecutor, name="executor", **settings):
+def role(plugin=SudokuExecutor, name="executor", **settings):
     return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
 
 
@@ -79,9 +79,9 @@ def test_reading_assignments(rendering, text, assignments):
     observation = seen("executor", rendering=rendering)
     if assignments is None:
         with pytest.raises(PolicyFault):
-            seat().parse(text, observation)
+            role().parse(text, observation)
     else:
-        assert seat().parse(text, observation) == assignments
+        assert role().parse(text, observation) == assignments
 
 
 @pytest.mark.parametrize(
@@ -101,7 +101,7 @@ def test_reading_assignments(rendering, text, assignments):
     ],
 )
 def test_reading_plans(settings, text, assignments):
-    planner = seat(SudokuPlanner, "planner")
+    planner = role(SudokuPlanner, "planner")
     if assignments is None:
         with pytest.raises(PolicyFault):
             planner.parse(text, seen("planner", **settings))
@@ -114,12 +114,12 @@ def test_any_text_is_read_or_is_the_policys_fault(text):
     for name, plugin in (("planner", SudokuPlanner), ("executor", SudokuExecutor)):
         for rendering in ("compact", "prose"):
             with suppress(PolicyFault):
-                assert isinstance(seat(plugin, name).parse(text, seen(name, rendering=rendering)), tuple)
+                assert isinstance(role(plugin, name).parse(text, seen(name, rendering=rendering)), tuple)
 
 
 @given(st.lists(st.tuples(st.integers(0, 15), st.integers(0, 15), st.integers(1, 16)), max_size=40))
 def test_what_is_written_is_read(assignments):
-    words = [assignment_word(one) for one in assignments]
+    words = [assignment_word(assignment) for assignment in assignments]
     for rendering in ("compact", "prose"):
         assert read_assignments(write(words, rendering), rendering, 16) == tuple(assignments)
 
@@ -141,8 +141,8 @@ def test_what_other_roles_hand_over_is_read_too():
         assert as_assignments(nonsense, 4, shown) is None
 
 
-def test_programs_are_read_and_both_seats_speak_prose():
-    tool = seat(SudokuTool, "tool")
+def test_programs_are_read_and_both_roles_need_prose():
+    tool = role(SudokuTool, "tool")
     observation = seen("tool", rendering="prose")
     assert tool.parse("so\n```python\nprint(1)\n```\n", observation) == "print(1)\n"
     assert tool.parse("", observation) == ""
@@ -151,25 +151,25 @@ def test_programs_are_read_and_both_seats_speak_prose():
     assert "```python" in tool.render(role_input(observation, "tool"))[-1]["content"]
     for plugin, name in ((SudokuTool, "tool"), (SudokuPlan, "plan")):
         with pytest.raises(ConfigError, match="prose") as caught:
-            seat(plugin, name, rendering="compact")
+            role(plugin, name, rendering="compact")
         assert caught.value.path == f"team.roles.{name}.rendering"
 
 
-def test_notes_are_never_dropped_by_the_compact_rendering():
+def test_feedback_is_never_dropped_by_the_compact_rendering():
     with pytest.raises(ConfigError, match="can't show the feedback") as caught:
-        seat().render(role_input(seen("executor"), "executor", feedback=("You slept.",)))
+        role().render(role_input(seen("executor"), "executor", feedback=("You slept.",)))
     assert caught.value.path == "team.roles.executor"
 
 
 def test_a_role_may_override_the_rendering_and_the_system_prompt():
-    prose = seat(rendering="prose", system="Fill.")
+    prose = role(rendering="prose", system="Fill.")
     system, user = prose.render(role_input(seen("executor"), "executor", feedback=("You slept.",)))
     assert system == {"role": "system", "content": "Fill."} and "You slept." in user["content"]
     assert prose.parse("Hm. [r0c2=3]", seen("executor")) == ((0, 2, 3),)
-    assert len(seat(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
+    assert len(role(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
 
 
-def test_a_seat_refuses_another_roles_name():
+def test_a_role_refuses_another_roles_name():
     with pytest.raises(ConfigError, match="of the role") as caught:
-        seat(SudokuSolver, "executor")
+        role(SudokuSolver, "executor")
     assert caught.value.path == "team.roles.executor.type"

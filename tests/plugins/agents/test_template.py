@@ -32,13 +32,13 @@ def test_variables():
     past = HistoryEntry(
         turn=0, observation=SEEN, messages=(), action=Action(calls=(), text="five", parsed=5), info={}
     )
-    seat = role(
+    solver = role(
         "{{ role }} {{ turn }} {{ question }} {{ actions.planner }} {{ actions['solver'] }}|"
         "{% for one in history %}{{ one.turn }}={{ one.parsed }} {% endfor %}{{ notes | join(' ') }} "
         "{{ observation.question }}",
         system="You are {{ role }}.",
     )
-    assert seat.render(role_input(SEEN, "solver", 1, feedback=("wrong", "again"), history=(past,))) == [
+    assert solver.render(role_input(SEEN, "solver", 1, feedback=("wrong", "again"), history=(past,))) == [
         {"role": "system", "content": "You are solver."},
         {"role": "user", "content": "solver 1 2+2? add |0=5 wrong again 2+2?"},
     ]
@@ -53,7 +53,7 @@ def test_fields_of_a_dataclass_observation_are_variables():
 
 
 @pytest.mark.parametrize(
-    ("prompt", "said"),
+    ("prompt", "message"),
     [
         ("{{ qestion }}", "unknown variable 'qestion'"),
         ("{{ actions.planer }}", "'planer', which is not in the team"),
@@ -62,11 +62,11 @@ def test_fields_of_a_dataclass_observation_are_variables():
         ("a\n{{ question | shout }}", "wrong in line 2"),
     ],
 )
-def test_what_can_be_known_at_once_is_refused_at_once(prompt, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_what_can_be_known_at_once_is_refused_at_once(prompt, message):
+    with pytest.raises(ConfigError, match=message) as caught:
         role(prompt, fields=("question",))
     assert caught.value.path == "team.roles.solver.prompt"
-    if "known" in said or "team" in said:
+    if "known" in message or "team" in message:
         assert "did you mean" in caught.value.fix
 
 
@@ -87,7 +87,7 @@ def test_templates_run_in_a_sandbox():
         text(role("{{ transcript.append(1) }}"))
 
 
-def test_notes_without_a_place_are_refused():
+def test_feedback_without_a_place_is_refused():
     with pytest.raises(ConfigError, match="no place") as caught:
         text(role(), feedback=("wrong",))
     assert "{{ note }}" in caught.value.fix
@@ -123,13 +123,13 @@ def test_notes_without_a_place_are_refused():
     ],
 )
 def test_parsers(settings, answer, parsed):
-    seat = role(**settings)
+    solver = role(**settings)
     if parsed is None:
         with pytest.raises(PolicyFault):
-            seat.parse(answer, SEEN)
+            solver.parse(answer, SEEN)
     else:
-        found = seat.parse(answer, SEEN)
-        assert found == parsed and type(found) is type(parsed)
+        value = solver.parse(answer, SEEN)
+        assert value == parsed and type(value) is type(parsed)
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Trees from nested literals, and what an estimator says of them.
+"""Trees from nested literals, and the credit that an estimator gives them.
 
 A node is a list of the joints that were played there: `[J(0, [J(2), J(0)]), J(1)]` is a root with two joints,
 of which the first was played on and the second ended the episode. Joint i picks branch i of every role; with
@@ -83,8 +83,8 @@ class J:
 def chain(*joints: J | Number) -> list[J]:
     """A path without siblings, root first; a number is a joint that paid it."""
     node: list[J] = []
-    for one in reversed(joints):
-        joint = one if isinstance(one, J) else J(one)
+    for pay in reversed(joints):
+        joint = pay if isinstance(pay, J) else J(pay)
         node = [J(**{**vars(joint), "then": node})]
     return node
 
@@ -96,11 +96,11 @@ class Forest:
     order: tuple[tuple[str, ...], ...] = (("one",),)
     pairing: str = "aligned"
     logprobs: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
-    """By branch (as `place` names it) what was sampled; one token where it isn't told."""
+    """By branch (as `place` names it) the log-probs of the sampled tokens; default: one token."""
     truncated: Sequence[str] = ()
     """Branches that reached the token limit."""
     aborted: Sequence[str] = ()
-    """Branches whose call the engine lost, though somebody scored their joint."""
+    """Branches whose call the engine lost, though their joint action was scored."""
     untrained: Sequence[str] = ()
     """Roles whose policy isn't trained."""
     trees: list[Tree] = field(default_factory=list)
@@ -119,7 +119,7 @@ class Forest:
         roles = self.order[stage]
         combinations = self._combinations(roles, joints)
         count = 1 + max(branch for combination in combinations for branch in combination.values())
-        made = tuple(
+        joint_actions = tuple(
             self._joint(key, index, joint, combination)
             for index, (joint, combination) in enumerate(zip(joints, combinations, strict=True))
         )
@@ -134,7 +134,7 @@ class Forest:
             turn=turn,
             stage=stage,
             decisions={role: self._decision(key, role, count, lost) for role in roles},
-            joints=made,
+            joints=joint_actions,
             expanded=tuple(index for index, joint in enumerate(joints) if not joint.lost),
         )
 
@@ -197,7 +197,7 @@ class Forest:
         return Action(calls=(call,), text="said")
 
     def annotations(self, name: str, numbers: Mapping[str, Sequence[float]]) -> Annotations:
-        """Per-token notes by branch; zeros where they aren't told; none for what is not trained."""
+        """Per-token annotations by branch; default: zeros; none for untrained roles."""
         table = {}
         for key, action in self.actions():
             count = sum(len(call.token_ids) for call in action.calls)
@@ -231,9 +231,9 @@ def estimator(
     name: str, *, plan: Plan | None = None, forest: Forest | None = None, turns: int = 4, **settings: Any
 ) -> Any:
     """One of the registered estimators, checked against a plan and a team."""
-    made = build("estimator", {"type": name, **settings})
-    made.check(plan or PLANS.get(name, ALL), team(forest.order if forest else (("one",),), turns))
-    return made
+    algorithm = build("estimator", {"type": name, **settings})
+    algorithm.check(plan or PLANS.get(name, ALL), team(forest.order if forest else (("one",),), turns))
+    return algorithm
 
 
 def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
@@ -249,18 +249,20 @@ def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
     )
 
 
-def credit(made: Any, forest: Forest, annotations: Annotations | None = None, state: Any = None) -> Credit:
-    """What a checked estimator says of a step."""
-    return step(made, forest, annotations, state)[0]
+def credit(
+    algorithm: Any, forest: Forest, annotations: Annotations | None = None, state: Any = None
+) -> Credit:
+    """The credit of a checked estimator for a step."""
+    return step(algorithm, forest, annotations, state)[0]
 
 
 def step(
-    made: Any, forest: Forest, annotations: Annotations | None = None, state: Any = None
+    algorithm: Any, forest: Forest, annotations: Annotations | None = None, state: Any = None
 ) -> tuple[Credit, Any]:
     """(credit, state)."""
-    zeros = {name: table for need in made.needs for name, table in forest.annotations(need, {}).items()}
+    zeros = {name: table for need in algorithm.needs for name, table in forest.annotations(need, {}).items()}
     reward_weights = RewardWeights(
-        team_weight=float(made.weights.get(TEAM, 1.0)),
+        team_weight=float(algorithm.weights.get(TEAM, 1.0)),
         kinds={"potential": "potential", "own_potential": "potential", "fork": "counterfactual"},
     )
     batch = Batch(
@@ -269,7 +271,7 @@ def step(
         annotations={**zeros, **(annotations or {})},
         reward_weights=reward_weights,
     )
-    answer: tuple[Credit, Any] = made(batch, state)
+    answer: tuple[Credit, Any] = algorithm(batch, state)
     return answer
 
 

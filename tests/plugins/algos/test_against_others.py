@@ -47,26 +47,26 @@ def test_trls_advantages(name, algorithm, settings):
 
 def test_trl_scales_a_batch_by_the_spread_of_its_rewards_and_we_by_that_of_its_advantages():
     record = TRL["batch"]
-    found = of_trl(record, "grpo", normalise={**ADDED, "scope": "global"})
+    advantage = of_trl(record, "grpo", normalise={**ADDED, "scope": "global"})
     # The spread of the rewards has in it how far the tasks are apart, which the groups' baselines have taken
     # out: a batch of easy and hard tasks would move the weights less than one of either kind.
     groups = np.array(record["rewards"]).reshape(-1, record["siblings"])
     theirs = groups.std(ddof=1) + 1e-4
     ours = (groups - groups.mean(axis=1, keepdims=True)).std(ddof=1) + 1e-4
     assert ours < 0.99 * theirs
-    assert np.array(found) * ours / theirs == pytest.approx(record["advantages"], abs=EXACT)
+    assert np.array(advantage) * ours / theirs == pytest.approx(record["advantages"], abs=EXACT)
 
 
 @pytest.mark.parametrize(("name", "algorithm"), [("missing", "grpo"), ("rloo, missing", "rloo")])
 def test_a_missing_reward_is_out_of_the_baseline_in_trl_too(name, algorithm):
     record = TRL[name]
-    found = of_trl(record, algorithm)
-    both = [pair for pair in zip(found, record["advantages"], strict=True) if pair[0] is not None]
+    advantage = of_trl(record, algorithm)
+    both = [pair for pair in zip(advantage, record["advantages"], strict=True) if pair[0] is not None]
     assert [ours for ours, _ in both] == pytest.approx([theirs for _, theirs in both], abs=EXACT)
     # What has no reward, or is alone in its group, has no credit here and advantage 0 there, where the loss
     # goes on counting it (tests/plugins/losses/test_against_others.py).
     assert len(both) == 6
-    assert [theirs for ours, theirs in zip(found, record["advantages"], strict=True) if ours is None] == [
+    assert [theirs for ours, theirs in zip(advantage, record["advantages"], strict=True) if ours is None] == [
         0
     ] * 6
 

@@ -56,8 +56,8 @@ def test_a_naive_double_sum_says_the_same(actions, gamma, lam):
     advantage = advantages(
         "gae", forest, annotations=forest.annotations("values", given_values), gamma=gamma, lam=lam, **PLAIN
     )
-    values = [value for own, _ in actions for value in own]
-    rewards = [pay * (place == len(own) - 1) for own, pay in actions for place in range(len(own))]
+    values = [value for action, _ in actions for value in action]
+    rewards = [pay * (place == len(action) - 1) for action, pay in actions for place in range(len(action))]
     count = len(values)
 
     def error(t: int) -> float:

@@ -242,7 +242,7 @@ def test_roles_that_act_at_once_share_the_pay_and_have_their_own():
     assert [advantage[f"0:two{b}"] for b in range(3)] == pytest.approx([-0.2, -0.6, 0.8])
 
 
-def test_a_recombined_joint_is_in_nobodys_baseline_and_leads_on():
+def test_a_recombined_joint_is_in_no_baseline_and_leads_on():
     # Branch 0 of one with branch 1 of two was played once more, paid 9, and went on.
     forest = Forest(order=(("one", "two"),)).grow(
         [J(0), J(2), J(9, [J(1), J(3)], recombined={"one": 0, "two": 1})]

@@ -40,8 +40,8 @@ def once(name: str, values: list[float], **more: object) -> list[float]:
     return list(advantages(name, forest, **more).values())
 
 
-def close(one: list[float], other: list[float], scale: float = 1.0) -> bool:
-    return bool(np.allclose(one, other, rtol=1e-9, atol=1e-9 * scale))
+def close(first: list[float], other: list[float], scale: float = 1.0) -> bool:
+    return bool(np.allclose(first, other, rtol=1e-9, atol=1e-9 * scale))
 
 
 # -------------------------------------------------------------------------------- between estimators
@@ -51,8 +51,8 @@ def close(one: list[float], other: list[float], scale: float = 1.0) -> bool:
 @quick
 def test_with_one_agent_and_one_turn_magrpo_at_grpo_and_grpo_are_one(values, kind, mode):
     normalise = NONE if kind == "none" else {"type": kind, "eps": 1e-4, "eps_mode": mode, "ddof": 0}
-    found = [once(name, values, normalise=normalise) for name in ("magrpo", "at_grpo", "grpo")]
-    assert close(found[0], found[1]) and close(found[0], found[2])
+    by_algorithm = [once(name, values, normalise=normalise) for name in ("magrpo", "at_grpo", "grpo")]
+    assert close(by_algorithm[0], by_algorithm[1]) and close(by_algorithm[0], by_algorithm[2])
 
 
 @given(groups)
@@ -78,8 +78,8 @@ def test_no_baseline_and_the_best_as_baseline_differ_by_a_shift(values):
     assume(np.ptp(values) > 0.1 and abs(np.mean(values)) > 0.1)
     mean, none, best = (once(name, values) for name in ("magrpo", "mareinforce", "maremax"))
     assert close(none, values) and close(best, [v - max(values) for v in values])
-    for one, other in ((mean, none), (mean, best)):
-        shift = np.subtract(one, other)
+    for left, other in ((mean, none), (mean, best)):
+        shift = np.subtract(left, other)
         assert np.ptp(shift) < 1e-9 and abs(shift[0]) > 0.01
 
 
@@ -121,9 +121,9 @@ def test_others_do_not(name, normalise, caplog):
 @quick
 def test_reinforce_pp_without_kl_is_reinforce_with_the_batchs_mean(values):
     normalise = {"type": "whiten", "scope": "global", "ddof": 0, "eps": 1e-8}
-    one = once("reinforce", values, normalise=normalise)
+    reinforce = once("reinforce", values, normalise=normalise)
     other = [float(a[0]) for a in once("reinforce_pp", values, beta=0.0)]
-    assert close(one, other)
+    assert close(reinforce, other)
 
 
 # ------------------------------------------------------------------------------- of each with itself
@@ -204,26 +204,26 @@ def joints(depth: int) -> st.SearchStrategy[list[J]]:
 
 def futures(node: list[J], potential: float, chance: float = 1.0) -> list[tuple[float, list[float]]]:
     """Every way of going on from a node: (its probability under uniform choices, the pay of each turn)."""
-    found = []
+    chances = []
     for joint in node:
         after = potential if joint.potential is ... else joint.potential
         paid, share = joint.gain + after - potential, chance / len(node)
         rest = futures(list(joint.then), after, share) if joint.then else [(share, [])]
-        found += [(chance_, [paid, *later]) for chance_, later in rest]
-    return found
+        chances += [(chance_, [paid, *later]) for chance_, later in rest]
+    return chances
 
 
 def worths(node: list[J], gamma: float, potential: float = 0.0, at: str = "0") -> dict[str, float]:
     """Of every branch: the mean over all its leaves of what was paid on the way, discounted."""
-    found = {}
+    by_branch = {}
     for index, joint in enumerate(node):
         ways = futures([joint], potential)
-        found[f"{at}:one{index}"] = math.fsum(
+        by_branch[f"{at}:one{index}"] = math.fsum(
             chance * sum(gamma**turn * paid for turn, paid in enumerate(paid_)) for chance, paid_ in ways
         )
         after = potential if joint.potential is ... else joint.potential
-        found |= worths(list(joint.then), gamma, after, f"{at}.{index}")
-    return found
+        by_branch |= worths(list(joint.then), gamma, after, f"{at}.{index}")
+    return by_branch
 
 
 @given(joints(3), st.sampled_from([1.0, 0.9, 0.5, 0.0]))

@@ -32,8 +32,8 @@ def forest_of(name: str, joints: list[J]) -> Forest:
     return Forest().grow(joints) if PLANS[name].chains == 1 else Forest().grow(*([joint] for joint in joints))
 
 
-def numbers(told: object) -> list[float]:
-    return [float(np.atleast_1d(value)[0]) for value in told.advantage.values()]  # type: ignore[attr-defined]
+def numbers(result: object) -> list[float]:
+    return [float(np.atleast_1d(value)[0]) for value in result.advantage.values()]  # type: ignore[attr-defined]
 
 
 @every_estimator
@@ -112,8 +112,8 @@ def test_a_chain_that_was_lost_on_the_way_is_out_and_counted(name):
     if name in ("at_grpo", "reinforce_pp", "reinforce_pp_baseline"):  # looks at the action's own pay only
         lost = lost[1:]
     result = credit(estimator(name, **SETTINGS.get(name, {})), forest)
-    found = set(places(result.advantage))
-    assert not found & set(lost) and kept <= found
+    credited = set(places(result.advantage))
+    assert not credited & set(lost) and kept <= credited
     rows = 1 if name in ("grpo", "dr_grpo", "rloo", "rae", "gae") else len(lost)
     assert [v for metric, v in result.metrics.items() if metric.endswith("missing_rows")] == [rows]
 

@@ -20,7 +20,7 @@ PLAIN = {"normalise": {"type": "none"}}
 
 
 def played(tasks: int = 1, **tables: Any) -> tuple[list[Any], Credit]:
-    """(trees, credit) of one step of a scripted run: branch b writes b, which pays 1.1 b unless told."""
+    """(trees, credit) of one step of a scripted run: branch b writes b, which pays 1.1 b by default."""
     run = run_of(**tables)
     trees, scores = play(run, tasks)
     return trees, run.estimator(
@@ -28,10 +28,10 @@ def played(tasks: int = 1, **tables: Any) -> tuple[list[Any], Credit]:
     )[0]
 
 
-def of(found: Credit, node: Any, role: str) -> list[float | None]:
+def of(result: Credit, node: Any, role: str) -> list[float | None]:
     """The advantages of a role's branches at a node; None where there is none."""
     count = len(node.decisions[role].branches)
-    return [found.advantage.get(node.key.of_branch(role, branch)) for branch in range(count)]
+    return [result.advantage.get(node.key.of_branch(role, branch)) for branch in range(count)]
 
 
 # -------------------------------------------------------------------------------------------- AT-GRPO
@@ -155,7 +155,7 @@ def only_one_counts(request: Any, text: str) -> str:
     return str(request.key.branch if request.key.role == "one" else 0)
 
 
-def test_no_episode_is_ended_by_a_threshold_nobody_set():
+def test_no_episode_is_ended_by_an_unset_threshold():
     """There, the default of -0.2 silently disables turn 2 for every reward of 0 or more."""
     (tree,), _ = played(**tree_of())
     assert all(joint.child is not None for joint in tree.root.joints)

@@ -82,13 +82,13 @@ def test_going_away_and_coming_back_earns_nothing(name):
 
 
 @pytest.mark.parametrize("name", SUMMING)
-def test_increments_of_the_same_numbers_would_be_farmed(name):
+def test_increments_of_the_same_numbers_would_be_earned_repeatedly(name):
     """What the two kinds are for: as a gain every turn, staying at .5 beats being done at once."""
     staying, done = chain(0.5, 0.5, 0.5, 0.5), chain(1.0)
     siblings = PLANS[name].chains == 1
     forest = Forest().grow([staying[0], done[0]]) if siblings else Forest().grow(staying, done)
-    found = list(advantages(name, forest, **SETTINGS.get(name, {})).items())
-    first = {at: float(np.atleast_1d(value)[0]) for at, value in found}
+    advantage = list(advantages(name, forest, **SETTINGS.get(name, {})).items())
+    first = {at: float(np.atleast_1d(value)[0]) for at, value in advantage}
     assert first["0:one0"] > first["0:one1" if siblings else "1:one0"]
 
 
@@ -142,11 +142,11 @@ def with_forks(fork: float, siblings: bool) -> Forest:
 
 
 @pytest.mark.parametrize("name", SUMMING)
-def test_what_nobody_was_paid_is_in_no_sum(name):
+def test_what_no_role_was_paid_is_in_no_sum(name):
     siblings = PLANS[name].chains == 1
     plain, forked = (
-        {at: list(np.atleast_1d(value)) for at, value in found.items()}
-        for found in (
+        {at: list(np.atleast_1d(value)) for at, value in advantage.items()}
+        for advantage in (
             advantages(name, with_forks(fork, siblings), **SETTINGS.get(name, {})) for fork in (0.0, 9.0)
         )
     )

@@ -44,12 +44,12 @@ def test_the_baseline_is_of_before_the_step():
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=2, max_size=5))
 @settings(max_examples=30, deadline=None)
 def test_its_state_goes_on_the_same_through_json(steps):
-    algorithm, there, here = estimator("rae"), None, None
+    algorithm, through_json, direct = estimator("rae"), None, None
     for returns in steps:
         forest = Forest().grow(*(chain(value) for value in returns))
-        one, there = step(algorithm, forest, state=json.loads(json.dumps(there)))
-        other, here = step(algorithm, forest, state=here)
-        assert one.advantage == other.advantage and there == here
+        first, through_json = step(algorithm, forest, state=json.loads(json.dumps(through_json)))
+        other, direct = step(algorithm, forest, state=direct)
+        assert first.advantage == other.advantage and through_json == direct
 
 
 @given(st.lists(st.lists(st.floats(-5, 5), min_size=1, max_size=4), min_size=1, max_size=5), st.floats(0, 1))
@@ -98,8 +98,8 @@ def test_whitening_over_a_role_takes_the_running_mean_out_again_and_warns(scope,
     with caplog.at_level(logging.WARNING, "coterie"):
         algorithm = estimator("rae", normalise={"type": "whiten", "scope": scope})
     assert "makes no difference" in caplog.text
-    one, other = (places(credit(algorithm, forest, state={"one": mean}).advantage) for mean in (0.0, 5.0))
-    assert one == pytest.approx(other)
+    first, other = (places(credit(algorithm, forest, state={"one": mean}).advantage) for mean in (0.0, 5.0))
+    assert first == pytest.approx(other)
 
 
 def test_whitening_over_the_step_keeps_the_roles_apart(caplog):
@@ -107,5 +107,5 @@ def test_whitening_over_the_step_keeps_the_roles_apart(caplog):
         algorithm = estimator("rae", normalise={"type": "whiten", "scope": "global"})
     assert caplog.text == ""
     forest = Forest(order=SEQUENTIAL).grow(chain(1, 2), chain(4))
-    one, other = (places(credit(algorithm, forest, state={"one": mean}).advantage) for mean in (0.0, 5.0))
-    assert one != pytest.approx(other)
+    first, other = (places(credit(algorithm, forest, state={"one": mean}).advantage) for mean in (0.0, 5.0))
+    assert first != pytest.approx(other)

@@ -125,7 +125,7 @@ def test_turn_weights_are_as_many_as_the_teams_turns():
 
 
 @pytest.mark.parametrize(
-    ("name", "told", "wanted"),
+    ("name", "given", "wanted"),
     [
         ("grpo", {"ddof": 0}, {"type": "scale", "eps": 1e-4, "ddof": 0}),
         ("dr_grpo", {"type": "scale", "eps": 0.5}, {"type": "scale", "eps": 0.5}),
@@ -135,9 +135,9 @@ def test_turn_weights_are_as_many_as_the_teams_turns():
         ("reinforce_pp_baseline", {"per": "action"}, {"type": "scale", "scope": "global", "per": "action"}),
     ],
 )
-def test_a_table_changes_the_estimators_own_normaliser_key_by_key(name, told, wanted):
-    found = estimator(name, normalise=told).config.normalise
-    assert {key: getattr(found, key) for key in wanted} == wanted
+def test_a_table_changes_the_estimators_own_normaliser_key_by_key(name, given, wanted):
+    normaliser = estimator(name, normalise=given).config.normalise
+    assert {key: getattr(normaliser, key) for key in wanted} == wanted
 
 
 @pytest.mark.parametrize("name", ["dr_grpo", "rloo", "reinforce", "rae", *TREES])

@@ -30,9 +30,13 @@ def distance_by_the_book(maze: Maze, cell: tuple[int, int]) -> int:
     far, queue = {maze.cell(maze.goal): 0}, deque([maze.cell(maze.goal)])
     while queue and cell not in far:
         row, column = queue.popleft()
-        for there in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
-            inside = 0 <= there[0] < maze.height and 0 <= there[1] < maze.width
-            if there not in far and inside and not maze.walls >> there[0] * maze.width + there[1] & 1:
-                far[there] = far[row, column] + 1
-                queue.append(there)
+        for neighbour in ((row - 1, column), (row + 1, column), (row, column - 1), (row, column + 1)):
+            inside = 0 <= neighbour[0] < maze.height and 0 <= neighbour[1] < maze.width
+            if (
+                neighbour not in far
+                and inside
+                and not maze.walls >> neighbour[0] * maze.width + neighbour[1] & 1
+            ):
+                far[neighbour] = far[row, column] + 1
+                queue.append(neighbour)
     return far.get(cell, -1)

@@ -1,4 +1,5 @@
-"""The three games by name, messages out of numbers, and returns: for tests of what can be farmed."""
+"""The three games by name, messages out of numbers, and returns: for tests of what an episode can earn
+repeatedly."""
 
 from __future__ import annotations
 
@@ -24,13 +25,13 @@ LIMIT = {"plan_path": "max_moves", "sudoku": "max_cells"}
 """The settings that cut a message; Sokoban's bound is for uncut ones."""
 ILLEGAL = {"plan_path": "walk", "sudoku": "illegal", "sokoban": "walk"}
 """The settings that say what an illegal word does to the rest."""
-SEATS = {
-    (name, seat): make(
-        getattr(roles, "".join(part.title() for part in f"{name}_{seat}".split("_"))),
-        Build(name=seat, path=f"team.roles.{seat}"),
+ROLE_PLUGINS = {
+    (name, role): make(
+        getattr(roles, "".join(part.title() for part in f"{name}_{role}".split("_"))),
+        Build(name=role, path=f"team.roles.{role}"),
     )
     for name, roles in (("plan_path", plan_path), ("sudoku", sudoku), ("sokoban", sokoban))
-    for seat in ("planner", "executor", "solver")
+    for role in ("planner", "executor", "solver")
 }
 COSTS = {"illegal": -0.1, "empty": -0.1}
 """As a recipe might weigh; they can only lower a return."""
@@ -41,11 +42,11 @@ def game(name: str, **settings: Any) -> Any:
 
 
 def send(env: Any, name: str, state: Any, text: str, role: str = "solver") -> Any:
-    message = action(text, SEATS[name, role], env.observe(state, role))
+    message = action(text, ROLE_PLUGINS[name, role], env.observe(state, role))
     return wait(env.step(state, {role: message}, context()))
 
 
-def said(name: str, state: Any, numbers: Iterable[int]) -> str:
+def message_text(name: str, state: Any, numbers: Iterable[int]) -> str:
     """The solver's message of these numbers (0 to 255).
 
     Moves in four directions; or assignments: of an odd number the oracle's digit, of an even one another, in
@@ -97,7 +98,7 @@ def returned(
         if turns is None:
             text = oracle(env, state)
         elif (message := next(turns, None)) is not None:
-            text = said(name, state, message)
+            text = message_text(name, state, message)
         else:
             break
         step = send(env, name, state, text)
@@ -111,11 +112,11 @@ def returned(
     return total, state
 
 
-def above(found: Any, best: Any) -> dict[Any, tuple[float, float]]:
+def above(scores: Any, best: Any) -> dict[Any, tuple[float, float]]:
     """Terms of a step that are better than those of another: {term: (found, best)}."""
     sign = {"illegal": -1, "empty": -1}
     return {
         place: (value, best.scores[place])
-        for place, value in found.scores.items()
+        for place, value in scores.scores.items()
         if sign.get(place[1], 1) * (value - best.scores[place]) > 1e-9
     }

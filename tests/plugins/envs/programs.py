@@ -39,8 +39,10 @@ class Inline(Plugin):
             with contextlib.redirect_stdout(out):
                 exec(program.code, {})  # ours
         except Exception as error:
-            said = f"Traceback ...\n{type(error).__name__}: {error}\n"
-            return Ran(status="failed", exit_code=1, stdout=out.getvalue(), stderr=said, reason="exit code 1")
+            stderr = f"Traceback ...\n{type(error).__name__}: {error}\n"
+            return Ran(
+                status="failed", exit_code=1, stdout=out.getvalue(), stderr=stderr, reason="exit code 1"
+            )
         if "# slow" in program.code:
             reason = "more than 5 s of CPU time"
             return Ran(status="timeout", exit_code=None, stdout=out.getvalue(), reason=reason)

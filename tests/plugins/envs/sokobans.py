@@ -41,14 +41,14 @@ class Slow:
     def moved(self, boxes, player, move):
         """(boxes, player, pushed), or None where the move is illegal."""
         (dr, dc), (r, c) = STEPS[move], player
-        there, beyond = (r + dr, c + dc), (r + 2 * dr, c + 2 * dc)
-        if there not in self.floor:
+        target, beyond = (r + dr, c + dc), (r + 2 * dr, c + 2 * dc)
+        if target not in self.floor:
             return None
-        if there not in boxes:
-            return boxes, there, False
+        if target not in boxes:
+            return boxes, target, False
         if beyond not in self.floor or beyond in boxes:
             return None
-        return boxes - {there} | {beyond}, there, True
+        return boxes - {target} | {beyond}, target, True
 
     def best(self):
         """(pushes, moves) of the best solution by plain search over single moves; None: there is none."""
@@ -66,14 +66,14 @@ class Slow:
                         continue
                     reached[state] = moves
                     for move in STEPS:
-                        found = self.moved(*state, move)
-                        if found is None:
+                        result = self.moved(*state, move)
+                        if result is None:
                             continue
-                        there = (found[0], found[1])
-                        if found[2]:
-                            after[there] = min(moves + 1, after.get(there, moves + 1))
+                        following = (result[0], result[1])
+                        if result[2]:
+                            after[following] = min(moves + 1, after.get(following, moves + 1))
                         else:
-                            buckets.setdefault(moves + 1, []).append(there)
+                            buckets.setdefault(moves + 1, []).append(following)
             solved = [moves for (boxes, _), moves in reached.items() if boxes == self.targets]
             if solved:
                 return pushes, min(solved)
@@ -94,9 +94,9 @@ class Slow:
                     solvable.add((boxes, player))
                     queue.append((boxes, player))
                 for move in STEPS:
-                    found = self.moved(boxes, player, move)
-                    if found is not None:
-                        into.setdefault((found[0], found[1]), []).append((boxes, player))
+                    result = self.moved(boxes, player, move)
+                    if result is not None:
+                        into.setdefault((result[0], result[1]), []).append((boxes, player))
         while queue:
             for before in into.get(queue.popleft(), ()):
                 if before not in solvable:
@@ -118,10 +118,10 @@ class Slow:
             if (r, c) in self.targets:
                 return pushes
             for dr, dc in STEPS.values():
-                there, behind = (r + dr, c + dc), (r - dr, c - dc)
-                if there in self.floor and behind in self.floor and there not in seen:
-                    seen.add(there)
-                    queue.append((there, pushes + 1))
+                target, behind = (r + dr, c + dc), (r - dr, c - dc)
+                if target in self.floor and behind in self.floor and target not in seen:
+                    seen.add(target)
+                    queue.append((target, pushes + 1))
         return cap
 
 

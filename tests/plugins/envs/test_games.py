@@ -1,4 +1,5 @@
-"""What holds of all games: nothing can be farmed, splits share nothing, seats and sandbox fit together."""
+"""What holds of all games: no reward is earned repeatedly, splits share nothing, roles and sandbox fit
+together."""
 
 from __future__ import annotations
 
@@ -18,10 +19,10 @@ from tests.plugins.envs.paying import (
     SMALL,
     above,
     game,
+    message_text,
     oracle,
     planned,
     returned,
-    said,
     send,
 )
 from tests.plugins.envs.programs import INLINE
@@ -38,11 +39,11 @@ BUMPS = [[0] * 7, [1] * 7, [2] * 7, [3] * 7]
 
 
 def setting(name, limit, illegal, **more):
-    cut = {LIMIT[name]: limit} if name in LIMIT else {}
-    return {ILLEGAL[name]: illegal, **cut, **more}
+    limits = {LIMIT[name]: limit} if name in LIMIT else {}
+    return {ILLEGAL[name]: illegal, **limits, **more}
 
 
-# ---- nothing can be farmed
+# ---- no reward is earned repeatedly
 
 
 @games
@@ -63,10 +64,10 @@ def test_no_episode_returns_more_than_the_oracles(name, index, messages, repeats
     env = game(name, **setting(name, limit, illegal, team="potential"))
     state = env.reset(env.tasks("train", 0)[index], 0)
     best, solved = returned(env, name, state, None, discount)
-    found, end = returned(env, name, state, messages * repeats, discount)
-    assert solved.solved and found <= best + 1e-9
+    episode_return, end = returned(env, name, state, messages * repeats, discount)
+    assert solved.solved and episode_return <= best + 1e-9
     if discount == 1.0 and not end.solved:
-        assert found < best - 1e-9
+        assert episode_return < best - 1e-9
 
 
 @games
@@ -89,7 +90,7 @@ def test_no_message_has_a_better_term_than_the_oracles(name, index, before, mess
     best = send(env, name, state, oracle(env, state))
     if name == "sokoban" and not best.state.solved:
         return  # it is lost, though one doesn't see it
-    assert not above(send(env, name, state, said(name, state, message)), best)
+    assert not above(send(env, name, state, message_text(name, state, message)), best)
 
 
 @pytest.mark.parametrize(("name", "more"), [
@@ -150,18 +151,18 @@ FARMED = {
 
 
 @games
-def test_what_progress_pays_can_be_farmed_by_summing(name):
+def test_what_progress_pays_is_earned_repeatedly_by_summing(name):
     """Which is why it is named in `not_summable`. And so the tests above could fail."""
     start, rows, texts = FARMED[name]
     size = {"sokoban": {"width": 7, "height": 4}}.get(name, {})
-    for team, farmed in (("progress", True), ("potential", False)):
+    for team, repeatable in (("progress", True), ("potential", False)):
         env = game(name, team=team, **size)
         state, totals = start(env, *rows), dict.fromkeys(env.repeatable_gains, 0.0)
         for text in texts:
             step = send(env, name, state, text)
             state, totals = step.state, {one: totals[one] + step.scores[TEAM, one] for one in totals}
-        assert not state.solved and [total > 1.2 for total in totals.values()] == [farmed] * len(totals)
-        assert ("team" in env.not_summable) == farmed
+        assert not state.solved and [total > 1.2 for total in totals.values()] == [repeatable] * len(totals)
+        assert ("team" in env.not_summable) == repeatable
 
 
 # ---- splits
@@ -171,7 +172,7 @@ def test_what_progress_pays_can_be_farmed_by_summing(name):
 def test_splits_share_no_fingerprint(name):
     """Content, and where a game has one, the solution: under the same seed and under others."""
     env = game(name)
-    found = leaks({
+    shared = leaks({
         split: [
             (task.id, env.fingerprints(task))
             for seed in (0, 1)
@@ -179,7 +180,7 @@ def test_splits_share_no_fingerprint(name):
         ]
         for split in ("train", "val", "test")
     })  # fmt: skip
-    assert set(found.sizes.values()) == {240} and not found.shared
+    assert set(shared.sizes.values()) == {240} and not shared.shared
 
 
 def test_the_split_of_a_content_is_written_down():
@@ -196,17 +197,17 @@ def test_the_split_of_a_content_is_written_down():
     ]
 
 
-# ---- seats and sandbox
+# ---- roles and sandbox
 
 
-def composed(name, order, seat=None, **more):
+def composed(name, order, settings=None, **more):
     env = {"type": name, **SMALL[name], **more.pop("env", {})}
-    roles = {role: {"type": f"{name}_{role}", **(seat or {})} for role in order}
+    roles = {role: {"type": f"{name}_{role}", **(settings or {})} for role in order}
     return run_of(env, roles, "tests.games:constant", **more)
 
 
 @games
-def test_a_sandbox_that_nobody_uses_is_refused(name):
+def test_a_unused_sandbox_is_refused(name):
     pair, sandbox = ["planner", "executor"], {"type": INLINE}
     for tables, path in (({"sandbox": sandbox}, "sandbox"), ({"env": {"sandbox": sandbox}}, "env.sandbox")):
         with pytest.raises(ConfigError, match="nothing would run in this sandbox") as caught:

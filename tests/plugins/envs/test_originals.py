@@ -11,7 +11,7 @@ import pytest
 from coterie.core.types import TEAM
 from coterie.plugins.envs.sudoku.grid import solutions
 from tests.plugins.envs import mazes, sokobans, sudokus
-from tests.plugins.envs.paying import PLUGINS, SEATS, game, oracle, send
+from tests.plugins.envs.paying import PLUGINS, ROLE_PLUGINS, game, oracle, send
 from tests.plugins.support import role_input
 
 games = pytest.mark.parametrize("name", list(PLUGINS))
@@ -57,7 +57,7 @@ def test_no_test_task_is_a_training_task(name):
         for split, count in (("train", 400), ("test", 100))
     }
     met = set().union(*marks["train"])
-    assert [one & met for one in marks["test"]] == [set()] * 100
+    assert [mark & met for mark in marks["test"]] == [set()] * 100
 
 
 # ---- Plan-Path: the prompt keeps showing the start after the agent has moved
@@ -65,7 +65,7 @@ def test_no_test_task_is_a_training_task(name):
 
 @games
 def test_the_present_is_shown_after_a_move(name):
-    """To every seat of every game."""
+    """In the prompt of every role of every game."""
     start, rows, text, shown, gone = {
         "plan_path": (mazes.start, mazes.WALLED, "U R R", "r0c3", "r1c1"),
         "sudoku": (sudokus.start, sudokus.EASY, "r0c2=3", "1 2 3 r0c3", "r0c2"),
@@ -74,17 +74,17 @@ def test_the_present_is_shown_after_a_move(name):
     env = game(name, **({"boxes": 1} if name == "sokoban" else {}))
     after = send(env, name, start(env, *rows), text).state
     for role_name in ("planner", "executor", "solver"):
-        prompt_text = SEATS[name, role_name].render(role_input(env.observe(after, role_name), role_name))[-1][
-            "content"
-        ]
+        prompt_text = ROLE_PLUGINS[name, role_name].render(
+            role_input(env.observe(after, role_name), role_name)
+        )[-1]["content"]
         assert shown in prompt_text and gone not in prompt_text.split()
 
 
-def test_a_digit_that_was_filled_in_is_shown_and_told_from_the_given():
+def test_a_digit_that_was_filled_in_is_shown_apart_from_the_given():
     env = game("sudoku", rendering="prose")
     state = sudokus.start(env, *sudokus.EASY)
     step = send(env, "sudoku", state, "[r0c2=3]", "executor")
-    prompt_text = SEATS["sudoku", "executor"].render(
+    prompt_text = ROLE_PLUGINS["sudoku", "executor"].render(
         role_input(env.observe(step.state, "executor"), "executor")
     )[-1]["content"]
     assert "1 2 | 3 ." in prompt_text and "Filled in so far, and open to change: r0c2=3." in prompt_text

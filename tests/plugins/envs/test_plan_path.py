@@ -21,9 +21,9 @@ from coterie.plugins.envs.plan_path.render import compact
 from tests.plugins.envs.mazes import WALLED, start
 from tests.plugins.support import Build, action, context, make, role_input, wait
 
-SEATS = {
-    name: make(seat, Build(name=name, path=f"team.roles.{name}"))
-    for name, seat in (
+ROLE_PLUGINS = {
+    name: make(plugin, Build(name=name, path=f"team.roles.{name}"))
+    for name, plugin in (
         ("planner", PlanPathPlanner),
         ("executor", PlanPathExecutor),
         ("solver", PlanPathSolver),
@@ -32,12 +32,14 @@ SEATS = {
 
 
 def send(env, state, **texts):
-    actions = {role: action(text, SEATS[role], env.observe(state, role)) for role, text in texts.items()}
+    actions = {
+        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
+    }
     return wait(env.step(state, actions, context()))
 
 
-def prompt(env, state, role, notes=()):
-    return SEATS[role].render(role_input(env.observe(state, role), role, feedback=notes))
+def prompt(env, state, role, feedback=()):
+    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))
 
 
 # ---- states are values
@@ -161,7 +163,7 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
 def test_prose_golden():
     env = make(PlanPath, size=4, rendering="prose", max_moves=4)
     state = send(env, start(env, *WALLED), planner="[r0c1, r0c3]").state
-    system, user = prompt(env, state, "executor", notes=("Last turn you slept.",))
+    system, user = prompt(env, state, "executor", feedback=("Last turn you slept.",))
     assert system["role"] == "system" and "executor" in system["content"]
     assert (
         user["content"]
@@ -197,7 +199,7 @@ def test_a_plan_made_while_the_executor_walks_is_for_the_next_turn():
     assert step.scores[TEAM, "team"] == pytest.approx(1 / 6) and (TEAM, "plan_team") not in step.scores
 
 
-# ---- what is told
+# ---- feedback
 
 
 def test_the_diagnosis_says_what_happened():
@@ -263,7 +265,7 @@ def test_noise_replaces_moves_at_its_rate():
         clean = env.demonstrate(state, "executor", 0.0, rng).split()
         noisy = env.demonstrate(state, "executor", 0.6, rng).split()
         assert len(clean) == len(noisy)
-        kept += sum(one == other for one, other in zip(clean, noisy, strict=True))
+        kept += sum(clean_word == other for clean_word, other in zip(clean, noisy, strict=True))
         total += len(clean)
     assert kept / total == pytest.approx(0.4 + 0.6 / 4, abs=0.03)  # a random move may be the right one
 
@@ -282,7 +284,7 @@ def test_the_solver_plays_alone():
     assert step.scores[TEAM, "team"] == 1.0 and step.scores["solver", "shortest"] == 1.0
 
 
-def test_a_planner_that_walks_its_way_points_is_told_of_them():
+def test_a_planner_that_walks_its_way_points_gets_feedback_on_them():
     env = make(PlanPath, Build(order=["planner"]), size=4, plan_moves=True)
     state = send(env, start(env, *WALLED), planner="r0c1 r0c3 r1c2 r3c3").state
     assert state.cell == (0, 3)

@@ -27,11 +27,11 @@ def test_mazes_of_every_split_are_solvable_and_far_enough(settings, count):
     for split in SPLITS:
         tasks = env.tasks(split, seed=3)
         for index in range(count):
-            one = tasks[index].payload
-            distance = distance_by_the_book(one, one.cell(one.start))
-            assert distance == one.left(one.start) >= settings.get("min_distance", 1)
-            assert not one.wall(one.start) and not one.wall(one.goal)
-            assert len(shortest_path(one, one.start)) == distance
+            problem = tasks[index].payload
+            distance = distance_by_the_book(problem, problem.cell(problem.start))
+            assert distance == problem.left(problem.start) >= settings.get("min_distance", 1)
+            assert not problem.wall(problem.start) and not problem.wall(problem.goal)
+            assert len(shortest_path(problem, problem.start)) == distance
 
 
 def test_splits_share_no_maze_under_any_seeds():
@@ -40,9 +40,9 @@ def test_splits_share_no_maze_under_any_seeds():
         split: {content(env.tasks(split, seed)[index].payload) for seed in (0, 99) for index in range(500)}
         for split in SPLITS
     }
-    for one, other in itertools.combinations(SPLITS, 2):
-        assert not contents[one] & contents[other]
-    assert all(len(found) > 500 for found in contents.values())
+    for first, other in itertools.combinations(SPLITS, 2):
+        assert not contents[first] & contents[other]
+    assert all(len(mazes) > 500 for mazes in contents.values())
 
 
 def test_the_split_of_a_maze_is_a_function_of_its_content():
@@ -100,12 +100,12 @@ def test_the_oracle_by_hand():
 def test_corners_name_a_path_exactly():
     env = make(PlanPath, size=6)
     for index in range(200):
-        one = env.tasks("train", 1)[index].payload
-        path = shortest_path(one, one.start)
-        assert along(one, one.start, corners(one, one.start, path), skip=False) == (
+        problem = env.tasks("train", 1)[index].payload
+        path = shortest_path(problem, problem.start)
+        assert along(problem, problem.start, corners(problem, problem.start, path), skip=False) == (
             path,
             (),
-            len(corners(one, one.start, path)),
+            len(corners(problem, problem.start, path)),
         )
 
 

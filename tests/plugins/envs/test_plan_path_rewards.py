@@ -20,8 +20,8 @@ EXECUTOR = make(PlanPathExecutor, Build(name="executor", path="team.roles.execut
 
 
 def send(env, state, role, text):
-    seat = {"planner": PLANNER, "executor": EXECUTOR}[role]
-    return wait(env.step(state, {role: action(text, seat, env.observe(state, role))}, context()))
+    plugin = {"planner": PLANNER, "executor": EXECUTOR}[role]
+    return wait(env.step(state, {role: action(text, plugin, env.observe(state, role))}, context()))
 
 
 def team(step, component="team"):
@@ -152,8 +152,16 @@ def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, siz
                 assert team(step) == pytest.approx(wanted)
             assert team(step, "progress") == pytest.approx(wanted)
             assert team(step, "goal") == float(after == 0)
-            own = {name: value for (role, name), value in step.scores.items() if role == "executor"}
-            assert own == {"format": 1.0, "legal": 1.0, "shortest": 1.0, "illegal": 0.0, "empty": 0.0}
+            executor_scores = {
+                name: value for (role, name), value in step.scores.items() if role == "executor"
+            }
+            assert executor_scores == {
+                "format": 1.0,
+                "legal": 1.0,
+                "shortest": 1.0,
+                "illegal": 0.0,
+                "empty": 0.0,
+            }
             total += team(step)
             before = after
         assert state.solved and (form != "potential" or total == pytest.approx(1.0))

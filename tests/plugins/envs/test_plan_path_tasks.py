@@ -33,8 +33,8 @@ def test_a_record_is_a_picture_by_hand():
 def test_fingerprints_tell_mazes_apart_and_nothing_else_does():
     env = make(PlanPath, size=2)
     all_of_them = [maze("SG", ".."), maze("GS", ".."), maze("S.", "G."), maze("SG", "#."), maze("SG", ".#")]
-    marks = [env.fingerprints(Task(id=str(at), payload=one)) for at, one in enumerate(all_of_them)]
-    assert len({one["content"] for one in marks}) == len(all_of_them)
+    marks = [env.fingerprints(Task(id=str(at), payload=mark)) for at, mark in enumerate(all_of_them)]
+    assert len({mark["content"] for mark in marks}) == len(all_of_them)
     assert env.fingerprints(Task(id="another", payload=maze("SG", ".."))) == marks[0]
 
 

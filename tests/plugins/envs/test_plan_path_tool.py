@@ -22,7 +22,7 @@ from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.envs.programs import INLINE, Inline, answer, search
 from tests.plugins.support import Build, action, context, make, role_input, wait
 
-SEATS = {
+ROLE_PLUGINS = {
     "tool": make(PlanPathTool, Build(name="tool", path="team.roles.tool")),
     "plan": make(PlanPathPlan, Build(name="plan", path="team.roles.plan")),
 }
@@ -34,12 +34,12 @@ def game(order=("tool", "plan"), **settings):
 
 
 def send(env, state, role, text):
-    message = action(text, SEATS[role], env.observe(state, role))
+    message = action(text, ROLE_PLUGINS[role], env.observe(state, role))
     return wait(env.step(state, {role: message}, context()))
 
 
 def prompt(env, state, role):
-    return SEATS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
+    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def worth(maze, cell, moves, limit=None):
@@ -47,13 +47,13 @@ def worth(maze, cell, moves, limit=None):
     before = distance_by_the_book(maze, cell)
     for move in moves[:limit]:
         row, column = cell
-        there = {"U": (row - 1, column), "D": (row + 1, column), "L": (row, column - 1)}.get(
+        target = {"U": (row - 1, column), "D": (row + 1, column), "L": (row, column - 1)}.get(
             move, (row, column + 1)
         )
-        outside = there[0] not in range(maze.height) or there[1] not in range(maze.width)
-        if cell == maze.cell(maze.goal) or outside or maze.walls >> there[0] * maze.width + there[1] & 1:
+        outside = target[0] not in range(maze.height) or target[1] not in range(maze.width)
+        if cell == maze.cell(maze.goal) or outside or maze.walls >> target[0] * maze.width + target[1] & 1:
             break
-        cell = there
+        cell = target
     after = distance_by_the_book(maze, cell)
     return 1.0 if after == 0 else max(0.0, (before - after) / before)
 
@@ -111,14 +111,14 @@ def test_a_step_of_at_grpo_with_real_programs():
     for asked, following in zip(nodes[::2], nodes[1::2], strict=True):
         cell = asked.decisions["tool"].observation.position
         info = [joint.info["tool"] for joint in asked.joints]
-        told = [scores.at(asked.key.of_joint(index)) for index in range(7)]
-        moves = [one.get("moves", []) for one in info]
-        assert [len(one) for one in moves] == [0, 0, 2, 0, 0, 1, 1]
-        assert [one["readable"] for one in info] == [False, False, True, False, False, True, True]
+        joint_scores = [scores.at(asked.key.of_joint(index)) for index in range(7)]
+        moves = [role_info.get("moves", []) for role_info in info]
+        assert [len(branch_moves) for branch_moves in moves] == [0, 0, 2, 0, 0, 1, 1]
+        assert [role_info["readable"] for role_info in info] == [False, False, True, False, False, True, True]
         # The counterfactual of every branch by its own program, and nothing for the team itself.
-        for cells, one in zip(told, moves, strict=True):
-            assert cells[TEAM, "plan_team"].value == pytest.approx(worth(maze, cell, one, 2))
-            assert cells[TEAM, "team"].value == 0.0
+        for scored, branch_moves in zip(joint_scores, moves, strict=True):
+            assert scored[TEAM, "plan_team"].value == pytest.approx(worth(maze, cell, branch_moves, 2))
+            assert scored[TEAM, "team"].value == 0.0
         paid = worth(maze, cell, moves[2], 2) + 1.0
         rewards = branch_rewards(asked, "tool", scores, run.reward_weights)
         assert rewards[2] == pytest.approx(paid) == max(rewards) and rewards.count(0.0) == 4
@@ -266,10 +266,10 @@ def test_forks_with_programs_are_independent_values():
     assert env.observe(moved, "plan").program is None and moved.last_plan.moves == ("U",)
 
 
-# ---- who is told what
+# ---- feedback
 
 
-def test_the_plan_seat_is_shown_program_output_and_proposal():
+def test_the_plan_role_is_shown_program_output_and_proposal():
     env = game(max_moves=4)
     state = send(env, start(env, *WALLED), "tool", answer("print('hm')\nprint(['U', 'R'])")).state
     assert (
@@ -309,7 +309,7 @@ Your moves (U, D, L, R, at most 4) as a list such as [U, R, R]:"""
         ("raise ValueError('x' * 9000)", ["It did not finish: xxx"]),
     ],
 )
-def test_how_programs_end_is_told(code, lines):
+def test_feedback_on_how_programs_end(code, lines):
     env = game()
     prompt_text = prompt(env, send(env, start(env, *WALLED), "tool", answer(code)).state, "plan")
     for line in lines:
@@ -317,7 +317,7 @@ def test_how_programs_end_is_told(code, lines):
     assert len(prompt_text) < 3500
 
 
-def test_the_diagnosis_of_both_seats():
+def test_the_diagnosis_of_both_roles():
     env = game()
     state = start(env, *WALLED)
     assert env.diagnose(state, "tool") == env.diagnose(state, "plan") == ""
@@ -338,7 +338,7 @@ def test_the_diagnosis_of_both_seats():
     assert "Your last program printed no list of moves." in env.diagnose(state, "tool")
 
 
-def test_a_tool_that_plays_alone_moves_and_is_told_both():
+def test_a_tool_that_plays_alone_moves_and_gets_feedback_on_both():
     env = game(order=["tool"], plan_moves=True)
     step = send(env, start(env, *WALLED), "tool", answer("print(['U', 'R', 'D'])"))
     assert step.state.cell == (0, 2) and step.scores[TEAM, "team"] == pytest.approx(2 / 6)
@@ -374,7 +374,7 @@ def test_a_run_without_a_sandbox_is_refused_when_composed():
     assert caught.value.path == "env.sandbox" and "sandbox: local" in str(caught.value)
 
 
-def test_the_plan_seat_may_play_without_a_tool():
+def test_the_plan_role_may_play_without_a_tool():
     env = game(order=["plan"], sandbox=None)
     assert not env.concurrent and game().concurrent
     assert "program" not in prompt(env, start(env, *WALLED), "plan").partition("The goal")[2]

@@ -16,7 +16,7 @@ import pytest
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents import sokoban as seats
+from coterie.plugins.agents import sokoban as roles
 from coterie.plugins.envs.common.turn_game import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
@@ -26,20 +26,24 @@ from tests.plugins.envs.sokobans import CORNER, start
 from tests.plugins.support import Build, action, context, make, role_input, wait
 from tests.plugins.test_played import run_of
 
-SEATS = {
-    name: make(getattr(seats, f"Sokoban{name.title()}"), Build(name=name, path=f"team.roles.{name}"))
+ROLE_PLUGINS = {
+    name: make(getattr(roles, f"Sokoban{name.title()}"), Build(name=name, path=f"team.roles.{name}"))
     for name in ("planner", "executor", "solver")
 }
 ROOT = Path(__file__).parents[3]
 
 
 def send(env, state, **texts):
-    actions = {role: action(text, SEATS[role], env.observe(state, role)) for role, text in texts.items()}
+    actions = {
+        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
+    }
     return wait(env.step(state, actions, context()))
 
 
-def prompt(env, state, role, notes=()):
-    return SEATS[role].render(role_input(env.observe(state, role), role, feedback=notes))[-1]["content"]
+def prompt(env, state, role, feedback=()):
+    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))[-1][
+        "content"
+    ]
 
 
 # ---- states are values
@@ -149,7 +153,7 @@ def test_prose_golden():
     env = make(Sokoban, size=4, rendering="prose", max_moves=9)
     state = send(env, start(env, "----", "-@*-", "--#-", "-.$-"), planner="[r1c2L, r3c2L]").state
     assert (
-        prompt(env, state, "executor", notes=("Last turn you slept.",))
+        prompt(env, state, "executor", feedback=("Last turn you slept.",))
         == """\
 Turn 1. The grid has 4 rows (r0 at the top) and 4 columns (c0 at the left).
 '#' is a wall, '.' a target, '$' a box, '@' the player, '*' a box on a target, '+' the player on a target, \
@@ -201,7 +205,7 @@ def test_a_plan_is_worth_all_its_pushes_though_a_message_plays_fewer_moves():
     assert send(env, step.state, executor="U R R D L").state.player_cell == (0, 2)
 
 
-# ---- what is told
+# ---- feedback
 
 
 def test_the_diagnosis_says_what_happened():
@@ -262,7 +266,7 @@ def test_noise_replaces_moves_at_its_rate_and_a_lost_board_gets_a_word():
         clean = env.demonstrate(state, "solver", 0.0, rng).split()
         noisy = env.demonstrate(state, "solver", 0.6, rng).split()
         assert len(clean) == len(noisy)
-        kept += sum(one == other for one, other in zip(clean, noisy, strict=True))
+        kept += sum(clean_word == other for clean_word, other in zip(clean, noisy, strict=True))
         total += len(clean)
     assert kept / total == pytest.approx(0.4 + 0.6 / 4, abs=0.03)  # a random move may be the right one
     lost = send(env, start(env, "----", "-@$-", "----", "-.--"), solver="R").state

@@ -62,24 +62,24 @@ def test_every_move_agrees_with_the_rules():
     for index in range(40):
         board = boards(size=4, boxes=2, density=0.15)[index].payload
         slow = Slow(board)
-        here = (slow.boxes, slow.player)
+        position = (slow.boxes, slow.player)
         for number in range(60):
             move = "UDLR"[(number * number + index) % 4]
             effect = play(
                 board,
-                mask(board, here[0]),
-                mask(board, [here[1]]).bit_length() - 1,
+                mask(board, position[0]),
+                mask(board, [position[1]]).bit_length() - 1,
                 move,
                 limit=None,
                 skip=True,
             )
-            found = slow.moved(*here, move)
-            if here[0] != slow.targets:
-                assert (found is None) == bool(effect.illegal)
-            if found is not None and here[0] != slow.targets:
-                here = found[:2]
-                assert (effect.boxes, effect.pushes) == (mask(board, here[0]), found[2])
-                assert board.cell(effect.end) == here[1]
+            result = slow.moved(*position, move)
+            if position[0] != slow.targets:
+                assert (result is None) == bool(effect.illegal)
+            if result is not None and position[0] != slow.targets:
+                position = result[:2]
+                assert (effect.boxes, effect.pushes) == (mask(board, position[0]), result[2])
+                assert board.cell(effect.end) == position[1]
 
 
 @pytest.mark.parametrize(
@@ -210,25 +210,25 @@ def test_generated_boards_are_solvable_as_hard_as_asked_and_in_one_split_only(si
 
 
 def test_a_task_is_a_function_of_split_seed_and_index():
-    one, again, other = boards(seed=3), boards(seed=3), boards(seed=4)
-    picked = [one[index] for index in range(20)]
+    tasks, again, other = boards(seed=3), boards(seed=3), boards(seed=4)
+    picked = [tasks[index] for index in range(20)]
     assert [again[index] for index in reversed(range(20))] == picked[::-1]
     assert [other[index].payload for index in range(20)] != [task.payload for task in picked]
     assert picked[7].id == "train-7" and boards("test")[7].id == "test-7"
-    assert (len(one), len(boards(count=5))) == (1000, 5)
+    assert (len(tasks), len(boards(count=5))) == (1000, 5)
     with pytest.raises(IndexError):
-        one[1000]
+        tasks[1000]
 
 
 def test_where_the_player_starts_in_its_region_makes_no_other_problem():
-    one, same, other = (
+    first, same, other = (
         drawn(["@-#-", "--#-", "-$-.", "--#-"]),
         drawn(["--#-", "-@#-", "-$-.", "--#-"]),
         drawn(["--#@", "--#-", "-$-.", "--#-"]),
     )
-    assert content(one) == content(same)
-    assert content(one) != content(other)  # it is on the other side of the box
-    assert content(one) != content(drawn(["@-#-", "$-#-", "---.", "--#-"]))
+    assert content(first) == content(same)
+    assert content(first) != content(other)  # it is on the other side of the box
+    assert content(first) != content(drawn(["@-#-", "$-#-", "---.", "--#-"]))
 
 
 def test_difficulty_that_cannot_be_had_is_said():

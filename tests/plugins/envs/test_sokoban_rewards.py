@@ -14,7 +14,7 @@ from coterie.plugins.envs.sokoban.solver import solve
 from tests.plugins.envs.sokobans import CORNER, Slow, start
 from tests.plugins.support import Build, action, context, make, wait
 
-SEATS = {
+ROLE_PLUGINS = {
     "planner": make(SokobanPlanner, Build(name="planner", path="team.roles.planner")),
     "solver": make(SokobanSolver, Build(name="solver", path="team.roles.solver")),
 }
@@ -24,7 +24,9 @@ TWO = ("------", "-@$-.-", "------", "--$--.", "------")
 
 
 def send(env, state, role, text):
-    return wait(env.step(state, {role: action(text, SEATS[role], env.observe(state, role))}, context()))
+    return wait(
+        env.step(state, {role: action(text, ROLE_PLUGINS[role], env.observe(state, role))}, context())
+    )
 
 
 def team(step, component="team"):

@@ -13,19 +13,21 @@ from tests.plugins.envs.programs import Inline, answer
 from tests.plugins.envs.sokobans import CORNER, start
 from tests.plugins.support import Build, action, context, make, role_input, wait
 
-SEATS = {
+ROLE_PLUGINS = {
     "tool": make(SokobanTool, Build(name="tool", path="team.roles.tool")),
     "plan": make(SokobanPlan, Build(name="plan", path="team.roles.plan")),
 }
 
 
 def send(env, state, **texts):
-    actions = {role: action(text, SEATS[role], env.observe(state, role)) for role, text in texts.items()}
+    actions = {
+        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
+    }
     return wait(env.step(state, actions, context()))
 
 
 def prompt(env, state, role):
-    return SEATS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
+    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def tooled(**more):
@@ -53,7 +55,7 @@ def test_a_program_proposes_and_the_plan_role_moves():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "sentence"),
     [
         (answer("1 / 0"), "Your last program did not finish: exit code 1: ZeroDivisionError"),
         (answer("x = 1"), "Your last program printed nothing."),
@@ -63,13 +65,13 @@ def test_a_program_proposes_and_the_plan_role_moves():
         ("", "Your last message held no program."),
     ],
 )
-def test_a_program_that_proposes_nothing_earns_nothing(text, told):
+def test_a_program_that_proposes_nothing_earns_nothing(text, sentence):
     env = tooled()
     step = send(env, start(env, *CORNER), tool=text)
     assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
     assert step.scores["tool", "empty"] == float(text == "")
     after = send(env, step.state, plan="[U]").state
-    assert told in env.diagnose(after, "tool")
+    assert sentence in env.diagnose(after, "tool")
 
 
 def test_a_lost_sandbox_is_the_systems_fault():

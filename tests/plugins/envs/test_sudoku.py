@@ -18,19 +18,23 @@ from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import Build, action, context, make, role_input, wait
 from tests.plugins.test_played import run_of
 
-SEATS = {
-    name: make(seat, Build(name=name, path=f"team.roles.{name}"))
-    for name, seat in (("planner", SudokuPlanner), ("executor", SudokuExecutor), ("solver", SudokuSolver))
+ROLE_PLUGINS = {
+    name: make(plugin, Build(name=name, path=f"team.roles.{name}"))
+    for name, plugin in (("planner", SudokuPlanner), ("executor", SudokuExecutor), ("solver", SudokuSolver))
 }
 
 
 def send(env, state, **texts):
-    actions = {role: action(text, SEATS[role], env.observe(state, role)) for role, text in texts.items()}
+    actions = {
+        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
+    }
     return wait(env.step(state, actions, context()))
 
 
-def prompt(env, state, role, notes=()):
-    return SEATS[role].render(role_input(env.observe(state, role), role, feedback=notes))[-1]["content"]
+def prompt(env, state, role, feedback=()):
+    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))[-1][
+        "content"
+    ]
 
 
 # ---- states are values
@@ -42,7 +46,8 @@ def test_a_step_never_mutates_the_state_and_forks_are_independent():
     before = copy.deepcopy(root)
     planned = send(env, root, planner="3 4").state
     ends = [
-        send(env, planned, executor=said).state for said in ("r0c2=3", "r0c2=1", "r0c2=3 r0c2=1 r0c3=4", "")
+        send(env, planned, executor=message).state
+        for message in ("r0c2=3", "r0c2=1", "r0c2=3 r0c2=1 r0c3=4", "")
     ]
     assert root == before and planned.grid == root.grid
     assert len({env.digest(end) for end in ends}) == len(ends)
@@ -57,12 +62,12 @@ def test_clues_are_never_overwritten_and_fills_may_be():
     env = make(Sudoku)
     wrong = send(env, start(env, *EASY), executor="r0c0=2 r0c2=1 r0c3=4").state
     assert wrong.grid[:4] == (1, 2, 1, 4)
-    mended = send(env, wrong, executor="r0c2=3").state
-    assert mended.grid[:4] == (1, 2, 3, 4) and mended.puzzle == wrong.puzzle
+    fixed = send(env, wrong, executor="r0c2=3").state
+    assert fixed.grid[:4] == (1, 2, 3, 4) and fixed.puzzle == wrong.puzzle
     # A full valid grid that doesn't keep the clues is no success, however it came about.
-    other = tuple(digit % 4 + 1 for digit in mended.puzzle.solution)
-    assert env.outcome(dataclasses.replace(mended, grid=other))["success"] == 0.0
-    assert env.outcome(dataclasses.replace(mended, grid=mended.puzzle.solution))["success"] == 1.0
+    other = tuple(digit % 4 + 1 for digit in fixed.puzzle.solution)
+    assert env.outcome(dataclasses.replace(fixed, grid=other))["success"] == 0.0
+    assert env.outcome(dataclasses.replace(fixed, grid=fixed.puzzle.solution))["success"] == 1.0
 
 
 def test_a_message_ends_with_the_solution():
@@ -89,10 +94,10 @@ def test_compact_prompts_golden():
     assert compact(env.observe(state, "planner")) == f"planner {grid} :"
     assert compact(env.observe(state, "solver")) == f"solver {grid} :"
     planned = send(env, state, planner="c d - b").state
-    told = "r0c2 c r0c3 d r1c2 - r2c0 b r2c1 - r3c0 -"
-    assert prompt(env, planned, "executor") == f"executor {grid} plan {told} :"
+    plan = "r0c2 c r0c3 d r1c2 - r2c0 b r2c1 - r3c0 -"
+    assert prompt(env, planned, "executor") == f"executor {grid} plan {plan} :"
     split = make(Sudoku, plan_language="letters", views="split")
-    assert prompt(split, planned, "executor") == f"executor {told} :"
+    assert prompt(split, planned, "executor") == f"executor {plan} :"
     # A fill that clashes is marked and open again; one that is wrong and doesn't clash is not.
     moved = send(env, planned, executor="r0c2=4 r0c3=4 r2c0=1").state
     grid = "1 2 ?4 ?4 3 4 r1c2 2 ?1 r2c1 4 3 r3c0 3 2 1"
@@ -105,9 +110,9 @@ def test_what_the_oracle_knows_is_not_shown():
     env = make(Sudoku)
     state = start(env, "....", "..1.", ".4..", "2..3")
     right, wrong, clashing = (send(env, state, solver=f"r0c0={digit}").state for digit in (1, 4, 2))
-    assert [one.left for one in (right, wrong, clashing)] == [11, 12, 12]
-    assert [0 in one.open for one in (right, wrong, clashing)] == [False, False, True]
-    shown = [compact(env.observe(one, "planner")).split() for one in (right, wrong, clashing)]
+    assert [state_.left for state_ in (right, wrong, clashing)] == [11, 12, 12]
+    assert [0 in state_.open for state_ in (right, wrong, clashing)] == [False, False, True]
+    shown = [compact(env.observe(state_, "planner")).split() for state_ in (right, wrong, clashing)]
     assert [words[1] for words in shown] == ["1", "4", "?2"] and shown[0][2:] == shown[1][2:]
     assert env.diagnose(wrong, "solver") == env.diagnose(right, "solver") != env.diagnose(clashing, "solver")
 
@@ -155,7 +160,7 @@ def test_prose_golden():
     state = send(env, start(env, *EASY), executor="[r0c2=4, r0c3=4]").state
     state = send(env, state, planner="[r0c2=3, r2c0=2]").state
     assert (
-        prompt(env, state, "executor", notes=("You slept.",))
+        prompt(env, state, "executor", feedback=("You slept.",))
         == """\
 Turn 2. A Sudoku of 4 rows (r0 at the top) and 4 columns (c0 at the left), with boxes of 2 by 2 and the \
 digits 1 to 4.
@@ -173,7 +178,7 @@ The planner says: r0c2=3, r2c0=2.
 You slept.
 Your assignments as a list such as [r0c1=3, r2c3=1] (at most 9):"""
     )
-    system = SEATS["executor"].render(role_input(env.observe(state, "executor"), "executor"))[0]
+    system = ROLE_PLUGINS["executor"].render(role_input(env.observe(state, "executor"), "executor"))[0]
     assert system["role"] == "system" and "executor" in system["content"]
 
 
@@ -200,7 +205,7 @@ def test_a_planner_that_plays_alone_fills():
     )
 
 
-# ---- what is told
+# ---- feedback
 
 
 def test_the_diagnosis_says_what_happened():
@@ -248,10 +253,10 @@ def test_demonstrations_without_noise_solve_the_game(more):
 
 def test_an_executor_that_does_not_see_the_grid_is_shown_writing_down_its_plan():
     rng = np.random.default_rng(0)
-    for views, said in (("split", "r0c2=1 r1c2=2"), ("full", ORACLE)):
+    for views, message in (("split", "r0c2=1 r1c2=2"), ("full", ORACLE)):
         env = make(Sudoku, views=views)
         planned = send(env, start(env, *EASY), planner="1 - 2").state
-        assert env.demonstrate(planned, "executor", 0.0, rng) == said
+        assert env.demonstrate(planned, "executor", 0.0, rng) == message
         assert env.demonstrate(start(env, *EASY), "executor", 0.0, rng) == ORACLE
 
 
@@ -262,7 +267,7 @@ def test_noise_replaces_digits_at_its_rate_and_keeps_the_cells():
         clean = env.demonstrate(state, "executor", 0.0, rng).split()
         noisy = env.demonstrate(state, "executor", 0.6, rng).split()
         assert [word[:4] for word in clean] == [word[:4] for word in noisy]
-        kept += sum(one == other for one, other in zip(clean, noisy, strict=True))
+        kept += sum(clean_word == other for clean_word, other in zip(clean, noisy, strict=True))
         total += len(clean)
     assert kept / total == pytest.approx(0.4 + 0.6 / 4, abs=0.04)  # a random digit may be the right one
 
@@ -271,7 +276,7 @@ def test_noise_replaces_digits_at_its_rate_and_keeps_the_cells():
 
 
 def team_player(request, text):
-    """The planner's branches name 1, 2, 3, 4 for the first cell; the executor writes down what it is told."""
+    """The planner's branches name 1, 2, 3, 4 for the first cell; the executor writes down its plan."""
     if request.key.role == "planner":
         return "1234"[request.key.branch]
     cell, digit = text.split()[1:3]

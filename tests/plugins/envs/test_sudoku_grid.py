@@ -52,7 +52,7 @@ def test_the_oracle_solves_a_hard_one_and_refuses_what_has_no_single_solution():
 def test_the_solver_agrees_with_the_list_of_all_grids(index, hidden):
     grid = SMALL[index % 288]
     clues = [0 if cell in hidden else digit for cell, digit in enumerate(grid)]
-    wanted = {one for one in SMALL if all(clue in (0, one[at]) for at, clue in enumerate(clues))}
+    wanted = {full for full in SMALL if all(clue in (0, full[at]) for at, clue in enumerate(clues))}
     assert set(solutions(4, clues)) == wanted
     if len(wanted) == 1:
         assert solve(4, clues) == grid
@@ -60,9 +60,9 @@ def test_the_solver_agrees_with_the_list_of_all_grids(index, hidden):
 
 @given(st.lists(st.integers(0, 4), min_size=16, max_size=16))
 def test_conflicts_by_their_definition(grid):
-    def meets(one, other):
-        (a, b), (c, d) = divmod(one, 4), divmod(other, 4)
-        return one != other and (a == c or b == d or (a // 2, b // 2) == (c // 2, d // 2))
+    def meets(grid, other):
+        (a, b), (c, d) = divmod(grid, 4), divmod(other, 4)
+        return grid != other and (a == c or b == d or (a // 2, b // 2) == (c // 2, d // 2))
 
     wanted = {a for a in range(16) if grid[a] and any(meets(a, b) and grid[a] == grid[b] for b in range(16))}
     assert conflicts(4, grid) == wanted
@@ -76,13 +76,17 @@ def test_a_thousand_puzzles_of_size_4_have_one_solution_and_splits_share_none():
     env = make(Sudoku, size=4)
     contents, answers = {}, {}
     for split, count in (("train", 700), ("val", 150), ("test", 150)):
-        for one in puzzles(env, split, count):
-            assert one.clues.count(0) == 6 and valid(one.solution, 4, 2)
+        for problem in puzzles(env, split, count):
+            assert problem.clues.count(0) == 6 and valid(problem.solution, 4, 2)
             fitting = [
-                grid for grid in SMALL if all(c in (0, d) for c, d in zip(one.clues, grid, strict=True))
+                grid for grid in SMALL if all(c in (0, d) for c, d in zip(problem.clues, grid, strict=True))
             ]
-            assert fitting == [one.solution] == [solve(4, one.clues)]
-            assert contents.setdefault(one.clues, split) == answers.setdefault(one.solution, split) == split
+            assert fitting == [problem.solution] == [solve(4, problem.clues)]
+            assert (
+                contents.setdefault(problem.clues, split)
+                == answers.setdefault(problem.solution, split)
+                == split
+            )
     assert len(contents) > 800 and len(answers) > 200  # no small set that is repeated
 
 
@@ -90,11 +94,15 @@ def check_large(count):
     env = make(Sudoku, size=9)
     answers = {}
     for split in SPLITS:
-        for one in puzzles(env, split, count):
-            assert one.clues.count(0) == 40 and valid(one.solution, 9, 3)
-            assert list(islice(completions(one.clues, 9, 3), 2)) == [one.solution] == [solve(9, one.clues)]
-            assert all(clue in (0, one.solution[cell]) for cell, clue in enumerate(one.clues))
-            assert answers.setdefault(one.solution, split) == split
+        for problem in puzzles(env, split, count):
+            assert problem.clues.count(0) == 40 and valid(problem.solution, 9, 3)
+            assert (
+                list(islice(completions(problem.clues, 9, 3), 2))
+                == [problem.solution]
+                == [solve(9, problem.clues)]
+            )
+            assert all(clue in (0, problem.solution[cell]) for cell, clue in enumerate(problem.clues))
+            assert answers.setdefault(problem.solution, split) == split
     assert len(answers) == 3 * count
 
 
@@ -108,9 +116,9 @@ def test_a_thousand_puzzles_of_size_9_have_one_solution_and_splits_share_none():
 
 
 def test_the_largest_size_and_hard_puzzles():
-    one = make(Sudoku, size=16).tasks("test", 0)[0].payload
-    assert one.clues.count(0) == 90 and valid(one.solution, 16, 4)
-    assert list(islice(completions(one.clues, 16, 4), 2)) == [one.solution]
+    puzzle = make(Sudoku, size=16).tasks("test", 0)[0].payload
+    assert puzzle.clues.count(0) == 90 and valid(puzzle.solution, 16, 4)
+    assert list(islice(completions(puzzle.clues, 16, 4), 2)) == [puzzle.solution]
     hard = make(Sudoku, size=9, blanks=52).tasks("train", 0)[0].payload
     assert list(islice(completions(hard.clues, 9, 3), 2)) == [hard.solution]
     fewest = make(Sudoku, blanks=12).tasks("val", 0)[0].payload
@@ -145,8 +153,8 @@ def test_a_task_is_a_function_of_split_seed_and_index():
 def test_digits_are_renamed_and_solutions_spread():
     """All 37 solutions of the small test split occur, none much more often than others."""
     counts: dict[tuple[int, ...], int] = {}
-    for one in puzzles(make(Sudoku, test_tasks=2000), "test", 2000):
-        counts[one.solution] = counts.get(one.solution, 0) + 1
+    for problem in puzzles(make(Sudoku, test_tasks=2000), "test", 2000):
+        counts[problem.solution] = counts.get(problem.solution, 0) + 1
     assert set(counts) == {grid for grid in SMALL if split_of_solution(grid) == "test"}
     assert min(counts.values()) > 10 and max(counts.values()) < 250
 

@@ -13,7 +13,7 @@ from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_reward
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import Build, action, context, make, wait
 
-SEATS = {
+ROLE_PLUGINS = {
     "planner": make(SudokuPlanner, Build(name="planner", path="team.roles.planner")),
     "executor": make(SudokuSolver, Build(name="solver", path="team.roles.solver")),
 }
@@ -21,7 +21,9 @@ LOCAL = ("format", "legal", "correct")
 
 
 def send(env, state, role, text):
-    return wait(env.step(state, {role: action(text, SEATS[role], env.observe(state, role))}, context()))
+    return wait(
+        env.step(state, {role: action(text, ROLE_PLUGINS[role], env.observe(state, role))}, context())
+    )
 
 
 def local(step, role="executor"):
@@ -57,7 +59,7 @@ def test_golden_numbers_of_an_episode():
         ("executor", "empty"): 0.0,
     }
     assert env.outcome(step.state) == {"success": 0.0, "turns": 1.0, "cells_left": 3.0}
-    # One right cell is written again (not counted), one is spoilt, the wrong one is mended.
+    # One right cell is written again (not counted), one is spoilt, the wrong one is fixed.
     two = send(env, step.state, "executor", "r0c2=3 r0c3=1 r2c0=2")
     assert (two.scores[TEAM, "team"], local(two)["correct"]) == (0.0, 0.5)
     three = send(env, two.state, "executor", "r2c1=1 r3c0=4 r0c3=4 r0c2=1 r1c2=4")

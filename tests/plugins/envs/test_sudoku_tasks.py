@@ -20,10 +20,10 @@ def test_a_record_is_the_task(size):
     env = make(Sudoku, size=size)
     for index in range(5):
         task = env.tasks("test", 1)[index]
-        there = json.loads(json.dumps(env.record(task)))
-        assert env.task_of(there, task.id) == task
-        del there["solution"]
-        assert env.task_of({**there, "id": "mine", "note": 3}, "x").payload == task.payload
+        record = json.loads(json.dumps(env.record(task)))
+        assert env.task_of(record, task.id) == task
+        del record["solution"]
+        assert env.task_of({**record, "id": "mine", "note": 3}, "x").payload == task.payload
 
 
 def test_fingerprints_and_pictures():

@@ -15,7 +15,7 @@ from tests.plugins.envs.sudokus import EASY, ORACLE, start
 from tests.plugins.support import Build, action, context, make, role_input, wait
 from tests.plugins.test_played import run_of
 
-SEATS = {
+ROLE_PLUGINS = {
     "tool": make(SudokuTool, Build(name="tool", path="team.roles.tool")),
     "plan": make(SudokuPlan, Build(name="plan", path="team.roles.plan")),
 }
@@ -56,12 +56,12 @@ def game(order=("tool", "plan"), **settings):
 
 
 def send(env, state, role, text):
-    message = action(text, SEATS[role], env.observe(state, role))
+    message = action(text, ROLE_PLUGINS[role], env.observe(state, role))
     return wait(env.step(state, {role: message}, context()))
 
 
 def prompt(env, state, role):
-    return SEATS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
+    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def programmer(request, text):
@@ -128,7 +128,7 @@ def test_what_a_program_prints_is_its_proposal(code, proposed):
     assert step.scores["tool", "empty"] == float(not proposed)
 
 
-def test_the_plan_seat_is_shown_program_output_and_proposal():
+def test_the_plan_role_is_shown_program_output_and_proposal():
     env = game()
     state = send(env, start(env, *EASY), "tool", answer("print('hm')\nprint([(0, 2, 3)])")).state
     assert (
@@ -155,7 +155,7 @@ Your assignments as a list such as [r0c1=3, r2c3=1]:"""
     assert "The tool wrote no program." in prompt(env, none, "plan")
 
 
-def test_the_diagnosis_of_both_seats():
+def test_the_diagnosis_of_both_roles():
     env = game()
     state = send(env, start(env, *EASY), "tool", answer("print('[r0c2=3, r0c0=1]')")).state
     state = send(env, state, "plan", "[r0c2=3]").state
@@ -169,7 +169,7 @@ def test_the_diagnosis_of_both_seats():
     assert "Your last program did not finish: exit code 1: IndexError" in env.diagnose(state, "tool")
 
 
-def test_a_tool_that_plays_alone_fills_and_is_told_both():
+def test_a_tool_that_plays_alone_fills_and_gets_feedback_on_both():
     env = game(order=["tool"], plan_moves=True)
     step = send(env, start(env, *EASY), "tool", answer(f"print('[{', '.join(ORACLE.split())}]')"))
     assert step.state.solved and step.scores[TEAM, "team"] == 1.0

@@ -19,7 +19,9 @@ TEAM_OF_TWO = ["writer", "checker"]
 
 
 def write(path, records):
-    path.write_text("\n".join(one if isinstance(one, str) else json.dumps(one) for one in records) + "\n")
+    path.write_text(
+        "\n".join(record if isinstance(record, str) else json.dumps(record) for record in records) + "\n"
+    )
     return str(path)
 
 
@@ -59,7 +61,7 @@ def test_one_file_is_split_by_content_and_order_changes_nothing(tmp_path):
     ids = {
         split: [task.id.split("-")[1] for task in env.tasks(split, 0)] for split in ("train", "val", "test")
     }
-    assert sorted(chain.from_iterable(ids.values())) == sorted(one["id"] for one in records)
+    assert sorted(chain.from_iterable(ids.values())) == sorted(record["id"] for record in records)
     assert len(ids["val"]) == pytest.approx(40, abs=18) and len(ids["test"]) == pytest.approx(40, abs=18)
     again = env_of(
         tmp_path,
@@ -69,11 +71,11 @@ def test_one_file_is_split_by_content_and_order_changes_nothing(tmp_path):
     )
     for split, before in ids.items():
         after = [task.id.split("-")[1] for task in again.tasks(split, 7)]
-        assert [one for one in after if one != "new"] == before[::-1]
+        assert [record for record in after if record != "new"] == before[::-1]
 
 
 def test_the_same_question_under_two_ids_stays_in_one_split(tmp_path):
-    records = [{**one, "id": f"{one['id']}-{copy}"} for one in sums(100) for copy in "ab"]
+    records = [{**record, "id": f"{record['id']}-{copy}"} for record in sums(100) for copy in "ab"]
     env = env_of(tmp_path, records, id_field="id", stratum_field="level")
     questions = [
         {task.payload["question"] for task in env.tasks(split, 0)} for split in ("train", "val", "test")
@@ -116,7 +118,7 @@ def test_a_split_without_records_says_so(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("line", "settings", "field", "what"),
+    ("line", "settings", "field", "problem"),
     [
         ('{"question": "x", ', {}, "-", "not JSON"),
         ("[1, 2]", {}, "-", "not an object"),
@@ -137,9 +139,9 @@ def test_a_split_without_records_says_so(tmp_path):
         ('{"question": "x", "answer": 1, "turn": 2}', {}, "turn", "templates use"),
     ],
 )
-def test_a_wrong_line_is_named_with_its_file_line_and_field(tmp_path, line, settings, field, what):
+def test_a_wrong_line_is_named_with_its_file_line_and_field(tmp_path, line, settings, field, problem):
     path = write(tmp_path / "own.jsonl", [sums(1)[0], "", line])
-    with pytest.raises(DataError, match=what) as caught:
+    with pytest.raises(DataError, match=problem) as caught:
         env_of(tmp_path, train=path, **settings).tasks("train", 0)
     assert (caught.value.file, caught.value.line, caught.value.field) == (path, 3, field)
 
@@ -254,7 +256,7 @@ def test_matching(given, answer, how, right):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"path": "a", "train": "b"}, "give one of"),
         ({"train": "b", "val_share": 0.2}, "single path"),
@@ -267,9 +269,9 @@ def test_matching(given, answer, how, right):
         ({"fields": {"question": "string"}}, "fields"),
     ],
 )
-def test_settings_that_make_no_sense_are_refused(tmp_path, own_module, settings, said):
+def test_settings_that_make_no_sense_are_refused(tmp_path, own_module, settings, message):
     own_module.score = lambda record, transcript: 1.0
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=message):
         env_of(tmp_path, **settings)
 
 

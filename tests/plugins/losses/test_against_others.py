@@ -1,4 +1,5 @@
-"""Losses and slopes against TRL's and CoMLRL's own, as tests/golden recorded them; and where ours differ."""
+"""Losses and gradients against TRL's and CoMLRL's own, as tests/golden recorded them; and where ours
+differ."""
 
 from __future__ import annotations
 
@@ -43,18 +44,20 @@ def of_trl(name: str, loss: dict[str, Any], algorithm: str = "grpo") -> tuple[fl
     Completions without credit have no gradient.
     """
     rollout = RECORDS["rollouts"][TRL[name][0]]
-    made = build("loss", {"length": "sequence_mean", **loss})
+    policy_loss = build("loss", {"length": "sequence_mean", **loss})
     siblings, count = rollout["siblings"], len(rollout["rewards"])
     index = {completion(number, siblings): number for number in range(count)}
-    corrected = "old_logprobs" in made.needs
+    corrected = "old_logprobs" in policy_loss.needs
     forest = chains(rollout["rewards"], siblings, rollout["sampling" if corrected else "old"])
 
     def table(policy: str) -> dict[Key, np.ndarray]:
         return {key: np.array(rollout[policy][index[place(key)]]) for key, _ in forest.actions()}
 
-    notes = {"ref_logprobs": table("ref")} | ({"old_logprobs": table("old")} if corrected else {})
+    annotations = {"ref_logprobs": table("ref")} | ({"old_logprobs": table("old")} if corrected else {})
     result = credit(estimator(algorithm, forest=forest), forest)
-    value, gradient = update(made, samples_of(forest.trees, result, notes)["p"], table("current"))
+    value, gradient = update(
+        policy_loss, samples_of(forest.trees, result, annotations)["p"], table("current")
+    )
     rows = {place(key): grad for key, grad in gradient.items()}
     return value, [
         rows.get(completion(number, siblings), [0.0] * len(rollout["current"][number]))
@@ -103,8 +106,8 @@ def test_trls_dr_grpo():
 
 
 def test_trls_rloo_on_policy_is_reinforce():
-    # Its ratio is the whole sequence's, whose slope is that of the log-probability: the loss is -A there and
-    # -A log pi here, and the gradient is the same.
+    # Its ratio is the whole sequence's, whose gradient is that of the log-probability: the loss is -A there
+    # and -A log pi here, and the gradient is the same.
     _, gradient = of_trl("rloo", {"type": "reinforce", "length": "sequence_sum"}, "rloo")
     for ours, theirs in zip(gradient, TRL["rloo"][1]["gradient"], strict=True):
         assert ours == pytest.approx(theirs, abs=EXACT)
@@ -130,18 +133,18 @@ def test_trls_delta_within_the_clip_range_cuts_good_tokens_too_and_dual_clip_nev
     rollout, record = TRL["grpo, low delta"]
     _, ours = of_trl("grpo, low delta", {**CLIP, "dual_clip": 1.1})
     policies = RECORDS["rollouts"][rollout]
-    cut = 0
+    clipped_count = 0
     for row, advantage in enumerate(record["advantages"]):
         ratios = np.exp(np.subtract(policies["current"][row], policies["old"][row]))
         good = (advantage > 0) & (ratios > 1.1) & (ratios < 1.28)
         assert not np.any(np.array(record["gradient"][row])[good]) and np.all(np.array(ours[row])[good])
         same = ratios < 1.1
         assert np.array(ours[row])[same] == pytest.approx(np.array(record["gradient"][row])[same], abs=EXACT)
-        cut += int(good.sum())
-    assert cut > 1
+        clipped_count += int(good.sum())
+    assert clipped_count > 1
 
 
-def test_trl_weighs_the_kl_term_by_the_ratio_unless_told_not_to():
+def test_trl_weighs_the_kl_term_by_the_ratio_unless_set_otherwise():
     # By default it multiplies k3 with pi / old, so that its gradient is in expectation that of KL(pi || ref)
     # off the old policy too. Ours is the paper's (arXiv 2402.03300, equation 4); of `kl_form: k2` the
     # gradient is the KL's on policy.
@@ -168,8 +171,8 @@ def of_comlrl(record: Record, *, sampled: bool = False) -> list[tuple[float, lis
     current = {key: action.calls[0].logprobs for key, action in forest.actions()}
     answers = []
     for role in roles(record):
-        own = [sample for sample in samples if sample.key.role == role]
-        value, gradient = update(build("loss", "reinforce"), own, current)
+        role_samples = [sample for sample in samples if sample.key.role == role]
+        value, gradient = update(build("loss", "reinforce"), role_samples, current)
         answers.append((value, [[gradient[key] for key in node] for node in branches(forest, role)]))
     return answers
 
@@ -216,6 +219,6 @@ def test_comlrl_trains_on_padding():
     for (_, gradient), agent in zip(of_comlrl(record, sampled=True), record["agents"], strict=True):
         assert [len(row) for row in gradient[0]] == agent["lengths"][0] == [2, 3, 4]
         for ours, theirs in zip(gradient[0], agent["gradient"][0], strict=True):
-            # After an answer's end come tokens that nobody sampled, pushed as hard as those that were. Ours
+            # After an answer's end come tokens that were not sampled, pushed as hard as those that were. Ours
             # end with the answer.
             assert theirs == pytest.approx([ours[0]] * 3 + [0.0], abs=EXACT) and ours[0] != 0.0

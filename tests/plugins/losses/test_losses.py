@@ -1,4 +1,4 @@
-"""The losses: golden numbers by hand, slopes against autograd, and every setting felt."""
+"""The losses: golden numbers by hand, gradients against autograd, and the effect of every setting."""
 
 from __future__ import annotations
 
@@ -104,12 +104,12 @@ def in_torch(tokens: TokenBatch, **changed: Any) -> TokenBatch:
 def test_ppo_clip_by_hand() -> None:
     #            inside  cut above  pessimistic  cut below  pessimistic
     tokens = batch([1.1, 1.5, 1.5, 0.5, 0.5], [2.0, 2.0, -2.0, -2.0, 2.0])
-    found = make(PPOClip, {})(np, tokens)
-    np.testing.assert_allclose(found.value, [-2.2, -2.4, 3.0, 1.6, -1.0], atol=1e-12)
-    np.testing.assert_allclose(found.grad, [-2.2, 0.0, 3.0, 0.0, -1.0], atol=1e-12)
-    np.testing.assert_array_equal(found.metrics["clip_fraction"], [0, 1, 0, 1, 0])
-    np.testing.assert_allclose(found.metrics["ratio"], [1.1, 1.5, 1.5, 0.5, 0.5], atol=1e-12)
-    np.testing.assert_allclose(found.metrics["approx_kl"][1], 0.5 - math.log(1.5), atol=1e-12)
+    surrogate = make(PPOClip, {})(np, tokens)
+    np.testing.assert_allclose(surrogate.value, [-2.2, -2.4, 3.0, 1.6, -1.0], atol=1e-12)
+    np.testing.assert_allclose(surrogate.grad, [-2.2, 0.0, 3.0, 0.0, -1.0], atol=1e-12)
+    np.testing.assert_array_equal(surrogate.metrics["clip_fraction"], [0, 1, 0, 1, 0])
+    np.testing.assert_allclose(surrogate.metrics["ratio"], [1.1, 1.5, 1.5, 0.5, 0.5], atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["approx_kl"][1], 0.5 - math.log(1.5), atol=1e-12)
 
 
 def test_the_two_bounds_are_separate() -> None:
@@ -120,18 +120,18 @@ def test_the_two_bounds_are_separate() -> None:
 
 def test_dual_clip_bounds_the_loss_of_bad_tokens_only() -> None:
     tokens = batch([5.0, 5.0, 2.0], [-1.0, 1.0, -1.0])
-    found = make(PPOClip, {"dual_clip": 3.0})(np, tokens)
-    np.testing.assert_allclose(found.value, [3.0, -1.2, 2.0], atol=1e-12)
-    np.testing.assert_allclose(found.grad, [0.0, 0.0, 2.0], atol=1e-12)
-    np.testing.assert_array_equal(found.metrics["clip_fraction"], [1, 1, 0])
+    surrogate = make(PPOClip, {"dual_clip": 3.0})(np, tokens)
+    np.testing.assert_allclose(surrogate.value, [3.0, -1.2, 2.0], atol=1e-12)
+    np.testing.assert_allclose(surrogate.grad, [0.0, 0.0, 2.0], atol=1e-12)
+    np.testing.assert_array_equal(surrogate.metrics["clip_fraction"], [1, 1, 0])
     np.testing.assert_allclose(make(PPOClip, {})(np, tokens).value, [5.0, -1.2, 2.0], atol=1e-12)
 
 
 def test_reinforce_by_hand() -> None:
-    found = make(Reinforce, {})(np, batch([1.0, 2.0], [0.5, -3.0]))
-    np.testing.assert_allclose(found.value, [1.0, 3.0 * (math.log(2.0) - 2.0)], atol=1e-12)
-    np.testing.assert_allclose(found.grad, [-0.5, 3.0], atol=1e-12)
-    assert "clip_fraction" not in found.metrics
+    surrogate = make(Reinforce, {})(np, batch([1.0, 2.0], [0.5, -3.0]))
+    np.testing.assert_allclose(surrogate.value, [1.0, 3.0 * (math.log(2.0) - 2.0)], atol=1e-12)
+    np.testing.assert_allclose(surrogate.grad, [-0.5, 3.0], atol=1e-12)
+    assert "clip_fraction" not in surrogate.metrics
 
 
 def test_kl_terms_by_hand() -> None:
@@ -152,14 +152,14 @@ def test_gspo_by_hand() -> None:
         [1.0, 3.0, -1.0, -1.0, -1.0, -2.0, 0.0, -2.0],
         lengths=[2, 3, 1, 2],
     )
-    found = make(GSPO, {"clip_low": 0.2, "clip_high": 0.1})(np, tokens)
+    surrogate = make(GSPO, {"clip_low": 0.2, "clip_high": 0.1})(np, tokens)
     #                                             cut above   cut below   inside  pessimistic
-    np.testing.assert_allclose(found.value, [-2.2, -2.2, 0.8, 0.8, 0.8, 2.1, 2.0, 2.0], atol=1e-12)
-    np.testing.assert_allclose(found.grad, [0.0, 0.0, 0.0, 0.0, 0.0, 2.1, 2.0, 2.0], atol=1e-12)
-    np.testing.assert_array_equal(found.metrics["clip_fraction"], [1, 1, 1, 1, 1, 0, 0, 0])
+    np.testing.assert_allclose(surrogate.value, [-2.2, -2.2, 0.8, 0.8, 0.8, 2.1, 2.0, 2.0], atol=1e-12)
+    np.testing.assert_allclose(surrogate.grad, [0.0, 0.0, 0.0, 0.0, 0.0, 2.1, 2.0, 2.0], atol=1e-12)
+    np.testing.assert_array_equal(surrogate.metrics["clip_fraction"], [1, 1, 1, 1, 1, 0, 0, 0])
     ratios = [1.2, 1.2, 0.5, 0.5, 0.5, 1.05, 2.0, 2.0]
-    np.testing.assert_allclose(found.metrics["sequence_ratio"], ratios, atol=1e-12)
-    np.testing.assert_allclose(found.metrics["ratio"][:3], [1.44, 1.0, 0.5], atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["sequence_ratio"], ratios, atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["ratio"][:3], [1.44, 1.0, 0.5], atol=1e-12)
 
 
 def test_the_range_of_gspo_is_that_of_the_paper() -> None:
@@ -167,9 +167,9 @@ def test_the_range_of_gspo_is_that_of_the_paper() -> None:
     ratios = [1.00035, 1.00045, 0.99975, 0.99965]
     lengths = [100] * 4
     tokens = batch(np.repeat(ratios, 100).tolist(), np.repeat([1, 1, -1, -1], 100).tolist(), lengths=lengths)
-    found = make(GSPO, {})(np, tokens)
-    np.testing.assert_allclose(found.value[::100], [-1.00035, -1.0004, 0.99975, 0.9997], atol=1e-12)
-    np.testing.assert_allclose(found.grad[::100], [-1.00035, 0.0, 0.99975, 0.0], atol=1e-12)
+    surrogate = make(GSPO, {})(np, tokens)
+    np.testing.assert_allclose(surrogate.value[::100], [-1.00035, -1.0004, 0.99975, 0.9997], atol=1e-12)
+    np.testing.assert_allclose(surrogate.grad[::100], [-1.00035, 0.0, 0.99975, 0.0], atol=1e-12)
     assert make(GSPO, {}).length == "sequence_mean"
 
 
@@ -181,16 +181,16 @@ def test_what_else_is_in_the_batch_does_not_change_a_sequence(settings: Any, lib
     loss = make(GSPO, settings)
     together = loss(xp, in_torch(tokens) if library == "torch" else tokens)
     for number in range(tokens.sequences):
-        own = tokens.sequence == number
+        members = tokens.sequence == number
         arrays = {
-            field.name: getattr(tokens, field.name)[own]
+            field.name: getattr(tokens, field.name)[members]
             for field in dataclasses.fields(tokens)
             if field.name != "sequences"
         }
-        alone = TokenBatch(**{**arrays, "sequence": np.zeros(own.sum(), np.int64), "sequences": 1})
-        found = loss(xp, in_torch(alone) if library == "torch" else alone)
+        alone = TokenBatch(**{**arrays, "sequence": np.zeros(members.sum(), np.int64), "sequences": 1})
+        surrogate = loss(xp, in_torch(alone) if library == "torch" else alone)
         for part in ("value", "grad"):
-            np.testing.assert_array_equal(getattr(found, part), getattr(together, part)[own])
+            np.testing.assert_array_equal(getattr(surrogate, part), getattr(together, part)[members])
 
 
 def test_a_loss_of_whole_sequences_needs_to_know_them() -> None:
@@ -201,11 +201,11 @@ def test_a_loss_of_whole_sequences_needs_to_know_them() -> None:
 
 def test_cispo_by_hand() -> None:
     tokens = batch([0.1, 1.5, 9.0], [2.0, -1.0, 1.0])
-    found = make(CISPO, {})(np, tokens)
+    surrogate = make(CISPO, {})(np, tokens)
     grad = np.array([-0.2, 1.5, -5.0])  # weights .1, 1.5 and, of 9, the bound 5
-    np.testing.assert_allclose(found.grad, grad, atol=1e-12)
-    np.testing.assert_allclose(found.value, grad * (np.log([0.1, 1.5, 9.0]) - 2.0), atol=1e-12)
-    np.testing.assert_array_equal(found.metrics["clip_fraction"], [0, 0, 1])
+    np.testing.assert_allclose(surrogate.grad, grad, atol=1e-12)
+    np.testing.assert_allclose(surrogate.value, grad * (np.log([0.1, 1.5, 9.0]) - 2.0), atol=1e-12)
+    np.testing.assert_array_equal(surrogate.metrics["clip_fraction"], [0, 0, 1])
     both = make(CISPO, {"clip_low": 0.2, "clip_high": 0.3})(np, tokens)
     np.testing.assert_allclose(both.grad, [-1.6, 1.3, -1.3], atol=1e-12)
     np.testing.assert_array_equal(both.metrics["clip_fraction"], [1, 1, 1])
@@ -220,24 +220,24 @@ def test_cispo_keeps_the_gradient_that_the_clip_takes() -> None:
 def test_a_correction_by_hand() -> None:
     """old / behaviour is .5, 3 and 1.6; pi / old is 1.1 and two that PPO clips."""
     tokens = batch([1.1, 1.5, 0.5], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
-    found = make(PPOClip, {"correction": {}})(np, tokens)
-    np.testing.assert_allclose(found.value, [-0.5 * 1.1, -2.0 * 2.4, 1.6 * 0.8], atol=1e-12)
-    np.testing.assert_allclose(found.grad, [-0.5 * 1.1, 0.0, 0.0], atol=1e-12)
-    np.testing.assert_allclose(found.metrics["correction"], [0.5, 2.0, 1.6], atol=1e-12)
-    np.testing.assert_array_equal(found.metrics["correction_capped"], [0, 1, 0])
+    surrogate = make(PPOClip, {"correction": {}})(np, tokens)
+    np.testing.assert_allclose(surrogate.value, [-0.5 * 1.1, -2.0 * 2.4, 1.6 * 0.8], atol=1e-12)
+    np.testing.assert_allclose(surrogate.grad, [-0.5 * 1.1, 0.0, 0.0], atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["correction"], [0.5, 2.0, 1.6], atol=1e-12)
+    np.testing.assert_array_equal(surrogate.metrics["correction_capped"], [0, 1, 0])
     gaps = np.log([2.0, 3.0, 1.6])
-    np.testing.assert_allclose(found.metrics["correction_mismatch"], gaps, atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["correction_mismatch"], gaps, atol=1e-12)
     kl = [0.5 - 1 + math.log(2), 3 - 1 - math.log(3), 1.6 - 1 - math.log(1.6)]
-    np.testing.assert_allclose(found.metrics["correction_kl"], kl, atol=1e-12)
-    np.testing.assert_allclose(found.metrics["ratio"], [1.1, 1.5, 0.5], atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["correction_kl"], kl, atol=1e-12)
+    np.testing.assert_allclose(surrogate.metrics["ratio"], [1.1, 1.5, 0.5], atol=1e-12)
 
 
 def test_a_correction_of_sequences_by_hand() -> None:
     """The ratios' products are 1.5 and 1.6."""
     tokens = batch([1.0, 1.0, 1.0], [1.0, 2.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
-    found = make(Reinforce, {"correction": {"level": "sequence"}})(np, tokens)
-    np.testing.assert_allclose(found.grad, [-1.5, -3.0, 1.6], atol=1e-12)
-    np.testing.assert_allclose(found.value, [3.0, 6.0, -3.2], atol=1e-12)
+    surrogate = make(Reinforce, {"correction": {"level": "sequence"}})(np, tokens)
+    np.testing.assert_allclose(surrogate.grad, [-1.5, -3.0, 1.6], atol=1e-12)
+    np.testing.assert_allclose(surrogate.value, [3.0, 6.0, -3.2], atol=1e-12)
     capped = make(Reinforce, {"correction": {"level": "sequence", "cap": 1.55}})(np, tokens)
     np.testing.assert_allclose(capped.grad, [-1.5, -3.0, 1.55], atol=1e-12)
     np.testing.assert_array_equal(capped.metrics["correction_capped"], [0, 0, 1])
@@ -245,15 +245,15 @@ def test_a_correction_of_sequences_by_hand() -> None:
 
 def test_a_correction_by_tokens_counts_in_gspo_with_its_mean() -> None:
     tokens = batch([1.0, 1.0, 1.0], [1.0, 1.0, -1.0], engine=[0.5, 3.0, 1.6], lengths=[2, 1])
-    found = make(GSPO, {"correction": {}})(np, tokens)
-    np.testing.assert_allclose(found.grad, [-1.25, -1.25, 1.6], atol=1e-12)  # (.5 + 2) / 2
+    surrogate = make(GSPO, {"correction": {}})(np, tokens)
+    np.testing.assert_allclose(surrogate.grad, [-1.25, -1.25, 1.6], atol=1e-12)  # (.5 + 2) / 2
 
 
 @pytest.mark.parametrize("kind", LOSSES)
 def test_a_correction_leaves_the_kl_term_alone(kind: type) -> None:
     tokens = batch([1.0, 1.0], [0.0, 0.0], ref=[2.0, 2.0], engine=[3.0, 0.5], lengths=[2])
-    found = make(kind, {"kl": 0.5, "correction": {}})(np, tokens)
-    np.testing.assert_allclose(found.grad, [-0.5, -0.5], atol=1e-12)
+    surrogate = make(kind, {"kl": 0.5, "correction": {}})(np, tokens)
+    np.testing.assert_allclose(surrogate.grad, [-0.5, -0.5], atol=1e-12)
 
 
 def test_without_a_correction_the_old_policy_is_the_behaviour_policy() -> None:
@@ -268,19 +268,19 @@ def test_without_a_correction_the_old_policy_is_the_behaviour_policy() -> None:
 
 @pytest.mark.torch
 @pytest.mark.parametrize(("kind", "settings"), CASES)
-def test_slope_is_what_autograd_says(kind: type, settings: dict[str, Any]) -> None:
+def test_grad_is_that_of_autograd(kind: type, settings: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
     tokens = random_batch(400, seed=3)
     in_numpy = make(kind, settings)(np, tokens)
     logprobs = torch.tensor(tokens.logprobs, dtype=torch.float64, requires_grad=True)
-    found = make(kind, settings)(torch, in_torch(tokens, logprobs=logprobs))
-    (gradient,) = torch.autograd.grad(found.value.sum(), logprobs)
-    np.testing.assert_allclose(found.grad.detach().numpy(), gradient.numpy(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(in_numpy.value, found.value.detach().numpy(), rtol=1e-10, atol=1e-12)
-    np.testing.assert_allclose(in_numpy.grad, found.grad.detach().numpy(), rtol=1e-10, atol=1e-12)
-    assert set(in_numpy.metrics) == set(found.metrics)
+    surrogate = make(kind, settings)(torch, in_torch(tokens, logprobs=logprobs))
+    (gradient,) = torch.autograd.grad(surrogate.value.sum(), logprobs)
+    np.testing.assert_allclose(surrogate.grad.detach().numpy(), gradient.numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(in_numpy.value, surrogate.value.detach().numpy(), rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose(in_numpy.grad, surrogate.grad.detach().numpy(), rtol=1e-10, atol=1e-12)
+    assert set(in_numpy.metrics) == set(surrogate.metrics)
     for name, values in in_numpy.metrics.items():
-        np.testing.assert_allclose(values, found.metrics[name].detach().numpy(), rtol=1e-10, atol=1e-12)
+        np.testing.assert_allclose(values, surrogate.metrics[name].detach().numpy(), rtol=1e-10, atol=1e-12)
 
 
 def test_a_ratio_past_float_range_stays_finite() -> None:
@@ -295,9 +295,9 @@ def test_a_ratio_past_float_range_stays_finite() -> None:
         sequences=2,
     )
     for kind, settings in CASES:
-        found = make(kind, settings)(np, tokens)
-        assert np.isfinite(found.value).all() and np.isfinite(found.grad).all()
-        assert found.value.dtype == found.grad.dtype == np.float32
+        surrogate = make(kind, settings)(np, tokens)
+        assert np.isfinite(surrogate.value).all() and np.isfinite(surrogate.grad).all()
+        assert surrogate.value.dtype == surrogate.grad.dtype == np.float32
 
 
 def test_needs_are_what_the_settings_read() -> None:
@@ -340,8 +340,8 @@ def test_the_constant_goes_with_its_rule(name: str) -> None:
     with pytest.raises(ConfigError, match="the length `sequence_mean` doesn't use it") as idle:
         build("loss", {"type": name, "length": "sequence_mean", "length_constant": 64})
     assert missing.value.path == idle.value.path == "loss.length_constant"
-    found = build("loss", {"type": name, "length": "constant", "length_constant": 64})
-    assert (found.length, found.length_constant) == ("constant", 64.0)
+    loss = build("loss", {"type": name, "length": "constant", "length_constant": 64})
+    assert (loss.length, loss.length_constant) == ("constant", 64.0)
 
 
 def test_length_and_entropy_reach_the_protocol() -> None:
@@ -350,5 +350,5 @@ def test_length_and_entropy_reach_the_protocol() -> None:
         CISPO: "token_mean", GSPO: "sequence_mean", PPOClip: "token_mean", Reinforce: "sequence_sum",
     }  # fmt: skip
     for kind in LOSSES:
-        found: Loss = make(kind, {"length": "token_mean", "entropy": 0.01})
-        assert (found.length, found.entropy) == ("token_mean", 0.01)
+        loss: Loss = make(kind, {"length": "token_mean", "entropy": 0.01})
+        assert (loss.length, loss.entropy) == ("token_mean", 0.01)

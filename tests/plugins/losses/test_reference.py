@@ -1,7 +1,7 @@
 """Every loss with every setting against a plain reference: a loop over tokens in float64, and autograd.
 
-The reference knows neither coefficients nor slopes. Held against it is what a trainer with autograd gets, and
-what the tabular trainer gets without it.
+The reference knows neither coefficients nor gradients. Held against it is what a trainer with autograd gets,
+and what the tabular trainer gets without it.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ def reference(name: str, settings: dict[str, Any], samples: list[Sample], rows: 
                 sample.extras["old_logprobs"],
             )
         )
-        own = [logprobs[index, columns(sample)[index]] for index in range(len(at))]
-        terms = policy_terms(name, own, old if settings["correction"] else behaviour, advantages)
+        current = [logprobs[index, columns(sample)[index]] for index in range(len(at))]
+        objectives = policy_terms(name, current, old if settings["correction"] else behaviour, advantages)
         per_token = []
-        for index, term in enumerate(terms):
+        for index, term in enumerate(objectives):
             weight = importance(settings["correction"], old, behaviour, index)
-            pull = own[index] - ref[index]
+            pull = current[index] - ref[index]
             kl = {"k2": pull**2 / 2, "k3": torch.exp(-pull) - 1 + pull}[settings["kl_form"]]
             entropy = -(logprobs[index].exp() * logprobs[index]).sum()
             per_token.append(weight * term + settings["kl"] * kl - settings["entropy"] * entropy)
@@ -143,17 +143,19 @@ def importance(correction: Any, old: list[float], behaviour: list[float], index:
     return min(float(np.exp(gap)), correction.get("cap", 2.0))
 
 
-def policy_terms(name: str, own: list[Any], center: list[float], advantages: list[float]) -> list[Any]:
+def policy_terms(name: str, current: list[Any], center: list[float], advantages: list[float]) -> list[Any]:
     low, high = (BOUNDS[name].get(side, 0.0) for side in ("clip_low", "clip_high"))
-    ratios = [torch.exp(mine - other) for mine, other in zip(own, center, strict=True)]
+    ratios = [torch.exp(mine - other) for mine, other in zip(current, center, strict=True)]
     if name == "reinforce":
-        return [-advantage * mine for mine, advantage in zip(own, advantages, strict=True)]
+        return [-advantage * mine for mine, advantage in zip(current, advantages, strict=True)]
     if name == "cispo":
         bounded = [float(ratio.detach().clamp(1 - low, 1 + high)) for ratio in ratios]
-        return [-w * a * mine for w, a, mine in zip(bounded, advantages, own, strict=True)]
+        return [-w * a * mine for w, a, mine in zip(bounded, advantages, current, strict=True)]
     if name == "gspo":
-        whole = torch.exp(sum(mine - other for mine, other in zip(own, center, strict=True)) / len(own))
-        ratios, advantages = [whole] * len(own), [sum(advantages) / len(own)] * len(own)
+        whole = torch.exp(
+            sum(mine - other for mine, other in zip(current, center, strict=True)) / len(current)
+        )
+        ratios, advantages = [whole] * len(current), [sum(advantages) / len(current)] * len(current)
     return [
         -torch.minimum(ratio * a, ratio.clamp(1 - low, 1 + high) * a)
         for ratio, a in zip(ratios, advantages, strict=True)
@@ -174,7 +176,7 @@ def logits_of(trainer: TabularTrainer, samples: list[Sample]) -> list[np.ndarray
 def by_autograd(loss: Any, samples: list[Sample], rows: list[Any]) -> Any:
     """As a trainer with autograd has it, in one batch."""
     logprobs = [torch.log_softmax(row / s.temperature, dim=-1) for s, row in zip(samples, rows, strict=True)]
-    own = [part[torch.arange(len(part)), columns(s)] for s, part in zip(samples, logprobs, strict=True)]
+    current = [part[torch.arange(len(part)), columns(s)] for s, part in zip(samples, logprobs, strict=True)]
     entropy = torch.cat([-(part.exp() * part).sum(-1) for part in logprobs])
 
     def trained(arrays: list[np.ndarray]) -> Any:
@@ -183,7 +185,7 @@ def by_autograd(loss: Any, samples: list[Sample], rows: list[Any]) -> Any:
 
     sequence, sequences = span_ids(samples)
     tokens = TokenBatch(
-        logprobs=torch.cat(own),
+        logprobs=torch.cat(current),
         behaviour=trained([s.logprobs for s in samples]),
         advantages=trained([s.advantages for s in samples]),
         ref_logprobs=trained([s.extras["ref_logprobs"] for s in samples]),
@@ -214,17 +216,17 @@ def test_values_and_gradients_are_those_of_the_reference(name: str, length: str,
         samples = played(trainer)
         before = logits_of(trainer, samples)
 
-        wanted, found = (
+        wanted, logprobs = (
             [torch.tensor(row, requires_grad=True) for row in before] for _ in ("reference", "found")
         )
         value = reference(name, settings, samples, wanted)
         value.backward()
         number = float(value.detach())
         gradients = [row.grad.numpy() for row in wanted]
-        own = by_autograd(loss, samples, found)
+        own = by_autograd(loss, samples, logprobs)
         own.backward()
         assert float(own.detach()) == pytest.approx(number, rel=1e-6, abs=1e-7)
-        for row, gradient in zip(found, gradients, strict=True):
+        for row, gradient in zip(logprobs, gradients, strict=True):
             np.testing.assert_allclose(row.grad.numpy(), gradient, rtol=1e-6, atol=1e-7)
 
         given = samples if correction else [without_old(sample) for sample in samples]

@@ -114,7 +114,7 @@ def test_a_function_may_be_a_coroutine_and_is_given_the_view():
 
 
 @pytest.mark.parametrize(
-    ("answer", "settings", "view", "said"),
+    ("answer", "settings", "view", "message"),
     [
         ("good", {}, joint(), "a score must be a number or None"),
         ({"their": 1}, {}, joint(), "not among its components"),
@@ -123,8 +123,8 @@ def test_a_function_may_be_a_coroutine_and_is_given_the_view():
         ({"mine": 1.0}, {"scope": "siblings"}, siblings(), "a list of 2 scores"),
     ],
 )
-def test_what_a_function_may_not_return(answer, settings, view, said):
-    with pytest.raises(PluginError, match=said) as caught:
+def test_what_a_function_may_not_return(answer, settings, view, message):
+    with pytest.raises(PluginError, match=message) as caught:
         wait(source(lambda seen: answer, **settings).score(view))
     assert caught.value.path == "rewards.mine.function"
 
@@ -153,12 +153,12 @@ def test_functions_of_the_working_folder_are_found(tmp_path, monkeypatch):
     (tmp_path / "own_broken_module.py").write_text("import not_there_at_all\n")
     monkeypatch.chdir(tmp_path)
     assert wait(source("own_reward_module:score").score(joint())) == {(TEAM, "mine"): 1.0}
-    for reference, said in (
+    for reference, message in (
         ("own_reward_module:scor", "did you mean 'score'"),
         ("own_broken_module:f", "not_there_at_all"),
         ("nonsense", "module:function"),
         ("math:pi", "is a float, not a function"),
     ):
-        with pytest.raises(ConfigError, match=said) as caught:
+        with pytest.raises(ConfigError, match=message) as caught:
             source(reference)
         assert caught.value.path == "rewards.mine.function"

@@ -1,4 +1,4 @@
-"""Each role is sampled as it is told, and trained at the temperature it was sampled at."""
+"""Each role is sampled with its settings, and trained at the temperature it was sampled at."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ def test_a_roles_settings_come_over_the_common_ones():
 
 
 def test_samples_carry_the_temperature_they_were_drawn_at():
-    made = run(two={"temperature": 0.5})
-    trees, scores = play(made)
-    credit, _ = made.estimator(
-        Batch(trees=trees, scores=scores, annotations={}, reward_weights=made.reward_weights), None
+    two_runs = run(two={"temperature": 0.5})
+    trees, scores = play(two_runs)
+    credit, _ = two_runs.estimator(
+        Batch(trees=trees, scores=scores, annotations={}, reward_weights=two_runs.reward_weights), None
     )
-    found = {sample.key.role: sample.temperature for sample in samples_of(trees, credit)["p"]}
-    assert found == {"one": 0.9, "two": 0.5}
+    temperatures = {sample.key.role: sample.temperature for sample in samples_of(trees, credit)["p"]}
+    assert temperatures == {"one": 0.9, "two": 0.5}
 
 
 def test_a_greedy_evaluation_is_greedy_for_every_role():
-    made = run(two={"temperature": 0.5})
-    greedy = made.sampler.for_evaluation(True)
+    two_runs = run(two={"temperature": 0.5})
+    greedy = two_runs.sampler.for_evaluation(True)
     assert [greedy.sampling(role).temperature for role in ("one", "two")] == [0.0, 0.0]
-    assert [made.sampler.for_evaluation(False).sampling(role).temperature for role in ("one", "two")] == [
+    assert [two_runs.sampler.for_evaluation(False).sampling(role).temperature for role in ("one", "two")] == [
         0.9,
         0.5,
     ]

@@ -227,8 +227,9 @@ def test_the_score_of_a_whole_episode_can_stop_nothing():
 
 
 @pytest.mark.parametrize("fill", ["difference", "repeat"])
-def test_stopping_at_a_level_earns_no_less_than_going_on_from_it(fill):
-    """The level is the best number so far: after a 2 no turn adds to it, so stopping there costs nothing."""
+def test_stopping_at_a_potential_earns_no_less_than_going_on_from_it(fill):
+    """The potential is the best number so far: after a 2 no turn adds to it, so stopping there costs
+    nothing."""
     returns = {}
     for threshold in (None, 2.0):
         run = stopping(
@@ -275,7 +276,7 @@ def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
     assert root.rule == "per_role" and len(root.joints) == 4
     assert root.joints[3].recombined and dict(root.joints[3].branches) == {"one": 2, "two": 0}
     assert root.expanded == (3,)
-    # own = text / 10 and the aligned sum is 2 for all: the fourth joint (sum 4) is in nobody's mean
+    # own = text / 10 and the aligned sum is 2 for all: the fourth joint (sum 4) is in no mean
     assert branch_rewards(root, "one", scores, run.reward_weights) == pytest.approx([2.0, 2.1, 2.2])
 
 
@@ -299,7 +300,7 @@ def test_the_same_run_twice_is_the_same_whatever_the_order_of_finishing():
     assert texts() == texts()
 
 
-def test_when_every_candidate_is_missing_a_keyed_draw_decides_and_is_told():
+def test_when_every_candidate_is_missing_a_keyed_draw_decides_and_is_recorded():
     run = run_of(
         rewards={"broken": {"type": "function", "function": "tests.plugins.samplers.test_tree:breaks"}},
         schedule={"max_missing": 1.0},

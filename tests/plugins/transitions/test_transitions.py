@@ -1,4 +1,4 @@
-"""What roles are told between turns."""
+"""The feedback of the transition modes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ async def slowly(state, role):
 
 
 @pytest.mark.parametrize(
-    ("diagnose", "history", "told"),
+    ("diagnose", "history", "feedback"),
     [
         (lambda state, role: f"{role} hit {state}", PAST, ("solver hit wall",)),
         (lambda state, role: "never asked", (), ()),
@@ -32,10 +32,10 @@ async def slowly(state, role):
         (slowly, PAST, ("solver slept",)),
     ],
 )
-def test_diagnosis_tells_what_the_environment_says(diagnose, history, told):
+def test_diagnosis_tells_what_the_environment_says(diagnose, history, feedback):
     environment = SimpleNamespace(diagnose=diagnose)
     mode = make(Diagnosis, Build(path="transition", environment=environment))
-    assert wait(mode.tell("solver", "wall", history, environment)) == told
+    assert wait(mode.tell("solver", "wall", history, environment)) == feedback
 
 
 def test_an_environment_without_diagnosis_is_refused():

@@ -91,12 +91,12 @@ def test_a_pair_without_a_meaning_is_refused_and_the_least_change_is_not(when, b
         check_pieces(*bad)
     rule = next(rule for rule in RULES if rule.when == when and rule.broken(*bad))
     assert error.value.path == rule.path
-    for said in (rule.when.replace("`", ""), rule.needs.replace("`", ""), rule.why, rule.fix, rule.path):
-        assert said in str(error.value)
+    for part in (rule.when.replace("`", ""), rule.needs.replace("`", ""), rule.why, rule.fix, rule.path):
+        assert part in str(error.value)
     check_pieces(*good)
 
 
-def test_the_number_that_is_wrong_is_told():
+def test_the_message_gives_the_wrong_number():
     with pytest.raises(ConfigError, match=r"sampler\.branches is 1"):
         check_pieces(Pieces(), ONE, AT_ONCE)
     with pytest.raises(ConfigError, match=r"sampler\.chains is 1"):

@@ -116,8 +116,8 @@ def batches(draw):
 def test_the_batchs_scale_is_that_of_a_plain_array_of_repeated_values(batch, kind, scope, per, ddof, mode):
     advantage, tokens = batch
     normaliser = Normaliser(type=kind, scope=scope, per=per, ddof=ddof, eps=0.1, eps_mode=mode)
-    found = normalise_batch(advantage, tokens, normaliser)
-    assert found.keys() == advantage.keys()
+    normalised = normalise_batch(advantage, tokens, normaliser)
+    assert normalised.keys() == advantage.keys()
     for role in ("one", "two"):
         keys = [key for key in advantage if scope == "global" or key.role == role]
         # 12 is divided by every number of tokens: a token of n stands 12 / n times where actions count once.
@@ -134,12 +134,12 @@ def test_the_batchs_scale_is_that_of_a_plain_array_of_repeated_values(batch, kin
         divisor = deviation + 0.1 if mode == "add" else max(deviation, 0.1)
         shift = values.mean() if kind == "whiten" else 0.0
         for key in (key for key in keys if key.role == role):
-            assert found[key] == pytest.approx((advantage[key] - shift) / divisor, abs=1e-9)
+            assert normalised[key] == pytest.approx((advantage[key] - shift) / divisor, abs=1e-9)
 
 
 def test_by_hand_a_long_action_counts_once_or_by_its_tokens():
-    one, two = (Key("t", chain=c).of_branch("r", 0) for c in range(2))
-    table, tokens = {one: 1.0, two: 5.0}, {one: 1, two: 3}
+    short, two = (Key("t", chain=c).of_branch("r", 0) for c in range(2))
+    table, tokens = {short: 1.0, two: 5.0}, {short: 1, two: 3}
     by_action = normalise_batch(table, tokens, Normaliser(type="whiten", scope="global", ddof=0, eps=0))
     assert list(by_action.values()) == [-1.0, 1.0]  # mean 3, deviation 2
     by_token = normalise_batch(
@@ -151,8 +151,10 @@ def test_by_hand_a_long_action_counts_once_or_by_its_tokens():
 
 def test_equal_numbers_of_a_batch_are_whitened_to_exactly_zero():
     table = {Key("t", chain=c).of_branch("r", 0): 0.1 for c in range(7)}
-    found = normalise_batch(table, dict.fromkeys(table, 1), Normaliser(type="whiten", scope="global", eps=0))
-    assert list(found.values()) == [0.0] * 7
+    normalised = normalise_batch(
+        table, dict.fromkeys(table, 1), Normaliser(type="whiten", scope="global", eps=0)
+    )
+    assert list(normalised.values()) == [0.0] * 7
 
 
 def test_no_deviation_and_no_eps_is_zero_and_not_an_error():

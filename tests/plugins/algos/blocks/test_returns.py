@@ -102,31 +102,31 @@ def gains(role, *joints, fill="difference", order=(("one",),), also=()):
     path, scores = path_of(*joints, order=order)
     for at, owner, component, value in also:
         scores.add(path[at][0].key.of_joint(0), owner, component, Score(value))
-    found, before = [], {}
+    gained, before = [], {}
     for node, index in path:
         paid, before = gain(node, index, role, scores, REWARD_WEIGHTS, before, fill)
-        found.append(paid)
-    return found
+        gained.append(paid)
+    return gained
 
 
 def test_a_potential_after_a_missing_one_pays_an_unknown_difference():
-    some = [J(potential=0.25), J(potential=None), J(potential=0.75), J(potential=1.0)]
-    assert gains("one", *some) == [0.25, None, None, 0.25]
-    assert gains("one", *some, fill="repeat") == [0.25, None, 0.75, 1.0]
+    joints = [J(potential=0.25), J(potential=None), J(potential=0.75), J(potential=1.0)]
+    assert gains("one", *joints) == [0.25, None, None, 0.25]
+    assert gains("one", *joints, fill="repeat") == [0.25, None, 0.75, 1.0]
 
 
 def test_a_source_that_failed_as_a_whole_makes_its_roles_potentials_unknown():
     """It can't say whose its components would have been, so it says team."""
-    one = {"one": 0.25}, {"one": 0.75}, {"one": 1.0}
-    some = [J(own_potential=one[0]), J(0), J(own_potential=one[1]), J(own_potential=one[2])]
-    assert gains("one", *some, also=[(1, TEAM, "own_potential", None)]) == [0.25, None, None, 0.25]
+    own = {"one": 0.25}, {"one": 0.75}, {"one": 1.0}
+    joints = [J(own_potential=own[0]), J(0), J(own_potential=own[1]), J(own_potential=own[2])]
+    assert gains("one", *joints, also=[(1, TEAM, "own_potential", None)]) == [0.25, None, None, 0.25]
 
 
 def test_what_is_known_again_can_be_filled_up():
     forest = Forest().grow(chain(J(0), J(own_potential={"one": 0.75}), J(own_potential={"one": 1.0})))
     forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "own_potential", Score(None, "503"))
-    found = worth(tree_return, forest, Horizon(fill="repeat", max_turns=4))
-    assert [value for _, value, _ in found] == [None, 0.75 + 1.0 + 1.0, 1.0 + 1.0]
+    rows = worth(tree_return, forest, Horizon(fill="repeat", max_turns=4))
+    assert [value for _, value, _ in rows] == [None, 0.75 + 1.0 + 1.0, 1.0 + 1.0]
 
 
 def test_what_was_never_scored_starts_at_0_and_a_gap_is_no_change():
@@ -241,7 +241,7 @@ def test_a_recombined_joint_leads_on_and_is_in_no_return():
     assert [value for _, value, _ in worth(immediate, forest)] == [0, 2, 0, 2, 1, 3, 1, 3]
 
 
-def test_turns_are_told_of_the_first_branch():
+def test_a_rows_turn_is_that_of_its_first_branch():
     forest = Forest(order=SEQUENTIAL).grow(chain(1, 2, 3, 4))
     batch = Batch(trees=forest.trees, scores=forest.scores, annotations={}, reward_weights=REWARD_WEIGHTS)
     assert [(row.role, row.turn) for row in immediate(batch)] == [
