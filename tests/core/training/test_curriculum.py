@@ -36,7 +36,7 @@ class Guess(Plugin):
     class Config(PluginConfig):
         words: int = Field(5, ge=2, le=9)
         rich: bool = False
-        farm: bool = False
+        repeats: bool = False
         inner: Annotated[Any, Composed("reward")] = None
 
     roles = ()
@@ -48,7 +48,7 @@ class Guess(Plugin):
 
     @property
     def not_summable(self) -> Sequence[str]:
-        return ("right",) if self.config.farm else ()
+        return ("right",) if self.config.repeats else ()
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:
         return [Task(id=f"{split}-{n}", payload=n) for n in range(2 * self.config.words)]
@@ -316,7 +316,7 @@ def test_epochs_are_refused() -> None:
 
 
 def test_a_level_with_components_that_are_not_summable_is_refused() -> None:
-    settings = curriculum(False, True, field="farm")
+    settings = curriculum(False, True, field="repeats")
     composed(curriculum=settings)  # immediate credit
     source = table("scripted", curriculum=settings) | {
         "algorithm": "magrpo",

@@ -1,7 +1,7 @@
 """Trees from nested literals, and the credit that an estimator gives them.
 
 A node is a list of the joints that were played there: `[J(0, [J(2), J(0)]), J(1)]` is a root with two joints,
-of which the first was played on and the second ended the episode. Joint i picks branch i of every role; with
+of which the first was played on and the second ended the episode. Joint i plays branch i of every role; with
 `pairing="cross"` the joints are all combinations of branches, the last role's counting fastest.
 """
 

@@ -77,8 +77,8 @@ def test_nor_under_a_discount(name, before, gamma):
 
 @pytest.mark.parametrize("name", SUMMING)
 def test_going_away_and_coming_back_earns_nothing(name):
-    straight, farming = episodes(name, [0.6], [0.6, 0.0, 0.6, 0.6])
-    assert straight == pytest.approx(farming)
+    straight, repeating = episodes(name, [0.6], [0.6, 0.0, 0.6, 0.6])
+    assert straight == pytest.approx(repeating)
 
 
 @pytest.mark.parametrize("name", SUMMING)

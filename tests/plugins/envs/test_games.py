@@ -138,7 +138,7 @@ def test_ten_thousand_moves_return_no_more(name, more, illegal):
             assert returned(env, name, state, messages)[0] <= best + 1e-9
 
 
-FARMED = {
+REPEATING = {
     "plan_path": (mazes.start, mazes.WALLED, ["U", "D"] * 8),
     "sudoku": (sudokus.start, sudokus.EASY, ["r0c2=3", "r0c2=4"] * 8),
     # On and off its target, past the one that is left alone.
@@ -153,7 +153,7 @@ FARMED = {
 @games
 def test_what_progress_pays_is_earned_repeatedly_by_summing(name):
     """Which is why it is named in `not_summable`. And so the tests above could fail."""
-    start, rows, texts = FARMED[name]
+    start, rows, texts = REPEATING[name]
     size = {"sokoban": {"width": 7, "height": 4}}.get(name, {})
     for team, repeatable in (("progress", True), ("potential", False)):
         env = game(name, team=team, **size)

@@ -1,4 +1,4 @@
-"""What Plan-Path pays: golden numbers, nothing to farm, the planner's counterfactual."""
+"""What Plan-Path pays: golden numbers, nothing pays twice, the planner's counterfactual."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What Sokoban pays: golden numbers, an independent formula, nothing to farm, counterfactuals."""
+"""What Sokoban pays: golden numbers, an independent formula, nothing pays twice, counterfactuals."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_every_oracle_states_reward_agrees_with_an_independent_formula(form, siz
             assert total == pytest.approx({"team": 1.0, "pushed": 1.0})
 
 
-# ---- nothing to farm
+# ---- nothing pays twice
 
 MOVES = st.lists(st.sampled_from("UDLR"), max_size=6).map(" ".join)
 TRICKS = st.sampled_from(["L R", "U D", "U U U", "D L U R", "L R L R L R", "", "x", "R L", "R U L D"])

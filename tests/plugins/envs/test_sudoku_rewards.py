@@ -1,4 +1,4 @@
-"""What Sudoku pays: golden numbers, an independent formula, nothing to farm."""
+"""What Sudoku pays: golden numbers, an independent formula, nothing pays twice."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_the_planners_counterfactual_is_what_playing_its_plan_earns(form, settin
     assert signs == {True, False}
 
 
-# ---- nothing to farm
+# ---- nothing pays twice
 
 
 def summed(env, state, texts):
