@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from coterie.cli import progress as module
-from coterie.cli.output import duration, interval, number, print_json, share, table
+from coterie.cli.output import columns, duration, interval, number, print_json, share, table
 from coterie.cli.progress import Lines, Live, progress
 
 
@@ -101,3 +101,12 @@ def test_numbers_and_tables():
     assert [number(value) for value in (12345, 0.123456, "x", True)] == ["12,345", "0.1235", "x", "True"]
     assert number(float("nan")) == number(None) == "-"
     assert table(("a", "b"), [("long", "x"), ("s", "")]).splitlines()[1:] == ["long  x", "s"]
+
+
+def test_tables_keep_every_cell_whole_in_a_narrow_or_dumb_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "20")
+    monkeypatch.setenv("TERM", "dumb")
+    path = "runs/" + "x" * 300
+    assert table(("run", "step"), [(path, "[1/2] :smile:")]).splitlines()[1] == f"{path}  [1/2] :smile:"
+    assert columns([("a", "1"), ("long", "2")], indent=2) == "  a     1\n  long  2"
+    assert columns([]) == ""
