@@ -7,15 +7,9 @@ text.
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+from tests.long.tree import copy_tree, run_tests
 
 MUTATIONS = {
     "1 a prompt that doesn't continue the ids is merged all the same": (
@@ -129,31 +123,11 @@ MUTATIONS = {
 }
 
 
-def run_tests(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *tests.split()],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        timeout=600,
-        env={**os.environ, "PYTHONPATH": str(folder), "PYTHONDONTWRITEBYTECODE": "1"},
-    )
-
-
-@pytest.fixture
-def copy(tmp_path):
-    folder = tmp_path / "copy"
-    folder.mkdir()
-    for name in ("coterie", "tests"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    return folder
-
-
 @pytest.mark.long
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_breaking_an_invariant_fails_its_tests(copy, name):
+def test_breaking_an_invariant_fails_its_tests(tmp_path, name):
     file, before, after, tests = MUTATIONS[name]
+    copy = copy_tree(tmp_path / "copy")
     source = (copy / file).read_text()
     assert source.count(before) == 1, f"{file} has changed: {source.count(before)} places read {before!r}"
     (copy / file).write_text(source.replace(before, after))
