@@ -86,6 +86,9 @@ def test_shims_resolve_and_core_imports_nothing_above_it():
         "assert credit.by_decision and estimators.GroupEstimator\n"
         "from coterie.core.credit import Normaliser\n"
         "assert Normaliser.__module__ == 'coterie.plugins.algos.blocks.groups'\n"
+        "names = {}\n"
+        "exec('from coterie.core.estimators import *', names)\n"
+        "assert 'GroupEstimator' in names\n"
         "try: credit.nothing\n"
         "except AttributeError as error: assert 'nothing' in str(error)\n"
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugins, Report
+from coterie.core.plugins.registry import renamed
 
 
 def load_plugin_file(manager: Plugins, path: Path) -> None:
@@ -28,7 +29,9 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
         spec.loader.exec_module(module)
     except Exception as error:
         raise PluginError(
-            f"{path} fails when it is imported", path="-p", why=f"{type(error).__name__}: {error}"
+            f"{path} fails when it is imported",
+            path="-p",
+            why=f"{type(error).__name__}: {error}{renamed(error)}",
         ) from error
     if any(report.distribution == str(path) for report in manager.reports):
         raise PluginError(f"{path} is loaded already", path="-p", fix="name it once")

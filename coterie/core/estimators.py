@@ -10,4 +10,7 @@ from typing import Any
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(import_module("coterie.plugins.algos.blocks.estimator"), name)
+    module = import_module("coterie.plugins.algos.blocks.estimator")
+    if name == "__all__":  # `from ... import *`
+        return [public for public in vars(module) if not public.startswith("_")]
+    return getattr(module, name)

@@ -24,7 +24,7 @@ BROKEN = {
     ),
     "broken-signature": (
         "from coterie import hookimpl\n@hookimpl\ndef register_rewards(registry): pass\n",
-        "'registry'",
+        "argument 'registry'",
     ),
     "broken-name": (GOOD_HOOK + "register('environment', 'json:loads')\n", "already registered by coterie"),
     "broken-raise": (GOOD_HOOK + "raise RuntimeError('boom')\n", "boom"),

@@ -101,7 +101,7 @@ def test_sound_plugins_pass(tmp_path):
 
 @pytest.mark.parametrize(("plugin", "message"), [
     (SimpleNamespace(register_role=register_role), "did you mean 'register_roles'"),
-    (SimpleNamespace(hook=asks_for_more), "{'environment'} are declared in the hookimpl"),
+    (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
     (SimpleNamespace(), "implements no hook"),
     (module(role=[("speaker", PlainRole), ("speaker", PlainRole)]), "already registered"),

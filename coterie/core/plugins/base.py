@@ -7,6 +7,9 @@ from typing import Annotated, Any, get_args, get_origin
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
 from pydantic_core import core_schema
 
+from coterie.core.errors import PluginError, did_you_mean
+from coterie.core.plugins.registry import KINDS
+
 Table = dict[str, Any]
 """A component's table: `type` names the plugin, the rest is for its Config."""
 
@@ -30,6 +33,10 @@ class Composed:
     """
 
     def __init__(self, kind: str) -> None:
+        if kind not in KINDS:
+            now = {"chat": "chat_format", "data": "data_source"}.get(kind)
+            fix = f"it is called '{now}' since 0.2" if now else did_you_mean(kind, KINDS)
+            raise PluginError(f"Composed: unknown kind '{kind}'", fix=fix)
         self.kind = kind
 
     def __get_pydantic_core_schema__(

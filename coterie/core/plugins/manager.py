@@ -9,17 +9,19 @@ is imported; `plugins()` makes the manager on first use.
 from __future__ import annotations
 
 import importlib.metadata
+import inspect
 import logging
 import os
 from dataclasses import dataclass, field
 from functools import cache
+from types import ModuleType
 from typing import Any
 
 import pluggy
 
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins import hookspecs
-from coterie.core.plugins.registry import KINDS, Registry
+from coterie.core.plugins.registry import KINDS, Registry, renamed
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")
@@ -50,6 +52,7 @@ class Plugins(pluggy.PluginManager):
         self.add_hookspecs(hookspecs)
         self.registry = Registry()
         self.reports: list[Report] = []
+        self._report = Report("", "", "")
 
     def load(self, only: frozenset[str] | None = None) -> None:
         """Load the entry points: our own first, then the others in a stable order.
@@ -69,28 +72,37 @@ class Plugins(pluggy.PluginManager):
                 module = entry.load()
             except (Exception, SystemExit) as error:  # a stranger's module may raise anything
                 self.reports.append(report)
-                self.fail(report, f"import failed: {type(error).__name__}: {error}", error)
+                self.fail(report, f"import failed: {type(error).__name__}: {error}{renamed(error)}", error)
             else:
                 self.add(module, report)
 
     def add(self, module: Any, report: Report) -> None:
         """Register a plugin's hook implementations and call its registration hooks, each by itself."""
         self.reports.append(report)
-        try:
-            self.register(module, name=f"{report.distribution}:{report.name}")
-        except (pluggy.PluginValidationError, ValueError) as error:  # a wrong signature; registered twice
-            self.fail(report, " ".join(str(error).split()), error)
-            return
-        for caller in self.get_hookcallers(module) or ():
-            (implementation,) = [impl for impl in caller.get_hookimpls() if impl.plugin is module]
-            if caller.spec is None:  # what pluggy's `check_pending` refuses, told of this plugin alone
-                self.fail(report, _unknown_hook(caller.name))
-            elif caller.name in KIND_OF:
-                self._call_registration(caller.name, implementation, report)
-        if not self.get_hookcallers(module):
+        self._report = report
+        if self.is_registered(module):  # two distributions name one module
+            module, shared = ModuleType(report.name), module
+            vars(module).update(vars(shared))
+        self.register(module, name=f"{report.distribution}:{report.name}")
+        callers = self.get_hookcallers(module) or []
+        for caller in callers:
+            for implementation in caller.get_hookimpls():
+                if implementation.plugin is module and caller.name in KIND_OF:
+                    self._call_registration(caller.name, implementation.function, report)
+        if not callers and report.ok:
             self.fail(report, "it implements no hook: is `@coterie.hookimpl` missing?")
 
-    def _call_registration(self, hook: str, implementation: pluggy.HookImpl, report: Report) -> None:
+    def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
+        """The options of a hook implementation, or None; a wrong one is reported and left out."""
+        options = super().parse_hookimpl_opts(plugin, name)
+        if options is not None:
+            problem = _problem(options["specname"] or name, options, getattr(plugin, name))
+            if problem:
+                self.fail(self._report, problem)
+                return None
+        return options
+
+    def _call_registration(self, hook: str, function: Any, report: Report) -> None:
         def register(name: str, target: Any) -> None:
             try:
                 self.registry.add(KIND_OF[hook], name, target, report.distribution)
@@ -99,11 +111,8 @@ class Plugins(pluggy.PluginManager):
             else:
                 report.provides.setdefault(KIND_OF[hook], []).append(name)
 
-        if implementation.argnames != ("register",):
-            self.fail(report, f"hook '{hook}' takes no argument `register`, so it can register nothing")
-            return
         try:
-            implementation.function(register)
+            function(register=register)
         except Exception as error:
             if isinstance(error, PluginError):
                 raise  # strict mode
@@ -126,8 +135,9 @@ class Plugins(pluggy.PluginManager):
     def notify(self, hook: str, **arguments: Any) -> None:
         """Call the observers of a hook; each is isolated, and a failing one is logged by name."""
         for observer in getattr(self.hook, hook).get_hookimpls():
+            wanted = inspect.signature(observer.function).parameters
             try:
-                observer.function(*[arguments[name] for name in observer.argnames])
+                observer.function(**{name: arguments[name] for name in wanted})
             except Exception as error:
                 distribution = observer.plugin_name.partition(":")[0]
                 log.warning("plugin %s: %s raised %s: %s", distribution, hook, type(error).__name__, error)
@@ -138,11 +148,28 @@ def _order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:
     return distribution != "coterie", distribution, entry.name
 
 
-def _unknown_hook(name: str) -> str:
-    if name in RENAMED_HOOKS:
-        return f"unknown hook '{name}': it is called '{RENAMED_HOOKS[name]}' since 0.2"
-    hooks = [known for known, value in vars(hookspecs).items() if hasattr(value, "coterie_spec")]
-    return f"unknown hook '{name}': {did_you_mean(name, hooks)}"
+def _problem(hook: str, options: pluggy.HookimplOpts, function: Any) -> str:
+    """What is wrong with an implementation of a hook; empty: nothing."""
+    specification: Any = getattr(hookspecs, hook, None)
+    if hook in RENAMED_HOOKS:
+        return f"unknown hook '{hook}': it is called '{RENAMED_HOOKS[hook]}' since 0.2"
+    if not hasattr(specification, "coterie_spec"):
+        hooks = [known for known, value in vars(hookspecs).items() if hasattr(value, "coterie_spec")]
+        return f"unknown hook '{hook}': {did_you_mean(hook, hooks)}"
+    if options["wrapper"] or options["hookwrapper"]:
+        return f"hook '{hook}': a wrapper is never called; leave `wrapper` out"
+    gives = list(inspect.signature(specification).parameters)
+    takes = inspect.signature(function).parameters
+    if any(
+        parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) for parameter in takes.values()
+    ):
+        return f"hook '{hook}': takes *args or **kwargs; name its arguments"
+    if unknown := [name for name in takes if name not in gives]:
+        given = ", ".join(gives)
+        return f"hook '{hook}': has an argument '{unknown[0]}' that the hook doesn't give; it gives {given}"
+    if hook in KIND_OF and not takes:
+        return f"hook '{hook}': takes no argument `register`, so it can register nothing"
+    return ""
 
 
 @cache

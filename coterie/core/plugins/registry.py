@@ -134,6 +134,12 @@ class Registry:
         return self.find(kind, name, path=path).load(path)
 
 
+def renamed(error: BaseException) -> str:
+    """A hint where an import failed since a name of Coterie's own is gone; else empty."""
+    ours = isinstance(error, ImportError) and (error.name or "").split(".")[0] == "coterie"
+    return " (CHANGELOG.md lists old and new names)" if ours else ""
+
+
 def import_object(target: str, what: str, path: str = "") -> Any:
     """Import `package.module:Object`; `what` and `path` name it in errors.
 
@@ -150,7 +156,9 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         root = (error.name or "").split(".")[0]
         if root in EXTRA_OF:
             raise MissingExtra(root, EXTRA_OF[root], needed_by=what) from error
-        raise PluginError(f"{what} can't be imported from '{target}'", path=path, why=str(error)) from error
+        raise PluginError(
+            f"{what} can't be imported from '{target}'", path=path, why=f"{error}{renamed(error)}"
+        ) from error
     except AttributeError as error:
         raise PluginError(f"{what} can't be imported from '{target}'", path=path, why=str(error)) from error
     except MissingExtra:
@@ -159,6 +167,6 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         raise PluginError(
             f"{what} fails when '{module_name}' is imported",
             path=path,
-            why=f"{type(error).__name__}: {error}",
+            why=f"{type(error).__name__}: {error}{renamed(error)}",
         ) from error
     return target_object

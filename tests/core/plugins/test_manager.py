@@ -12,7 +12,7 @@ import pytest
 from coterie import hookimpl
 from coterie.api.plugin_files import load_plugin_file
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.plugins import KIND_OF, KINDS, Plugins, Report, hookspecs
+from coterie.core.plugins import KIND_OF, KINDS, Composed, Plugins, Report, hookspecs
 
 
 class FakeEntry:
@@ -129,7 +129,7 @@ def raises(register):
             FakeEntry("bad", "bad-dist", lambda: module(register_chats=register_chats)),
             "it is called 'register_chat_formats'",
         ),
-        (FakeEntry("bad", "bad-dist", lambda: module(f=any_arguments)), "takes no argument `register`"),
+        (FakeEntry("bad", "bad-dist", lambda: module(f=any_arguments)), "takes *args or **kwargs"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=taken)), "already registered by good-dist"),
         (FakeEntry("bad", "bad-dist", lambda: module(f=raises)), "boom"),
         (FakeEntry("bad", "bad-dist", lambda: module()), "implements no hook"),
@@ -213,11 +213,76 @@ def test_one_file_is_a_plugin(tmp_path):
         load_plugin_file(manager, tmp_path / "nothing.py")
 
 
-def test_a_misspelt_hook_leaves_the_plugins_other_hooks_working(entries):
-    both = module(register_reward=register_reward, register_rewards=register_rewards)
+@hookimpl(specname="register_rewards")
+def no_argument():
+    pass
+
+
+@hookimpl(specname="step_ended", wrapper=True)
+def wraps(step):
+    yield
+
+
+@hookimpl(specname="register_rewards")
+def keyword_only(*, register):
+    register("second", "json:loads")
+
+
+@hookimpl(specname="register_roles")
+def with_default(register=None):
+    register("spoken", "json:loads")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (register_reward, "did you mean"),
+        (wrong_signature, "argument 'registry'"),
+        (any_arguments, "*args"),
+        (no_argument, "takes no argument `register`"),
+        (wraps, "a wrapper is never called"),
+    ],
+)
+def test_a_wrong_hook_leaves_the_plugins_other_hooks_working(entries, wrong, message):
+    both = module(wrong=wrong, register_rewards=register_rewards)
+    if wrong is register_reward:
+        both = module(register_reward=wrong, register_rewards=register_rewards)
     entries.append(FakeEntry("half", "a-dist", lambda: both))
     manager, reports = loaded()
     assert not reports["half"].ok and manager.registry.names("reward") == ["mine"]
+    assert message in " ".join(reports["half"].errors)
+
+
+def test_two_functions_may_implement_one_hook_and_take_register_in_any_way(entries):
+    all_three = module(register_rewards=register_rewards, f=keyword_only, g=with_default)
+    entries.append(FakeEntry("many", "a-dist", lambda: all_three))
+    manager, reports = loaded()
+    assert reports["many"].ok, reports["many"].errors
+    assert manager.registry.names("reward") == ["mine", "second"]
+    assert manager.registry.names("role") == ["spoken"]
+
+
+def test_two_distributions_may_name_one_module(entries):
+    shared = module(register_rewards=register_rewards)
+    entries += [FakeEntry("one", "a-dist", lambda: shared), FakeEntry("two", "b-dist", lambda: shared)]
+    manager, reports = loaded()
+    assert reports["one"].ok and "already registered by a-dist" in " ".join(reports["two"].errors)
+    assert manager.registry.load("reward", "b-dist:mine") is manager.registry.load("reward", "a-dist:mine")
+
+
+def test_an_import_of_an_old_path_points_at_the_changelog(entries):
+    def old_path():
+        from coterie.core.scoring import Mix  # noqa: F401
+
+    entries.append(FakeEntry("old", "a-dist", old_path))
+    _, reports = loaded()
+    assert "CHANGELOG.md" in " ".join(reports["old"].errors)
+
+
+@pytest.mark.parametrize(("kind", "fix"), [("chat", "'chat_format'"), ("rewrd", "did you mean 'reward'")])
+def test_a_field_of_an_unknown_kind_is_refused_where_it_is_written(kind, fix):
+    with pytest.raises(PluginError, match=fix):
+        Composed(kind)
 
 
 def test_observers_are_isolated_and_receive_the_arguments_they_name(caplog):
@@ -232,7 +297,12 @@ def test_observers_are_isolated_and_receive_the_arguments_they_name(caplog):
     def fails(step, metrics):
         raise RuntimeError("observer broke")
 
+    @hookimpl(specname="step_ended")
+    def by_keyword(*, metrics=None):
+        seen.append(metrics)
+
     manager.add(module(f=fails), Report("bad", "bad-dist", ""))
+    manager.add(module(f=by_keyword), Report("keyword", "keyword-dist", ""))
     manager.add(module(f=watches), Report("good", "good-dist", ""))
-    manager.notify("step_ended", step=3, metrics={})
-    assert seen == [3] and "bad-dist" in caplog.text and "observer broke" in caplog.text
+    manager.notify("step_ended", step=3, metrics={"a": 1})
+    assert seen == [{"a": 1}, 3] and "bad-dist" in caplog.text and "observer broke" in caplog.text
