@@ -43,6 +43,10 @@ class Loose(Plugin):
     parse = PlainRole.parse
 
 
+class OldStage(Ledger):
+    stage = Ledger.acting_roles
+
+
 class NoSettings(PlainRole):
     Config: Any = dict
 
@@ -101,6 +105,7 @@ def test_sound_plugins_pass(tmp_path):
 
 @pytest.mark.parametrize(("plugin", "message"), [
     (SimpleNamespace(register_role=register_role), "did you mean 'register_roles'"),
+    (module(environment=[("old", OldStage)]), "`acting_roles`"),
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
     (SimpleNamespace(), "implements no hook"),

@@ -15,7 +15,7 @@ from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Weights
 
-RolloutPass = Callable[[Request, str], str | Awaitable[str]]
+Script = Callable[[Request, str], str | Awaitable[str]]
 """(request, text of the prompt) -> answer."""
 
 
@@ -36,7 +36,7 @@ class ScriptedEngine(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._play: RolloutPass = resolved(self.config.play)
+        self._play: Script = resolved(self.config.play)
         self._codec = WordCodec()
         self._versions: dict[str, int] = {}
 
@@ -71,7 +71,7 @@ class ScriptedEngine(Plugin):
         )
 
 
-def resolved(play: Any) -> RolloutPass:
+def resolved(play: Any) -> Script:
     """The function that `module:function` names.
 
     Raises:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ActionView, SiblingsView, View
 from coterie.core.types import TEAM, ComponentKind
 from coterie.plugins.functions import FunctionReference, call, load_function
+
+log = logging.getLogger("coterie")
 
 Table = Mapping[tuple[str, str], float | None]
 
@@ -41,6 +44,15 @@ class FunctionReward(Plugin):
         floor: float = Field(
             0.0, description="The score of every component where the function raises PolicyFault."
         )
+
+        @field_validator("components", mode="before")
+        @classmethod
+        def _renamed(cls, components: Any) -> Any:
+            """Configurations of before 0.2, of run folders too, call the kind `potential` `level`."""
+            if not isinstance(components, Mapping) or "level" not in components.values():
+                return components
+            log.warning("rewards: the component kind `level` is called `potential` since 0.2")
+            return {name: "potential" if kind == "level" else kind for name, kind in components.items()}
 
     config: Config
 

@@ -14,7 +14,7 @@ from pydantic import BaseModel
 from coterie.core.config import read_yaml
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import Entry, Plugins, Report
-from coterie.core.training.builder import PROTOCOL
+from coterie.core.training.builder import PROTOCOL, RENAMED_MEMBERS
 from coterie.testing.checks.column import check_column
 from coterie.testing.support.failure import ConformanceError, guarded, lacking, require
 
@@ -78,6 +78,10 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
         raise ConformanceError(
             str(error), where=where, fix="register a `package.module:Object` that can be imported"
         ) from error
+    for old, new in RENAMED_MEMBERS.get(entry.kind, {}).items():
+        require(
+            not hasattr(target, old), f"has `{old}`, now `{new}`", where=where, fix=f"rename it to `{new}`"
+        )
     if entry.kind == "command":
         import click
 
