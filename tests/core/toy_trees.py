@@ -110,5 +110,5 @@ def toy() -> tuple[Tree, Scores, Credit, RewardWeights]:
         returns={root.of_branch("planner", 0): 1.25, root.of_branch("coder", 0): 0.25},
         metrics={"groups/coder/zero_variance": 0.0},
     )
-    tree = Tree(task=Task(id="train-7"), chain=0, epoch=0, root=start, step=3)
+    tree = Tree(task=Task(id="train-7"), chain=0, epoch=0, root=start)
     return tree, scores, credit, RewardWeights(weights={"format": 0.5}, team_weight=2.0)
