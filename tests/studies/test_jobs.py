@@ -113,7 +113,7 @@ def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, who
     training(tmp_path, 33)
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and "the same command continues where it was stopped or killed" in errors
+    assert process.returncode == 130 and "the same command continues from here" in errors
     assert is_free(folder) and not (folder / "result.json").exists()
     reached = len(rows(folder))
     assert f"step-{reached:06d}" in os.listdir(folder / "run" / "checkpoints"), "the last step was saved"
