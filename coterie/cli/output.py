@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -99,7 +100,8 @@ def rendered(grid: Table) -> str:
     )
     with console.capture() as captured:
         console.print(grid)
-    return "\n".join(line.rstrip() for line in captured.get().splitlines())
+    # Padding stands inside the style of a bold head.
+    return "\n".join(re.sub(r" +((?:\x1b\[\d*m)*)$", r"\1", line) for line in captured.get().splitlines())
 
 
 def print_json(value: Any) -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 
+import click
 import pytest
 from ruamel.yaml import YAML
 
 from coterie.cli.commands.config import flow
+from coterie.cli.output import table
 from coterie.core.config import RunConfig
 from tests.cli.support import TABULAR, coterie, process
 
@@ -166,3 +168,9 @@ def test_no_runs_is_no_error(tmp_path):
     done = coterie("runs", tmp_path / "none")
     assert done.exit_code == 0 and "no runs in" in done.stderr
     assert as_json("runs", tmp_path / "none") == []
+
+
+def test_no_line_of_a_table_ends_in_spaces():
+    text = table(["a", "summary"], [["long", "b"], ["x", "text " * 9]])
+    lines = click.unstyle(text).splitlines()
+    assert lines[0] == "a     summary" and not [line for line in lines if line != line.rstrip()]
