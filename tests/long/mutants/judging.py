@@ -46,8 +46,9 @@ class Trial:
     site: Site
     tests: Sequence[str]
     seconds: float
-    """What these tests take without a mutant."""
+    """What these tests cost without a mutant."""
     longest: float
+    """What the dearest of them costs."""
     killer: str = ""
     """The name of the test that is known to kill it."""
 
@@ -70,14 +71,16 @@ class Worker:
     def ask(
         self,
         what: str,
-        tests: Sequence[str],
+        tests: Sequence[str] = (),
         limit: float = 900,
         test_limit: float = 300,
-        skip: Sequence[str] = (),
+        **more: object,
     ) -> dict[str, Any]:
         """Have the warm process do a job (`warm.child` says which there are)."""
-        job = {"what": what, "tests": list(tests), "skip": list(skip), "folder": str(self.folder)}
-        self.process.stdin.write(json.dumps({**job, "limit": limit, "test_limit": test_limit}) + "\n")
+        files = list(dict.fromkeys(test.partition("::")[0] for test in tests))
+        job = {"what": what, "tests": list(tests), "files": files, "skip": [], "folder": str(self.folder)}
+        job |= {"limit": limit, "test_limit": test_limit, **more}
+        self.process.stdin.write(json.dumps(job) + "\n")
         self.process.stdin.flush()
         while True:
             answer = json.loads(self.process.stdout.readline())
@@ -101,18 +104,20 @@ class Worker:
 
     def _verdict(self, trial: Trial) -> Verdict:
         """A test kills if it fails a second time, alone: what fails by chance says nothing of the mutant."""
-        tests = list(trial.tests)
-        limits = 60 + 5 * trial.seconds, max(10.0, 5 * trial.longest)
+        tests, count = list(trial.tests), len(trial.tests)
+        limits = 60 + 8 * trial.seconds, max(20.0, 10 * trial.longest)
+        known = [test for test in tests if name(test) == trial.killer]
+        if known and self.ask("judge", known, *limits)["code"] != 0:
+            return Verdict("killed", trial.killer, count)
         while tests:
             answer = self.ask("judge", tests, *limits)
             if not answer["failed"]:
-                outcome = {0: "survived", -1: "timeout"}.get(answer["code"], "killed")
-                return Verdict(outcome, "", len(trial.tests))
+                return Verdict({0: "survived", -1: "timeout"}.get(answer["code"], "killed"), "", count)
             first = answer["failed"][0]
-            if name(first) == trial.killer or self.ask("judge", [first], *limits)["code"] != 0:
-                return Verdict("killed", name(first), len(trial.tests))
+            if self.ask("judge", [first], *limits)["code"] != 0:
+                return Verdict("killed", name(first), count)
             tests.remove(first)
-        return Verdict("survived", "", len(trial.tests))
+        return Verdict("survived", "", count)
 
     def close(self) -> None:
         self.process.stdin.close()
@@ -139,7 +144,7 @@ class Judges:
         names = [file.relative_to(self.root).as_posix() for file in files if file.parent.name != "long"]
         parts = self._shared(
             [names[index::PARTS] for index in range(PARTS)],
-            lambda worker, part: worker.ask("trace", part, skip=skip),
+            lambda worker, part: worker.ask("trace", files=part, skip=list(skip)),
         )
         self.say(f"traced {sum(len(part.get('tests', ())) for part in parts)} tests")
         broken = [part["code"] for part in parts if part["code"] not in (0, 1, 5)]
@@ -203,8 +208,8 @@ def without(trial: Trial, names: set[str], reach: Reach) -> Trial:
 
 
 def timed(site: Site, tests: Sequence[str], reach: Reach, killer: str = "") -> Trial:
-    seconds = [reach.times[test] for test in tests]
-    return Trial(site, tests, sum(seconds), max(seconds, default=0.0), killer)
+    longest = max((reach.times[test] for test in tests), default=0.0)
+    return Trial(site, tests, reach.together(tests), longest, killer)
 
 
 def described(site: Site) -> str:
