@@ -108,7 +108,6 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # the children then share the libraries' pages
-    print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(forked(json.loads(line))), flush=True)
 
