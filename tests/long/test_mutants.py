@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from tests.long.mutants import covering
 from tests.long.mutants.comparing import WANTED, Comparison, Entry, Pair, matched
 from tests.long.mutants.covering import Reach
 from tests.long.mutants.judging import Verdict
@@ -212,9 +213,9 @@ def test_the_comparison_counts_pairs_and_names_new_survivors():
 def reach(tmp_path):
     (tmp_path / "m.py").write_text("SIZE = 1\n\ndef f(a):\n    return a < SIZE\n")
     parts = [
-        {"tests": ["a.py::slow", "a.py::fast"], "seconds": [9.0, 0.01], "counts": [1, 9],
+        {"tests": ["a.py::slow", "a.py::fast"], "seconds": [9.0, 0.01], "counts": [1, 9], "shared": {},
          "lines": {"m.py": {"4": "3"}}},
-        {"tests": ["b.py::focused", "b.py::other"], "seconds": [0.01, 0.01], "counts": [5, 1],
+        {"tests": ["b.py::focused", "b.py::other"], "seconds": [0.01, 0.01], "counts": [5, 1], "shared": {},
          "lines": {"m.py": {"1": "2", "4": "1"}}},
     ]  # fmt: skip
     return Reach(parts, tmp_path), sites((tmp_path / "m.py").read_bytes(), "m.py")
@@ -224,7 +225,22 @@ def test_fast_and_focused_tests_judge_first(reach):
     tests, places = reach
     compared = next(site for site in places if site.qualname == "f")
     assert tests.judges(compared) == ["b.py::focused", "a.py::fast", "a.py::slow"]
-    assert tests.judges(compared, first="slow")[0] == "a.py::slow"
+
+
+def test_what_is_slow_goes_last_and_what_is_too_slow_does_not_go_at_all(reach):
+    tests, places = reach
+    compared = next(site for site in places if site.qualname == "f")
+    assert tests.slow() == ["slow"]
+    tests.skip = {"slow"}
+    assert tests.judges(compared) == ["b.py::focused", "a.py::fast"]
+
+
+def test_the_known_killer_is_chosen_whatever_it_costs(reach, monkeypatch):
+    tests, places = reach
+    compared = next(site for site in places if site.qualname == "f")
+    monkeypatch.setattr(covering, "MOST", 1)
+    assert tests.judges(compared) == ["b.py::focused"]
+    assert tests.judges(compared, first="slow") == ["a.py::slow"]
 
 
 def test_a_constant_is_judged_by_the_tests_that_run_lines_which_name_it(reach):

@@ -10,17 +10,22 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from tests.long.mutants.covering import Reach, name
+from tests.long.mutants.covering import Reach, file_of, name
 from tests.long.mutants.sites import Site, mutated
 from tests.long.tree import copy_tree, environment
 
 WORKERS = 2
 PARTS = 16
 """Parts of the test suite in the traced run: small enough that both workers end at about the same time."""
+SOUND = 20
+"""Of so many mutants, the tests of one are also run without it: they must pass."""
+HARMLESS = (0, 5)
+"""Codes of pytest: the tests pass, or none has the name that it had in the traced run."""
+OUTCOMES = {0: "survived", 5: "survived", -1: "timeout"}
 T = TypeVar("T")
 
 
@@ -46,8 +51,9 @@ class Trial:
     site: Site
     tests: Sequence[str]
     seconds: float
-    """What these tests take without a mutant."""
+    """What these tests cost without a mutant."""
     longest: float
+    """What the dearest of them costs."""
     killer: str = ""
     """The name of the test that is known to kill it."""
 
@@ -58,7 +64,10 @@ class Worker:
     def __init__(self, folder: Path, root: Path) -> None:
         self.folder, self.tree = folder, copy_tree(folder / "tree", root)
         self._times = itertools.count(1_000_000_000)
-        self.process = subprocess.Popen(
+        self.process = self._started()
+
+    def _started(self) -> subprocess.Popen[str]:
+        return subprocess.Popen(
             [sys.executable, "-m", "tests.long.mutants.warm"],
             cwd=self.tree,
             stdin=subprocess.PIPE,
@@ -70,19 +79,31 @@ class Worker:
     def ask(
         self,
         what: str,
-        tests: Sequence[str],
+        tests: Sequence[str] = (),
         limit: float = 900,
         test_limit: float = 300,
-        skip: Sequence[str] = (),
+        **more: object,
     ) -> dict[str, Any]:
-        """Have the warm process do a job (`warm.child` says which there are)."""
-        job = {"what": what, "tests": list(tests), "skip": list(skip), "folder": str(self.folder)}
-        self.process.stdin.write(json.dumps({**job, "limit": limit, "test_limit": test_limit}) + "\n")
-        self.process.stdin.flush()
-        while True:
-            answer = json.loads(self.process.stdout.readline())
-            if "ready" not in answer:
+        """Have the warm process do a job (`warm.child` says which there are); a dead one is replaced once."""
+        files = list(dict.fromkeys(file_of(test) for test in tests))
+        job = {"what": what, "tests": list(tests), "files": files, "skip": [], "folder": str(self.folder)}
+        line = json.dumps(job | {"limit": limit, "test_limit": test_limit, **more})
+        for _ in range(2):
+            answer = self._answer(line)
+            if answer is not None:
                 return answer
+            self.close()
+            self.process = self._started()
+        raise RuntimeError(f"the process that runs the tests has died twice: {line[:1000]}")
+
+    def _answer(self, line: str) -> dict[str, Any] | None:
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            return None
+        answer = self.process.stdout.readline()
+        return json.loads(answer) if answer else None
 
     def judge(self, trial: Trial) -> Verdict:
         if not trial.tests:
@@ -101,21 +122,23 @@ class Worker:
 
     def _verdict(self, trial: Trial) -> Verdict:
         """A test kills if it fails a second time, alone: what fails by chance says nothing of the mutant."""
-        tests = list(trial.tests)
-        limits = 60 + 5 * trial.seconds, max(10.0, 5 * trial.longest)
+        tests, count = list(trial.tests), len(trial.tests)
+        limits = 60 + 8 * trial.seconds, max(20.0, 10 * trial.longest)
+        known = [test for test in tests if name(test) == trial.killer]
+        if known and self.ask("judge", known, *limits)["code"] not in HARMLESS:
+            return Verdict("killed", trial.killer, count)
         while tests:
             answer = self.ask("judge", tests, *limits)
             if not answer["failed"]:
-                outcome = {0: "survived", -1: "timeout"}.get(answer["code"], "killed")
-                return Verdict(outcome, "", len(trial.tests))
+                return Verdict(OUTCOMES.get(answer["code"], "killed"), "", count)
             first = answer["failed"][0]
-            if name(first) == trial.killer or self.ask("judge", [first], *limits)["code"] != 0:
-                return Verdict("killed", name(first), len(trial.tests))
+            if self.ask("judge", [first], *limits)["code"] not in HARMLESS:
+                return Verdict("killed", name(first), count)
             tests.remove(first)
-        return Verdict("survived", "", len(trial.tests))
+        return Verdict("survived", "", count)
 
     def close(self) -> None:
-        self.process.stdin.close()
+        self.process.terminate()
         self.process.wait(timeout=60)
 
 
@@ -139,7 +162,7 @@ class Judges:
         names = [file.relative_to(self.root).as_posix() for file in files if file.parent.name != "long"]
         parts = self._shared(
             [names[index::PARTS] for index in range(PARTS)],
-            lambda worker, part: worker.ask("trace", part, skip=skip),
+            lambda worker, part: worker.ask("trace", files=part, skip=list(skip)),
         )
         self.say(f"traced {sum(len(part.get('tests', ())) for part in parts)} tests")
         broken = [part["code"] for part in parts if part["code"] not in (0, 1, 5)]
@@ -150,6 +173,8 @@ class Judges:
         """Of each site's mutant; `killers` are the tests to begin with, one a site."""
         killers = killers or [""] * len(sites)
         trials = [trial(site, reach, killer) for site, killer in zip(sites, killers, strict=True)]
+        false = [verdict for verdict in self._judged(unbroken(trials[::SOUND], self.root)) if verdict.killed]
+        assert not false, f"tests fail without a mutant: {false}"
         verdicts = self._judged(trials)
         unsure = self._failing({verdict.killer for verdict in verdicts if verdict.killer}, trials)
         again = [index for index, verdict in enumerate(verdicts) if verdict.killer in unsure]
@@ -198,13 +223,22 @@ def trial(site: Site, reach: Reach, killer: str = "") -> Trial:
     return timed(site, reach.judges(site, killer), reach, killer)
 
 
+def unbroken(trials: Sequence[Trial], root: Path) -> list[Trial]:
+    """The trials of mutants that change nothing."""
+    texts = [(root / trial.site.path).read_bytes()[trial.site.start : trial.site.end] for trial in trials]
+    return [
+        replace(trial, site=replace(trial.site, operator="nothing", replacement=text.decode()), killer="")
+        for trial, text in zip(trials, texts, strict=True)
+    ]
+
+
 def without(trial: Trial, names: set[str], reach: Reach) -> Trial:
     return timed(trial.site, [test for test in trial.tests if name(test) not in names], reach)
 
 
 def timed(site: Site, tests: Sequence[str], reach: Reach, killer: str = "") -> Trial:
-    seconds = [reach.times[test] for test in tests]
-    return Trial(site, tests, sum(seconds), max(seconds, default=0.0), killer)
+    longest = max((reach.times[test] for test in tests), default=0.0)
+    return Trial(site, tests, reach.together(tests), longest, killer)
 
 
 def described(site: Site) -> str:

@@ -29,19 +29,21 @@ OPTIONS = ("-n0", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", "--hypoth
 
 
 class Watch:
-    """Keeps how long each test took, and which passed and failed; leaves out the tests named in `skip`."""
+    """Runs the wanted tests in the order given, and keeps which passed and which failed."""
 
-    def __init__(self, skip: set[str]) -> None:
+    def __init__(self, wanted: list[str], skip: set[str]) -> None:
+        self.wanted = {test: index for index, test in enumerate(wanted)}
         self.skip = skip
-        self.seconds: dict[str, float] = {}
         self.passed: list[str] = []
         self.failed: list[str] = []
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item.nodeid.partition("::")[2] not in self.skip]
+        if self.wanted:
+            items[:] = [item for item in items if item.nodeid in self.wanted]
+            items.sort(key=lambda item: self.wanted[item.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        self.seconds[report.nodeid] = self.seconds.get(report.nodeid, 0.0) + report.duration
         if report.failed:
             self.failed.append(report.nodeid)
         elif report.when == "call" and report.passed:
@@ -51,9 +53,11 @@ class Watch:
 def child(job: dict[str, Any]) -> dict[str, Any]:
     """Run the job's tests in this process: `code` is pytest's, `failed` the tests that failed, in order.
 
-    `what` is `judge` (stop at the first that fails), `trace` (note the lines that each test runs) or `check`.
+    `what` is `judge` (stop at the first that fails), `check` (run them all) or `trace` (run all tests of the
+    files, and note the lines that each runs). Whole files are collected, as names in brackets may hold
+    characters that the command line takes for its own.
     """
-    watch, plugins = Watch(set(job["skip"])), []
+    watch, plugins = Watch(job["tests"], set(job["skip"])), []
     options = [*OPTIONS, f"--basetemp={job['folder']}/temp", f"--timeout={job['test_limit']}"]
     if job["what"] == "judge":
         options.append("-x")
@@ -61,10 +65,10 @@ def child(job: dict[str, Any]) -> dict[str, Any]:
         from tests.long.mutants.covering import Tracing
 
         plugins.append(Tracing(Path.cwd()))
-    code = int(pytest.main([*options, *job["tests"]], plugins=[watch, *plugins]))
+    code = int(pytest.main([*options, *job["files"]], plugins=[watch, *plugins]))
     answer = {"code": code, "failed": watch.failed}
     for tracing in plugins:
-        answer |= tracing.reach(watch.passed, watch.seconds)
+        answer |= tracing.reach(watch.passed)
     return answer
 
 
@@ -104,7 +108,6 @@ def main() -> None:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     gc.freeze()  # the children then share the libraries' pages
-    print(json.dumps({"ready": True}), flush=True)
     for line in sys.stdin:
         print(json.dumps(forked(json.loads(line))), flush=True)
 
