@@ -26,8 +26,8 @@ MUTATIONS = {
     ),
     "2 the next stage is prompted with the state before the commit": (
         "coterie/plugins/samplers/expansion.py",
-        "NodePosition(place.key.child(index), played.step.state,",
-        "NodePosition(place.key.child(index), place.state,",
+        "NodePosition(position.key.child(index), joint.step.state,",
+        "NodePosition(position.key.child(index), position.state,",
         "tests/plugins/samplers/test_tree.py",
     ),
     "3 a missing score counts as zero": (

@@ -30,8 +30,10 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def run_tests(folder: Path, tests: str) -> subprocess.CompletedProcess[str]:
+    """Run tests of a folder, those that `make test-resume` runs too."""
+    options = ["-q", "-n0", "-x", "-p", "no:cacheprovider", "-m", "not long"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-n0", "-x", "-p", "no:cacheprovider", *tests.split()],
+        [sys.executable, "-m", "pytest", *options, *tests.split()],
         cwd=folder,
         capture_output=True,
         text=True,
