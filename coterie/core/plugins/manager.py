@@ -70,7 +70,9 @@ class Plugins(pluggy.PluginManager):
             report = Report(entry.name, distribution, version)
             try:
                 module = entry.load()
-            except (Exception, SystemExit) as error:  # a stranger's module may raise anything
+            except KeyboardInterrupt:
+                raise
+            except BaseException as error:  # a stranger's module may raise anything, even SystemExit
                 self.reports.append(report)
                 self.fail(report, f"import failed: {type(error).__name__}: {error}{renamed(error)}", error)
             else:
@@ -83,7 +85,11 @@ class Plugins(pluggy.PluginManager):
         if self.is_registered(module):  # two distributions name one module
             module, shared = ModuleType(report.name), module
             vars(module).update(vars(shared))
-        self.register(module, name=f"{report.distribution}:{report.name}")
+        try:
+            self.register(module, name=f"{report.distribution}:{report.name}")
+        except ValueError as error:  # two entry points of one name
+            self.fail(report, str(error).partition("\n")[0], error)
+            return
         callers = self.get_hookcallers(module) or []
         for caller in callers:
             for implementation in caller.get_hookimpls():
