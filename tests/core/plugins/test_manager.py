@@ -72,6 +72,14 @@ def broken_import():
     raise ImportError("no such library")
 
 
+class Stop(BaseException):
+    """Like those of test frameworks: no Exception."""
+
+
+def stop_on_import():
+    raise Stop("here")
+
+
 def exit_on_import():
     raise SystemExit(3)
 
@@ -116,6 +124,7 @@ def raises(register):
     [
         (FakeEntry("bad", "bad-dist", broken_import), "no such library"),
         (FakeEntry("bad", "bad-dist", exit_on_import), "SystemExit"),
+        (FakeEntry("bad", "bad-dist", stop_on_import), "Stop: here"),
         (
             FakeEntry("bad", "bad-dist", lambda: module(register_reward=register_reward)),
             "did you mean 'register_rewards'",
@@ -306,3 +315,13 @@ def test_observers_are_isolated_and_receive_the_arguments_they_name(caplog):
     manager.add(module(f=watches), Report("good", "good-dist", ""))
     manager.notify("step_ended", step=3, metrics={"a": 1})
     assert seen == [{"a": 1}, 3] and "bad-dist" in caplog.text and "observer broke" in caplog.text
+
+
+def test_two_entry_points_of_one_name_are_reported(entries):
+    first = module(register_rewards=register_rewards)
+    entries += [FakeEntry("same", "a-dist", lambda: first), FakeEntry("same", "a-dist", lambda: module())]
+    entries[1].value = "other:y"
+    manager = Plugins()
+    manager.load(None)
+    assert [report.ok for report in manager.reports] == [True, False]
+    assert "already registered" in manager.reports[1].errors[0]
