@@ -11,14 +11,25 @@ from __future__ import annotations
 from coterie.core.protocols.build import Build as Build
 from coterie.core.protocols.chat_format import ChatFormat as ChatFormat, Codec as Codec
 from coterie.core.protocols.data_source import DataSource as DataSource
-from coterie.core.protocols.engine import Engine as Engine, EngineContext as EngineContext
+from coterie.core.protocols.engine import (
+    Engine as Engine,
+    EngineClient as EngineClient,
+    EngineContext as EngineContext,
+)
 from coterie.core.protocols.environment import (
     Environment as Environment,
     StepContext as StepContext,
     TaskSource as TaskSource,
 )
 from coterie.core.protocols.estimator import AdvantageEstimator as AdvantageEstimator, Batch as Batch
-from coterie.core.protocols.executor import Executor as Executor
+from coterie.core.protocols.executor import (
+    Executor as Executor,
+    ExecutorContext as ExecutorContext,
+    Rollout as Rollout,
+    RolloutJob as RolloutJob,
+    RolloutSide as RolloutSide,
+    ScoredRollout as ScoredRollout,
+)
 from coterie.core.protocols.loss import (
     Length as Length,
     Loss as Loss,
@@ -51,7 +62,7 @@ from coterie.core.protocols.sandbox import (
     TestFailure as TestFailure,
     Verdict as Verdict,
 )
-from coterie.core.protocols.team import Team as Team
+from coterie.core.protocols.team import Member as Member, Team as Team
 from coterie.core.protocols.tool import Tool as Tool
 from coterie.core.protocols.tracker import Tracker as Tracker
 from coterie.core.protocols.trainer import (

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Protocol, TypeVar, runtime_checkable
 
 from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols.chat_format import ChatFormat, Codec
 from coterie.core.types import Call, Request, Weights
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -31,6 +33,26 @@ class Engine(Protocol):
     def codec(self, policy: str) -> Codec: ...
 
     async def close(self) -> None: ...
+
+
+class EngineClient(Protocol):
+    """The engine as the rollout side sees it. Batches form beside the engine, across all of its clients."""
+
+    def codec(self, policy: str) -> Codec:
+        """The codec of a policy."""
+
+    async def generate(self, request: Request) -> Call:
+        """Generate one call, from an active rollout.
+
+        Raises:
+            SystemFault: the engine failed, e.g. its server is unreachable.
+        """
+
+    async def active(self, work: Awaitable[T]) -> T:
+        """Run an awaitable as one active rollout."""
+
+    async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
+        """Run awaitables of an active rollout as active rollouts of their own; it waits for all of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,17 +1,95 @@
-"""The protocol of kind `executor`: the processes in which episodes run."""
+"""The protocol of kind `executor`, and the values that pass between the two sides of a run.
+
+The *rollout side* plays episodes and scores them: environment, roles, transition mode, reward sources, tools,
+sandbox and sampler. It is made from the resolved configuration and its plugins alone, in any process. The
+*learning side* (estimator, trainers, checkpoints, trackers, observers) exists once. An executor runs the
+rollout side where it chooses; the engine stands between the two.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Protocol, TypeVar, runtime_checkable
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
 
-T = TypeVar("T")
-R = TypeVar("R")
+from coterie.core.config import Resolved
+from coterie.core.protocols.engine import EngineClient
+from coterie.core.types import Scores, Task, Tree
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RolloutJob:
+    """One tree to roll out. Picklable."""
+
+    task: Task
+    epoch: int = 0
+    chain: int = 0
+    level: int | None = None
+    """Index of the curriculum's level whose environment is played; None: the target environment."""
+    versions: Mapping[str, int] = field(default_factory=dict)
+    """By policy: the oldest version of its weights that may play."""
+    evaluation: bool = False
+    """Whether the rollout is an evaluation: one chain, one branch per decision, nothing is trainable."""
+    greedy: bool = False
+    """With `evaluation`: whether the likeliest token is taken instead of a draw."""
+    policies: Mapping[str, str | None] = field(default_factory=dict)
+    """role -> policy where it differs from the team's; None: the role is silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredRollout:
+    """What reward sources and plugins wrote of one tree. Picklable."""
+
+    scores: Scores
+    metrics: Mapping[str, float]
+    """What plugins counted by `RolloutContext.count`, summed over the tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rollout:
+    """A played tree, and its scores once every reward source has answered."""
+
+    tree: Tree
+    scored: asyncio.Future[ScoredRollout]
+
+
+class RolloutSide(Protocol):
+    """Plays and scores jobs in one process."""
+
+    async def open(self, engine: EngineClient) -> None:
+        """Open sandboxes and tools; `engine` generates for all later jobs."""
+
+    async def play(self, job: RolloutJob) -> Rollout:
+        """Play a job. Scoring that selection does not need may go on when the tree is returned."""
+
+    async def close(self) -> None:
+        """Cancel open scoring, and close sandboxes and tools."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExecutorContext:
+    """Input of `Executor.open`."""
+
+    resolved: Resolved
+    """From it, `core.training.rollout_side.make_rollout_side` makes a rollout side in any process."""
+    side: RolloutSide
+    """The rollout side of this process. An executor that uses other processes leaves it closed."""
+    engine: EngineClient
 
 
 @runtime_checkable
 class Executor(Protocol):
-    """Runs episodes."""
+    """Runs the rollout side: in this process, or in others."""
 
-    async def map(self, play: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-        """The result of `play` for every item, in the order of the items."""
+    async def open(self, ctx: ExecutorContext) -> None:
+        """Open the rollout side."""
+
+    async def play(self, jobs: Sequence[RolloutJob]) -> list[Rollout]:
+        """The rollouts of the jobs, in the order of the jobs, once all trees are played.
+
+        The first exception of a job cancels the others and is raised unchanged.
+        """
+
+    async def close(self) -> None:
+        """Close what `open` opened."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
-from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.protocols.environment import Environment
 from coterie.core.protocols.reward import NamedRewardSource
 from coterie.core.protocols.team import Team
@@ -26,6 +25,8 @@ from coterie.core.types import (
     Tree,
 )
 from coterie.core.types.digest import ids_sha256
+
+T = TypeVar("T")
 
 
 @runtime_checkable
@@ -54,9 +55,7 @@ class RolloutContext(Protocol):
     reward_sources: Sequence[NamedRewardSource]
     reward_weights: RewardWeights
     scores: Scores
-    """Scores written during the rollout: those of scope action, joint and siblings."""
-    active_rollouts: ActiveRollouts
-    """Run concurrent branches and children through its `gather`, which counts them."""
+    """Scores written during this rollout: those of scope action, joint and siblings."""
     evaluation: bool
     """Whether the rollout is an evaluation: its decisions are not trainable."""
     stop_above: float | None
@@ -81,11 +80,17 @@ class RolloutContext(Protocol):
     ) -> Step | Fault:
         """Step the environment; a failure that the actions did not cause is returned as a fault."""
 
+    async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
+        """Run concurrent branches or children as active rollouts; results are in the order of `work`."""
+
+    def count(self, metric: str, value: float = 1.0) -> None:
+        """Add to a metric of the step, e.g. `search/nodes`: a sum over its rollouts."""
+
     def mark_missing(self, key: Key, reason: str) -> None:
         """Add a missing score of every source for a joint action that a system fault prevented."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run scoring in the background; the step waits for it before it assigns credit."""
+        """Run scoring in the background; the rollout's scores are complete when it is done."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,9 @@
-"""A team: its roles, their order, and the policies that play them."""
+"""A team: its members, their order, and the feedback between turns."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from coterie.core.protocols.role import Role
 from coterie.core.protocols.tool import Tool
@@ -11,26 +11,37 @@ from coterie.core.protocols.transition import TransitionMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Team:
-    """The roles of a run, their order, and the policy of each."""
+class Member:
+    """A role of a team, with the policy that plays it and its tools."""
 
-    roles: Mapping[str, Role]
+    role: Role
+    policy: str
+    """Name of the policy that plays the role."""
+    trainable: bool = True
+    """Whether that policy is trained."""
+    tools: tuple[Tool, ...] = ()
+    max_tool_turns: int = 4
+    """Most rounds of tool results in one action."""
+    show_thoughts: bool = False
+    """Whether the text of the role's actions includes the thought."""
+
+    @property
+    def tool_turns(self) -> int:
+        """Most rounds of tool results in one action; 0 without tools."""
+        return self.max_tool_turns if self.tools else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Team:
+    """The members of a team by role, and the order in which they act."""
+
+    members: Mapping[str, Member]
     order: tuple[tuple[str, ...], ...]
     """The stages of a turn. Roles of one stage act at once."""
     max_turns: int
-    policies: Mapping[str, str]
-    """Policy by role."""
-    trainable: Mapping[str, bool]
-    """Whether a policy is trained, by policy."""
     transition: TransitionMode
-    tools: Mapping[str, tuple[Tool, ...]]
-    """Tools by role."""
-    max_tool_turns: int = 4
-    role_tool_turns: Mapping[str, int] = field(default_factory=dict)
-    """`max_tool_turns` of single roles."""
-    show_thoughts: frozenset[str] = frozenset()
-    """Roles whose actions' text includes the thought."""
 
-    def tool_turns(self, role: str) -> int:
-        """The most rounds of tool results in one action of a role."""
-        return self.role_tool_turns.get(role, self.max_tool_turns) if self.tools.get(role) else 0
+    @property
+    def policies(self) -> dict[str, str]:
+        """Policy by role."""
+        return {role: member.policy for role, member in self.members.items()}

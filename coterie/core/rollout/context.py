@@ -1,20 +1,21 @@
-"""What a run gives its sampler: prompts, actions and steps, with keyed draws and faults kept apart."""
+"""What a sampler rolls a job out with: prompts, actions and steps, with keyed draws and faults kept apart."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import (
     Codec,
-    Engine,
+    EngineClient,
     Environment,
     NamedRewardSource,
     PromptRequest,
+    RolloutJob,
     StepContext,
     Team,
     Tool,
@@ -40,6 +41,8 @@ from coterie.core.types import (
 )
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import seed64
+
+T = TypeVar("T")
 
 SILENT = ""
 """The policy of a role that no policy plays: its actions are empty messages, made without a call."""
@@ -71,52 +74,54 @@ class ActionBuilder:
 
 
 @dataclass(slots=True)
-class RolloutPass:
-    """One pass of rollouts, a training step's or an evaluation's: the `RolloutContext` of a run."""
+class JobContext:
+    """The `RolloutContext` of one job."""
 
     environment: Environment
     team: Team
-    engine: Engine
+    engine: EngineClient
     reward_sources: Sequence[NamedRewardSource]
     reward_weights: RewardWeights
-    active_rollouts: ActiveRollouts
     run_seed: int
-    evaluation: bool = False
-    policies: Mapping[str, str | None] = field(default_factory=dict)
-    """role -> policy where it differs from the team's; None: the role is silent (`api/compare.py`)."""
-    scores: Scores = field(default_factory=Scores)
-    background: list[asyncio.Task[None]] = field(default_factory=list)
-    """Scoring that no selection needs and that goes on while episodes are played."""
-    codecs: dict[str, Codec] = field(default_factory=dict)
-    tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
-    """By (policy, role): codecs whose prompts describe the role's tools."""
+    job: RolloutJob
     stop_above: float | None = None
     """A joint action that earns at least this, on average over the roles that acted, ends its episode."""
+    scores: Scores = field(default_factory=Scores)
+    counts: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
+    """What `count` added up, by metric."""
+    background: list[asyncio.Task[None]] = field(default_factory=list)
+    """Scoring that no selection needs and that goes on while episodes are played."""
+    tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
+    """By (policy, role): codecs whose prompts describe the role's tools."""
 
-    def seed(self, key: Key, what: str) -> int:
+    @property
+    def evaluation(self) -> bool:
+        return self.job.evaluation
+
+    def seed(self, key: Key, purpose: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""
-        return seed64(self.run_seed, key, what)
+        return seed64(self.run_seed, key, purpose)
 
     def policy(self, role: str) -> str | None:
         """The policy that plays the role; None: the role is silent."""
-        return self.policies[role] if role in self.policies else self.team.policies[role]
+        return self.job.policies[role] if role in self.job.policies else self.team.members[role].policy
 
-    def codec(self, policy: str, role: str = "") -> Codec:
+    def codec(self, policy: str, role: str) -> Codec:
         """A policy's codec; for a role whose tools have schemas, one whose prompts describe them.
 
         Raises:
             ConfigError: the policy's chat format has no place for tools.
         """
-        if policy not in self.codecs:
-            self.codecs[policy] = self.engine.codec(policy)
-        tools = self.team.tools.get(role, ())
-        schemas = [schema for tool in tools for schema in getattr(tool, "schemas", ())]
+        codec = self.engine.codec(policy)
+        schemas = [
+            schema for tool in self.team.members[role].tools for schema in getattr(tool, "schemas", ())
+        ]
         if not schemas:
-            return self.codecs[policy]
+            return codec
         if (policy, role) not in self.tool_codecs:
-            with_tools = getattr(self.codecs[policy], "with_tools", None)
-            codec = with_tools(schemas) if with_tools is not None else None
-            if codec is None:
+            with_tools = getattr(codec, "with_tools", None)
+            described = with_tools(schemas) if with_tools is not None else None
+            if described is None:
                 raise ConfigError(
                     f"the chat format of policy '{policy}' can't describe the tools of role '{role}'",
                     path=f"team.roles.{role}.tools",
@@ -124,7 +129,7 @@ class RolloutPass:
                     fix="use a model whose chat template takes tools; or set `announce: false` on the tools "
                     "and describe them in the role's prompt",
                 )
-            self.tool_codecs[policy, role] = codec
+            self.tool_codecs[policy, role] = described
         return self.tool_codecs[policy, role]
 
     def digest(self, state: Any) -> str:
@@ -132,15 +137,23 @@ class RolloutPass:
         return str(environment_digest(state))
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
-        """Score in the background; `Run.score` waits for it."""
+        """Score in the background; the rollout's scores are complete when it is done."""
         self.background.append(asyncio.ensure_future(work))
+
+    async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
+        """Run concurrent branches or children as active rollouts."""
+        return await self.engine.gather(work)
+
+    def count(self, metric: str, value: float = 1.0) -> None:
+        """Add to a metric of the step."""
+        self.counts[metric] += value
 
     async def ask(
         self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
     ) -> PromptRequest:
         """Make a role's prompt: the role renders the observation and the transition mode's feedback."""
         observation = self.environment.observe(state, role)
-        transition, plugin = self.team.transition, self.team.roles[role]
+        transition, plugin = self.team.transition, self.team.members[role].role
         feedback = await transition.tell(role, state, history, self.environment) if history else ()
         role_input = RoleInput(
             role=role, turn=turn, observation=observation, feedback=tuple(feedback), history=history
@@ -175,7 +188,7 @@ class RolloutPass:
         except PolicyFault as fault:  # a tool call of the action killed its sandbox twice
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
         try:
-            parsed = self.team.roles[request.role].parse(action.text, request.observation)
+            parsed = self.team.members[request.role].role.parse(action.text, request.observation)
         except PolicyFault as fault:
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
         except Exception as error:  # the text broke the parser, so it is a fault of the output
@@ -185,8 +198,8 @@ class RolloutPass:
 
     async def _generate(self, key: Key, request: PromptRequest, action: ActionBuilder) -> None:
         codec, prompt = self.codec(request.policy, request.role), request.prompt
-        tools, turns = self.team.tools.get(request.role, ()), self.team.tool_turns(request.role)
-        for index in range(turns + 1):
+        member = self.team.members[request.role]
+        for index in range(member.tool_turns + 1):
             place = key.of_call(index)
             call = await self.engine.generate(
                 Request(
@@ -198,16 +211,17 @@ class RolloutPass:
                     continues=prompt.continues,
                 )
             )
-            if call.finish == "abort":
-                raise SystemFault("the engine aborted the call")
+            self._check_call(request.policy, call)
             raw = codec.decode(call)
             completion = split(raw, prompt.thinking)
             action.calls.append(call)
             action.thought = completion.thought
-            action.text = raw if request.role in self.team.show_thoughts else completion.text
+            action.text = raw if member.show_thoughts else completion.text
             # A thought may consider a tool call and reject it, so only the text outside it is searched.
-            uses = [(tool, use) for tool in tools if (use := _tool_use(tool, completion.text)) is not None]
-            action.limit = bool(uses) and index == turns
+            uses = [
+                (tool, use) for tool in member.tools if (use := _tool_use(tool, completion.text)) is not None
+            ]
+            action.limit = bool(uses) and index == member.tool_turns
             if not uses or action.limit:
                 return
             results = [await _result(tool, use) for tool, use in uses]
@@ -220,6 +234,13 @@ class RolloutPass:
                 action.limit = True  # the results leave no room for an answer
                 return
             action.messages = messages
+
+    def _check_call(self, policy: str, call: Call) -> None:
+        if call.finish == "abort":
+            raise SystemFault("the engine aborted the call")
+        oldest = self.job.versions.get(policy, call.version)
+        if call.version < oldest:
+            raise SystemFault(f"the engine played version {call.version} of '{policy}' instead of {oldest}")
 
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]

@@ -24,11 +24,29 @@ def joint_reward(
 ) -> float | None:
     """The reward of a joint action for a role: the joint's scores and those of the role's own action."""
     joint = node.joints[index]
-    of_joint = reward_weights.reward(scores.at(node.key.of_joint(index)), role)
-    of_branch = reward_weights.reward(scores.at(node.key.of_branch(role, joint.branches[role])), role)
-    if joint.fault is not None or of_joint is None or of_branch is None:
+    if joint.fault is not None:
         return None
-    return of_joint + of_branch
+    return stepped_reward(node.key, index, joint.branches, role, scores, reward_weights)
+
+
+def stepped_reward(
+    key: Key,
+    index: int,
+    branches: Mapping[str, int],
+    role: str,
+    scores: Scores,
+    reward_weights: RewardWeights,
+) -> float | None:
+    """`joint_reward` while the node is still expanded.
+
+    Args:
+        key: of the node.
+        index: of the joint action among those of the node.
+        branches: the branch of each role in it.
+    """
+    of_joint = reward_weights.reward(scores.at(key.of_joint(index)), role)
+    of_branch = reward_weights.reward(scores.at(key.of_branch(role, branches[role])), role)
+    return None if of_joint is None or of_branch is None else of_joint + of_branch
 
 
 def branch_rewards(

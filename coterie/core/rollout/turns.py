@@ -1,11 +1,17 @@
-"""Who acts next: the one rule of a turn's course."""
+"""Who acts next, and what a role remembers of its turns: the rules of a turn's course."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coterie.core.protocols import Environment, Team
-from coterie.core.types import Step
+from coterie.core.protocols import Environment
+from coterie.core.types import Action, HistoryEntry, Message, Step
+
+Order = tuple[tuple[str, ...], ...]
+"""The stages of a turn: `Team.order`."""
+History = Mapping[str, tuple[HistoryEntry, ...]]
+"""By role: its earlier decisions in the episode, oldest first."""
 
 
 class Stage(NamedTuple):
@@ -18,14 +24,15 @@ class Stage(NamedTuple):
     """Roles that act at once."""
 
 
-def acting_roles(environment: Environment, team: Team, state: Any, stage: int) -> tuple[str, ...]:
-    """The roles that act in a state: those that the environment names, else those of `team.order`."""
+def first_stage(environment: Environment, order: Order, state: Any) -> Stage | None:
+    """The stage of an initial state; None where the episode is over before any role acts."""
     named = environment.acting_roles(state)
-    return team.order[stage] if named is None else named
+    roles = order[0] if named is None else named
+    return Stage(0, 0, roles) if roles else None
 
 
 def next_stage(
-    environment: Environment, team: Team, turn: int, stage: int, step: Step
+    environment: Environment, order: Order, max_turns: int, before: Stage, step: Step
 ) -> tuple[Stage | None, bool]:
     """The stage after a step, and whether the environment says that the episode is over.
 
@@ -34,8 +41,32 @@ def next_stage(
     named = environment.acting_roles(step.state)
     if named == ():
         return None, True
-    turn_over = step.turn_over or (named is None and stage + 1 >= len(team.order))
-    turn, stage = (turn + 1, 0) if turn_over else (turn, stage + 1)
-    if turn >= team.max_turns:
+    turn_over = step.turn_over or (named is None and before.stage + 1 >= len(order))
+    turn, stage = (before.turn + 1, 0) if turn_over else (before.turn, before.stage + 1)
+    if turn >= max_turns:
         return None, False
-    return Stage(turn, stage, team.order[stage] if named is None else named), False
+    return Stage(turn, stage, order[stage] if named is None else named), False
+
+
+def extended(
+    history: History,
+    turn: int,
+    prompts: Mapping[str, tuple[Any, Sequence[Message]]],
+    actions: Mapping[str, Action],
+    info: Mapping[str, Any],
+) -> dict[str, tuple[HistoryEntry, ...]]:
+    """The history after a stage.
+
+    Args:
+        prompts: by role, the observation and the messages of its prompt.
+        actions: by role, the action that was played.
+        info: `Step.info`.
+    """
+    after = dict(history)
+    for role, action in actions.items():
+        observation, messages = prompts[role]
+        entry = HistoryEntry(
+            turn=turn, observation=observation, messages=tuple(messages), action=action, info=info
+        )
+        after[role] = (*after.get(role, ()), entry)
+    return after

@@ -1,28 +1,33 @@
-"""The steps of a tree's expansion: positions, stepped joint actions, their values, and views for reward
-sources."""
+"""The expansion of one node: its joint actions are stepped, scored, compared and finished."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from coterie.core.protocols import ActionView, JointView, PromptRequest, RolloutContext, SiblingsView
-from coterie.core.rollout.rewards import joint_reward
-from coterie.core.rollout.turns import Stage
-from coterie.core.types import Fault, HistoryEntry, JointAction, Key, Node, Step, Task, committed
+from coterie.core.protocols import (
+    ActionView,
+    JointView,
+    NamedRewardSource,
+    PromptRequest,
+    RolloutContext,
+    SiblingsView,
+)
+from coterie.core.rollout.rewards import SELECTION_SCOPES, score_selection, stepped_reward
+from coterie.core.rollout.turns import History, Stage, extended, next_stage
+from coterie.core.types import Action, Decision, Fault, JointAction, Key, Node, Step, Task, committed
 
 
 @dataclass(frozen=True, slots=True)
 class NodePosition:
-    """The place of a node that is about to be expanded: its state and the roles that act."""
+    """The place of a node that is about to be expanded: its state and the stage that is played."""
 
+    task: Task
     key: Key
     state: Any
-    turn: int
-    stage: int
-    roles: tuple[str, ...]
-    history: Mapping[str, tuple[HistoryEntry, ...]]
+    stage: Stage
+    history: History
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,87 +42,214 @@ class SteppedJoint:
     recombined: bool = False
 
 
-def child_position(
-    position: NodePosition, node: Node, index: int, joint: SteppedJoint
-) -> NodePosition | None:
-    """The position after a joint action; None where the episode ends with it."""
-    if joint.following is None or isinstance(joint.step, Fault):
-        return None
-    history = dict(position.history)
-    for role, action in committed(node.decisions, joint.branches).items():
-        decision = node.decisions[role]
-        entry = HistoryEntry(
-            turn=position.turn,
-            observation=decision.observation,
-            messages=decision.messages,
-            action=action,
-            info=joint.step.info,
+@dataclass(slots=True)
+class NodeExpansion:
+    """A node between its actions and its children."""
+
+    position: NodePosition
+    requests: Sequence[PromptRequest]
+    decisions: Mapping[str, Decision]
+    """By role, with all sampled branches."""
+    ctx: RolloutContext
+    state_digest: str
+    """Of the state before any joint action was stepped."""
+    stepped: list[SteppedJoint] = field(default_factory=list)
+    """The joint actions, in the order of their indices."""
+
+    @property
+    def sound(self) -> list[int]:
+        """Indices of the joint actions whose step didn't fail."""
+        return [index for index, joint in enumerate(self.stepped) if isinstance(joint.step, Step)]
+
+    def actions(self, branches: Mapping[str, int]) -> dict[str, Action]:
+        """The actions of a joint action, by role."""
+        return committed(self.decisions, branches)
+
+    # ------------------------------------------------------------------------------------ step and score
+
+    async def step(self, index: int, branches: Mapping[str, int], recombined: bool = False) -> SteppedJoint:
+        """Step one joint action."""
+        at, team = self.position, self.ctx.team
+        step = await self.ctx.step(
+            at.task, at.key.of_joint(index), at.stage.turn, at.state, self.actions(branches)
         )
-        history[role] = (*history.get(role, ()), entry)
-    turn, stage, roles = joint.following
-    return NodePosition(position.key.child(index), joint.step.state, turn, stage, roles, history)
+        if isinstance(step, Fault):
+            return SteppedJoint(branches, step, None, False, recombined)
+        following, terminated = next_stage(
+            self.ctx.environment, team.order, team.max_turns, at.stage, step
+        )
+        return SteppedJoint(branches, step, following, terminated, recombined)
 
+    async def score(self, first: int = 0, *, later: Callable[[NamedRewardSource], bool]) -> None:
+        """Score the joint actions from `first` on; with `first` 0 their branches and siblings too.
 
-def joint_action(joint: SteppedJoint, child: Node | None, expanded: bool, ctx: RolloutContext) -> JointAction:
-    """The finished joint action, with its child and, where an expanded one ends the episode, its outcome."""
-    if isinstance(joint.step, Fault):
+        Args:
+            later: whether a source is asked in the background.
+        """
+        ctx, key = self.ctx, self.position.key
+        for index, joint in enumerate(self.stepped):
+            if index >= first and isinstance(joint.step, Fault):
+                ctx.mark_missing(key.of_joint(index), joint.step.reason)
+        sources = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
+        scopes = {source.scope for source in sources} if first == 0 else set()
+        arguments: dict[str, Any] = {
+            "roles": self.position.stage.roles,
+            "joints": self._joint_views(first),
+            "actions": self._action_views() if "action" in scopes else {},
+            "siblings": self._sibling_views() if "siblings" in scopes else {},
+        }
+        slow = [source for source in sources if later(source)]
+        quick = [source for source in sources if source not in slow]
+        await score_selection(quick, ctx.scores, key, **arguments)
+        if slow:
+            ctx.later(score_selection(slow, ctx.scores, key, **arguments))
+
+    # ------------------------------------------------------------------------------------------- compare
+
+    def reward(self, index: int, role: str) -> float | None:
+        """The reward of a joint action for a role; None: missing."""
+        joint = self.stepped[index]
+        if isinstance(joint.step, Fault):
+            return None
+        return stepped_reward(
+            self.position.key, index, joint.branches, role, self.ctx.scores, self.ctx.reward_weights
+        )
+
+    def values(self) -> list[float | None]:
+        """The value of each joint action for selection: the sum of the acting roles' rewards; None: missing."""
+        values: list[float | None] = []
+        for index in range(len(self.stepped)):
+            rewards = [self.reward(index, role) for role in self.decisions]
+            present = [reward for reward in rewards if reward is not None]
+            values.append(sum(present) if len(present) == len(rewards) else None)
+        return values
+
+    def best_branches(self) -> dict[str, int]:
+        """By role, the branch with the largest reward of a joint action; the first where all are missing."""
+        best: dict[str, int] = {}
+        for role, decision in self.decisions.items():
+            values: list[float | None] = [None] * len(decision.branches)
+            for index, joint in enumerate(self.stepped):
+                reward, branch = self.reward(index, role), joint.branches[role]
+                largest = values[branch]
+                if reward is not None and (largest is None or reward > largest):
+                    values[branch] = reward
+            best[role] = argmax(values) or 0
+        return best
+
+    def stop_above(self, bound: float) -> None:
+        """End the episode at the joint actions whose mean reward over the acting roles is at least `bound`."""
+        for index, value in enumerate(self.values()):
+            if value is not None and value >= bound * len(self.decisions):
+                self.stepped[index] = replace(self.stepped[index], following=None)
+
+    # -------------------------------------------------------------------------------------------- finish
+
+    def child(self, index: int) -> NodePosition | None:
+        """The position after a joint action; None where the episode ends with it."""
+        joint, at = self.stepped[index], self.position
+        if joint.following is None or isinstance(joint.step, Fault):
+            return None
+        prompts = {role: (decision.observation, decision.messages) for role, decision in self.decisions.items()}
+        history = extended(
+            at.history, at.stage.turn, prompts, self.actions(joint.branches), joint.step.info
+        )
+        return NodePosition(at.task, at.key.child(index), joint.step.state, joint.following, history)
+
+    def node(self, children: Mapping[int, Node], chosen: Sequence[int], rule: str) -> Node:
+        """The finished node.
+
+        Args:
+            children: the grown child by index of its joint action.
+            chosen: the expanded joint actions, and `rule` the rule that chose them.
+        """
+        at = self.position
+        return Node(
+            key=at.key,
+            turn=at.stage.turn,
+            stage=at.stage.stage,
+            decisions=self.decisions,
+            joints=tuple(
+                self._joint_action(joint, children.get(index), index in chosen)
+                for index, joint in enumerate(self.stepped)
+            ),
+            state_digest=self.state_digest,
+            expanded=tuple(chosen),
+            rule=rule,
+        )
+
+    def _joint_action(self, joint: SteppedJoint, child: Node | None, expanded: bool) -> JointAction:
+        """The finished joint action, with the outcome where an expanded one ends the episode."""
+        if isinstance(joint.step, Fault):
+            return JointAction(
+                branches=joint.branches,
+                state_digest="",
+                truncated=True,
+                recombined=joint.recombined,
+                fault=joint.step,
+            )
+        ended = joint.following is None
         return JointAction(
             branches=joint.branches,
-            state_digest="",
-            truncated=True,
+            state_digest=self.ctx.digest(joint.step.state),
+            terminated=joint.terminated,
+            truncated=ended and not joint.terminated,
+            child=child,
+            info=joint.step.info,
+            outcome=self.ctx.environment.outcome(joint.step.state) if ended and expanded else None,
             recombined=joint.recombined,
-            fault=joint.step,
         )
-    ended = joint.following is None
-    return JointAction(
-        branches=joint.branches,
-        state_digest=ctx.digest(joint.step.state),
-        terminated=joint.terminated,
-        truncated=ended and not joint.terminated,
-        child=child,
-        info=joint.step.info,
-        outcome=ctx.environment.outcome(joint.step.state) if ended and expanded else None,
-        recombined=joint.recombined,
-    )
 
+    # ------------------------------------------------------------------------- views for reward sources
 
-def with_joints(node: Node, stepped: Sequence[SteppedJoint]) -> Node:
-    """The node with the stepped joint actions, for `joint_reward`; without digests and children."""
-    joints = tuple(
-        JointAction(
-            branches=joint.branches,
-            state_digest="",
-            recombined=joint.recombined,
-            fault=joint.step if isinstance(joint.step, Fault) else None,
-        )
-        for joint in stepped
-    )
-    return Node(key=node.key, turn=node.turn, stage=node.stage, decisions=node.decisions, joints=joints)
+    def _joint_views(self, first: int) -> list[tuple[int, JointView]]:
+        """(index, view) of the joint actions from `first` on whose step didn't fail."""
+        return [
+            (
+                index,
+                JointView(
+                    task=self.position.task,
+                    turn=self.position.stage.turn,
+                    actions=self.actions(joint.branches),
+                    state=self.position.state,
+                    after=joint.step.state,
+                    emitted=joint.step.scores,
+                    info=joint.step.info,
+                    terminated=joint.terminated,
+                ),
+            )
+            for index, joint in enumerate(self.stepped)
+            if index >= first and isinstance(joint.step, Step)
+        ]
 
+    def _action_views(self) -> dict[tuple[str, int], ActionView]:
+        """The view of every action, by (role, branch)."""
+        return {
+            (request.role, branch): ActionView(
+                task=self.position.task,
+                turn=self.position.stage.turn,
+                role=request.role,
+                observation=request.observation,
+                messages=request.messages,
+                action=action,
+                state=self.position.state,
+            )
+            for request in self.requests
+            for branch, action in enumerate(self.decisions[request.role].branches)
+        }
 
-def joint_values(node: Node, stepped: Sequence[SteppedJoint], ctx: RolloutContext) -> list[float | None]:
-    """The value of each joint action for selection: the sum of the acting roles' rewards; None: missing."""
-    view = with_joints(node, stepped)
-    values: list[float | None] = []
-    for index in range(len(stepped)):
-        rewards = [joint_reward(view, index, role, ctx.scores, ctx.reward_weights) for role in node.decisions]
-        values.append(
-            None
-            if any(reward is None for reward in rewards)
-            else sum(reward for reward in rewards if reward is not None)
-        )
-    return values
-
-
-def stopped(node: Node, stepped: Sequence[SteppedJoint], ctx: RolloutContext) -> list[SteppedJoint]:
-    """The joint actions, where those with a reward of `RolloutContext.stop_above` or more end the episode."""
-    if ctx.stop_above is None:
-        return list(stepped)
-    bound = ctx.stop_above * len(node.decisions)
-    return [
-        replace(joint, following=None) if value is not None and value >= bound else joint
-        for joint, value in zip(stepped, joint_values(node, stepped, ctx), strict=True)
-    ]
+    def _sibling_views(self) -> dict[str, SiblingsView]:
+        """The view of each role's sibling actions, by role."""
+        return {
+            request.role: SiblingsView(
+                task=self.position.task,
+                turn=self.position.stage.turn,
+                role=request.role,
+                observation=request.observation,
+                actions=self.decisions[request.role].branches,
+            )
+            for request in self.requests
+        }
 
 
 def argmax(values: Sequence[float | None]) -> int | None:
@@ -127,64 +259,3 @@ def argmax(values: Sequence[float | None]) -> int | None:
         if value is not None and (best is None or value > values[best]):  # type: ignore[operator]
             best = index
     return best
-
-
-# ------------------------------------------------------------------------------ views for reward sources
-
-
-def joint_views(
-    task: Task, position: NodePosition, node: Node, stepped: Sequence[SteppedJoint], first: int
-) -> list[tuple[int, JointView]]:
-    """(index, view) of the joint actions from `first` on whose step didn't fail."""
-    return [
-        (
-            index,
-            JointView(
-                task=task,
-                turn=position.turn,
-                actions=committed(node.decisions, joint.branches),
-                state=position.state,
-                after=joint.step.state,
-                emitted=joint.step.scores,
-                info=joint.step.info,
-                terminated=joint.terminated,
-            ),
-        )
-        for index, joint in enumerate(stepped)
-        if index >= first and isinstance(joint.step, Step)
-    ]
-
-
-def action_views(
-    task: Task, position: NodePosition, node: Node, requests: Sequence[PromptRequest]
-) -> dict[tuple[str, int], ActionView]:
-    """The view of every action, by (role, branch)."""
-    return {
-        (request.role, branch): ActionView(
-            task=task,
-            turn=position.turn,
-            role=request.role,
-            observation=request.observation,
-            messages=request.messages,
-            action=action,
-            state=position.state,
-        )
-        for request in requests
-        for branch, action in enumerate(node.decisions[request.role].branches)
-    }
-
-
-def sibling_views(
-    task: Task, position: NodePosition, node: Node, requests: Sequence[PromptRequest]
-) -> dict[str, SiblingsView]:
-    """The view of each role's sibling actions, by role."""
-    return {
-        request.role: SiblingsView(
-            task=task,
-            turn=position.turn,
-            role=request.role,
-            observation=request.observation,
-            actions=node.decisions[request.role].branches,
-        )
-        for request in requests
-    }

@@ -1,0 +1,38 @@
+"""The engine client of an engine in the same process."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.protocols import Codec, Engine
+from coterie.core.types import Call, Request
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class LocalEngineClient:
+    """Passes requests to the engine, and counts the active rollouts beside it."""
+
+    engine: Engine
+    active_rollouts: ActiveRollouts = field(default_factory=ActiveRollouts)
+    """For `EngineContext.active_rollouts`."""
+
+    def codec(self, policy: str) -> Codec:
+        return self.engine.codec(policy)
+
+    async def generate(self, request: Request) -> Call:
+        return await self.engine.generate(request)
+
+    async def active(self, work: Awaitable[T]) -> T:
+        self.active_rollouts.start()
+        try:
+            return await work
+        finally:
+            self.active_rollouts.stop()
+
+    async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
+        return await self.active_rollouts.gather(work)

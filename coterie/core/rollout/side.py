@@ -1,0 +1,114 @@
+"""The rollout side of a process: plays jobs and scores them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.core.protocols import (
+    Codec,
+    EngineClient,
+    Environment,
+    NamedRewardSource,
+    Rollout,
+    RolloutJob,
+    Sampler,
+    ScoredRollout,
+    Team,
+)
+from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.rewards import score_episodes
+from coterie.core.types import RewardWeights, Tree
+
+
+@dataclass(slots=True)
+class LocalRolloutSide:
+    """All that plays and scores in one process: the `RolloutSide` of an executor."""
+
+    environment: Environment
+    """The target environment."""
+    levels: Sequence[Environment]
+    """The environments of a curriculum's levels."""
+    team: Team
+    sampler: Sampler
+    reward_sources: Sequence[NamedRewardSource]
+    reward_weights: RewardWeights
+    stop_above: float | None
+    """In training, an episode ends at a joint action whose mean reward is at least this."""
+    seed: int
+    vocabulary: tuple[str, ...] = ()
+    """Words that the environments and the roles write."""
+    resources: Sequence[Any] = ()
+    """Sandboxes and tools, inner ones before those that use them."""
+    _engine: EngineClient | None = None
+    _samplers: dict[bool, Sampler] = field(default_factory=dict)
+    """Samplers of evaluations, by greedy."""
+    _tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
+    _scoring: set[asyncio.Task[ScoredRollout]] = field(default_factory=set)
+    _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
+
+    async def open(self, engine: EngineClient) -> None:
+        """Open sandboxes and tools; `engine` generates for all later jobs. A failure closes what was opened."""
+        self._engine = engine
+        try:
+            for resource in self.resources:
+                if hasattr(resource, "open"):
+                    await resource.open()
+                if hasattr(resource, "close"):
+                    self._opened.push_async_callback(resource.close)
+        except BaseException:
+            await self._opened.aclose()
+            raise
+
+    async def close(self) -> None:
+        """Cancel open scoring, and close sandboxes and tools."""
+        for task in self._scoring:
+            task.cancel()
+        await asyncio.gather(*self._scoring, return_exceptions=True)
+        await self._opened.aclose()
+
+    def context(self, job: RolloutJob, engine: EngineClient | None = None) -> JobContext:
+        """The context in which a sampler rolls a job out."""
+        engine = engine or self._engine
+        assert engine is not None, "the rollout side is opened first"
+        return JobContext(
+            environment=self.environment if job.level is None else self.levels[job.level],
+            team=self.team,
+            engine=engine,
+            reward_sources=self.reward_sources,
+            reward_weights=self.reward_weights,
+            run_seed=self.seed,
+            job=job,
+            stop_above=None if job.evaluation else self.stop_above,
+            tool_codecs=self._tool_codecs,
+        )
+
+    async def play(self, job: RolloutJob) -> Rollout:
+        """Play a job; its scores are completed in the background."""
+        context = self.context(job)
+        sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job.greedy)
+        try:
+            tree = await context.engine.active(sampler.play(job.task, job.epoch, job.chain, context))
+        except BaseException:
+            for task in context.background:
+                task.cancel()
+            raise
+        scoring = asyncio.ensure_future(self._scored(tree, context))
+        self._scoring.add(scoring)
+        scoring.add_done_callback(self._scoring.discard)
+        return Rollout(tree, scoring)
+
+    def _evaluation_sampler(self, greedy: bool) -> Sampler:
+        if greedy not in self._samplers:
+            self._samplers[greedy] = self.sampler.for_evaluation(greedy)
+        return self._samplers[greedy]
+
+    async def _scored(self, tree: Tree, context: JobContext) -> ScoredRollout:
+        """Complete the scores that play left open. Missing stays missing."""
+        if context.background:
+            await asyncio.gather(*context.background)
+        await score_episodes(self.reward_sources, context.scores, [tree], list(self.team.members))
+        return ScoredRollout(context.scores, dict(context.counts))
