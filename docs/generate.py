@@ -67,7 +67,7 @@ def kinds_table() -> str:
     import coterie.testing
     from coterie.core.config import MAPS, TABLES
     from coterie.core.plugins import KINDS
-    from coterie.core.training.builder import PROTOCOL
+    from coterie.core.protocols.kinds import PROTOCOL
 
     where = {kind: f"`{table}`" for table, kind in TABLES.items()}
     where |= {kind: f"`{table}.<name>`" for table, kind in MAPS.items()} | {"role": "`team.roles.<name>`"}

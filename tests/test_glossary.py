@@ -78,7 +78,7 @@ def test_every_public_value_and_contract_of_the_core_is_in_the_glossary(package)
 
 
 def test_every_kind_of_plugin_with_a_protocol_is_a_word():
-    from coterie.core.training.builder import PROTOCOL
+    from coterie.core.protocols.kinds import PROTOCOL
 
     kinds = {kind.replace("_", " ") for kind in PROTOCOL} - {"reward", "transition"}
     words = {row[0] for row in ROWS}

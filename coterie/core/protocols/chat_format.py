@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.types import Call, Message, Prompt
@@ -37,9 +37,17 @@ class Codec(Protocol):
     def context(self) -> int | None:
         """Longest prompt plus completion, in tokens; None: no limit is known."""
 
-    # Optional:
-    # - with_tools(schemas) -> Codec | None: a codec whose prompts describe these tools; None: not supported.
-    # - vocabulary: {token: id}, to check that an external policy has the same tokens.
+
+@runtime_checkable
+class DescribesTools(Protocol):
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> Codec | None:
+        """A codec whose prompts describe these tools; None: the format doesn't support tools."""
+
+
+@runtime_checkable
+class HasTokenIds(Protocol):
+    vocabulary: Mapping[str, int]
+    """{token: id}, to check that an external policy has the same tokens."""
 
 
 @runtime_checkable

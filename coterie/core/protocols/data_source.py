@@ -14,3 +14,11 @@ class DataSource(Protocol):
 
     def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
         """The records of a split, in a fixed order."""
+
+
+@runtime_checkable
+class LocatesRecords(Protocol):
+    """What `records` may return, for errors."""
+
+    def where(self, index: int) -> tuple[str, int]:
+        """The record's file and line, counted from 1."""

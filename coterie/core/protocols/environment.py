@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
 
 from coterie.core.types import Action, ComponentKind, Step, Task
 from coterie.core.types.splits import Split
@@ -39,18 +41,70 @@ class Environment(Protocol):
     def outcome(self, state: Any) -> Mapping[str, float]:
         """Metrics of an ended episode; `success` (0, 1 or a share) is required."""
 
-    # Optional:
-    # - digest(state) -> str: for states that `core/types/digest.py` can't digest.
-    # - diagnose(state, role) -> str: feedback for a role, for transition modes.
-    # - vocabulary() -> Iterable[str]: words of observations and answers, for `tokenizer: words`.
-    # - demonstrate(state, role, noise, rng) -> str: the oracle's message, for warm starts.
-    # - concurrent: bool: whether `step` waits (for a sandbox), so that joint actions are stepped at once.
-    # - not_summable: names of the components that must not be summed over turns.
-    # For `coterie data`:
-    # - record(task) -> dict: the task as JSON.
-    # - task_of(record, id) -> Task: the inverse; ignores unknown fields. ValueError: no task of this game.
-    # - fingerprints(task) -> {"content": str, "solution"?: str, ...}: values that no two splits may share.
-    # - picture(task) -> str: the task drawn for people.
+
+@runtime_checkable
+class DigestsStates(Protocol):
+    def digest(self, state: Any) -> str:
+        """The digest of a state that `core/types/digest.py` can't digest."""
+
+
+@runtime_checkable
+class Diagnoses(Protocol):
+    def diagnose(self, state: Any, role: str) -> str:
+        """Feedback for a role, for transition modes."""
+
+
+@runtime_checkable
+class HasVocabulary(Protocol):
+    def vocabulary(self) -> Iterable[str]:
+        """Words of observations, prompts and answers, for `tokenizer: words`."""
+
+
+@runtime_checkable
+class Demonstrates(Protocol):
+    def demonstrate(self, state: Any, role: str, noise: float, rng: np.random.Generator) -> str:
+        """The oracle's message, for warm starts; a choice is random with probability `noise`."""
+
+
+@runtime_checkable
+class StepsConcurrently(Protocol):
+    concurrent: bool
+    """Whether `step` waits (for a sandbox), so that joint actions are stepped at once."""
+
+
+@runtime_checkable
+class HasNotSummable(Protocol):
+    not_summable: Collection[str]
+    """Components that must not be summed over turns."""
+
+
+@runtime_checkable
+class HasFields(Protocol):
+    fields: Collection[str] | None
+    """Fields of its observations, so that a prompt template can be checked; None: unknown."""
+
+
+@runtime_checkable
+class RecordsTasks(Protocol):
+    """For `coterie data`: tasks as data."""
+
+    def record(self, task: Task) -> Mapping[str, Any]:
+        """The task as JSON."""
+
+    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
+        """The task of a record, whose unknown fields are ignored. ValueError: no task of this game."""
+
+
+@runtime_checkable
+class FingerprintsTasks(Protocol):
+    def fingerprints(self, task: Task) -> Mapping[str, str]:
+        """{"content": ..., "solution": ...}: values that no two splits may share; `content` is required."""
+
+
+@runtime_checkable
+class DrawsTasks(Protocol):
+    def picture(self, task: Task) -> str:
+        """The task, drawn for people."""
 
 
 class TaskSource(Protocol):

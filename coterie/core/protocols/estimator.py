@@ -20,15 +20,23 @@ class AdvantageEstimator(Protocol):
     weights: Mapping[str, float]
     """Reward weights it sets, by component. The key `team` sets `RewardWeights.team_weight`."""
 
-    # Optional:
-    # - sums_over_turns: bool: its returns sum over turns; components that are not summable are then refused.
-    # - stop_above: float | None: an episode ends at a joint action whose reward is at least this.
-
     def check(self, plan: Plan, team: Team) -> None:
         """Raise a `ConfigError` if the estimator is undefined for the sampling plan, e.g. a group of one."""
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
         """The credit of a step, and the estimator's next state: JSON, None before the first step."""
+
+
+@runtime_checkable
+class SumsOverTurns(Protocol):
+    sums_over_turns: bool
+    """Whether its returns sum over turns; components that are not summable are then refused."""
+
+
+@runtime_checkable
+class StopsEpisodes(Protocol):
+    stop_above: float | None
+    """An episode ends at a joint action whose reward is at least this; None: at none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,10 +26,13 @@ class Loss(Protocol):
     entropy: float
     """Coefficient of the entropy bonus. The trainer adds the bonus, which needs the whole distribution."""
 
-    # Optional:
-    # - length_constant: float: divisor of every sequence's sum, for `length = "constant"`.
-
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate: ...
+
+
+@runtime_checkable
+class HasLengthConstant(Protocol):
+    length_constant: float | None
+    """Divisor of every sequence's sum, for `length = "constant"`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,9 +32,17 @@ class RewardSource(Protocol):
             PolicyFault: a failure that the output caused; every component is `policy_fault`.
         """
 
-    # Optional:
-    # - calls_per_view: int: calls of an external model (a judge, a coach) per `score`, for `coterie plan`.
-    # - background: bool: a slow source, scored in the background where selection does not need it.
+
+@runtime_checkable
+class CountsCalls(Protocol):
+    calls_per_view: int
+    """Calls of an external model (a judge, a coach) per `score`, for `coterie plan`."""
+
+
+@runtime_checkable
+class RunsInBackground(Protocol):
+    background: bool
+    """Whether the source is slow: it is scored in the background where selection does not need it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

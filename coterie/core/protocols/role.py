@@ -22,6 +22,8 @@ class Role(Protocol):
             PolicyFault: the text means no action; the message becomes the fault's reason.
         """
 
-    # Optional:
-    # - vocabulary() -> Iterable[str]: words of the prompts, for `tokenizer: words`.
-    # - remembers: bool: whether the role's earlier prompts and answers precede the rendered messages.
+
+@runtime_checkable
+class Remembers(Protocol):
+    remembers: bool
+    """Whether the role's earlier prompts and answers precede the rendered messages."""

@@ -7,9 +7,9 @@ program that kills its sandbox twice is a `PolicyFault`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field
 
@@ -142,3 +142,9 @@ class Sandbox(Protocol):
         """Run the tests of a candidate."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class ReportsProtections(Protocol):
+    def report(self) -> Sequence[Any]:
+        """The protections: named tuples (name, active, stops, needs). Call it after `open`."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 
@@ -22,6 +23,20 @@ class Tool(Protocol):
             PolicyFault: a failure that the call caused and that ends the action.
         """
 
-    # Optional:
-    # - async open(), async close().
-    # - schemas: function schemas, which the chat template then shows to the model (`Codec.with_tools`).
+
+@runtime_checkable
+class Opens(Protocol):
+    async def open(self) -> None:
+        """Start processes and connections, when the run opens."""
+
+
+@runtime_checkable
+class Closes(Protocol):
+    async def close(self) -> None:
+        """Release what `open` started, when the run closes."""
+
+
+@runtime_checkable
+class HasSchemas(Protocol):
+    schemas: Sequence[Mapping[str, Any]]
+    """Function schemas that the chat template shows to the model (`DescribesTools`)."""

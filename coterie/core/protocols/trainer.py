@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.config import PolicyConfig
+from coterie.core.config import PolicyConfig, WarmStart
 from coterie.core.protocols.chat_format import ChatFormat
 from coterie.core.protocols.loss import Loss
 from coterie.core.types import Key, Message, Metrics, Sample, Weights
@@ -48,11 +48,22 @@ class Trainer(Protocol):
 
     async def close(self) -> None: ...
 
-    # Optional:
-    # - set_progress(share): called before each update of a run with `schedule.tokens`, with the share of the
-    #   tokens that is spent. `optimizer.horizon: budget` requires it.
-    # - bases() -> {name: policies with the same initial weights}, together with
-    #   async warm_start(policy, demonstrations, config) -> Metrics: trains the initial weights of them all.
+
+@runtime_checkable
+class FollowsBudget(Protocol):
+    def set_progress(self, share: float) -> None:
+        """Note the share of `schedule.tokens` that is spent, before an update (`horizon: budget`)."""
+
+
+@runtime_checkable
+class WarmStarts(Protocol):
+    def bases(self) -> Mapping[str, Sequence[str]]:
+        """The policies with the same initial weights, by the name of the weights."""
+
+    async def warm_start(
+        self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: WarmStart
+    ) -> Metrics:
+        """Train the initial weights of a policy; `demonstrations` gives those of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -7,29 +7,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core import protocols
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.protocols import Environment
+from coterie.core.protocols.kinds import PROTOCOL, members
 
-PROTOCOL: dict[str, type] = {
-    "environment": protocols.Environment,
-    "role": protocols.Role,
-    "reward": protocols.RewardSource,
-    "estimator": protocols.AdvantageEstimator,
-    "loss": protocols.Loss,
-    "transition": protocols.TransitionMode,
-    "sampler": protocols.Sampler,
-    "engine": protocols.Engine,
-    "trainer": protocols.Trainer,
-    "executor": protocols.Executor,
-    "sandbox": protocols.Sandbox,
-    "tool": protocols.Tool,
-    "chat_format": protocols.ChatFormat,
-    "data_source": protocols.DataSource,
-    "tracker": protocols.Tracker,
-}
 RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "not_summable"}}
 """By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
 SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
@@ -87,7 +70,7 @@ class ComponentBuilder:
                     path=f"{path}.type",
                     fix=f"rename `{old}` to `{new}`",
                 )
-        lacking = [part for part in _required(PROTOCOL[kind]) if not hasattr(made, part)]
+        lacking = [part for part in members(PROTOCOL[kind]) if not hasattr(made, part)]
         if lacking:
             raise PluginError(
                 f"{kind} '{plugin}' lacks {', '.join(lacking)}",
@@ -141,12 +124,3 @@ class BuildContext:
 
     def make(self, kind: str, table: Any, path: str) -> Any:
         return self.builder.make(kind, table, path)
-
-
-def _required(protocol: type) -> list[str]:
-    names = [
-        name
-        for name, value in vars(protocol).items()
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
-    ]
-    return names + [name for name in protocol.__annotations__ if not name.startswith("_")]

@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from coterie.core.config import read_yaml
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import Entry, Plugins, Report
-from coterie.core.training.builder import PROTOCOL, RENAMED_MEMBERS
+from coterie.core.protocols.kinds import PROTOCOL
+from coterie.core.training.builder import RENAMED_MEMBERS
 from coterie.testing.checks.column import check_column
 from coterie.testing.support.failure import ConformanceError, guarded, lacking, require
 

@@ -8,7 +8,8 @@ from typing import Any
 from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, validate
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
-from coterie.core.training.builder import PROTOCOL, ComponentBuilder
+from coterie.core.protocols.kinds import PROTOCOL
+from coterie.core.training.builder import ComponentBuilder
 
 TOY = "coterie.testing.support.toys"
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}

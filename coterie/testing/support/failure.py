@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.core.training.builder import PROTOCOL
+from coterie.core.protocols.kinds import PROTOCOL
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 
