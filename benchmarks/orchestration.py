@@ -126,16 +126,16 @@ async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
     await open_run(run)
     for name in ("reset", "acting_roles", "observe", "outcome", "digest"):
         setattr(run.environment, name, clocked("environment", getattr(run.environment, name)))
-    for role in run.team.roles.values():
+    for member in run.team.members.values():
         for name in ("render", "parse"):
-            setattr(role, name, clocked("template", getattr(role, name)))
+            setattr(member.role, name, clocked("template", getattr(member.role, name)))
     codec = run.engine.codec("one")
     codec.encode, codec.decode = clocked("tokenizer", codec.encode), clocked("tokenizer", codec.decode)
-    tasks = run.order.step(0, live)
+    jobs = run.jobs(live)
     CLOCKS.update(dict.fromkeys(CLOCKS, 0.0))
     begin = time.perf_counter()
-    trees = await run.play(tasks)
-    scores = await run.score(trees)
+    rollouts = await run.play(jobs)
+    scores, trees = await run.score(rollouts), rollouts.trees
     credit, _ = run.estimator(
         Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )

@@ -245,8 +245,8 @@ def play(run: Run, tasks: int = 1) -> tuple[list[Any], Any]:
     async def go() -> tuple[list[Any], Any]:
         await open_run(run)
         try:
-            trees = await run.play(run.order.step(0, tasks))
-            return trees, await run.score(trees)
+            rollouts = await run.play(run.jobs(tasks))
+            return rollouts.trees, await run.score(rollouts)
         finally:
             await run.close()
 

@@ -63,13 +63,20 @@ def digests(config):
     async def go():
         from coterie.core.loop import train
 
+        loaded, load_weights = {}, run.engine.load_weights
+
+        async def loads(weights):
+            loaded[weights.policy] = weights.version
+            await load_weights(weights)
+
+        run.engine.load_weights = loads
         await open_run(run)
         before = run.trainer.digest()
-        engine_before = dict(run.versions)
+        engine_before = dict(loaded)
         await train(run)
         after = run.trainer.digest()
         await run.close()
-        return before, after, engine_before, dict(run.versions)
+        return before, after, engine_before, loaded
 
     return asyncio.run(go())
 

@@ -111,16 +111,17 @@ async def measure(run: Run, case: common.Case) -> tuple[list[float], list[float]
     seconds, losses = [], []
     await open_run(run)
     begun = time.perf_counter()
-    async for step, trees in run.rollouts():
-        scores = await run.score(trees)
-        annotations = await run.annotate(trees)
-        credit, run.credit_state = run.estimator(
+    async for step, rollouts in run.rollouts():
+        trees = rollouts.trees
+        scores = await run.score(rollouts)
+        annotations = await run.annotate(rollouts)
+        credit, run.state.credit_state = run.estimator(
             Batch(trees=trees, scores=scores, annotations=annotations, reward_weights=run.reward_weights),
-            run.credit_state,
+            run.state.credit_state,
         )
-        updated = await run.update(run.samples(trees, credit, annotations))
-        run.record(step, trees, scores, credit, updated)
-        run.done = step
+        updated = await run.update(rollouts, credit, annotations)
+        run.record(step, rollouts, scores, credit)
+        run.finish(step, run.metrics(step, rollouts, scores, credit, updated))
         seconds.append(time.perf_counter() - begun)
         losses.append(float(updated["policy/one/loss"]))
         common.check_lengths(

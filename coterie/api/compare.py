@@ -88,9 +88,9 @@ class Changes:
     def _check_roles(self, run: Run) -> None:
         for option, roles in (("--swap", self.swap or ()), ("--null", self.null)):
             for role in roles:
-                if role not in run.team.roles:
+                if role not in run.team.members:
                     raise ConfigError(
-                        f"unknown role '{role}'", path=option, fix=did_you_mean(role, run.team.roles)
+                        f"unknown role '{role}'", path=option, fix=did_you_mean(role, run.team.members)
                     )
 
 

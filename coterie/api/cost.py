@@ -12,13 +12,15 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, cast
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Codec, Environment, Plan, TaskSource, Team
+from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
+from coterie.core.types.seeding import seed64
 
 log = logging.getLogger("coterie")
 
@@ -184,7 +186,7 @@ def _count(run: Run, decides: bool) -> Counts:
 
 def calls_of(team: Team, role: str) -> int:
     """Most calls of one action: each round of tool results leads to another call."""
-    return 1 + team.tool_turns(role)
+    return 1 + team.members[role].tool_turns
 
 
 def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> PolicyCounts:
@@ -192,9 +194,10 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
     roles = tuple(role for role in decisions if team.policies[role] == policy)
     calls = {role: calls_of(team, role) for role in roles}
     generations = {role: decisions[role] * branches * calls[role] for role in roles}
-    trained = team.trainable.get(policy, False)
+    trained = run.config.policies[policy].train != "none"
     samples = sum(generations.values()) if trained else 0
-    settings = run.trainer.config
+    trainer: Any = run.trainer
+    settings = trainer.config
     return PolicyCounts(
         roles=roles,
         trained=trained,
@@ -244,10 +247,10 @@ def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str
         notes.append(
             f"the sampler '{config.sampler['type']}' expands '{plan.expand}': counted as if it expanded all"
         )
-    for role in (role for role, tools in team.tools.items() if tools):
-        path = f"roles.{role}." if role in team.role_tool_turns else ""
+    for role in (role for role, member in team.members.items() if member.tools):
+        path = f"roles.{role}." if config.team.roles[role].get("max_tool_turns") is not None else ""
         notes.append(
-            f"role '{role}' is counted with {team.tool_turns(role)} tool results an action "
+            f"role '{role}' is counted with {team.members[role].tool_turns} tool results an action "
             f"(team.{path}max_tool_turns)"
         )
     return notes
@@ -260,7 +263,7 @@ def decides_stages(run: Run) -> bool:
     """Whether the environment, and not `team.order`, decides which roles act when the first task starts."""
     for environment, tasks in _played(run):
         task = tasks[0]
-        state = environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
+        state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
         if environment.acting_roles(state):
             return True
     return False
@@ -287,19 +290,30 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
     lengths = asyncio.run(_first_prompts(run, codecs, tasks))
     turns = run.team.max_turns
     for role, length in lengths.items():
-        if getattr(run.team.roles[role], "remembers", False):
+        if getattr(run.team.members[role].role, "remembers", False):
             lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
     return lengths
 
 
+@dataclass(frozen=True, slots=True)
+class _Codecs:
+    """An engine client for prompts alone."""
+
+    codecs: Mapping[str, Codec]
+
+    def codec(self, policy: str) -> Codec:
+        return self.codecs[policy]
+
+
 async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> dict[str, int]:
-    context = run.new_pass(evaluation=True)
-    context.codecs.update(codecs)
     lengths: dict[str, int] = {}
-    for context.environment, source in _played(run):
+    client = cast(EngineClient, _Codecs(codecs))
+    for number, (environment, source) in enumerate(_played(run)):
+        level = number - 1 if number else None  # the target environment is the first
         for index in range(min(tasks, len(source))):
             task = source[index]
-            state = context.environment.reset(task, context.seed(Key(task.id), "reset"))
+            context = run.rollout_side.context(RolloutJob(task=task, level=level), client)
+            state = environment.reset(task, context.seed(Key(task.id), "reset"))
             for role, policy in run.team.policies.items():
                 if policy in codecs:
                     request = await context.ask(role, state, 0, (), run.sampler.sampling(role))

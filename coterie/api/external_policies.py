@@ -65,9 +65,9 @@ def resolve_policies(
     resolved: dict[str, ExternalPolicy] = {}
     plays: dict[str, str] = {}
     for role, text in policies.items():
-        if role not in run.team.roles:
+        if role not in run.team.members:
             raise ConfigError(
-                f"unknown role '{role}'", path="--policy", fix=did_you_mean(role, run.team.roles)
+                f"unknown role '{role}'", path="--policy", fix=did_you_mean(role, run.team.members)
             )
         team_policy = run.team.policies[role]
         external = _resolve(str(text), role, run.config.policies[team_policy], checkpoint)

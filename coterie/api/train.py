@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from threading import Event
 from typing import Any
@@ -93,21 +93,26 @@ def train(
             else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
     run = compose(resolved)
-    run.progress, run.interrupt = progress, interrupt
     warn_of_size(run)
     _warn_untrained(run)
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
-    run.folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
-    with run.folder.claimed():
-        run.recorder = rollout_recorder(run.folder, run.reward_weights)
-        run.store = CheckpointStore(run.folder.checkpoints, resolved.config.schedule.keep_checkpoints)
+    run_folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
+    with run_folder.claimed():
+        run = replace(
+            run,
+            folder=run_folder,
+            store=CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints),
+            recorder=rollout_recorder(run_folder, run.reward_weights),
+            progress=progress,
+            interrupt=interrupt,
+        )
         return asyncio.run(_train(run, resume is not None))
 
 
 def _warn_untrained(run: Run) -> None:
     """Warn of a run that trains nothing: the weights are the same in all of its rows."""
-    if not any(run.team.trainable.values()):
+    if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(
             "nothing is trained: every policy has train: none; the run plays and records its games "
             "(`coterie eval %s` measures the team)",
@@ -129,8 +134,9 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         if checkpoint is not None:
             run.restore(checkpoint)
             if run.finished:
-                log.info("the run is finished: %d steps, %d tokens", run.done, run.tokens)
-                return TrainResult(run.folder.path, run.done, run.end.steps, {}, True, 0.0, run.tokens)
+                state = run.state
+                log.info("the run is finished: %d steps, %d tokens", state.step, state.tokens)
+                return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
         for tracker in run.trackers.values():
@@ -141,16 +147,16 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         if checkpoint is None:
             run.checkpoint(0)
         begin = time.perf_counter()
-        await train_loop(run)
-        run.checkpoint(run.done)  # where it stopped, for whatever reason
+        row = await train_loop(run)
+        run.checkpoint(run.state.step)  # where it stopped, for whatever reason
         return TrainResult(
             run.folder.path,
-            run.done,
+            run.state.step,
             run.end.steps,
-            dict(run.metrics),
+            row,
             run.finished,
             time.perf_counter() - begin,
-            run.tokens,
+            run.state.tokens,
         )
     finally:
         await run.close()

@@ -9,13 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from coterie.core.errors import ConfigError, PolicyFault
-from coterie.core.protocols import Demonstration, StepContext
+from coterie.core.protocols import Demonstration, PromptRequest, RolloutJob, StepContext
+from coterie.core.protocols.environment import Demonstrates
+from coterie.core.protocols.trainer import WarmStarts
+from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.turns import History, extended, first_stage, next_stage
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
-from coterie.core.types import Action, Key, RoleInput
+from coterie.core.types import Action, Call, Key, Message
 from coterie.core.types.seeding import generator, seed64
 
 log = logging.getLogger("coterie")
@@ -33,14 +38,14 @@ async def warm_start(run: Run) -> None:
     if not configured:
         return
     first = next(iter(configured))
-    if not hasattr(run.environment, "demonstrate"):
+    if not isinstance(run.environment, Demonstrates):
         raise ConfigError(
             "the environment has no oracle to imitate",
             path=f"policies.{first}.warm_start",
             why=f"'{run.config.env['type']}' has no demonstrate(state, role, noise, rng)",
             fix="remove it",
         )
-    if not hasattr(run.trainer, "warm_start"):
+    if not isinstance(run.trainer, WarmStarts):
         raise ConfigError(
             "the trainer has no supervised steps", path=f"policies.{first}.warm_start", fix="remove it"
         )
@@ -56,7 +61,7 @@ async def warm_start(run: Run) -> None:
             settings.batch,
         )
         metrics = await run.trainer.warm_start(
-            group[0], lambda step, source=source, n=settings.batch: source.batch(step, n), settings
+            group[0], partial(source.batch, count=settings.batch), settings
         )
         log.info("warm start of %s: loss %.3f", ", ".join(group), metrics.get("loss", float("nan")))
 
@@ -64,7 +69,8 @@ async def warm_start(run: Run) -> None:
 class Oracle:
     """Plays train tasks with the environment's oracle and collects its messages as demonstrations.
 
-    Each level of a curriculum gives the same number of them.
+    Roles get the prompts that they get in play: with the transition mode's feedback, their history and their
+    tools. Each level of a curriculum gives the same number of demonstrations.
 
     Args:
         policies: the policies whose roles are demonstrated.
@@ -110,45 +116,58 @@ class Oracle:
     async def _game(self, step: int, part: int, game: int) -> list[tuple[str, Demonstration]]:
         """Play one game; (role, demonstration) of every message."""
         run, (env, tasks) = self._run, self._played[part]
-        level = f" level {part}" if part else ""
-        rng = generator(run.config.seed, f"warm start {step}", f"game {game}{level}")
+        suffix = f" level {part}" if part else ""
+        rng = generator(run.config.seed, f"warm start {step}", f"game {game}{suffix}")
         task = tasks[int(rng.integers(len(tasks)))]
+        level = part if run.curriculum is not None else None
+        context = run.rollout_side.context(RolloutJob(task=task, level=level), run.engine_client)
         state = env.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
         demonstrations: list[tuple[str, Demonstration]] = []
-        turn = stage = 0
-        while turn < run.team.max_turns:
-            acting = env.acting_roles(state)
-            roles = run.team.order[stage] if acting is None else acting
-            if not roles:
-                break
+        history: History = {}
+        stage = first_stage(env, run.team.order, state)
+        while stage is not None:
+            prompts: dict[str, tuple[Any, Sequence[Message]]] = {}
             actions: dict[str, Action] = {}
-            for role in roles:
-                text, parsed, messages = self._demonstrate(env, state, role, turn, rng)
-                actions[role] = Action(calls=(), text=text, parsed=parsed)
-                demonstrations.append(
-                    (role, Demonstration(policy=run.team.policies[role], messages=messages, completion=text))
+            for role in stage.roles:
+                request = await context.ask(
+                    role, state, stage.turn, history.get(role, ()), run.sampler.sampling(role)
                 )
-            outcome = await env.step(
-                state, actions, StepContext(task=task, turn=turn, seed=int(rng.integers(2**63)))
+                prompts[role] = request.observation, request.messages
+                actions[role] = self._act(env, state, request, context, rng)
+                demonstration = Demonstration(
+                    policy=request.policy,
+                    messages=request.messages,
+                    completion=actions[role].text,
+                    prompt_ids=request.prompt.ids,
+                )
+                demonstrations.append((role, demonstration))
+            after = await env.step(
+                state, actions, StepContext(task=task, turn=stage.turn, seed=int(rng.integers(2**63)))
             )
-            state = outcome.state
-            turn_over = outcome.turn_over or (acting is None and stage + 1 >= len(run.team.order))
-            turn, stage = (turn + 1, 0) if turn_over else (turn, stage + 1)
+            history = extended(history, stage.turn, prompts, actions, after.info)
+            state = after.state
+            stage, _ = next_stage(env, run.team.order, run.team.max_turns, stage, after)
         return demonstrations
 
-    def _demonstrate(
-        self, env: Any, state: Any, role: str, turn: int, rng: Any
-    ) -> tuple[str, Any, tuple[Any, ...]]:
-        """The oracle's message for a role: its text, the parsed action, and the prompt's messages."""
-        plugin = self._run.team.roles[role]
-        observation = env.observe(state, role)
-        messages = tuple(plugin.render(RoleInput(role=role, turn=turn, observation=observation)))
+    def _act(self, env: Any, state: Any, request: PromptRequest, context: JobContext, rng: Any) -> Action:
+        """The oracle's message as an action whose call has the tokens that a policy would have sampled."""
+        role = request.role
         text = env.demonstrate(state, role, self._noise, rng)
         try:
-            return text, plugin.parse(text, observation), messages
+            parsed = context.team.members[role].role.parse(text, request.observation)
         except PolicyFault as fault:
             raise ConfigError(
                 f"role '{role}' can't read the oracle's own message {text!r}",
                 path=f"team.roles.{role}",
                 why=str(fault),
             ) from None
+        tokens = tuple(context.codec(request.policy, role).encode_completion(text))
+        call = Call(
+            prompt_ids=request.prompt.ids,
+            token_ids=tokens,
+            logprobs=(0.0,) * len(tokens),
+            version=0,
+            finish="stop",
+            continues=request.prompt.continues,
+        )
+        return Action(calls=(call,), text=text, parsed=parsed)

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.api.cost import SAMPLED_TASKS, Counts, first_prompts, longest_answer
 from coterie.core.config import ModelInit
@@ -186,7 +186,8 @@ class _Estimator:
     def _update(self, name: str) -> int:
         """Activations of the largest micro-batch of an update."""
         samples = self.counts.policies[name].samples
-        size = getattr(self.run.trainer.config, "minibatch_size", None)
+        trainer: Any = self.run.trainer
+        size = getattr(trainer.config, "minibatch_size", None)
         if size is not None:
             samples = min(samples, -(-size // self.branches) * self.branches)
         return self._activations(name, -(-samples // self.branches), samples)
@@ -194,7 +195,8 @@ class _Estimator:
     def _activations(self, name: str, prompts: int, samples: int) -> int:
         from coterie.backends.models import memory
 
-        settings, length = self.run.trainer.config, self.lengths[name]
+        trainer: Any = self.run.trainer
+        settings, length = trainer.config, self.lengths[name]
         tokens = prompts * length.prompt + samples * length.answer
         most = min(tokens, getattr(settings, "micro_tokens", tokens))
         return memory.activation_bytes(
@@ -253,7 +255,8 @@ class _Estimator:
             for model in self.models:
                 first = next(iter(model.modules))
                 parts[first]["engine"] = memory.WIDTH[model.dtype] * model.size.parameters
-        most = getattr(engine.config, "max_batch", 2**62)
+        settings: Any = engine
+        most = getattr(settings.config, "max_batch", 2**62)
         largest = 0
         for wave in self.counts.waves:
             batches: dict[str, list[str]] = {}
@@ -298,12 +301,13 @@ async def served(
     from coterie.core.protocols import EngineContext
     from coterie.core.types import Weights
 
-    engine = HFEngine(run.engine.config, run.engine.build)
+    chosen: Any = run.engine
+    engine = HFEngine(chosen.config, chosen.build)
     await engine.open(
         EngineContext(
             policies=run.config.policies,
             chat=run.chat,
-            active_rollouts=run.active_rollouts,
+            active_rollouts=run.engine_client.active_rollouts,
             deterministic=run.config.deterministic,
             vocabulary=run.vocabulary,
         )

@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from coterie.core.protocols import Batch
 from coterie.core.training.evaluation import evaluate_if_due
 from coterie.core.training.run import Run
 
 
-async def train(run: Run) -> None:
-    """Train until the schedule ends, the time is up, or an interrupt asks for the end."""
-    async for step, trees in run.rollouts():
-        scores = await run.score(trees)  # completes what sampling didn't need; missing stays missing
-        annotations = await run.annotate(trees)  # only what the estimator or the loss needs
-        credit, run.credit_state = run.estimator(
-            Batch(trees=trees, scores=scores, annotations=annotations, reward_weights=run.reward_weights),
-            run.credit_state,
+async def train(run: Run) -> dict[str, Any]:
+    """Train until the schedule ends, the time is up, or an interrupt asks for the end.
+
+    Returns:
+        the metrics of the last step; {} where no step was left.
+    """
+    row: dict[str, Any] = {}
+    async for step, rollouts in run.rollouts():
+        scores = await run.score(rollouts)  # completes what sampling didn't need; missing stays missing
+        annotations = await run.annotate(rollouts)  # only what the estimator or the loss needs
+        credit, run.state.credit_state = run.estimator(
+            Batch(
+                trees=rollouts.trees,
+                scores=scores,
+                annotations=annotations,
+                reward_weights=run.reward_weights,
+            ),
+            run.state.credit_state,
         )
-        updated = await run.update(run.samples(trees, credit, annotations))  # then weights to the engine
-        run.record(step, trees, scores, credit, updated)  # the row of metrics, and the rollouts
-        await evaluate_if_due(run, step)
-        run.finish(step)  # trackers, observers, progress
+        updated = await run.update(rollouts, credit, annotations)  # then weights to the engine
+        run.record(step, rollouts, scores, credit)  # the rollout files
+        row = run.metrics(step, rollouts, scores, credit, updated)
+        row |= await evaluate_if_due(run, step)
+        run.finish(step, row)  # trackers, observers, progress
         run.checkpoint_if_due(step)  # the best on val too
+    return row

@@ -16,6 +16,7 @@ from coterie.core.training.assemble import compose
 from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
 from coterie.core.types import Key, Message, RoleInput, Task
+from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
 
@@ -294,13 +295,13 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
     Raises:
         UserError: there is no such role in the team.
     """
-    if role not in run.team.roles:
+    if role not in run.team.members:
         raise UserError(
-            f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.roles)
+            f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.members)
         )
-    state = run.environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
+    state = run.environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
     observation = run.environment.observe(state, role)
-    return tuple(run.team.roles[role].render(RoleInput(role=role, turn=0, observation=observation)))
+    return tuple(run.team.members[role].role.render(RoleInput(role=role, turn=0, observation=observation)))
 
 
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:

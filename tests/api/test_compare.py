@@ -11,8 +11,9 @@ import coterie
 from coterie.api.compare import Changes
 from coterie.core.config import load
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.protocols import RolloutJob
 from coterie.core.training.assemble import compose
-from coterie.core.types import Key, Sampling
+from coterie.core.types import Key, Sampling, Task
 from examples.signals import WORDS, Signals
 from tests.games import PlainRole, play as played, run_of
 
@@ -102,7 +103,8 @@ def test_swapped_the_ear_speaks_the_mouth_listens_and_nothing_is_understood():
 def test_what_a_null_hands_over():
     """An empty action without calls; what its parser makes of it; no prompt ids, and no training."""
     run = run_of(play="tests.games:constant")
-    ctx = run.new_pass(evaluation=True, policies={"one": None})
+    job = RolloutJob(task=Task(id="t"), evaluation=True, policies={"one": None})
+    ctx = run.rollout_side.context(job, run.engine_client)
 
     async def go():
         request = await ctx.ask("one", (), 0, (), Sampling())
@@ -111,8 +113,8 @@ def test_what_a_null_hands_over():
     request, action = asyncio.run(go())
     assert request.prompt.ids == () and request.messages
     assert (action.calls, action.text, action.parsed, action.fault) == ((), "", "", None)
-    decision = request.decision((action,), trainable=run.team.trainable.get(request.policy, False))
-    assert decision.policy == "" and not decision.trainable
+    decision = request.decision((action,), trainable=False)
+    assert decision.policy == ""
 
 
 def test_training_play_is_what_it_was():

@@ -3,34 +3,36 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from collections.abc import Sequence
 
 from pydantic import Field
 
 from coterie.core.plugins import Plugin, PluginConfig
-
-T = TypeVar("T")
-R = TypeVar("R")
+from coterie.core.protocols import ExecutorContext, Rollout, RolloutJob, RolloutSide
 
 
 class LocalExecutor(Plugin):
-    """Plays items concurrently, at most `max_live` at a time."""
+    """Plays jobs concurrently on the rollout side of this process, at most `max_live` at a time."""
 
     class Config(PluginConfig):
         max_live: int = Field(4096, ge=1, description="Most episodes played at the same time.")
 
     config: Config
+    _side: RolloutSide
 
-    async def map(self, play: Callable[[T], Awaitable[R]], items: Sequence[T]) -> list[R]:
-        """Play every item; results are in the order of the items. The first exception cancels the rest."""
+    async def open(self, ctx: ExecutorContext) -> None:
+        self._side = ctx.side
+        await self._side.open(ctx.engine)
+
+    async def play(self, jobs: Sequence[RolloutJob]) -> list[Rollout]:
+        """Play every job; results are in the order of the jobs. The first exception cancels the rest."""
         gate = asyncio.Semaphore(self.config.max_live)
 
-        async def play_one(item: T) -> R:
+        async def play_one(job: RolloutJob) -> Rollout:
             async with gate:
-                return await play(item)
+                return await self._side.play(job)
 
-        tasks = [asyncio.ensure_future(play_one(item)) for item in items]
+        tasks = [asyncio.ensure_future(play_one(job)) for job in jobs]
         try:
             return list(await asyncio.gather(*tasks))
         except BaseException:
@@ -38,3 +40,6 @@ class LocalExecutor(Plugin):
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             raise
+
+    async def close(self) -> None:
+        await self._side.close()

@@ -70,7 +70,9 @@ class _Encoder:
         self._completions: dict[str, tuple[int, ...]] = {}
 
     def __call__(self, demonstration: Demonstration) -> Probe:
-        prompt = self._codec.encode(demonstration.messages).ids
+        prompt = demonstration.prompt_ids
+        if prompt is None:
+            prompt = self._codec.encode(demonstration.messages).ids
         text = demonstration.completion
         if text not in self._completions:
             self._completions[text] = tuple(self._codec.encode_completion(text))

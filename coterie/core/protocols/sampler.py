@@ -56,10 +56,12 @@ class RolloutContext(Protocol):
     reward_weights: RewardWeights
     scores: Scores
     """Scores written during this rollout: those of scope action, joint and siblings."""
-    evaluation: bool
-    """Whether the rollout is an evaluation: its decisions are not trainable."""
     stop_above: float | None
     """An episode ends at a joint action whose reward, averaged over its roles, is at least this."""
+
+    @property
+    def evaluation(self) -> bool:
+        """Whether the rollout is an evaluation: its decisions are not trainable."""
 
     def seed(self, key: Key, purpose: str) -> int:
         """64 bits keyed by (run seed, place, purpose)."""

@@ -88,3 +88,5 @@ class Demonstration:
     policy: str
     messages: tuple[Message, ...]
     completion: str
+    prompt_ids: tuple[int, ...] | None = None
+    """Token ids of the prompt; None: those of `messages`."""

@@ -20,6 +20,10 @@ from coterie.core.protocols import (
     Team,
     Tool,
 )
+from coterie.core.protocols.chat_format import DescribesTools
+from coterie.core.protocols.environment import DigestsStates
+from coterie.core.protocols.role import Remembers
+from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout.thoughts import split
 from coterie.core.types import (
     TEAM,
@@ -113,14 +117,12 @@ class JobContext:
             ConfigError: the policy's chat format has no place for tools.
         """
         codec = self.engine.codec(policy)
-        schemas = [
-            schema for tool in self.team.members[role].tools for schema in getattr(tool, "schemas", ())
-        ]
+        tools = self.team.members[role].tools
+        schemas = [schema for tool in tools if isinstance(tool, HasSchemas) for schema in tool.schemas]
         if not schemas:
             return codec
         if (policy, role) not in self.tool_codecs:
-            with_tools = getattr(codec, "with_tools", None)
-            described = with_tools(schemas) if with_tools is not None else None
+            described = codec.with_tools(schemas) if isinstance(codec, DescribesTools) else None
             if described is None:
                 raise ConfigError(
                     f"the chat format of policy '{policy}' can't describe the tools of role '{role}'",
@@ -133,8 +135,8 @@ class JobContext:
         return self.tool_codecs[policy, role]
 
     def digest(self, state: Any) -> str:
-        environment_digest = getattr(self.environment, "digest", digest)
-        return str(environment_digest(state))
+        environment = self.environment
+        return str(environment.digest(state) if isinstance(environment, DigestsStates) else digest(state))
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Score in the background; the rollout's scores are complete when it is done."""
@@ -163,7 +165,7 @@ class JobContext:
         if policy is None:  # no policy reads the prompt, so nothing is encoded
             return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
-        if history and getattr(plugin, "remembers", False):
+        if history and isinstance(plugin, Remembers) and plugin.remembers:
             last = history[-1]
             before = last.action.dialogue or last.messages
             call = last.action.calls[-1] if last.action.calls else None

@@ -19,6 +19,7 @@ from coterie.core.protocols import (
     ScoredRollout,
     Team,
 )
+from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.rewards import score_episodes
 from coterie.core.types import RewardWeights, Tree
@@ -51,13 +52,13 @@ class LocalRolloutSide:
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self, engine: EngineClient) -> None:
-        """Open sandboxes and tools; `engine` generates for all later jobs. A failure closes what was opened."""
+        """Open sandboxes and tools; `engine` generates for all later jobs. After a failure none is open."""
         self._engine = engine
         try:
             for resource in self.resources:
-                if hasattr(resource, "open"):
+                if isinstance(resource, Opens):
                     await resource.open()
-                if hasattr(resource, "close"):
+                if isinstance(resource, Closes):
                     self._opened.push_async_callback(resource.close)
         except BaseException:
             await self._opened.aclose()

@@ -12,9 +12,8 @@ from __future__ import annotations
 
 import logging
 import math
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from pydantic import Field
@@ -24,7 +23,7 @@ from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table, composed_fields
 from coterie.core.protocols import Environment, TaskSource
 from coterie.core.training.metrics import episodes
-from coterie.core.training.tasks import TaskOrder
+from coterie.core.training.state import CurriculumState
 from coterie.core.types import Metrics, Task, Tree
 
 log = logging.getLogger("coterie")
@@ -74,35 +73,14 @@ class Level:
         return LevelTasks(self.environment.tasks("train", seed), self.suffix)
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Curriculum:
-    """The levels of a run, and the progress through them."""
+    """The levels of a run. `RunState.curriculum` holds the progress through them."""
 
     config: CurriculumConfig
     levels: Sequence[Level]
-    at: int = 0
-    """Index of the present level."""
-    episodes: int = 0
-    """Episodes played to their end on the present level."""
-    latest: deque[float] = field(default_factory=deque)
-    """Success of the latest episodes, at most `window`."""
-    _orders: Sequence[TaskOrder] = ()
 
-    @property
-    def level(self) -> Level:
-        return self.levels[self.at]
-
-    def order(self, seed: int, stratify: bool) -> TaskOrder:
-        """The order of the present level's tasks.
-
-        Raises:
-            ConfigError: a level has no train tasks, now or later.
-        """
-        if not self._orders:
-            self._orders = [TaskOrder(level.tasks(seed), seed, stratify=stratify) for level in self.levels]
-        return self._orders[self.at]
-
-    def record(self, trees: Sequence[Tree]) -> Metrics:
+    def record(self, trees: Sequence[Tree], state: CurriculumState) -> Metrics:
         """Count the episodes of a step, and go on to the next level where their rate is high enough.
 
         Returns:
@@ -110,40 +88,26 @@ class Curriculum:
             `curriculum/rate` (NaN before its first episode) and `curriculum/episodes`.
         """
         successes = [success for tree in trees if (success := tree_success(tree)) is not None]
-        self.episodes += len(successes)
-        self.latest.extend(successes)
-        while len(self.latest) > self.config.window:
-            self.latest.popleft()
-        rate = math.fsum(self.latest) / len(self.latest) if self.latest else math.nan
+        state.episodes += len(successes)
+        state.latest.extend(successes)
+        while len(state.latest) > self.config.window:
+            state.latest.popleft()
+        rate = math.fsum(state.latest) / len(state.latest) if state.latest else math.nan
         metrics: Metrics = {
-            "curriculum/level": float(self.at),
+            "curriculum/level": float(state.level),
             "curriculum/rate": rate,
-            "curriculum/episodes": float(self.episodes),
+            "curriculum/episodes": float(state.episodes),
         }
-        value = self.level.value
+        value = self.levels[state.level].value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             metrics["curriculum/value"] = float(value)
-        full = len(self.latest) == self.config.window
-        if full and rate >= self.config.promote_at and self.at + 1 < len(self.levels):
-            self._promote(rate)
+        full = len(state.latest) == self.config.window
+        if full and rate >= self.config.promote_at and state.level + 1 < len(self.levels):
+            state.level, state.episodes = state.level + 1, 0
+            state.latest.clear()
+            after = self.levels[state.level].value
+            log.info("curriculum: %s goes from %s to %s, at %.2f", self.config.field, value, after, rate)
         return metrics
-
-    def _promote(self, rate: float) -> None:
-        before = self.level.value
-        self.at, self.episodes = self.at + 1, 0
-        self.latest.clear()
-        log.info(
-            "curriculum: %s goes from %s to %s, at %.2f", self.config.field, before, self.level.value, rate
-        )
-
-    def state(self) -> dict[str, Any]:
-        """For a checkpoint's meta."""
-        return {"level": self.at, "episodes": self.episodes, "latest": list(self.latest)}
-
-    def restore(self, state: Mapping[str, Any]) -> None:
-        """Stand where a checkpoint stood."""
-        self.at, self.episodes = int(state["level"]), int(state["episodes"])
-        self.latest = deque(state["latest"])
 
 
 def tree_success(tree: Tree) -> float | None:

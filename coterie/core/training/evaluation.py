@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.core.errors import ConfigError
+from coterie.core.protocols import RolloutJob
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import step_metrics
@@ -78,13 +79,15 @@ async def evaluate(
     source = run.environment.tasks(split, run.config.seed)
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
-    sampler = run.sampler.for_evaluation(greedy)
-    context = run.new_pass(evaluation=True, policies=policies)
-    items = [
-        (source[index], 0, sample) for index in range(min(tasks, len(source))) for sample in range(samples)
+    jobs = [
+        RolloutJob(
+            task=source[index], chain=sample, evaluation=True, greedy=greedy, policies=dict(policies or {})
+        )
+        for index in range(min(tasks, len(source)))
+        for sample in range(samples)
     ]
-    trees = await run.play_with(sampler, context, items)
-    scores = await run.score(trees, context)
+    rollouts = await run.play(jobs)
+    scores, trees = await run.score(rollouts, evaluation=True), rollouts.trees
     per_task: dict[str, list[float]] = {}
     for tree in trees:
         for _, leaf in tree.leaves():
@@ -102,20 +105,24 @@ async def evaluate(
     )
 
 
-async def evaluate_if_due(run: Run, step: int) -> None:
-    """Evaluate on `val` where the schedule says so, add it to the step's row, and remember the best."""
+async def evaluate_if_due(run: Run, step: int) -> dict[str, Any]:
+    """Evaluate on `val` where the schedule says so, and remember the best.
+
+    Returns:
+        entries for the step's row of metrics.
+    """
     schedule = run.config.schedule
     # Not also at the last step: a run that is made longer afterwards must have the same rows.
     if not schedule.evaluate_every or step % schedule.evaluate_every:
-        return
+        return {}
     begin = time.perf_counter()
     evaluation = await evaluate(run, "val", schedule.evaluate_tasks)
-    run.metrics |= {f"eval/{name}": value for name, value in evaluation.flat().items()}
-    run.metrics["time/evaluate"] = time.perf_counter() - begin
-    if evaluation.success.mean > run.best:
-        run.best, run.best_step = evaluation.success.mean, step
+    seconds = time.perf_counter() - begin
+    if evaluation.success.mean > run.state.best:
+        run.state.best, run.state.best_step = evaluation.success.mean, step
     if run.folder is not None:
         evaluation.write(run.folder.eval / f"step-{step:06d}.json")
+    return {f"eval/{name}": value for name, value in evaluation.flat().items()} | {"time/evaluate": seconds}
 
 
 def _team_metrics(metrics: Mapping[str, float]) -> dict[str, float]:
@@ -131,7 +138,7 @@ def _role_metrics(
     metrics: Mapping[str, float], run: Run, policies: Mapping[str, str | None] | None
 ) -> dict[str, dict[str, Any]]:
     by_role: dict[str, dict[str, Any]] = {
-        role: {"policy": {**run.team.policies, **(policies or {})}[role]} for role in run.team.roles
+        role: {"policy": {**run.team.policies, **(policies or {})}[role]} for role in run.team.members
     }
     for name, value in metrics.items():
         head, _, rest = name.partition("/")

@@ -82,7 +82,7 @@ def step_metrics(
         team: names the roles that get a row though they did not act in this step.
     """
     metrics: Metrics = {**_outcomes(trees)}
-    metrics.update(_rewards(trees, scores, reward_weights, tuple(team.roles) if team is not None else ()))
+    metrics.update(_rewards(trees, scores, reward_weights, tuple(team.members) if team is not None else ()))
     metrics.update(_components(scores))
     if credit is not None:
         metrics.update(_advantages(credit))

@@ -75,9 +75,7 @@ class NodeExpansion:
         )
         if isinstance(step, Fault):
             return SteppedJoint(branches, step, None, False, recombined)
-        following, terminated = next_stage(
-            self.ctx.environment, team.order, team.max_turns, at.stage, step
-        )
+        following, terminated = next_stage(self.ctx.environment, team.order, team.max_turns, at.stage, step)
         return SteppedJoint(branches, step, following, terminated, recombined)
 
     async def score(self, first: int = 0, *, later: Callable[[NamedRewardSource], bool]) -> None:
@@ -116,7 +114,7 @@ class NodeExpansion:
         )
 
     def values(self) -> list[float | None]:
-        """The value of each joint action for selection: the sum of the acting roles' rewards; None: missing."""
+        """By joint action, its value for selection: the sum of the acting roles' rewards; None: missing."""
         values: list[float | None] = []
         for index in range(len(self.stepped)):
             rewards = [self.reward(index, role) for role in self.decisions]
@@ -138,7 +136,7 @@ class NodeExpansion:
         return best
 
     def stop_above(self, bound: float) -> None:
-        """End the episode at the joint actions whose mean reward over the acting roles is at least `bound`."""
+        """End the episode at joint actions whose mean reward over the acting roles is at least `bound`."""
         for index, value in enumerate(self.values()):
             if value is not None and value >= bound * len(self.decisions):
                 self.stepped[index] = replace(self.stepped[index], following=None)
@@ -150,10 +148,10 @@ class NodeExpansion:
         joint, at = self.stepped[index], self.position
         if joint.following is None or isinstance(joint.step, Fault):
             return None
-        prompts = {role: (decision.observation, decision.messages) for role, decision in self.decisions.items()}
-        history = extended(
-            at.history, at.stage.turn, prompts, self.actions(joint.branches), joint.step.info
-        )
+        prompts = {
+            role: (decision.observation, decision.messages) for role, decision in self.decisions.items()
+        }
+        history = extended(at.history, at.stage.turn, prompts, self.actions(joint.branches), joint.step.info)
         return NodePosition(at.task, at.key.child(index), joint.step.state, joint.following, history)
 
     def node(self, children: Mapping[int, Node], chosen: Sequence[int], rule: str) -> Node:

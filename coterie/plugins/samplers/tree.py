@@ -17,6 +17,8 @@ from pydantic import Field
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import NamedRewardSource, Plan, RolloutContext
+from coterie.core.protocols.environment import StepsConcurrently
+from coterie.core.protocols.reward import RunsInBackground
 from coterie.core.rollout.turns import first_stage
 from coterie.core.types import Key, Node, Sampling, Task, Tree
 from coterie.plugins.samplers.expansion import NodeExpansion, NodePosition, argmax
@@ -115,13 +117,13 @@ class TreeSampler(Plugin):
         ]
         # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
         # `concurrent`.
-        concurrent = getattr(ctx.environment, "concurrent", False)
+        concurrent = isinstance(ctx.environment, StepsConcurrently) and ctx.environment.concurrent
         expansion.stepped = list(await asyncio.gather(*steps)) if concurrent else [await s for s in steps]
         # Slow reward sources that selection does not need are scored in the background.
         selects = (self.config.expand == "best" and len(expansion.stepped) > 1) or ctx.stop_above is not None
 
         def later(source: NamedRewardSource) -> bool:
-            return getattr(source.plugin, "background", False) and not selects
+            return not selects and isinstance(source.plugin, RunsInBackground) and source.plugin.background
 
         await expansion.score(later=later)
         if ctx.stop_above is not None:
@@ -130,9 +132,7 @@ class TreeSampler(Plugin):
         if rule == "per_role":
             chosen = [await self._recombine(expansion)]
         growing = {
-            index: self._grow(child, ctx)
-            for index in chosen
-            if (child := expansion.child(index)) is not None
+            index: self._grow(child, ctx) for index in chosen if (child := expansion.child(index)) is not None
         }
         grown = await ctx.gather(list(growing.values())) if growing else []
         return expansion.node(dict(zip(growing, grown, strict=True)), chosen, rule)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Batch, Plan, Team
+from coterie.core.protocols import Batch, Member, Plan, Team
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, Forest, grow, order, reward_weights
@@ -74,13 +74,10 @@ def check_estimator(estimator: Any, *, plans: Sequence[Plan] = PLANS, seeds: int
 
 def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
     team = Team(
-        roles={"planner": EchoRole(), "executor": EchoRole()},
+        members={role: Member(role=EchoRole(), policy="policy") for role in ("planner", "executor")},
         order=order(plan),
         max_turns=3,
-        policies={"planner": "policy", "executor": "policy"},
-        trainable={"policy": True},
         transition=NoFeedback(),
-        tools={},
     )
     with guarded(f"{name}.check", "raise ConfigError for a plan that the estimator is not defined for"):
         try:

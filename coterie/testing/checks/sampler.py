@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, cast
 
-from coterie.core.concurrency.request_batching import ActiveRollouts
-from coterie.core.protocols import NamedRewardSource, Plan, Team
-from coterie.core.rollout.context import RolloutPass
+from coterie.core.protocols import Engine, Member, NamedRewardSource, Plan, RolloutJob, Team
+from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Key, Node, Request, RewardWeights, Sampling, Task, Tree, as_tuple
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
@@ -82,39 +82,33 @@ def _check_plan(sampler: Any, name: str) -> None:
 
 def _grow(
     sampler: Any, task: Task, chain: int, order: Any, name: str, engine: LetterEngine | None = None
-) -> tuple[Tree, LetterEngine, RolloutPass]:
+) -> tuple[Tree, LetterEngine, JobContext]:
     """One tree of the kit's game, played in the context that a run passes to a sampler."""
     engine = engine or LetterEngine()
     team = Team(
-        roles={role: EchoRole() for role in ROLES},
+        members={role: Member(role=EchoRole(), policy="policy") for role in ROLES},
         order=as_tuple(order),
         max_turns=_TURNS,
-        policies=dict.fromkeys(ROLES, "policy"),
-        trainable={"policy": True},
         transition=NoFeedback(),
-        tools={},
     )
-    active_rollouts = ActiveRollouts()
+    client = LocalEngineClient(cast(Engine, engine))
+    active_rollouts = client.active_rollouts
     source: Any = EmittedScores()
-    ctx = RolloutPass(
+    ctx = JobContext(
         environment=DigitGame(),
         team=team,
-        engine=engine,
+        engine=client,
         reward_sources=[NamedRewardSource("environment", source, {})],
         reward_weights=RewardWeights(),
-        active_rollouts=active_rollouts,
         run_seed=7,
+        job=RolloutJob(task=task, chain=chain),
     )
 
     async def play() -> Tree:
-        active_rollouts.start()
-        try:
-            tree: Tree = await sampler.play(task, 0, chain, ctx)
-            if ctx.background:
-                await asyncio.gather(*ctx.background)
-            return tree
-        finally:
-            active_rollouts.stop()
+        tree: Tree = await client.active(sampler.play(task, 0, chain, ctx))
+        if ctx.background:
+            await asyncio.gather(*ctx.background)
+        return tree
 
     with guarded(f"{name}.play"):
         tree = asyncio.run(play())
@@ -123,7 +117,7 @@ def _grow(
         active_rollouts.live == 0 and active_rollouts.waiting == 0,
         f"left {active_rollouts.live} rollouts active: no request batch would form again",
         where=f"{name}.play",
-        fix="run branches and children through ctx.active_rollouts.gather",
+        fix="run branches and children through ctx.gather",
     )
     same = tree.task == task and (tree.epoch, tree.chain) == (0, chain)
     require(
@@ -244,7 +238,7 @@ def _check_joints(node: Node, where: str) -> None:
     )
 
 
-def _check_complete(tree: Tree, engine: LetterEngine, ctx: RolloutPass, name: str) -> None:
+def _check_complete(tree: Tree, engine: LetterEngine, ctx: JobContext, name: str) -> None:
     """Each requested call is in the tree, once; exactly the played joint actions are scored."""
     where = f"{name}.play"
     branches = {

@@ -12,10 +12,10 @@ pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat
 from coterie.backends.tools.python import PythonTool
-from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Team
-from coterie.core.rollout.context import RolloutPass
+from coterie.core.protocols import Member, RolloutJob, Team
+from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.training.samples import action_samples, merge_annotations, samples_of
 from coterie.core.types import Call, Credit, Key, Node, RewardWeights, Sampling, Task, Tree
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING
@@ -69,21 +69,18 @@ def played(
     settings = PythonTool.Config(sandbox=Subprocess(), calls="native" if native else "fenced")
     tool = PythonTool(settings, SimpleNamespace(name="python"))
     engine = Recited(chat().codec(bpe(template), context), *texts, truncate_last=truncate_last)
-    team = Team(
-        roles={"one": PlainRole()}, order=(("one",),), max_turns=1,
-        policies={"one": "p"}, trainable={"p": True}, transition=SimpleNamespace(tell=nothing),
-        tools={"one": (tool,)}, max_tool_turns=turns,
-        show_thoughts=frozenset({"one"} if shows else ()),
-    )  # fmt: skip
+    one = Member(role=PlainRole(), policy="p", tools=(tool,), max_tool_turns=turns, show_thoughts=shows)
+    transition = SimpleNamespace(tell=nothing)
+    team = Team(members={"one": one}, order=(("one",),), max_turns=1, transition=transition)
     game = SimpleNamespace(observe=lambda state, role: "go")
-    ctx = RolloutPass(
+    ctx = JobContext(
         environment=game,
         team=team,
-        engine=engine,
+        engine=LocalEngineClient(engine),
         reward_sources=(),
         reward_weights=RewardWeights(),
-        active_rollouts=ActiveRollouts(),
         run_seed=0,
+        job=RolloutJob(task=Task(id="t")),
     )
 
     async def go():

@@ -15,7 +15,7 @@ from coterie import Plugin  # noqa: E402
 from coterie.api.open_run import open_run  # noqa: E402
 from coterie.core.config import load  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
-from coterie.core.training.samples import merge_annotations  # noqa: E402
+from coterie.core.training.samples import merge_annotations, samples_of  # noqa: E402
 from coterie.core.types import Credit  # noqa: E402
 from coterie.core.types.seeding import generator  # noqa: E402
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING  # noqa: E402
@@ -105,7 +105,8 @@ async def trained(run):
     run.engine.generate = recorded
     digests = [run.trainer.digest()]
     try:
-        async for step, trees in run.rollouts():
+        async for step, rollouts in run.rollouts():
+            trees = rollouts.trees
             rng = generator(step, "advantages", "test")
             advantage = {
                 node.key.of_branch("one", branch): rng.normal(
@@ -115,18 +116,20 @@ async def trained(run):
                 for node in tree.nodes()
                 for branch, action in enumerate(node.decisions["one"].branches)
             }
-            samples = run.samples(trees, Credit(advantage=advantage), {})["p"]
+            samples = samples_of(trees, Credit(advantage=advantage), {})["p"]
             present = await run.trainer.annotate(samples, "old_logprobs")
             for sample in samples:
                 difference = np.abs(present[sample.key] - sample.logprobs[sample.loss_mask])
                 worst = max(worst, float(difference.max()))
             annotations = merge_annotations({"p": samples}, "old_logprobs", present)
-            samples = run.samples(trees, Credit(advantage=advantage), annotations)["p"]
+            samples = samples_of(trees, Credit(advantage=advantage), annotations)["p"]
             steps.append((samples, dict(drawn), advantage))
             drawn.clear()
-            await run.update({"p": samples})
+            before = run.versions
+            await run.trainer.update({"p": samples}, run.state.step)
+            await run.sync(before)
             digests.append(run.trainer.digest())
-            run.done = step
+            run.state.step = step
     finally:
         await run.close()
     return steps, digests, worst

@@ -129,7 +129,7 @@ def test_a_subtree_with_many_leaves_does_not_outvote_the_others():
 
 
 def test_a_step_without_trees_has_every_metric_as_nan():
-    team = SimpleNamespace(roles={"planner": None})
+    team = SimpleNamespace(members={"planner": None})
     metrics = step_metrics([], Scores(), Credit(advantage={}), RewardWeights(), team)  # type: ignore[arg-type]
     assert math.isnan(metrics["success"]) and math.isnan(metrics["reward/planner"])
     assert all(isinstance(value, float) for value in metrics.values())

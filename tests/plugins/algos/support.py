@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.protocols import Batch, Plan, Team
+from coterie.core.protocols import Batch, Member, Plan, Team
 from coterie.core.types import (
     TEAM,
     Action,
@@ -239,13 +239,10 @@ def estimator(
 def team(order: Sequence[Sequence[str]] = (("one",),), turns: int = 4) -> Team:
     names = [role for stage in order for role in stage]
     return Team(
-        roles=dict.fromkeys(names, EchoRole()),
+        members={name: Member(role=EchoRole(), policy="p") for name in names},
         order=tuple(tuple(stage) for stage in order),
         max_turns=turns,
-        policies=dict.fromkeys(names, "p"),
-        trainable={"p": True},
         transition=NoFeedback(),
-        tools={},
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import collections
+from dataclasses import replace
 
 import pytest
 
@@ -195,12 +196,10 @@ def test_an_evaluation_plays_to_the_end():
     async def go():
         await open_run(run)
         try:
-            items = [(task, epoch, 0) for task, epoch in run.order.step(0, 1)]
-            trained = await run.play(run.order.step(0, 1))
-            evaluated = await run.play_with(
-                run.sampler.for_evaluation(greedy=False), run.new_pass(evaluation=True), items
-            )
-            return trained[0], evaluated[0]
+            jobs = run.jobs(1)
+            trained = await run.play(jobs)
+            evaluated = await run.play([replace(job, evaluation=True) for job in jobs])
+            return trained.trees[0], evaluated.trees[0]
         finally:
             await run.close()
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Plan, Team
+from coterie.core.protocols import Member, Plan, Team
 from coterie.plugins.algos.blocks.estimator import RULES, Pieces, check_pieces
 from coterie.plugins.algos.blocks.groups import Normaliser
 from coterie.testing.support.toys import EchoRole, NoFeedback
@@ -24,13 +24,10 @@ ONE = replace(CHAINS, chains=1)
 def team(*order: tuple[str, ...]) -> Team:
     names = [role for stage in order for role in stage]
     return Team(
-        roles=dict.fromkeys(names, EchoRole()),
+        members={name: Member(role=EchoRole(), policy="p") for name in names},
         order=order,
         max_turns=2,
-        policies=dict.fromkeys(names, "p"),
-        trainable={"p": True},
         transition=NoFeedback(),
-        tools={},
     )
 
 

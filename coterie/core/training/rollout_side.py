@@ -1,0 +1,195 @@
+"""The rollout side from a configuration: environment, team, sampler, reward sources, tools, sandbox."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+from coterie.core.config import TEAM_KEYS, Resolved, RoleConfig, RunConfig, validate
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
+from coterie.core.protocols.environment import HasVocabulary
+from coterie.core.protocols.estimator import StopsEpisodes
+from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.training.builder import ComponentBuilder
+from coterie.core.training.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
+from coterie.core.types import TEAM, ComponentKind, RewardWeights, as_tuple
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutParts:
+    """The rollout side, with the components that the learning side uses too."""
+
+    side: LocalRolloutSide
+    estimator: AdvantageEstimator
+    """It sets reward weights, and may end episodes."""
+    curriculum: Curriculum | None
+
+
+def make_rollout_side(resolved: Resolved) -> LocalRolloutSide:
+    """The rollout side of a run, in any process: from its resolved configuration and its plugins alone.
+
+    Raises:
+        UserError: whatever is wrong with the configuration, with its path.
+    """
+    return make_rollout_parts(ComponentBuilder(resolved.config), resolved.config).side
+
+
+def make_rollout_parts(builder: ComponentBuilder, config: RunConfig) -> RolloutParts:
+    """The rollout side with a builder, which remembers what was consumed and made."""
+    environment, curriculum = _environment(builder, config)
+    levels = [level.environment for level in (curriculum.levels if curriculum else ())]
+    team = _team(builder, config, environment)
+    sampler = builder.make("sampler", config.sampler, "sampler")
+    estimator = builder.make("estimator", config.algorithm, "algorithm")
+    estimator.check(sampler.plan, team)
+    reward_sources, reward_weights = _rewards(builder, config, estimator)
+    side = LocalRolloutSide(
+        environment=environment,
+        levels=levels,
+        team=team,
+        sampler=sampler,
+        reward_sources=reward_sources,
+        reward_weights=reward_weights,
+        stop_above=estimator.stop_above if isinstance(estimator, StopsEpisodes) else None,
+        seed=config.seed,
+        vocabulary=_vocabulary([environment, *levels], team),
+        resources=tuple(builder.resources),
+    )
+    return RolloutParts(side, estimator, curriculum)
+
+
+def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environment, Curriculum | None]:
+    """The target environment, used by every evaluation, and the levels that training goes through."""
+    table, settings = taken(config.env)
+    builder.environment = builder.make("environment", settings, "env", also=[CURRICULUM])
+    curriculum = make_curriculum(
+        table, settings, builder.environment, lambda level: builder.make("environment", level, "env")
+    )
+    if curriculum is not None and config.schedule.epochs is not None:
+        raise ConfigError(
+            "a curriculum has no passes",
+            path="schedule.epochs",
+            why="its levels have tasks of their own, and how long each is played is not known before",
+            fix="set schedule.steps or schedule.tokens instead",
+        )
+    return builder.environment, curriculum
+
+
+def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment) -> Team:
+    members: dict[str, Member] = {}
+    role_configs = _role_configs(config)
+    all_tools = {
+        name: builder.make("tool", table, f"tools.{name}", name) for name, table in config.tools.items()
+    }
+    for name, table in config.team.roles.items():
+        if environment.roles and name not in environment.roles:
+            raise ConfigError(
+                f"the environment '{config.env['type']}' has no role '{name}'",
+                path=f"team.roles.{name}",
+                fix=did_you_mean(name, environment.roles),
+            )
+        settings = {key: value for key, value in table.items() if key not in TEAM_KEYS}
+        keys = role_configs[name]
+        most = config.team.max_tool_turns if keys.max_tool_turns is None else keys.max_tool_turns
+        members[name] = Member(
+            role=builder.make("role", settings, f"team.roles.{name}", name, also=TEAM_KEYS),
+            policy=keys.policy,
+            trainable=config.policies[keys.policy].train != "none",
+            tools=tuple(all_tools[tool] for tool in keys.tools),
+            max_tool_turns=most,
+            show_thoughts=keys.show_thoughts,
+        )
+    return Team(
+        members=members,
+        order=as_tuple(config.team.order),
+        max_turns=config.team.max_turns,
+        transition=builder.make("transition", config.transition, "transition"),
+    )
+
+
+def _role_configs(config: RunConfig) -> dict[str, RoleConfig]:
+    """The team's settings in every role's table.
+
+    Raises:
+        ConfigError: a key of the wrong type, or a limit of tools for a role that has none.
+    """
+    role_configs = {}
+    for name, table in config.team.roles.items():
+        settings = {key: value for key, value in table.items() if key in TEAM_KEYS}
+        role_configs[name] = role = validate(RoleConfig, settings, f"team.roles.{name}")
+        if role.max_tool_turns is not None and not role.tools:
+            raise ConfigError(
+                "nothing reads this",
+                path=f"team.roles.{name}.max_tool_turns",
+                why="the role has no tools",
+                fix=f"name some in team.roles.{name}.tools, or remove it",
+            )
+    return role_configs
+
+
+def _rewards(
+    builder: ComponentBuilder, config: RunConfig, estimator: Any
+) -> tuple[list[NamedRewardSource], RewardWeights]:
+    reward_sources: list[NamedRewardSource] = []
+    weights: dict[str, float] = {}
+    kinds: dict[str, Any] = {}
+    owner: dict[str, str] = {}
+    for name, table in config.rewards.items():
+        settings = {key: value for key, value in table.items() if key != "weights"}
+        plugin = builder.make("reward", settings, f"rewards.{name}", name, also=["weights"])
+        given = table.get("weights") or {}
+        if not isinstance(given, Mapping):
+            raise ConfigError("weights is no table", path=f"rewards.{name}.weights", fix="component: weight")
+        for component in given:
+            if component not in plugin.components:
+                raise ConfigError(
+                    f"unknown component '{component}'",
+                    path=f"rewards.{name}.weights.{component}",
+                    fix=did_you_mean(component, plugin.components),
+                )
+        for component, kind in plugin.components.items():
+            if component in owner:
+                raise ConfigError(
+                    f"component '{component}' also comes from rewards.{owner[component]}",
+                    path=f"rewards.{name}",
+                    fix="give one of them another name",
+                )
+            _check_kind(component, kind, f"rewards.{name}")
+            owner[component], kinds[component] = name, kind
+            weights[component] = _number(
+                given.get(component, plugin.weights.get(component, 1.0)),
+                f"rewards.{name}.weights.{component}",
+            )
+        reward_sources.append(NamedRewardSource(name, plugin, {c: weights[c] for c in plugin.components}))
+    return reward_sources, RewardWeights(
+        weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
+    )
+
+
+def _check_kind(component: str, kind: Any, path: str) -> None:
+    known = get_args(ComponentKind)
+    if kind not in known:
+        renamed = "`level` is called `potential` since 0.2" if kind == "level" else ""
+        raise PluginError(
+            f"component '{component}' is of an unknown kind {kind!r}",
+            path=path,
+            why=renamed,
+            fix=did_you_mean("potential" if kind == "level" else str(kind), known),
+        )
+
+
+def _number(value: Any, path: str) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise ConfigError("a weight is a number", path=path, why=f"got {value!r}")
+    return float(value)
+
+
+def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, ...]:
+    """Every word that the environment, at every level, and the roles write, each once, sorted."""
+    words: set[str] = set()
+    for part in (*environments, *(member.role for member in team.members.values())):
+        if isinstance(part, HasVocabulary):
+            words.update(part.vocabulary())
+    return tuple(sorted(words))

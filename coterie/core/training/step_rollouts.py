@@ -1,0 +1,29 @@
+"""What a training step plays, as the parts of the loop hand it on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from coterie.core.protocols import Rollout
+from coterie.core.types import Tree
+
+
+@dataclass(frozen=True, slots=True)
+class StepRollouts:
+    """The rollouts of one step, and the time that its parts took."""
+
+    rollouts: Sequence[Rollout]
+    started: float
+    """`time.perf_counter` when the step began."""
+    laps: dict[str, float] = field(default_factory=dict)
+    """Seconds by part of the step."""
+
+    @property
+    def trees(self) -> list[Tree]:
+        return [rollout.tree for rollout in self.rollouts]
+
+    def lap(self, part: str) -> None:
+        """Ascribe the time since the last lap to a part of the step."""
+        self.laps[part] = time.perf_counter() - self.started - sum(self.laps.values())
