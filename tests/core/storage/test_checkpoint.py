@@ -289,6 +289,36 @@ def test_what_a_killed_process_left_is_removed_on_opening(tmp_path):
     assert not leftovers(tmp_path) and holds(store.latest(), 1)
 
 
+def test_what_a_killed_process_left_of_a_single_file_is_removed_by_the_next_save(tmp_path):
+    """A reader that only opens the folder leaves it: the file may be one that a live process is writing."""
+    store = CheckpointStore(tmp_path, keep=2)
+    (tmp_path / ".tmp-marks.json-abcd").write_text("{")
+    CheckpointStore(tmp_path, keep=2)
+    assert leftovers(tmp_path) == [".tmp-marks.json-abcd"]
+    save(store, 1)
+    assert not leftovers(tmp_path) and holds(store.latest(), 1)
+
+
+def test_a_folder_that_is_swept_before_it_is_locked_is_made_again(tmp_path, monkeypatch):
+    swept: list[Path] = []
+
+    def sweeps_first(folder, wait=True):
+        if not swept and folder.name.startswith(".tmp"):
+            shutil.rmtree(folder)
+            swept.append(folder)
+        return locked(folder, wait)
+
+    monkeypatch.setattr(checkpoint, "locked", sweeps_first)
+
+    def write(folder):
+        assert folder.is_dir(), "a trainer is given a folder that is there"
+        writer(1)(folder)
+
+    store = CheckpointStore(tmp_path, keep=2)
+    store.save(1, write, {"step": 1})
+    assert swept and holds(store.latest(), 1) and not leftovers(tmp_path)
+
+
 @posix
 def test_what_a_live_process_is_writing_stays(tmp_path):
     """`evaluate` opens the folder while the trainer saves into it."""

@@ -195,7 +195,7 @@ class Reach:
         word, mask = re.compile(rf"\b{re.escape(name)}\b"), 0
         for path, text in self._sources.items():
             for number, tests in self.masks[path].items():
-                if tests and number <= len(text) and word.search(text[number - 1]):
+                if tests and 0 < number <= len(text) and word.search(text[number - 1]):
                     mask |= tests
         return mask
 

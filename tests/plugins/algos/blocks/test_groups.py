@@ -161,6 +161,11 @@ def test_no_deviation_and_no_eps_is_zero_and_not_an_error():
     assert Normaliser(eps=0)(np.zeros(3), np.ones(3)).tolist() == [0.0] * 3
 
 
+def test_a_group_of_one_has_no_deviation_with_bessels_correction():
+    advantages = Normaliser(ddof=1, eps=0.5)(np.array([2.0]), np.array([3.0]))
+    assert advantages.tolist() == [2.0 / 0.5]
+
+
 def test_a_group_of_other_scope_is_scaled_by_what_is_left_after_its_baseline():
     # Centred by group: -1, 1 and -3, 3; squares 20 over 3
     groups = [
