@@ -16,6 +16,8 @@ from dataclasses import dataclass, field, replace
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Codec, Environment, Plan, TaskSource, Team
+from coterie.core.protocols.reward import CountsCalls, RewardSource
+from coterie.core.protocols.role import Remembers
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
@@ -160,7 +162,7 @@ def _count(run: Run, decides: bool) -> Counts:
         "siblings": sum(decisions.values()),
         "episode": leaves,
     }
-    calls = {source.name: int(getattr(source.plugin, "calls_per_view", 0)) for source in run.reward_sources}
+    calls = {source.name: _calls_per_view(source.plugin) for source in run.reward_sources}
     return Counts(
         trees=trees,
         actions=actions,
@@ -207,6 +209,10 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
             samples, branches, getattr(settings, "minibatch_size", None), getattr(settings, "epochs", 1)
         ),
     )
+
+
+def _calls_per_view(source: RewardSource) -> int:
+    return source.calls_per_view if isinstance(source, CountsCalls) else 0
 
 
 def optimizer_steps(samples: int, siblings: int, size: int | None, epochs: int = 1) -> int:
@@ -287,7 +293,8 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
     lengths = asyncio.run(_first_prompts(run, codecs, tasks))
     turns = run.team.max_turns
     for role, length in lengths.items():
-        if getattr(run.team.roles[role], "remembers", False):
+        plugin = run.team.roles[role]
+        if isinstance(plugin, Remembers) and plugin.remembers:
             lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
     return lengths
 

@@ -11,7 +11,9 @@ from typing import Any
 from coterie.core.config import load, validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import plugins
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
+from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
 from coterie.core.training.assemble import compose
 from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
@@ -305,14 +307,16 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
 
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:
     """A task as plain data; with a role, also its first prompt."""
-    environment: Any = run.environment
+    environment = run.environment
     row: dict[str, Any] = {"id": task.id}
-    if hasattr(environment, "record"):
-        row["record"] = environment.record(task)
+    if isinstance(environment, RecordsTasks):
+        with plugin_call(environment, "record"):
+            row["record"] = environment.record(task)
     elif isinstance(task.payload, Mapping):
         row["record"] = dict(task.payload)
-    if hasattr(environment, "picture"):
-        row["picture"] = environment.picture(task)
+    if isinstance(environment, DrawsTasks):
+        with plugin_call(environment, "picture"):
+            row["picture"] = environment.picture(task)
     if len(row) == 1:
         row["record"] = repr(task.payload)
     if role is not None:

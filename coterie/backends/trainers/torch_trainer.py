@@ -29,6 +29,7 @@ from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Demonstration, TrainerContext
+from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 
@@ -147,9 +148,8 @@ class TorchTrainer(Plugin):
 
     def _optimiser_step(self, policy: Policy, scorer: Scorer, batch: Sequence[Sample], meter: Meter) -> None:
         objective = self._ctx.loss
-        coefficients = token_coefficients(
-            batch, objective.length, getattr(objective, "length_constant", None)
-        )
+        constant = objective.length_constant if isinstance(objective, HasLengthConstant) else None
+        coefficients = token_coefficients(batch, objective.length, constant)
         if policy.optimizer is None or not any(row.any() for row in coefficients):
             return
         total = 0.0

@@ -79,17 +79,17 @@ def make(
     from coterie import __version__
     from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
+    from coterie.core.protocols.environment import RecordsTasks
     from coterie.data import sources
     from coterie.data.task_files import claim, existing_files, write_manifest
 
     existing_files(out, force=force)
     run = sources.run_of(source, overrides(settings), scale)
-    missing = [name for name in ("record", "task_of") if not hasattr(run.environment, name)]
-    if missing:
+    if not isinstance(run.environment, RecordsTasks):
         raise UserError(
             f"the environment '{run.config.env['type']}' can't write its tasks as records",
             path="env.type",
-            why=f"it has no {' and no '.join(missing)}",
+            why="it lacks `record(task)`, `task_of(record, id)` or both",
         )
     tasks_by_split, notes = sources.task_sources(run, splits)
     claim(out, force=force)

@@ -96,10 +96,10 @@ def check(settings: Sequence[str], as_json: bool) -> None:
 
     async def probe(sandbox: Sandbox) -> tuple[Ran, list[Any]]:
         from coterie.core.protocols import Program
+        from coterie.core.protocols.sandbox import ReportsProtections
 
         result = await sandbox.run(Program(code=HELLO))
-        report = getattr(sandbox, "report", None)
-        return result, list(report()) if report is not None else []
+        return result, list(sandbox.report()) if isinstance(sandbox, ReportsProtections) else []
 
     result, protections = _use(settings, probe)
     works = result.ok and result.stdout.split() == ["45"]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from coterie.core.errors import UserError
+
 
 class Origin(NamedTuple):
     """A component's plugin, and its place in the configuration."""
@@ -21,6 +23,8 @@ class Origin(NamedTuple):
 
 def origin_of(plugin: Any) -> Origin:
     """The origin that the builder recorded; of another object its class and package."""
+    if isinstance(plugin, Origin):
+        return plugin
     try:
         origin: Origin = object.__getattribute__(plugin, "_origin")
     except AttributeError:
@@ -53,7 +57,7 @@ class plugin_call:
         return None
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, Exception):
+        if isinstance(error, Exception) and not isinstance(error, UserError):  # a message of its own
             note = f"in {origin_of(self._plugin)}: {self._method}"
             if note not in getattr(error, "__notes__", ()):
                 error.add_note(note)

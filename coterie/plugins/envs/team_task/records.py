@@ -7,7 +7,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, DataError
 from coterie.core.protocols import DataSource
@@ -27,6 +27,12 @@ RESERVED = ("role", "turn", "notes", "history", "actions", "observation", "parse
 """Names that templates use for other variables."""
 
 _NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d+)?")
+
+
+@runtime_checkable
+class LocatesRecords(Protocol):
+    def where(self, index: int) -> tuple[str, int]:
+        """A record's file and line, counted from 1."""
 
 
 class Reader:
@@ -101,9 +107,11 @@ class Reader:
     ) -> tuple[Task, ...]:
         tasks: list[Task] = []
         ids: dict[str, int] = {}
-        where = getattr(records, "where", None)  # (file, line) of a record, if the source has it
+        located, source = isinstance(records, LocatesRecords), type(self._source).__name__
         for index, record in enumerate(records):
-            file, line = where(index) if where else (f"{type(self._source).__name__}/{split}", index + 1)
+            file, line = (
+                located.where(index) if located else (f"{type(self._source).__name__}/{split}", index + 1)
+            )
             self._check(record, file, line)
             content = json.dumps(self.visible(record), sort_keys=True, default=str)
             other = home.setdefault(content, (split, file, line))
