@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, Environment, Plan, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
 from coterie.core.protocols.role import Remembers
@@ -265,10 +266,12 @@ def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str
 def decides_stages(run: Run) -> bool:
     """Whether the environment, and not `team.order`, decides which roles act when the first task starts."""
     for environment, tasks in _played(run):
-        task = tasks[0]
-        state = environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
-        if environment.acting_roles(state):
-            return True
+        with plugin_call(environment, "reset"):
+            task = tasks[0]
+            state = environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
+        with plugin_call(environment, "acting_roles"):
+            if environment.acting_roles(state):
+                return True
     return False
 
 
@@ -305,8 +308,9 @@ async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> d
     lengths: dict[str, int] = {}
     for context.environment, source in _played(run):
         for index in range(min(tasks, len(source))):
-            task = source[index]
-            state = context.environment.reset(task, context.seed(Key(task.id), "reset"))
+            with plugin_call(context.environment, "reset"):
+                task = source[index]
+                state = context.environment.reset(task, context.seed(Key(task.id), "reset"))
             for role, policy in run.team.policies.items():
                 if policy in codecs:
                     request = await context.ask(role, state, 0, (), run.sampler.sampling(role))

@@ -14,6 +14,7 @@ from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
+from coterie.core.rollout.contracts import check_messages
 from coterie.core.training.assemble import compose
 from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
@@ -274,7 +275,8 @@ def task_sources(run: Run, wanted: Sequence[Split] = ()) -> tuple[dict[Split, Ta
     notes: list[str] = []
     for split in wanted or SPLITS:
         try:
-            by_split[split] = run.environment.tasks(split, run.config.seed)
+            with plugin_call(run.environment, "tasks"):
+                by_split[split] = run.environment.tasks(split, run.config.seed)
         except ConfigError as error:
             if wanted or (split == SPLITS[-1] and not by_split):
                 raise
@@ -287,7 +289,9 @@ def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
     environment: Any = run.environment
     for index in range(count):
         task = tasks[index]
-        yield {"id": task.id, **environment.record(task)}
+        with plugin_call(environment, "record"):
+            record = environment.record(task)
+        yield {"id": task.id, **record}
 
 
 def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
@@ -300,9 +304,15 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
         raise UserError(
             f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.roles)
         )
-    state = run.environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
-    observation = run.environment.observe(state, role)
-    return tuple(run.team.roles[role].render(RoleInput(role=role, turn=0, observation=observation)))
+    environment, plugin = run.environment, run.team.roles[role]
+    with plugin_call(environment, "reset"):
+        state = environment.reset(task, run.new_pass().seed(Key(task.id), "reset"))
+    with plugin_call(environment, "observe"):
+        observation = environment.observe(state, role)
+    with plugin_call(plugin, "render"):
+        messages = plugin.render(RoleInput(role=role, turn=0, observation=observation))
+    check_messages(plugin, messages)
+    return tuple(messages)
 
 
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:

@@ -280,6 +280,7 @@ def show(
         coterie data show plan_path --role planner --tasks 1
     """
     from coterie.cli.data_output import task_text
+    from coterie.core.plugins.origin import plugin_call
     from coterie.data import sources
 
     run, folder = _opened(source, settings, scale)
@@ -291,7 +292,8 @@ def show(
         name, records = _one_file(source, folder, split or "test")
         rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
     else:
-        source_tasks = run.environment.tasks(split or "test", run.config.seed)
+        with plugin_call(run.environment, "tasks"):
+            source_tasks = run.environment.tasks(split or "test", run.config.seed)
         rows = [
             sources.task_row(run, source_tasks[index], role) for index in range(min(tasks, len(source_tasks)))
         ]

@@ -124,13 +124,16 @@ def _protection_row(protection: Any) -> tuple[Text, str, str]:
 def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
     """Open the sandbox of these settings, call `use` with it, and close it."""
     from coterie.core.errors import PolicyFault, SystemFault, UserError
+    from coterie.core.plugins.origin import plugin_call
 
     sandbox = _sandbox(settings)
 
     async def go() -> T:
-        await sandbox.open()
+        with plugin_call(sandbox, "open"):
+            await sandbox.open()
         try:
-            return await use(sandbox)
+            with plugin_call(sandbox, "run"):
+                return await use(sandbox)
         finally:
             await sandbox.close()
 

@@ -10,6 +10,7 @@ from copy import deepcopy
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
@@ -94,7 +95,8 @@ class Reader:
         home: dict[str, tuple[str, str, int]] = {}
         for split in self._splits:
             try:
-                records = self._source.records(split)  # type: ignore[arg-type]
+                with plugin_call(self._source, "records"):
+                    records = self._source.records(split)  # type: ignore[arg-type]
             except ConfigError:
                 if len(self._splits) < 3:  # files that were named must be there
                     raise
@@ -107,11 +109,10 @@ class Reader:
     ) -> tuple[Task, ...]:
         tasks: list[Task] = []
         ids: dict[str, int] = {}
-        located, source = isinstance(records, LocatesRecords), type(self._source).__name__
+        located = records if isinstance(records, LocatesRecords) else None
+        source = f"{type(self._source).__name__}/{split}"
         for index, record in enumerate(records):
-            file, line = (
-                located.where(index) if located else (f"{type(self._source).__name__}/{split}", index + 1)
-            )
+            file, line = (source, index + 1) if located is None else located.where(index)
             self._check(record, file, line)
             content = json.dumps(self.visible(record), sort_keys=True, default=str)
             other = home.setdefault(content, (split, file, line))
