@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from types import TracebackType
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from coterie.core.errors import UserError
@@ -45,19 +46,15 @@ def failure(plugin: Any, method: str, error: BaseException) -> str:
     return f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {error}"
 
 
-class plugin_call:
+@contextmanager
+def plugin_call(plugin: Any, method: str) -> Iterator[None]:
     """A context in which a plugin's method is called. It notes the plugin on an exception that passes."""
-
-    __slots__ = ("_method", "_plugin")
-
-    def __init__(self, plugin: Any, method: str) -> None:
-        self._plugin, self._method = plugin, method
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: TracebackType | None) -> None:
-        if isinstance(error, Exception) and not isinstance(error, UserError):  # a message of its own
-            note = f"in {origin_of(self._plugin)}: {self._method}"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
+    try:
+        yield
+    except UserError:  # its message is complete
+        raise
+    except Exception as error:
+        note = f"in {origin_of(plugin)}: {method}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise

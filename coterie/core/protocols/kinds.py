@@ -11,64 +11,48 @@ from typing import Any, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of
-from coterie.core.protocols import (
-    chat_format,
-    data_source,
-    engine,
-    environment,
-    estimator,
-    executor,
-    loss,
-    reward,
-    role,
-    sampler,
-    sandbox,
-    tool,
-    tracker,
-    trainer,
-    transition,
-)
 
 PROTOCOL: dict[str, type] = {
-    "environment": environment.Environment,
-    "role": role.Role,
-    "reward": reward.RewardSource,
-    "estimator": estimator.AdvantageEstimator,
-    "loss": loss.Loss,
-    "transition": transition.TransitionMode,
-    "sampler": sampler.Sampler,
-    "engine": engine.Engine,
-    "trainer": trainer.Trainer,
-    "executor": executor.Executor,
-    "sandbox": sandbox.Sandbox,
-    "tool": tool.Tool,
-    "chat_format": chat_format.ChatFormat,
-    "data_source": data_source.DataSource,
-    "tracker": tracker.Tracker,
+    "environment": protocols.Environment,
+    "role": protocols.Role,
+    "reward": protocols.RewardSource,
+    "estimator": protocols.AdvantageEstimator,
+    "loss": protocols.Loss,
+    "transition": protocols.TransitionMode,
+    "sampler": protocols.Sampler,
+    "engine": protocols.Engine,
+    "trainer": protocols.Trainer,
+    "executor": protocols.Executor,
+    "sandbox": protocols.Sandbox,
+    "tool": protocols.Tool,
+    "chat_format": protocols.ChatFormat,
+    "data_source": protocols.DataSource,
+    "tracker": protocols.Tracker,
 }
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "environment": (
-        environment.DigestsStates,
-        environment.Diagnoses,
-        environment.HasVocabulary,
-        environment.Demonstrates,
-        environment.StepsConcurrently,
-        environment.HasNotSummable,
-        environment.HasFields,
-        environment.RecordsTasks,
-        environment.FingerprintsTasks,
-        environment.DrawsTasks,
+        protocols.environment.DigestsStates,
+        protocols.environment.Diagnoses,
+        protocols.environment.HasVocabulary,
+        protocols.environment.Demonstrates,
+        protocols.environment.StepsConcurrently,
+        protocols.environment.HasNotSummable,
+        protocols.environment.HasFields,
+        protocols.environment.RecordsTasks,
+        protocols.environment.FingerprintsTasks,
+        protocols.environment.DrawsTasks,
     ),
-    "role": (environment.HasVocabulary, role.Remembers),
-    "reward": (reward.CountsCalls, reward.RunsInBackground),
-    "estimator": (estimator.SumsOverTurns, estimator.StopsEpisodes),
-    "loss": (loss.HasLengthConstant,),
-    "trainer": (trainer.FollowsBudget, trainer.WarmStarts),
-    "sandbox": (sandbox.ReportsProtections,),
-    "tool": (tool.Opens, tool.Closes, tool.HasSchemas),
+    "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
+    "reward": (protocols.reward.CountsCalls, protocols.reward.RunsInBackground),
+    "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
+    "loss": (protocols.loss.HasLengthConstant,),
+    "trainer": (protocols.trainer.FollowsBudget, protocols.trainer.WarmStarts),
+    "sandbox": (protocols.sandbox.ReportsProtections,),
+    "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
 }
 """Protocols of optional members, by kind. `isinstance(plugin, Diagnoses)` asks whether a plugin has one."""
 
@@ -76,10 +60,10 @@ RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "n
 """By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
 
 
-def members(*protocols: type) -> dict[str, bool]:
+def members(*of: type) -> dict[str, bool]:
     """The names of the members of Protocols, and whether a method has that name."""
     names: dict[str, bool] = {}
-    for protocol in protocols:
+    for protocol in of:
         names |= dict.fromkeys(get_type_hints(protocol), False)
         names |= {name: inspect.isfunction(value) for name, value in vars(protocol).items()}
     return {name: method for name, method in names.items() if name[0] != "_"}
@@ -92,7 +76,7 @@ def ignored(plugin: Any, kind: str) -> list[str]:
     """
     capabilities, renamed = CAPABILITIES.get(kind, ()), RENAMED_MEMBERS.get(kind, {})
     known = members(PROTOCOL[kind], *capabilities) | dict.fromkeys(renamed, False)
-    present = {name for name in dir(plugin) if name[0] != "_" and name not in dir(Plugin)}
+    present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin))
     texts = []
     for name in sorted(present - known.keys()):
         for member in difflib.get_close_matches(name, known.keys() - present, n=1, cutoff=0.8):

@@ -216,11 +216,11 @@ class _EpisodeChecker:
 
     def digest(self, state: Any) -> str:
         """The state's digest, by the environment's `digest` or by the core's, as a sampler computes it."""
-        own = self.env if isinstance(self.env, DigestsStates) else None
-        where = f"{self.name}.digest" if own is not None else f"a state of {self.name}"
-        fix = "" if own is not None else "give the environment a `digest(state) -> str`"
+        digests = isinstance(self.env, DigestsStates)
+        where = f"{self.name}.digest" if digests else f"a state of {self.name}"
+        fix = "" if digests else "give the environment a `digest(state) -> str`"
         with guarded(where, fix):
-            text = own.digest(state) if own is not None else digest(state)
+            text = self.env.digest(state) if digests else digest(state)
         require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text")
         return text
 

@@ -64,9 +64,9 @@ def test_misspelt_members_are_warned_of_once_a_class(caplog):
     globals()["Twice"] = Twice
     for _ in range(2):
         run_of(env={"type": f"{HERE}:Twice"}, order=["one"])
-    told = [record.getMessage() for record in caplog.records]
+    messages = [record.getMessage() for record in caplog.records]
     name = f"environment '{HERE}:Twice' of tests has"
-    assert told == [
+    assert messages == [
         f"{name} `diagnoze`, which nothing reads: did you mean `diagnose`?",
         f"{name} `immediate_onyl`, which nothing reads: did you mean `not_summable`?",
         f"{name} `vocabulry`, which nothing reads: did you mean `vocabulary`?",
