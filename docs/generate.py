@@ -7,6 +7,7 @@ pages a generated table is between two comments, `<!-- Made by docs/generate.py:
 
 from __future__ import annotations
 
+import ast
 import inspect
 import re
 from collections.abc import Callable, Iterator
@@ -79,6 +80,41 @@ def kinds_table() -> str:
     return "\n".join(rows)
 
 
+def members_table() -> str:
+    """Every optional member, by kind, with the capability that declares it and its docstring."""
+    from coterie.core.protocols.kinds import CAPABILITIES
+
+    rows = ["| kind | optional member | what it is | capability |", "|---|---|---|---|"]
+    for kind, capabilities in CAPABILITIES.items():
+        for capability in capabilities:
+            for member, text in documented(capability):
+                rows.append(f"| {kind} | `{member}` | {text} | `{capability.__name__}` |")
+    return "\n".join(rows)
+
+
+def documented(protocol: type) -> Iterator[tuple[str, str]]:
+    """(member as it is written, its docstring) of each member of a Protocol."""
+    body = ast.parse(inspect.getsource(protocol)).body[0]
+    assert isinstance(body, ast.ClassDef)
+    for node, following in zip(body.body, [*body.body[1:], None], strict=True):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            names = [argument.arg for argument in node.args.args[1:]]
+            returns = ast.unparse(node.returns) if node.returns else "None"
+            arrow = "" if returns == "None" else f" -> {returns}"
+            start = "async " if isinstance(node, ast.AsyncFunctionDef) else ""
+            yield (
+                _cell(f"{start}{node.name}({', '.join(names)}){arrow}"),
+                _cell(ast.get_docstring(node) or ""),
+            )
+        elif isinstance(node, ast.AnnAssign) and isinstance(following, ast.Expr):
+            assert isinstance(following.value, ast.Constant)
+            yield _cell(ast.unparse(node)), _cell(str(following.value.value))
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")
+
+
 def rules_table() -> str:
     """The combinations of pieces that an estimator refuses."""
     from coterie.plugins.algos.blocks.estimator import RULES
@@ -88,7 +124,7 @@ def rules_table() -> str:
 
 
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
-    "writing_plugins.md": (("hooks", hooks_table), ("kinds", kinds_table)),
+    "writing_plugins.md": (("hooks", hooks_table), ("kinds", kinds_table), ("members", members_table)),
     "algorithms.md": (("rules", rules_table),),
 }
 """Page -> its generated parts, by name."""

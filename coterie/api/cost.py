@@ -16,7 +16,10 @@ from typing import Any, cast
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
+from coterie.core.protocols.reward import CountsCalls, RewardSource
+from coterie.core.protocols.role import Remembers
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
@@ -162,7 +165,7 @@ def _count(run: Run, decides: bool) -> Counts:
         "siblings": sum(decisions.values()),
         "episode": leaves,
     }
-    calls = {source.name: int(getattr(source.plugin, "calls_per_view", 0)) for source in run.reward_sources}
+    calls = {source.name: _calls_per_view(source.plugin) for source in run.reward_sources}
     return Counts(
         trees=trees,
         actions=actions,
@@ -210,6 +213,10 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
             samples, branches, getattr(settings, "minibatch_size", None), getattr(settings, "epochs", 1)
         ),
     )
+
+
+def _calls_per_view(source: RewardSource) -> int:
+    return source.calls_per_view if isinstance(source, CountsCalls) else 0
 
 
 def optimizer_steps(samples: int, siblings: int, size: int | None, epochs: int = 1) -> int:
@@ -262,10 +269,12 @@ def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str
 def decides_stages(run: Run) -> bool:
     """Whether the environment, and not `team.order`, decides which roles act when the first task starts."""
     for environment, tasks in _played(run):
-        task = tasks[0]
-        state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
-        if environment.acting_roles(state):
-            return True
+        with plugin_call(environment, "reset"):
+            task = tasks[0]
+            state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+        with plugin_call(environment, "acting_roles"):
+            if environment.acting_roles(state):
+                return True
     return False
 
 
@@ -290,7 +299,8 @@ def first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int = SAMPLED_TA
     lengths = asyncio.run(_first_prompts(run, codecs, tasks))
     turns = run.team.max_turns
     for role, length in lengths.items():
-        if getattr(run.team.members[role].role, "remembers", False):
+        plugin = run.team.members[role].role
+        if isinstance(plugin, Remembers) and plugin.remembers:
             lengths[role] = turns * length + (turns - 1) * run.sampler.sampling(role).max_new_tokens
     return lengths
 
@@ -311,9 +321,10 @@ async def _first_prompts(run: Run, codecs: Mapping[str, Codec], tasks: int) -> d
     for number, (environment, source) in enumerate(_played(run)):
         level = number - 1 if number else None  # the target environment is the first
         for index in range(min(tasks, len(source))):
-            task = source[index]
+            with plugin_call(environment, "reset"):
+                task = source[index]
+                state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
             context = run.rollout_side.context(RolloutJob(task=task, level=level), client)
-            state = environment.reset(task, context.seed(Key(task.id), "reset"))
             for role, policy in run.team.policies.items():
                 if policy in codecs:
                     request = await context.ask(role, state, 0, (), run.sampler.sampling(role))

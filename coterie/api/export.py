@@ -9,6 +9,7 @@ from typing import Literal
 from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import load
 from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.assemble import compose
 
 
@@ -42,7 +43,8 @@ def export(
     async def go() -> None:
         try:
             await run.open(restore=restore.path)
-            run.trainer.export(policy, Path(out), merge=merge)
+            with plugin_call(run.trainer, "export"):
+                run.trainer.export(policy, Path(out), merge=merge)
         finally:
             await run.close()
 

@@ -40,7 +40,9 @@ def reported() -> Iterator[None]:
     except CoterieError as error:
         if os.environ.get("COTERIE_DEBUG") == "1":
             traceback.print_exc()
-        raise (WrongInput if isinstance(error, UserError) else Failure)(str(error)) from error
+        notes: list[str] = getattr(error, "__notes__", [])  # the plugin that raised it, and its method
+        message = "\n  ".join([str(error), *notes])
+        raise (WrongInput if isinstance(error, UserError) else Failure)(message) from error
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None

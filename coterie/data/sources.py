@@ -11,7 +11,10 @@ from typing import Any
 from coterie.core.config import load, validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import plugins
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
+from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
+from coterie.core.rollout.contracts import check_messages
 from coterie.core.training.assemble import compose
 from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
@@ -273,7 +276,8 @@ def task_sources(run: Run, wanted: Sequence[Split] = ()) -> tuple[dict[Split, Ta
     notes: list[str] = []
     for split in wanted or SPLITS:
         try:
-            by_split[split] = run.environment.tasks(split, run.config.seed)
+            with plugin_call(run.environment, "tasks"):
+                by_split[split] = run.environment.tasks(split, run.config.seed)
         except ConfigError as error:
             if wanted or (split == SPLITS[-1] and not by_split):
                 raise
@@ -286,7 +290,9 @@ def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
     environment: Any = run.environment
     for index in range(count):
         task = tasks[index]
-        yield {"id": task.id, **environment.record(task)}
+        with plugin_call(environment, "record"):
+            record = environment.record(task)
+        yield {"id": task.id, **record}
 
 
 def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
@@ -299,21 +305,29 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
         raise UserError(
             f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.members)
         )
-    state = run.environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
-    observation = run.environment.observe(state, role)
-    return tuple(run.team.members[role].role.render(RoleInput(role=role, turn=0, observation=observation)))
+    environment, plugin = run.environment, run.team.members[role].role
+    with plugin_call(environment, "reset"):
+        state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
+    with plugin_call(environment, "observe"):
+        observation = environment.observe(state, role)
+    with plugin_call(plugin, "render"):
+        messages = plugin.render(RoleInput(role=role, turn=0, observation=observation))
+    check_messages(plugin, messages)
+    return tuple(messages)
 
 
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:
     """A task as plain data; with a role, also its first prompt."""
-    environment: Any = run.environment
+    environment = run.environment
     row: dict[str, Any] = {"id": task.id}
-    if hasattr(environment, "record"):
-        row["record"] = environment.record(task)
+    if isinstance(environment, RecordsTasks):
+        with plugin_call(environment, "record"):
+            row["record"] = environment.record(task)
     elif isinstance(task.payload, Mapping):
         row["record"] = dict(task.payload)
-    if hasattr(environment, "picture"):
-        row["picture"] = environment.picture(task)
+    if isinstance(environment, DrawsTasks):
+        with plugin_call(environment, "picture"):
+            row["picture"] = environment.picture(task)
     if len(row) == 1:
         row["record"] = repr(task.payload)
     if role is not None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from coterie.core.errors import UserError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment, TaskSource
+from coterie.core.protocols.environment import FingerprintsTasks
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Task
@@ -39,7 +41,7 @@ def task_fingerprints(run: Run, most: int | None) -> tuple[Fingerprints, Scope]:
         parts["train"] = trained_on(run.environment, run.curriculum, run.config.seed)
         notes.append(f"the train tasks are those of the {len(parts['train'])} levels of env.curriculum")
     kind = str(run.config.env["type"])
-    if not hasattr(run.environment, "fingerprints"):
+    if not isinstance(run.environment, FingerprintsTasks):
         notes.append(f"the environment '{kind}' gives no fingerprints: digests of the payloads are compared")
 
     def fingerprints_of(
@@ -100,9 +102,9 @@ def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, 
     Raises:
         UserError: there is no such method, and the payload can't be digested.
     """
-    fingerprints = getattr(environment, "fingerprints", None)
-    if fingerprints is not None:
-        return dict(fingerprints(task))
+    if isinstance(environment, FingerprintsTasks):
+        with plugin_call(environment, "fingerprints"):
+            return dict(environment.fingerprints(task))
     try:
         return {"payload": digest((task.payload, task.answer))}
     except TypeError as error:

@@ -119,7 +119,7 @@ def test_sound_plugins_pass(tmp_path):
     (module(role=[("speaker", Silent)]), "Silent.parse can't be called"),
     (module(role=[("speaker", Lonely)]), "cls(config, build)"),
     (module(role=[("speaker", Loose)]), "takes unknown keys"),
-    (module(role=[("speaker", NoSettings)]), "no pydantic model"),
+    (module(role=[("speaker", NoSettings)]), "Config is no PluginConfig"),
     (module(environment=[("matrix", PlainRole)]), "PlainRole lacks tasks, reset"),
     (module(recipe=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
     (module(recipe=[("mine", "coterie.recipes:nothing.yaml")]), "there is no file"),

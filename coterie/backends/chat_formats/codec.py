@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.models.lru import Lru
 from coterie.core.rollout.thoughts import opens_thought
@@ -14,6 +14,14 @@ Render = Callable[[Sequence[Message]], str]
 """Renders a conversation as the text of a prompt, which ends with the opening of the next answer."""
 
 _CACHED = 4096
+
+
+@runtime_checkable
+class BindsTools(Protocol):
+    """A `Render` that can describe tools."""
+
+    def with_tools(self, schemas: Sequence[Mapping[str, Any]]) -> Render | None:
+        """The same format with these tools in every prompt; None: the template has no place for them."""
 
 
 class TextCodec:
@@ -55,8 +63,7 @@ class TextCodec:
         """
         key = json.dumps(schemas, sort_keys=True)
         if key not in self._tool_codecs:
-            bind = getattr(self.render, "with_tools", None)
-            render = bind(schemas) if bind is not None else None
+            render = self.render.with_tools(schemas) if isinstance(self.render, BindsTools) else None
             self._tool_codecs[key] = (
                 None
                 if render is None

@@ -302,7 +302,7 @@ class HFEngine(Plugin):
         cached = self._stops.get((policy, strings, path))
         if cached is not None:
             return cached
-        ids = set(getattr(self.codec(policy), "stop_ids", ()))
+        ids = set(self.codec(policy).stop_ids)
         tokenizer = self._tokenizers[policy]
         for string in strings:
             token_ids = tokenizer.encode(string, add_special_tokens=False)

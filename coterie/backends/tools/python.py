@@ -8,6 +8,7 @@ from pydantic import Field
 
 from coterie.backends.tools.calls import Use, ending, fenced, native, numbered, schema, text_argument
 from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Limits, Program, Ran
 
 LANGUAGES = ("python", "py", "python3")
@@ -78,7 +79,8 @@ class PythonTool(Plugin):
         return await self._ran(code)
 
     async def _ran(self, code: str) -> str:
-        ran = await self.config.sandbox.run(Program(code=code, limits=self.config.limits))
+        with plugin_call(self.config.sandbox, "run"):
+            ran = await self.config.sandbox.run(Program(code=code, limits=self.config.limits))
         return described(ran, self.config.result_chars)
 
 

@@ -24,7 +24,9 @@ from coterie.backends.models.table import (
 from coterie.core.config import ModelInit, OptimizerSettings
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
+from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 
@@ -253,10 +255,11 @@ class TabularTrainer(Plugin):
     ) -> tuple[dict[str, float], dict[str, float], int]:
         """The losses, sums over tokens of the other metrics, and the number of tokens."""
         loss, table = self._ctx.loss, policy.table
-        constant = getattr(loss, "length_constant", None)
+        constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
         shares = _trained(samples, token_coefficients(samples, loss.length, constant))
         tokens = [token for sample in samples for token in _sampled_tokens(sample, table)]
-        surrogate = loss(np, _tokens(samples, tokens))
+        with plugin_call(loss, "__call__"):
+            surrogate = loss(np, _tokens(samples, tokens))
         gradient, entropies = self._gradient(tokens, shares, surrogate)
         losses = {"loss": float(shares @ surrogate.value - loss.entropy * (shares @ entropies))}
         self._descend(gradient, table.rows, table.logits, self.config.learning_rate, policy.moments)

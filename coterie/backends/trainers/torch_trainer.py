@@ -28,7 +28,9 @@ from coterie.core.concurrency.compute_threads import compute
 from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Demonstration, TrainerContext
+from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 
@@ -147,9 +149,8 @@ class TorchTrainer(Plugin):
 
     def _optimiser_step(self, policy: Policy, scorer: Scorer, batch: Sequence[Sample], meter: Meter) -> None:
         objective = self._ctx.loss
-        coefficients = token_coefficients(
-            batch, objective.length, getattr(objective, "length_constant", None)
-        )
+        constant = objective.length_constant if isinstance(objective, HasLengthConstant) else None
+        coefficients = token_coefficients(batch, objective.length, constant)
         if policy.optimizer is None or not any(row.any() for row in coefficients):
             return
         total = 0.0
@@ -176,7 +177,8 @@ class TorchTrainer(Plugin):
             rows, entropy_grad=objective.entropy > 0, value_head=policy.value_head if has_targets else None
         )
         tokens = token_batch(rows, scores.logprobs)
-        surrogate = objective(torch, tokens)
+        with plugin_call(objective, "__call__"):
+            surrogate = objective(torch, tokens)
         weights = flat(rows, coefficients, scores.logprobs)
         loss = (weights * surrogate.value).sum()
         if objective.entropy > 0:

@@ -79,17 +79,17 @@ def make(
     from coterie import __version__
     from coterie.cli.data_output import show_files
     from coterie.core.config import to_yaml
+    from coterie.core.protocols.environment import RecordsTasks
     from coterie.data import sources
     from coterie.data.task_files import claim, existing_files, write_manifest
 
     existing_files(out, force=force)
     run = sources.run_of(source, overrides(settings), scale)
-    missing = [name for name in ("record", "task_of") if not hasattr(run.environment, name)]
-    if missing:
+    if not isinstance(run.environment, RecordsTasks):
         raise UserError(
             f"the environment '{run.config.env['type']}' can't write its tasks as records",
             path="env.type",
-            why=f"it has no {' and no '.join(missing)}",
+            why="it lacks `record(task)`, `task_of(record, id)` or both",
         )
     tasks_by_split, notes = sources.task_sources(run, splits)
     claim(out, force=force)
@@ -280,6 +280,7 @@ def show(
         coterie data show plan_path --role planner --tasks 1
     """
     from coterie.cli.data_output import task_text
+    from coterie.core.plugins.origin import plugin_call
     from coterie.data import sources
 
     run, folder = _opened(source, settings, scale)
@@ -291,7 +292,8 @@ def show(
         name, records = _one_file(source, folder, split or "test")
         rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
     else:
-        source_tasks = run.environment.tasks(split or "test", run.config.seed)
+        with plugin_call(run.environment, "tasks"):
+            source_tasks = run.environment.tasks(split or "test", run.config.seed)
         rows = [
             sources.task_row(run, source_tasks[index], role) for index in range(min(tasks, len(source_tasks)))
         ]

@@ -96,10 +96,10 @@ def check(settings: Sequence[str], as_json: bool) -> None:
 
     async def probe(sandbox: Sandbox) -> tuple[Ran, list[Any]]:
         from coterie.core.protocols import Program
+        from coterie.core.protocols.sandbox import ReportsProtections
 
         result = await sandbox.run(Program(code=HELLO))
-        report = getattr(sandbox, "report", None)
-        return result, list(report()) if report is not None else []
+        return result, list(sandbox.report()) if isinstance(sandbox, ReportsProtections) else []
 
     result, protections = _use(settings, probe)
     works = result.ok and result.stdout.split() == ["45"]
@@ -124,13 +124,16 @@ def _protection_row(protection: Any) -> tuple[Text, str, str]:
 def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
     """Open the sandbox of these settings, call `use` with it, and close it."""
     from coterie.core.errors import PolicyFault, SystemFault, UserError
+    from coterie.core.plugins.origin import plugin_call
 
     sandbox = _sandbox(settings)
 
     async def go() -> T:
-        await sandbox.open()
+        with plugin_call(sandbox, "open"):
+            await sandbox.open()
         try:
-            return await use(sandbox)
+            with plugin_call(sandbox, "run"):
+                return await use(sandbox)
         finally:
             await sandbox.close()
 

@@ -13,12 +13,4 @@ class DataSource(Protocol):
     """Provides the records that an environment makes its tasks from."""
 
     def records(self, split: Split) -> Sequence[Mapping[str, Any]]:
-        """The records of a split, in a fixed order."""
-
-
-@runtime_checkable
-class LocatesRecords(Protocol):
-    """What `records` may return, for errors."""
-
-    def where(self, index: int) -> tuple[str, int]:
-        """The record's file and line, counted from 1."""
+        """The records of a split, in a fixed order. Their `where(index)`, if any, gives file and line."""

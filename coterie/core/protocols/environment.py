@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -50,8 +50,8 @@ class DigestsStates(Protocol):
 
 @runtime_checkable
 class Diagnoses(Protocol):
-    def diagnose(self, state: Any, role: str) -> str:
-        """Feedback for a role, for transition modes."""
+    def diagnose(self, state: Any, role: str) -> str | Awaitable[str]:
+        """Feedback for a role, for transition modes; empty: none. It may be a coroutine."""
 
 
 @runtime_checkable
@@ -74,13 +74,13 @@ class StepsConcurrently(Protocol):
 
 @runtime_checkable
 class HasNotSummable(Protocol):
-    not_summable: Collection[str]
+    not_summable: Sequence[str] | set[str] | frozenset[str]
     """Components that must not be summed over turns."""
 
 
 @runtime_checkable
 class HasFields(Protocol):
-    fields: Collection[str] | None
+    fields: Sequence[str] | None
     """Fields of its observations, so that a prompt template can be checked; None: unknown."""
 
 

@@ -2,72 +2,121 @@
 
 from __future__ import annotations
 
+import difflib
 import inspect
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, get_type_hints
 
-from coterie.core.protocols import (
-    chat_format,
-    data_source,
-    engine,
-    environment,
-    estimator,
-    executor,
-    loss,
-    reward,
-    role,
-    sampler,
-    sandbox,
-    tool,
-    tracker,
-    trainer,
-    transition,
-)
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+
+from coterie.core import protocols
+from coterie.core.errors import PluginError, did_you_mean
+from coterie.core.plugins import Plugin
+from coterie.core.plugins.origin import origin_of
 
 PROTOCOL: dict[str, type] = {
-    "environment": environment.Environment,
-    "role": role.Role,
-    "reward": reward.RewardSource,
-    "estimator": estimator.AdvantageEstimator,
-    "loss": loss.Loss,
-    "transition": transition.TransitionMode,
-    "sampler": sampler.Sampler,
-    "engine": engine.Engine,
-    "trainer": trainer.Trainer,
-    "executor": executor.Executor,
-    "sandbox": sandbox.Sandbox,
-    "tool": tool.Tool,
-    "chat_format": chat_format.ChatFormat,
-    "data_source": data_source.DataSource,
-    "tracker": tracker.Tracker,
+    "environment": protocols.Environment,
+    "role": protocols.Role,
+    "reward": protocols.RewardSource,
+    "estimator": protocols.AdvantageEstimator,
+    "loss": protocols.Loss,
+    "transition": protocols.TransitionMode,
+    "sampler": protocols.Sampler,
+    "engine": protocols.Engine,
+    "trainer": protocols.Trainer,
+    "executor": protocols.Executor,
+    "sandbox": protocols.Sandbox,
+    "tool": protocols.Tool,
+    "chat_format": protocols.ChatFormat,
+    "data_source": protocols.DataSource,
+    "tracker": protocols.Tracker,
 }
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "environment": (
-        environment.DigestsStates,
-        environment.Diagnoses,
-        environment.HasVocabulary,
-        environment.Demonstrates,
-        environment.StepsConcurrently,
-        environment.HasNotSummable,
-        environment.HasFields,
-        environment.RecordsTasks,
-        environment.FingerprintsTasks,
-        environment.DrawsTasks,
+        protocols.environment.DigestsStates,
+        protocols.environment.Diagnoses,
+        protocols.environment.HasVocabulary,
+        protocols.environment.Demonstrates,
+        protocols.environment.StepsConcurrently,
+        protocols.environment.HasNotSummable,
+        protocols.environment.HasFields,
+        protocols.environment.RecordsTasks,
+        protocols.environment.FingerprintsTasks,
+        protocols.environment.DrawsTasks,
     ),
-    "role": (environment.HasVocabulary, role.Remembers),
-    "reward": (reward.CountsCalls, reward.RunsInBackground),
-    "estimator": (estimator.SumsOverTurns, estimator.StopsEpisodes),
-    "loss": (loss.HasLengthConstant,),
-    "trainer": (trainer.FollowsBudget, trainer.WarmStarts),
-    "sandbox": (sandbox.ReportsProtections,),
-    "tool": (tool.Opens, tool.Closes, tool.HasSchemas),
+    "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
+    "reward": (protocols.reward.CountsCalls, protocols.reward.RunsInBackground),
+    "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
+    "loss": (protocols.loss.HasLengthConstant,),
+    "trainer": (protocols.trainer.FollowsBudget, protocols.trainer.WarmStarts),
+    "sandbox": (protocols.sandbox.ReportsProtections,),
+    "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
 }
 """Protocols of optional members, by kind. `isinstance(plugin, Diagnoses)` asks whether a plugin has one."""
 
+RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "not_summable"}}
+"""By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
 
-def members(protocol: type) -> list[str]:
-    """The names of a Protocol's methods, properties and attributes."""
-    methods = [
-        name
-        for name, value in vars(protocol).items()
-        if not name.startswith("_") and (inspect.isfunction(value) or isinstance(value, property))
-    ]
-    return methods + [name for name in protocol.__annotations__ if not name.startswith("_")]
+
+def members(*of: type) -> dict[str, bool]:
+    """The names of the members of Protocols, and whether a method has that name."""
+    names: dict[str, bool] = {}
+    for protocol in of:
+        names |= dict.fromkeys(get_type_hints(protocol), False)
+        names |= {name: inspect.isfunction(value) for name, value in vars(protocol).items()}
+    return {name: method for name, method in names.items() if name[0] != "_"}
+
+
+def ignored(plugin: Any, kind: str) -> list[str]:
+    """What a plugin, or its class, has and nothing reads: misspelt members, and capabilities in part.
+
+    A longer or shorter word (`records`, `field`) is no misspelling unless both are methods, or neither is.
+    """
+    capabilities, renamed = CAPABILITIES.get(kind, ()), RENAMED_MEMBERS.get(kind, {})
+    known = members(PROTOCOL[kind], *capabilities) | dict.fromkeys(renamed, False)
+    present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin))
+    texts = []
+    for name in sorted(present - known.keys()):
+        for member in difflib.get_close_matches(name, known.keys() - present, n=1, cutoff=0.8):
+            alike = callable(inspect.getattr_static(plugin, name)) == known[member]
+            if alike or not (name.startswith(member) or member.startswith(name)):
+                texts.append(f"`{name}`, which nothing reads: did you mean `{renamed.get(member, member)}`?")
+    for names in map(members, capabilities):
+        if present & names.keys() and (lacks := names.keys() - present):
+            has = "`, `".join(sorted(present & names.keys()))
+            texts.append(f"`{has}` alone, which nothing reads without `{'`, `'.join(sorted(lacks))}`")
+    return texts
+
+
+def check_attributes(plugin: Any, kind: str) -> None:
+    """Check the types of a plugin's attributes, and that it weighs its own components only.
+
+    Raises:
+        PluginError: the first that is wrong.
+    """
+    origin, wrong = origin_of(plugin), ""
+    for name, adapter in _attribute_types(kind).items():
+        value = getattr(plugin, name) if hasattr(plugin, name) else None
+        try:
+            adapter.validate_python(dict(value) if isinstance(value, Mapping) else value)
+        except ValidationError as error:
+            details: Any = error.errors()[0]
+            known = re.findall(r"'(\w+)'", details.get("ctx", {}).get("expected", ""))
+            fix = did_you_mean(str(details["input"]), known) if known else details["msg"]
+            wrong = "`level` is called `potential` since 0.2" if details["input"] == "level" else fix
+            raise PluginError(f"{origin}: `{name}` is {value!r:.200}", path=origin.path, fix=wrong) from None
+    if "components" in members(PROTOCOL[kind]) and (unknown := set(plugin.weights) - set(plugin.components)):
+        what = f"{origin}: `weights` names {sorted(unknown)}, and `components` does not"
+        raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
+
+
+@cache
+def _attribute_types(kind: str) -> dict[str, TypeAdapter[Any]]:
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    required = get_type_hints(PROTOCOL[kind]).items()
+    optional = [item for protocol in CAPABILITIES.get(kind, ()) for item in get_type_hints(protocol).items()]
+    return {name: TypeAdapter(hint, config=config) for name, hint in required} | {
+        name: TypeAdapter(hint | None, config=config) for name, hint in optional
+    }

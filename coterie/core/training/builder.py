@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError
-from coterie.core.plugins import Table, as_table, composed_fields, plugins
+from coterie.core.plugins import PluginConfig, Table, as_table, composed_fields, plugins
+from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
-from coterie.core.protocols.kinds import PROTOCOL, members
+from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
 
-RENAMED_MEMBERS = {"environment": {"stage": "acting_roles", "immediate_only": "not_summable"}}
-"""By kind: members of before 0.2 and their names now. A plugin that has one would be ignored in part."""
+log = logging.getLogger("coterie")
+
+_CHECKED: set[tuple[str, type]] = set()
+"""(kind, class) of the plugins whose attributes were compared with the members of their kind."""
 SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", "data")}
 """Kinds whose top-level table serves every component with a field for the kind that sets none itself."""
 
@@ -48,41 +52,39 @@ class ComponentBuilder:
                 path=f"{path}.type",
                 fix=f"one of: {', '.join(plugins().registry.names(kind))}",
             )
-        target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
+        entry = plugins().registry.find(kind, str(plugin), path=f"{path}.type")
+        target, origin = entry.load(f"{path}.type"), Origin(kind, str(plugin), entry.distribution, path)
         if not inspect.isclass(target):
             why = f"it is a {type(target).__name__}"
-            raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=why)
+            raise PluginError(f"{origin} is no class", path=f"{path}.type", why=why)
         maker: Any = target
-        config = self._config(target, settings, path, also)
-        try:
-            made = maker(config, BuildContext(self, name or path.rpartition(".")[2], path))
-        except TypeError as error:
-            raise PluginError(
-                f"{kind} '{plugin}' can't be made",
-                path=path,
-                why=str(error),
-                fix="its constructor is called as cls(config, build)",
-            ) from error
-        for old, new in RENAMED_MEMBERS.get(kind, {}).items():
-            if hasattr(made, old):
+        config = self._config(target, settings, origin, also)
+        with plugin_call(origin, "constructor"):
+            try:
+                made = maker(config, BuildContext(self, name or path.rpartition(".")[2], path))
+            except TypeError as error:
                 raise PluginError(
-                    f"{kind} '{plugin}' has `{old}`, which is called `{new}` since 0.2",
-                    path=f"{path}.type",
-                    fix=f"rename `{old}` to `{new}`",
-                )
-        lacking = [part for part in members(PROTOCOL[kind]) if not hasattr(made, part)]
-        if lacking:
-            raise PluginError(
-                f"{kind} '{plugin}' lacks {', '.join(lacking)}",
-                path=f"{path}.type",
-                fix=f"see coterie.core.protocols.{PROTOCOL[kind].__name__}",
-            )
+                    f"{origin} can't be made",
+                    path=path,
+                    why=str(error),
+                    fix="its constructor is called as cls(config, build)",
+                ) from error
+        record_origin(made, origin)
+        _check_members(made, origin)
+        check_attributes(made, kind)
         if kind in ("sandbox", "tool"):
             self.resources.append(made)
         return made
 
-    def _config(self, target: type, settings: Table, path: str, also: Sequence[str]) -> Any:
-        model = getattr(target, "Config", None)
+    def _config(self, target: type, settings: Table, origin: Origin, also: Sequence[str]) -> Any:
+        model, path = getattr(target, "Config", None), origin.path
+        if model is not None and not (inspect.isclass(model) and issubclass(model, PluginConfig)):
+            raise PluginError(
+                f"the Config of {origin} is no PluginConfig",
+                path=f"{path}.type",
+                why=f"unknown keys would be ignored; it is {model!r}",
+                fix="class Config(coterie.PluginConfig)",
+            )
         if model is None:
             if settings:
                 key = next(iter(settings))
@@ -124,3 +126,21 @@ class BuildContext:
 
     def make(self, kind: str, table: Any, path: str) -> Any:
         return self.builder.make(kind, table, path)
+
+
+def _check_members(made: Any, origin: Origin) -> None:
+    """Refuse a plugin that lacks a member or has a renamed one; warn, once a class, of misspelt ones."""
+    kind, where = origin.kind, f"{origin.path}.type"
+    for old, new in RENAMED_MEMBERS.get(kind, {}).items():
+        if hasattr(made, old):
+            what = f"{origin} has `{old}`, which is called `{new}` since 0.2"
+            raise PluginError(what, path=where, fix=f"rename `{old}` to `{new}`")
+    lacking = [part for part in members(PROTOCOL[kind]) if not hasattr(made, part)]
+    texts = ignored(made, kind) if lacking or (kind, type(made)) not in _CHECKED else []
+    if lacking:
+        what, why = f"{origin} lacks {', '.join(lacking)}", "; ".join(f"it has {text}" for text in texts)
+        see = f"see coterie.core.protocols.{PROTOCOL[kind].__name__}"
+        raise PluginError(what, path=where, why=why, fix=see)
+    for text in texts:
+        log.warning("%s has %s", origin, text)
+    _CHECKED.add((kind, type(made)))

@@ -13,6 +13,7 @@ from pydantic import Field, model_validator
 
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols.environment import HasFields
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents import parsers
 
@@ -71,7 +72,8 @@ class TemplateRole(Plugin):
         texts: dict[Literal["system", "prompt"], str] = {"prompt": config.prompt}
         if config.system is not None:
             texts = {"system": config.system, **texts}
-        fields = getattr(getattr(build, "environment", None), "fields", None)
+        environment = None if build is None else build.environment
+        fields = environment.fields if isinstance(environment, HasFields) else None
         trees = {name: self._syntax(jinja, name, text) for name, text in texts.items()}
         for name, tree in trees.items():
             self._check(name, tree, fields)

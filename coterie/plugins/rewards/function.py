@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from numbers import Real
-from typing import Any, Literal
+from typing import Any, Literal, SupportsFloat
 
 from pydantic import Field, field_validator
 
@@ -106,7 +106,7 @@ class FunctionReward(Plugin):
     def _number(self, value: Any) -> float | None:
         if value is None:
             return None
-        if not isinstance(value, Real) and not hasattr(value, "__float__"):
+        if not isinstance(value, (Real, SupportsFloat)):
             raise self._wrong(value, "a score must be a number or None")
         return float(value)
 

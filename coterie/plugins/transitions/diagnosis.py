@@ -8,6 +8,8 @@ from typing import Any
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols.environment import Diagnoses
 from coterie.core.types import HistoryEntry
 
 
@@ -16,7 +18,7 @@ class Diagnosis(Plugin):
 
     def __init__(self, config: Any, build: Any) -> None:
         super().__init__(config, build)
-        if not callable(getattr(build.environment, "diagnose", None)):
+        if not isinstance(build.environment, Diagnoses):
             raise ConfigError(
                 "the environment has no diagnosis",
                 path=build.path,
@@ -30,6 +32,7 @@ class Diagnosis(Plugin):
         """One sentence; none before the role's first action, or where the diagnosis is empty."""
         if not history:
             return ()
-        diagnosis = environment.diagnose(state, role)
-        sentence = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
+        with plugin_call(environment, "diagnose"):
+            diagnosis = environment.diagnose(state, role)
+            sentence = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
         return (sentence,) if sentence else ()

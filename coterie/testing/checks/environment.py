@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
+from coterie.core.protocols.environment import Demonstrates, Diagnoses, DigestsStates, HasVocabulary
 from coterie.core.storage.jsonl import to_json
 from coterie.core.types import Action, Step, Task
 from coterie.core.types.digest import digest
@@ -215,11 +216,11 @@ class _EpisodeChecker:
 
     def digest(self, state: Any) -> str:
         """The state's digest, by the environment's `digest` or by the core's, as a sampler computes it."""
-        env_digest = getattr(self.env, "digest", None)
-        where = f"{self.name}.digest" if env_digest is not None else f"a state of {self.name}"
-        fix = "" if env_digest is not None else "give the environment a `digest(state) -> str`"
+        digests = isinstance(self.env, DigestsStates)
+        where = f"{self.name}.digest" if digests else f"a state of {self.name}"
+        fix = "" if digests else "give the environment a `digest(state) -> str`"
         with guarded(where, fix):
-            text = env_digest(state) if env_digest is not None else digest(state)
+            text = self.env.digest(state) if digests else digest(state)
         require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text")
         return text
 
@@ -284,18 +285,17 @@ class _EpisodeChecker:
         return again
 
     async def _diagnose(self, state: Any, role: str) -> None:
-        diagnose = getattr(self.env, "diagnose", None)
-        if diagnose is not None:
+        if isinstance(self.env, Diagnoses):
             where = f"{self.name}.diagnose"
             with self._unchanged(state, "diagnose"), guarded(where):
-                text = diagnose(state, role)
-                text = await text if inspect.isawaitable(text) else text
+                diagnosis = self.env.diagnose(state, role)
+                text = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
             require(isinstance(text, str), f"returned {text!r}", where=where, fix="a text, empty for nothing")
 
     def _demonstrate(self, state: Any, roles: Sequence[str], seed: int) -> None:
-        demonstrate = getattr(self.env, "demonstrate", None)
-        if demonstrate is None:
+        if not isinstance(self.env, Demonstrates):
             return
+        demonstrate = self.env.demonstrate
         where = f"{self.name}.demonstrate"
         for role in roles:
             with self._unchanged(state, "demonstrate"), guarded(where):
@@ -380,10 +380,9 @@ class _EpisodeChecker:
 
 
 def _check_vocabulary(env: Any, name: str) -> None:
-    vocabulary = getattr(env, "vocabulary", None)
-    if vocabulary is not None:
+    if isinstance(env, HasVocabulary):
         where = f"{name}.vocabulary"
         with guarded(where):
-            words = list(vocabulary())
+            words = list(env.vocabulary())
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
         require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="texts without white space")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.protocols import Surrogate, TokenBatch
+from coterie.core.protocols.loss import HasLengthConstant
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 
 LENGTHS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
@@ -58,7 +59,7 @@ def _check_declared(loss: Any, name: str) -> None:
     is_known = loss.length in LENGTHS
     require(is_known, f"is {loss.length!r}", where=f"{name}.length", fix=f"one of {', '.join(LENGTHS)}")
     if loss.length == "constant":
-        constant = getattr(loss, "length_constant", None)
+        constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
         require(
             constant is not None and finite(constant) and constant > 0,
             f"is {constant!r}",

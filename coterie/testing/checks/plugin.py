@@ -9,15 +9,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
-
 from coterie.core.config import read_yaml
 from coterie.core.errors import MissingExtra, UserError
-from coterie.core.plugins import Entry, Plugins, Report
-from coterie.core.protocols.kinds import PROTOCOL
-from coterie.core.training.builder import RENAMED_MEMBERS
+from coterie.core.plugins import Entry, PluginConfig, Plugins, Report
+from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.testing.checks.column import check_column
-from coterie.testing.support.failure import ConformanceError, guarded, lacking, require
+from coterie.testing.support.failure import ConformanceError, guarded, lacking, require, require_read
 
 
 def check_plugin(module: Any, *, extras: bool = False) -> None:
@@ -112,14 +109,15 @@ def _check_class(target: type, kind: str, where: str) -> None:
     missing = lacking(protocol, target)
     fix = f"see coterie.core.protocols.{protocol.__name__}"
     require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where=where, fix=fix)
+    require_read(target, kind, f"{where}: {target.__name__}")
     with guarded(f"{where}: constructor", "it is called as cls(config, build)"):
         inspect.signature(target).bind(None, None)
     config = getattr(target, "Config", None)
     if config is not None:
-        model = inspect.isclass(config) and issubclass(config, BaseModel)
-        require(model, "Config is no pydantic model", where=where, fix="class Config(coterie.PluginConfig)")
+        model = inspect.isclass(config) and issubclass(config, PluginConfig)
+        require(model, "Config is no PluginConfig", where=where, fix="class Config(coterie.PluginConfig)")
         strict = config.model_config.get("extra") == "forbid"
-        require(strict, "Config takes unknown keys", where=where, fix="derive it from coterie.PluginConfig")
+        require(strict, "Config takes unknown keys", where=where, fix="leave `extra` as PluginConfig has it")
     for name, expected in vars(protocol).items():
         if (name.startswith("_") and name != "__call__") or not inspect.isfunction(expected):
             continue

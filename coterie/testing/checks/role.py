@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.errors import PolicyFault
+from coterie.core.protocols.environment import HasVocabulary
+from coterie.core.protocols.role import Remembers
 from coterie.core.types import Action, HistoryEntry, RoleInput
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 from coterie.testing.support.values import copied, fingerprint, pickled
@@ -163,10 +165,9 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
 
 
 def _check_optional(role: Any, kind: str) -> None:
-    vocabulary = getattr(role, "vocabulary", None)
-    if vocabulary is not None:
+    if isinstance(role, HasVocabulary):
         with guarded(f"{kind}.vocabulary"):
-            words = list(vocabulary())
+            words = list(role.vocabulary())
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
         require(
             not wrong,
@@ -174,5 +175,6 @@ def _check_optional(role: Any, kind: str) -> None:
             where=f"{kind}.vocabulary",
             fix="texts without white space",
         )
-    remembers = getattr(role, "remembers", False)
-    require(isinstance(remembers, bool), f"is {remembers!r}", where=f"{kind}.remembers", fix="True or False")
+    if isinstance(role, Remembers):
+        sound = isinstance(role.remembers, bool)
+        require(sound, f"is {role.remembers!r}", where=f"{kind}.remembers", fix="True or False")

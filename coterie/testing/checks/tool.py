@@ -10,6 +10,7 @@ from contextlib import AsyncExitStack
 from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.protocols.tool import Closes, HasSchemas, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
 
@@ -61,9 +62,9 @@ def check_tool(
         async with AsyncExitStack() as stack:
             for part in (*needs, tool):
                 with guarded(f"{type(part).__name__}.open"):
-                    if hasattr(part, "open"):
+                    if isinstance(part, Opens):
                         await part.open()
-                if hasattr(part, "close"):
+                if isinstance(part, Closes):
                     stack.push_async_callback(_closed, part)
             _check_name(tool, kind)
             _check_find(tool, kind, calls, plain, texts, seed)
@@ -81,7 +82,7 @@ def _check_name(tool: Any, kind: str) -> None:
     sound = isinstance(tool.name, str) and tool.name and not any(c.isspace() for c in tool.name)
     require(sound, f"is {tool.name!r}", where=f"{kind}.name", fix="a text without white space")
     where = f"{kind}.schemas"
-    for schema in getattr(tool, "schemas", ()):
+    for schema in tool.schemas if isinstance(tool, HasSchemas) else ():
         with guarded(where, fix="plain JSON"):
             json.dumps(schema)
         typed = isinstance(schema, dict) and schema.get("type") == "function"

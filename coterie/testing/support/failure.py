@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.core.protocols.kinds import PROTOCOL
+from coterie.core.protocols.kinds import PROTOCOL, ignored
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 
@@ -72,7 +72,14 @@ def require_kind(plugin: Any, kind: str) -> str:
         where=name,
         fix=f"see coterie.core.protocols.{protocol.__name__}",
     )
+    require_read(plugin, kind, name)
     return name
+
+
+def require_read(plugin: Any, kind: str, where: str) -> None:
+    """Raise where a plugin, or its class, has a misspelt member, or a part of a capability."""
+    for text in ignored(plugin, kind):
+        require(False, f"has {text}", where=where, fix="rename it, or begin its name with an underscore")
 
 
 def require_components(plugin: Any, where: str) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.core.protocols.environment import DrawsTasks, FingerprintsTasks, RecordsTasks
 from coterie.core.types import Task
 from coterie.data.leaks import leaks
 from coterie.testing.support.failure import ConformanceError, guarded, require
@@ -23,21 +24,14 @@ def check_data_methods(env: Any, name: str, tasks: Mapping[str, Sequence[Task]])
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    has_record, has_task_of = hasattr(env, "record"), hasattr(env, "task_of")
-    require(
-        has_record == has_task_of,
-        f"has {'`record`' if has_record else '`task_of`'} alone",
-        where=name,
-        fix="`record` writes a task and `task_of` reads it: have both, or neither",
-    )
     all_tasks = [task for split_tasks in tasks.values() for task in split_tasks]
-    if has_record:
+    if isinstance(env, RecordsTasks):
         for task in all_tasks:
             _check_round_trip(env, name, task)
         _check_invalid_record(env, name)
-    if hasattr(env, "fingerprints"):
+    if isinstance(env, FingerprintsTasks):
         _check_fingerprints(env, name, tasks)
-    if hasattr(env, "picture"):
+    if isinstance(env, DrawsTasks):
         for task in all_tasks:
             with guarded(f"{name}.picture"):
                 picture = env.picture(task)

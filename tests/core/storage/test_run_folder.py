@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from coterie.backends.trackers.jsonl import JsonlTracker
+from coterie.backends.trackers.jsonl import JsonlTracker, MetricsLog
 from coterie.core.errors import RunFolderError
-from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json
+from coterie.core.storage.jsonl import read_metrics, to_json
 from coterie.core.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -184,7 +184,8 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from coterie.core.storage.jsonl import MetricsLog, read_metrics
+        from coterie.backends.trackers.jsonl import MetricsLog
+        from coterie.core.storage.jsonl import read_metrics
         path = Path(sys.argv[1])
         log = MetricsLog(path)
         step = len(read_metrics(path))
@@ -213,7 +214,7 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from coterie.core.storage.jsonl import MetricsLog
+        from coterie.backends.trackers.jsonl import MetricsLog
         log = MetricsLog(Path(sys.argv[1]))
         log.append(1, {"text": "x" * 3000})
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from coterie.core.errors import PolicyFault
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Program
 
 T = TypeVar("T")
@@ -73,7 +74,8 @@ async def run_tool(sandbox: Any, code: str) -> ToolRun:
         SystemFault: the sandbox failed; the action's scores are missing.
     """
     try:
-        result = await sandbox.run(Program(code=code))
+        with plugin_call(sandbox, "run"):
+            result = await sandbox.run(Program(code=code))
     except PolicyFault as fault:  # the program killed its sandbox twice
         return ToolRun(code=code, problem=str(fault))
     if result.status in ("timeout", "killed"):  # its output depends on the machine's speed

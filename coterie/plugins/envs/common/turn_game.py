@@ -15,6 +15,7 @@ from pydantic import Field
 
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import Split
@@ -202,7 +203,8 @@ class Game(Plugin):
     def tasks(self, split: Split, seed: int) -> TaskSource:
         """Tasks of a split: those of `data`, else generated ones, disjoint by content under any seed."""
         if self.config.data is not None:
-            return FrozenTasks(self.config.data.records(split), self.task_of, split)
+            with plugin_call(self.config.data, "records"):
+                return FrozenTasks(self.config.data.records(split), self.task_of, split)
         return self._generated(split, seed)
 
     def acting_roles(self, state: Any) -> tuple[str, ...] | None:

@@ -7,9 +7,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from typing import Any, Literal
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, DataError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.splits import Split
@@ -27,6 +28,12 @@ RESERVED = ("role", "turn", "notes", "history", "actions", "observation", "parse
 """Names that templates use for other variables."""
 
 _NUMBER = re.compile(r"-?(?:\d[\d,]*)?\.?\d+(?:[eE][+-]?\d+)?")
+
+
+@runtime_checkable
+class LocatesRecords(Protocol):
+    def where(self, index: int) -> tuple[str, int]:
+        """A record's file and line, counted from 1."""
 
 
 class Reader:
@@ -88,7 +95,8 @@ class Reader:
         home: dict[str, tuple[str, str, int]] = {}
         for split in self._splits:
             try:
-                records = self._source.records(split)  # type: ignore[arg-type]
+                with plugin_call(self._source, "records"):
+                    records = self._source.records(split)  # type: ignore[arg-type]
             except ConfigError:
                 if len(self._splits) < 3:  # files that were named must be there
                     raise
@@ -101,9 +109,10 @@ class Reader:
     ) -> tuple[Task, ...]:
         tasks: list[Task] = []
         ids: dict[str, int] = {}
-        where = getattr(records, "where", None)  # (file, line) of a record, if the source has it
+        located = records if isinstance(records, LocatesRecords) else None
+        source = f"{type(self._source).__name__}/{split}"
         for index, record in enumerate(records):
-            file, line = where(index) if where else (f"{type(self._source).__name__}/{split}", index + 1)
+            file, line = (source, index + 1) if located is None else located.where(index)
             self._check(record, file, line)
             content = json.dumps(self.visible(record), sort_keys=True, default=str)
             other = home.setdefault(content, (split, file, line))

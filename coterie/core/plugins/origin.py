@@ -1,0 +1,60 @@
+"""Where a component comes from: every error that a plugin causes names it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from coterie.core.errors import UserError
+
+
+class Origin(NamedTuple):
+    """A component's plugin, and its place in the configuration."""
+
+    kind: str
+    name: str
+    distribution: str
+    path: str = ""
+    """Dotted path in the configuration; empty: the component was made without one."""
+
+    def __str__(self) -> str:
+        return f"{self.kind} '{self.name}' of {self.distribution}"
+
+
+def origin_of(plugin: Any) -> Origin:
+    """The origin that the builder recorded; of another object its class and package."""
+    if isinstance(plugin, Origin):
+        return plugin
+    try:
+        origin: Origin = object.__getattribute__(plugin, "_origin")
+    except AttributeError:
+        return Origin("plugin", type(plugin).__qualname__, type(plugin).__module__.partition(".")[0])
+    return origin
+
+
+def record_origin(plugin: Any, origin: Origin) -> None:
+    """Remember the origin of a component. An object without a `__dict__` keeps the name of its class."""
+    try:
+        object.__setattr__(plugin, "_origin", origin)
+    except (AttributeError, TypeError):
+        return
+
+
+def failure(plugin: Any, method: str, error: BaseException) -> str:
+    """The reason of a fault: the plugin, its distribution, the method and the exception."""
+    return f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {error}"
+
+
+@contextmanager
+def plugin_call(plugin: Any, method: str) -> Iterator[None]:
+    """A context in which a plugin's method is called. It notes the plugin on an exception that passes."""
+    try:
+        yield
+    except UserError:  # its message is complete
+        raise
+    except Exception as error:
+        note = f"in {origin_of(plugin)}: {method}"
+        if note not in getattr(error, "__notes__", ()):
+            error.add_note(note)
+        raise

@@ -1,0 +1,102 @@
+"""Checks of what a plugin's method returned, cheap enough for every call (about a microsecond).
+
+Each raises a `PluginError` that names the plugin, its distribution and the method.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, NoReturn, SupportsFloat
+
+from coterie.core.errors import PluginError, did_you_mean
+from coterie.core.plugins.origin import origin_of
+from coterie.core.types import Step
+
+
+def check_messages(role: Any, messages: Any) -> None:
+    """Of `Role.render`: a sequence of {"role": ..., "content": ...}, both texts."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str):
+        _refuse(role, "render", messages, 'return a list of {"role": "user", "content": text}')
+    for message in messages:
+        try:
+            sound = isinstance(message["role"], str) and isinstance(message["content"], str)
+        except (TypeError, KeyError):
+            sound = False
+        if not sound:
+            _refuse(role, "render", message, 'a message is {"role": "user", "content": text}, both texts')
+
+
+def check_feedback(transition: Any, sentences: Any) -> None:
+    """Of `TransitionMode.tell`: a sequence of sentences, and not one."""
+    if not isinstance(sentences, Sequence) or isinstance(sentences, str):
+        _refuse(transition, "tell", sentences, "return a list of texts, e.g. [sentence]")
+    for sentence in sentences:
+        if not isinstance(sentence, str):
+            _refuse(transition, "tell", sentence, "every sentence is a text")
+
+
+def check_step(environment: Any, step: Any) -> None:
+    """Of `Environment.step`: a `Step` with scores of declared components."""
+    if not isinstance(step, Step):
+        _refuse(environment, "step", step, "return a coterie.Step")
+    check_scores(environment, "step", step.scores)
+
+
+def check_source(source: Any, returned: Any, branches: int | None = None) -> None:
+    """Of `RewardSource.score`: a table of scores; for scope `siblings` a list of one a branch."""
+    if branches is None:
+        check_scores(source, "score", returned)
+        return
+    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != branches:
+        _refuse(source, "score", returned, f"a list of tables, one for each of {branches} branches")
+    for table in returned:
+        check_scores(source, "score", table)
+
+
+def check_scores(plugin: Any, method: str, table: Any) -> None:
+    """Scores by (role or TEAM, component): numbers or None, of the plugin's components."""
+    if not isinstance(table, Mapping):
+        _refuse(plugin, method, table, "scores are {(role, component): number}; coterie.TEAM is a role")
+    for place, value in table.items():
+        if not isinstance(place, tuple) or len(place) != 2:
+            _refuse(
+                plugin, method, place, "a score belongs to (role, component), or (coterie.TEAM, component)"
+            )
+        if place[1] not in plugin.components:
+            near = did_you_mean(str(place[1]), plugin.components)
+            _refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
+        if value is not None and not isinstance(value, SupportsFloat):
+            _refuse(
+                plugin, method, value, f"the score of {place[1]} is a number, or None where it is missing"
+            )
+
+
+def check_outcome(environment: Any, outcome: Any) -> None:
+    """Of `Environment.outcome`: metrics by name, and `success` in [0, 1]."""
+    if not isinstance(outcome, Mapping) or "success" not in outcome:
+        _refuse(environment, "outcome", outcome, 'return {"success": 0, 1 or a share}, and other metrics')
+    for metric, value in outcome.items():
+        sound = isinstance(value, (float, int, SupportsFloat)) and math.isfinite(value)
+        if not sound or (metric == "success" and not 0 <= float(value) <= 1):
+            what = "a number from 0 to 1" if metric == "success" else "a finite number"
+            _refuse(environment, "outcome", value, f"the metric `{metric}` is {what}")
+
+
+def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
+    """Of `Environment.acting_roles`: None, or a tuple of roles of the team, each once."""
+    if roles is None:
+        return
+    if not isinstance(roles, tuple):
+        _refuse(environment, "acting_roles", roles, "return a tuple of roles, () at the end, or None")
+    for role in roles:
+        if role not in known:
+            _refuse(environment, "acting_roles", role, f"roles of the team; {did_you_mean(str(role), known)}")
+    if len(set(roles)) < len(roles):
+        _refuse(environment, "acting_roles", roles, "name each role once")
+
+
+def _refuse(plugin: Any, method: str, returned: Any, fix: str) -> NoReturn:
+    origin = origin_of(plugin)
+    what = f"{origin}: {method} returned {returned!r:.200}"
+    raise PluginError(what, path=origin.path, fix=fix)

@@ -1,0 +1,72 @@
+"""Where a component comes from, and notes on what it raises."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+
+import pytest
+
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, record_origin
+from tests import games
+from tests.games import run_of
+
+TOY = Origin("environment", "toy", "coterie-toys", "env")
+
+
+class Slotted:
+    __slots__ = ()
+
+
+def test_a_built_component_knows_its_origin():
+    run = run_of(env={"type": "tests.games:Ledger"}, order=["one"])
+    assert origin_of(run.environment) == ("environment", "tests.games:Ledger", "tests", "env")
+    assert origin_of(run.team.roles["one"]).path == "team.roles.one"
+    assert str(origin_of(run.sampler)) == "sampler 'tree' of coterie"
+
+
+def test_an_object_that_no_builder_made_is_named_by_its_class():
+    assert str(origin_of(games.Ledger())) == "plugin 'Ledger' of tests"
+    slotted = Slotted()
+    record_origin(slotted, TOY)
+    assert str(origin_of(slotted)) == f"plugin 'Slotted' of {__name__.partition('.')[0]}"
+
+
+def test_two_objects_of_a_class_have_their_own_origins():
+    first, second = games.Ledger(), games.Ledger()
+    record_origin(first, TOY)
+    record_origin(second, TOY._replace(path="level"))
+    assert (origin_of(first).path, origin_of(second).path) == ("env", "level")
+
+
+def test_an_exception_names_the_plugin_and_the_method_once():
+    game = games.Ledger()
+    record_origin(game, TOY)
+    with pytest.raises(KeyError) as caught:
+        with plugin_call(game, "reset"), plugin_call(game, "reset"):
+            raise KeyError("n")
+    assert caught.value.__notes__ == ["in environment 'toy' of coterie-toys: reset"]
+    assert "in environment 'toy' of coterie-toys: reset" in "".join(traceback.format_exception(caught.value))
+    assert failure(game, "reset", caught.value) == (
+        "environment 'toy' of coterie-toys: reset raised KeyError: 'n'"
+    )
+
+
+def test_a_coroutine_is_named_too():
+    async def step():
+        with plugin_call(TOY, "step"):
+            await asyncio.sleep(0)
+            raise SystemFault("gone")
+
+    with pytest.raises(SystemFault) as caught:
+        asyncio.run(step())
+    assert caught.value.__notes__ == ["in environment 'toy' of coterie-toys: step"]
+
+
+@pytest.mark.parametrize("error", [ConfigError("a setting"), KeyboardInterrupt(), asyncio.CancelledError()])
+def test_what_no_plugin_causes_gets_no_note(error):
+    with pytest.raises(type(error)):
+        with plugin_call(TOY, "step"):
+            raise error
+    assert not hasattr(error, "__notes__")

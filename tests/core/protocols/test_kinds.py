@@ -1,0 +1,131 @@
+"""Capabilities: the table by kind, and names that a plugin misspells."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from pkgutil import iter_modules
+
+import pytest
+
+import coterie.core.protocols
+from coterie import Plugin
+from coterie.core.errors import MissingExtra
+from coterie.core.plugins import plugins
+from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
+from coterie.core.protocols.environment import (
+    Demonstrates,
+    Diagnoses,
+    HasNotSummable,
+    HasVocabulary,
+    RecordsTasks,
+    StepsConcurrently,
+)
+from coterie.core.protocols.kinds import CAPABILITIES, PROTOCOL, ignored, members
+from tests import games
+
+
+def test_every_capability_belongs_to_a_kind():
+    """A capability that the table lacks would be neither documented nor spell-checked."""
+    defined = set()
+    for module in iter_modules(coterie.core.protocols.__path__):
+        for value in vars(import_module(f"coterie.core.protocols.{module.name}")).values():
+            if inspect.isclass(value) and getattr(value, "_is_runtime_protocol", False):
+                defined.add(value)
+    tabled = {protocol for protocols in CAPABILITIES.values() for protocol in protocols}
+    of_codecs = {Codec, DescribesTools, HasTokenIds}  # a chat format makes them; nobody registers one
+    assert defined == {*PROTOCOL.values(), *tabled, *of_codecs}
+    assert not tabled & {*PROTOCOL.values(), *of_codecs}
+
+
+def test_members_are_told_from_attributes():
+    assert members(RecordsTasks, StepsConcurrently) == {"concurrent": False, "record": True, "task_of": True}
+    assert members(PROTOCOL["sampler"])["plan"] is False, "a property is no method"
+
+
+def test_a_plugin_has_a_capability_by_its_members_alone():
+    assert isinstance(games.Matrix(), HasVocabulary)
+    assert not isinstance(games.Ledger(), HasVocabulary)
+    assert not isinstance(type("Without", (games.Matrix,), {"vocabulary": None})(), HasVocabulary)
+    assert not isinstance(games.Matrix(), (Diagnoses, Demonstrates, HasNotSummable))
+
+
+class Misspelt(games.Ledger):
+    immediate_onyl = ("sum",)
+
+    def diagnoze(self, state, role):
+        return "as ever"
+
+    def vocabulry(self):
+        return ["one"]
+
+
+def test_misspelt_members_are_found_with_the_name_that_was_meant():
+    texts = ignored(Misspelt(), "environment")
+    assert texts == [
+        "`diagnoze`, which nothing reads: did you mean `diagnose`?",
+        "`immediate_onyl`, which nothing reads: did you mean `not_summable`?",
+        "`vocabulry`, which nothing reads: did you mean `vocabulary`?",
+    ]
+    assert ignored(Misspelt, "environment") == texts, "of a class as of an object"
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "value", "meant"),
+    [
+        ("environment", "concurent", True, "concurrent"),
+        ("environment", "finger_prints", lambda self, task: {}, "fingerprints"),
+        ("environment", "not_sumable", property(lambda self: ("sum",)), "not_summable"),
+        ("role", "remember", True, "remembers"),
+        ("reward", "backgroud", True, "background"),
+        ("reward", "call_per_view", 1, "calls_per_view"),
+        ("estimator", "stops_above", 1.0, "stop_above"),
+        ("estimator", "sum_over_turns", True, "sums_over_turns"),
+        ("trainer", "set_progres", lambda self, share: None, "set_progress"),
+        ("loss", "lenght_constant", 8.0, "length_constant"),
+        ("sandbox", "reports", lambda self: (), "report"),
+        ("tool", "schema", (), "schemas"),
+        ("tool", "opens", lambda self: None, "open"),
+    ],
+)
+def test_a_near_name_is_found_for_every_kind(kind, name, value, meant):
+    texts = ignored(type("Mine", (Plugin,), {name: value})(), kind)
+    assert [text for text in texts if f"`{name}`" in text and text.endswith(f"`{meant}`?")], texts
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"records": ()},  # the rows of its data, not the method `record`
+        {"steps": 3},  # it has `step`
+        {"field": lambda self: "n"},  # a method, and `fields` is none
+        {"board": 3, "height": 4, "solver": None},
+        {"_diagnoze": None},
+        {"digest_of": "text"},
+    ],
+)
+def test_other_attributes_are_nobodys_business(members):
+    assert ignored(type("Mine", (games.Ledger,), members)(), "environment") == []
+
+
+def test_attributes_that_a_constructor_sets_count():
+    game = games.Ledger()
+    game.concurent = True
+    assert ignored(game, "environment") == ["`concurent`, which nothing reads: did you mean `concurrent`?"]
+
+
+def test_a_capability_in_part_is_told():
+    half = type("Half", (games.Ledger,), {"task_of": lambda self, record, id: None})()
+    assert ignored(half, "environment") == ["`task_of` alone, which nothing reads without `record`"]
+    assert not isinstance(half, RecordsTasks)
+
+
+@pytest.mark.parametrize("kind", PROTOCOL)
+def test_no_built_in_plugin_has_a_misspelt_member(kind):
+    for entry in plugins().registry.entries(kind):
+        if entry.distribution == "coterie":
+            try:
+                target = entry.load()
+            except MissingExtra:
+                continue
+            assert ignored(target, kind) == [], entry.name

@@ -1,0 +1,112 @@
+"""What a plugin's method returned: the right passes, the wrong is refused by name."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+
+from coterie import TEAM, Step
+from coterie.core.errors import PluginError
+from coterie.core.plugins.origin import Origin, record_origin
+from coterie.core.rollout import contracts
+
+
+class Game:
+    components = {"right": "increment"}
+
+
+@pytest.fixture
+def game():
+    plugin = Game()
+    record_origin(plugin, Origin("environment", "toy", "coterie-toys", "env"))
+    return plugin
+
+
+MESSAGE = {"role": "user", "content": "go"}
+RIGHT = {(TEAM, "right"): 1.0}
+ROLES = ("one", "two")
+
+
+@pytest.mark.parametrize(
+    ("check", "returned"),
+    [
+        (contracts.check_messages, [MESSAGE]),
+        (contracts.check_messages, (MESSAGE, {**MESSAGE, "name": "extra"})),
+        (contracts.check_feedback, ()),
+        (contracts.check_feedback, ["a sentence"]),
+        (contracts.check_step, Step(state=1)),
+        (contracts.check_step, Step(state=1, scores={**RIGHT, ("one", "right"): None})),
+        (contracts.check_step, Step(state=1, scores=MappingProxyType({(TEAM, "right"): np.float32(1)}))),
+        (contracts.check_source, RIGHT),
+        (contracts.check_source, {(TEAM, "right"): float("nan")}),  # missing, not a broken contract
+        (contracts.check_source, {(TEAM, "right"): Fraction(1, 2)}),
+        (contracts.check_outcome, {"success": 1, "length": -3.5}),
+        (contracts.check_outcome, {"success": np.float64(0.5)}),
+        (contracts.check_outcome, {"success": True}),
+    ],
+)
+def test_what_the_contract_allows_passes(game, check, returned):
+    check(game, returned)
+
+
+@pytest.mark.parametrize(
+    ("check", "returned", "texts"),
+    [
+        (contracts.check_messages, "go", ("render returned 'go'", "fix: return a list")),
+        (contracts.check_messages, None, ("render returned None",)),
+        (contracts.check_messages, ["go"], ("render returned 'go'", "fix: a message is")),
+        (contracts.check_messages, [{"role": "user"}], ("render",)),
+        (contracts.check_messages, [{"role": "user", "content": 3}], ("'content': 3",)),
+        (contracts.check_feedback, "a sentence", ("tell returned 'a sentence'", "[sentence]")),
+        (contracts.check_feedback, [None], ("tell returned None",)),
+        (contracts.check_step, (1, {}), ("step returned (1, {})", "coterie.Step")),
+        (contracts.check_step, Step(state=1, scores={"right": 1.0}), ("step returned 'right'", "component)")),
+        (contracts.check_step, Step(state=1, scores={(TEAM, "rihgt"): 1.0}), ("did you mean 'right'?",)),
+        (contracts.check_step, Step(state=1, scores={(TEAM, "right"): "1"}), ("returned '1'", "a number")),
+        (contracts.check_step, Step(state=1, scores=[1.0]), ("returned [1.0]",)),
+        (contracts.check_source, 1.0, ("score returned 1.0",)),
+        (contracts.check_source, {("one", "else"): 1.0}, ("'else'", "`components`")),
+        (contracts.check_outcome, {"solved": 1.0}, ("outcome returned {'solved': 1.0}", "success")),
+        (contracts.check_outcome, None, ("outcome returned None",)),
+        (contracts.check_outcome, {"success": 2}, ("outcome returned 2", "from 0 to 1")),
+        (contracts.check_outcome, {"success": float("nan")}, ("from 0 to 1",)),
+        (contracts.check_outcome, {"success": "yes"}, ("returned 'yes'",)),
+        (contracts.check_outcome, {"success": 1, "length": None}, ("`length`", "a finite number")),
+    ],
+)
+def test_what_breaks_the_contract_is_refused_by_name(game, check, returned, texts):
+    with pytest.raises(PluginError) as caught:
+        check(game, returned)
+    message = str(caught.value)
+    assert message.startswith("env: environment 'toy' of coterie-toys: ")
+    assert all(text in message for text in (*texts, "fix: ")), message
+
+
+@pytest.mark.parametrize("roles", [None, (), ("one",), ("two", "one")])
+def test_roles_of_the_team_may_act(game, roles):
+    contracts.check_acting(game, roles, ROLES)
+
+
+@pytest.mark.parametrize(
+    ("roles", "text"),
+    [
+        ("one", "return a tuple"),
+        ([], "return a tuple"),  # `== ()` is how the end of an episode is read
+        (("onne",), "did you mean 'one'?"),
+        (("one", "one"), "once"),
+    ],
+)
+def test_other_roles_may_not(game, roles, text):
+    with pytest.raises(PluginError, match="acting_roles returned") as caught:
+        contracts.check_acting(game, roles, ROLES)
+    assert text in str(caught.value)
+
+
+@pytest.mark.parametrize("returned", [RIGHT, [RIGHT], [RIGHT, RIGHT, RIGHT], [RIGHT, 1.0]])
+def test_siblings_get_a_list_with_a_table_for_each_branch(game, returned):
+    contracts.check_source(game, [RIGHT, {}], branches=2)
+    with pytest.raises(PluginError, match="score returned"):
+        contracts.check_source(game, returned, branches=2)
