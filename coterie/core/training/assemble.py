@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, get_args
 
 from coterie.core.concurrency.request_batching import ActiveRollouts
@@ -24,6 +24,15 @@ def compose(resolved: Resolved) -> Run:
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
+    return prepare(resolved)()
+
+
+def prepare(resolved: Resolved) -> Callable[[], Run]:
+    """Check a configuration; the result makes its engine and its trainer, which may import large libraries.
+
+    Raises:
+        UserError: whatever is wrong with the configuration, with its path.
+    """
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)
@@ -35,14 +44,13 @@ def compose(resolved: Resolved) -> Run:
     estimator.check(sampler.plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
     components = {
-        name: builder.make(kind, getattr(config, name), name)
-        for name, kind in TABLES.items()
-        if name in ("loss", "engine", "trainer", "executor", "chat")
+        name: builder.make(TABLES[name], getattr(config, name), name) for name in ("loss", "executor", "chat")
     }
     trackers = {
         name: builder.make("tracker", table, f"trackers.{name}", name)
         for name, table in config.trackers.items()
     }
+    late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
     for table in SHARED.values():
         if getattr(config, table) is not None and table not in builder.consumed:
             raise ConfigError(
@@ -58,22 +66,27 @@ def compose(resolved: Resolved) -> Run:
     for played in environments:
         _check_summable(estimator, played, reward_weights)
     _warn_truncation(sampler, team)
-    _check_budget(config, components["trainer"])
-    return Run(
-        resolved=resolved,
-        environment=environment,
-        team=team,
-        reward_sources=reward_sources,
-        reward_weights=reward_weights,
-        sampler=sampler,
-        estimator=estimator,
-        trackers=trackers,
-        active_rollouts=ActiveRollouts(),
-        resources=tuple(builder.resources),
-        vocabulary=_vocabulary(environments, team),
-        curriculum=curriculum,
-        **components,
-    )
+    vocabulary = _vocabulary(environments, team)
+
+    def make() -> Run:
+        components.update({kind: maker() for kind, maker in late.items()})
+        return Run(
+            resolved=resolved,
+            environment=environment,
+            team=team,
+            reward_sources=reward_sources,
+            reward_weights=reward_weights,
+            sampler=sampler,
+            estimator=estimator,
+            trackers=trackers,
+            active_rollouts=ActiveRollouts(),
+            resources=tuple(builder.resources),
+            vocabulary=vocabulary,
+            curriculum=curriculum,
+            **components,
+        )
+
+    return make
 
 
 def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environment, Curriculum | None]:
@@ -261,18 +274,6 @@ def _check_summable(estimator: Any, environment: Environment, reward_weights: Re
             why="it pays again when a state is left and reached again; it is for immediate credit only",
             fix="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
         )
-
-
-def _check_budget(config: RunConfig, trainer: Any) -> None:
-    """Refuse a rate that decays over the token budget where the trainer can't follow the budget."""
-    for name, policy in config.policies.items():
-        if policy.optimizer.horizon == "budget" and not hasattr(trainer, "set_progress"):
-            raise ConfigError(
-                f"the trainer '{config.trainer['type']}' can't decay over the token budget",
-                path=f"policies.{name}.optimizer.horizon",
-                why="it has no set_progress(share)",
-                fix="set a number of optimiser steps",
-            )
 
 
 def _warn_truncation(sampler: Any, team: Team) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from coterie.core import protocols
@@ -55,6 +56,12 @@ class ComponentBuilder:
             ConfigError: no `type`, or settings that its Config refuses.
             PluginError: an unknown name, or a class that lacks a member of its kind.
         """
+        return self.prepare(kind, table, path, name, also)()
+
+    def prepare(
+        self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()
+    ) -> Callable[[], Any]:
+        """Validate a component's table now; the result imports its plugin and makes the component."""
         settings = dict(as_table(table))
         plugin = settings.pop("type", None)
         if plugin is None and name in plugins().registry.names(kind):
@@ -65,12 +72,17 @@ class ComponentBuilder:
                 path=f"{path}.type",
                 fix=f"one of: {', '.join(plugins().registry.names(kind))}",
             )
-        target = plugins().registry.load(kind, str(plugin), path=f"{path}.type")
+        config = self._config(kind, str(plugin), settings, path, also)
+        return partial(self._make, kind, str(plugin), config, path, name)
+
+    def _make(self, kind: str, plugin: str, config: Any, path: str, name: str) -> Any:
+        entry = plugins().registry.find(kind, plugin, path=f"{path}.type")
+        target = entry.load(f"{path}.type")
         if not inspect.isclass(target):
             why = f"it is a {type(target).__name__}"
             raise PluginError(f"{kind} '{plugin}' is no class", path=f"{path}.type", why=why)
+        entry.check(target, f"{path}.type")
         maker: Any = target
-        config = self._config(target, settings, path, also)
         try:
             made = maker(config, BuildContext(self, name or path.rpartition(".")[2], path))
         except TypeError as error:
@@ -98,14 +110,13 @@ class ComponentBuilder:
             self.resources.append(made)
         return made
 
-    def _config(self, target: type, settings: Table, path: str, also: Sequence[str]) -> Any:
-        model = getattr(target, "Config", None)
+    def _config(self, kind: str, plugin: str, settings: Table, path: str, also: Sequence[str]) -> Any:
+        model = plugins().registry.config_of(kind, plugin, path=f"{path}.type")
         if model is None:
             if settings:
                 key = next(iter(settings))
-                raise ConfigError(
-                    f"unknown key '{key}'", path=f"{path}.{key}", why=f"{target.__name__} has no settings"
-                )
+                why = f"{kind} '{plugin}' has no settings"
+                raise ConfigError(f"unknown key '{key}'", path=f"{path}.{key}", why=why)
             return None
         for field_name, kind in composed_fields(model).items():
             shared = SHARED.get(kind)
