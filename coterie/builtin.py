@@ -1,7 +1,7 @@
 """The built-in plugins, registered through the same entry-point group as third-party ones.
 
-Targets are strings: a plugin is imported when a run chooses it. Where a plugin's module imports torch, `config`
-and `policy` name its schemas in modules that don't, so that a configuration is checked without torch.
+Targets are strings: a plugin is imported when a run chooses it. Where its module imports torch, `config` and
+`policy` name its schemas in modules that don't, so that a configuration is checked without torch.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
@@ -215,10 +215,10 @@ def _meaning(field: FieldInfo) -> str:
 def _joined(first: type[PolicyConfig], second: type[PolicyConfig]) -> type[PolicyConfig]:
     fields = {**_own_fields(first), **_own_fields(second)}
     both: Any = {name: (field.annotation, field) for name, field in fields.items()}
-    joined: type[PolicyConfig] = create_model("Policy", __base__=(first, second), **both)
+    joined: Any = create_model("Policy", __base__=(first, second), **both)
     # pickle can't import a class that was made at run time.
     setattr(joined, "__reduce__", lambda self: (_revived, (first, second, dict(self))))  # noqa: B010
-    return joined
+    return cast(type[PolicyConfig], joined)
 
 
 def _revived(first: type[PolicyConfig], second: type[PolicyConfig], values: Table) -> PolicyConfig:

@@ -76,7 +76,7 @@ def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[s
 
 
 def declared_policy(plugin: Any) -> type[PolicyConfig]:
-    """What a trainer or an engine declares of a policy's table; `PolicyConfig` of one that declares nothing."""
+    """The schema that a trainer or an engine declares for policies; else `PolicyConfig`."""
     schema: type[PolicyConfig] = getattr(type(plugin), "Policy", PolicyConfig)
     return schema
 
