@@ -52,7 +52,7 @@ LATE = {
     "policies.shared.model={init: tabular}": "policies.shared.model.init",
     "policies.shared.model=./nowhere": "policies.shared.model",
     "policies.shared.model={init: qwen3, tokenizer: /no/such/folder}": "policies.shared.model.tokenizer",
-    "data={type: jsonl, train: a.jsonl}": "data.train",
+    "sandbox=local": "sandbox",
 }
 """Mistakes that only the composition of a run finds, and their paths."""
 
