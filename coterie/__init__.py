@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from coterie.api.evaluate import evaluate as evaluate
     from coterie.api.export import export as export
     from coterie.api.train import train as train
+    from coterie.core.config import PolicyConfig as PolicyConfig
     from coterie.core.errors import PolicyFault as PolicyFault, SystemFault as SystemFault
     from coterie.core.plugins import Composed as Composed, Plugin as Plugin, PluginConfig as PluginConfig
     from coterie.core.protocols import Batch as Batch
@@ -39,6 +40,7 @@ _LAZY = {
     "Plugin": "coterie.core.plugins",
     "PluginConfig": "coterie.core.plugins",
     "Composed": "coterie.core.plugins",
+    "PolicyConfig": "coterie.core.config",
     "PolicyFault": "coterie.core.errors",
     "SystemFault": "coterie.core.errors",
     "TEAM": "coterie.core.types",

@@ -1,6 +1,7 @@
 """The built-in plugins, registered through the same entry-point group as third-party ones.
 
-Targets are strings: a plugin is imported when a run chooses it.
+Targets are strings: a plugin is imported when a run chooses it. Where its module imports torch, `config` and
+`policy` name its schemas in modules that don't, so that a configuration is checked without torch.
 """
 
 from __future__ import annotations
@@ -91,7 +92,12 @@ def register_engines(register: Register) -> None:
 
 @hookimpl
 def register_trainers(register: Register) -> None:
-    register("torch", "coterie.backends.trainers.torch_trainer:TorchTrainer")
+    register(
+        "torch",
+        "coterie.backends.trainers.torch_trainer:TorchTrainer",
+        config="coterie.backends.trainers.settings:TorchConfig",
+        policy="coterie.backends.models.policy:TorchPolicy",
+    )
     register("tabular", "coterie.backends.trainers.tabular:TabularTrainer")
     register("none", "coterie.backends.trainers.none:NoTrainer")
 

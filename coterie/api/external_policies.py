@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.core.config import ModelInit, PolicyConfig, RunConfig, load
+from coterie.core.config import PolicyConfig, RunConfig, load
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.assemble import compose
@@ -168,10 +168,9 @@ def _resolve_model(folder: Path, role: str, team_config: PolicyConfig, suffix: s
             path=f"--policy {role}",
             fix="remove it: only a run's folder takes a checkpoint or a policy",
         )
-    model = ModelInit(init="tabular") if (folder / _TABLE).is_file() else str(folder)
-    return ExternalPolicy(
-        str(folder), PolicyConfig(model=model, train="none", dtype=team_config.dtype), folder
-    )
+    model = {"init": "tabular"} if (folder / _TABLE).is_file() else str(folder)
+    table = {**team_config.model_dump(include={"dtype"}), "model": model, "train": "none"}
+    return ExternalPolicy(str(folder), type(team_config).model_validate(table), folder)
 
 
 def _check_weights(external: ExternalPolicy, team_policy: str, team_config: PolicyConfig) -> None:
@@ -192,8 +191,8 @@ def _check_weights(external: ExternalPolicy, team_policy: str, team_config: Poli
 
 def _weights_kind(config: PolicyConfig) -> str:
     """`none`, `tabular` or `tensors`."""
-    init = config.model.init if isinstance(config.model, ModelInit) else ""
-    return init if init in ("none", "tabular") else "tensors"
+    init = "" if isinstance(config.model, str) else dict(config.model).get("init")
+    return str(init) if init in ("none", "tabular") else "tensors"
 
 
 async def _load_weights(run: Run, external: ExternalPolicy, weights: Weights) -> None:

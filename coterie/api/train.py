@@ -192,12 +192,12 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
     Raises:
         RunFolderError: the budget differs, and past steps used the learning rates of the old one.
     """
-    decaying = [name for name, policy in before.policies.items() if policy.optimizer.horizon == "budget"]
+    decaying = [name for name, policy in before.policies.items() if policy.follows_budget]
     if decaying and before.schedule.tokens != after.schedule.tokens:
         raise RunFolderError(
             "a resumed run can't change the budget that its learning rates decay over",
             path="schedule.tokens",
-            why=f"policies.{decaying[0]}.optimizer.horizon is budget, of {before.schedule.tokens:,} tokens",
+            why=f"the rates of policies.{decaying[0]} follow the budget of {before.schedule.tokens:,} tokens",
             fix="resume without this change, or start a new run",
         )
 

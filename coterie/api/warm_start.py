@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, PromptRequest, RolloutJob, StepContext
@@ -26,6 +26,21 @@ from coterie.core.types.seeding import generator, seed64
 log = logging.getLogger("coterie")
 
 
+class WarmStart(Protocol):
+    """The settings of a warm start that are read here; the trainer reads the others."""
+
+    noise: float
+    steps: int
+    batch: int
+
+
+@runtime_checkable
+class WarmStarted(Protocol):
+    """A policy whose schema has a warm start: the trainer declares it."""
+
+    warm_start: WarmStart | None
+
+
 async def warm_start(run: Run) -> None:
     """Warm-start every group of policies with the same initial weights, as configured.
 
@@ -33,7 +48,9 @@ async def warm_start(run: Run) -> None:
         ConfigError: the environment has no oracle, or the trainer no supervised steps.
     """
     configured = {
-        name: policy.warm_start for name, policy in run.config.policies.items() if policy.warm_start
+        name: policy.warm_start
+        for name, policy in run.config.policies.items()
+        if isinstance(policy, WarmStarted) and policy.warm_start is not None
     }
     if not configured:
         return

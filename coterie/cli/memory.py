@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.api.cost import SAMPLED_TASKS, Counts, first_prompts, longest_answer
-from coterie.core.config import ModelInit
+from coterie.backends.models.policy import of_tensors
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
@@ -62,11 +62,7 @@ class Lengths(NamedTuple):
 def footprint(run: Run, counts: Counts) -> Footprint:
     """Read the policies' models without their weights, and add up their tensors."""
     estimate = Footprint()
-    configs = {
-        name: config
-        for name, config in run.config.policies.items()
-        if not isinstance(config.model, ModelInit) or config.model.init == "qwen3"
-    }
+    configs = of_tensors(run.config.policies)
     if not configs:
         return estimate
     from coterie.backends.models.sizes import blueprint
@@ -132,7 +128,7 @@ class _Estimator:
 
     def __init__(self, run: Run, counts: Counts, models: Sequence[Blueprint], estimate: Footprint) -> None:
         self.run, self.counts, self.models, self.estimate = run, counts, models, estimate
-        self.configs = run.config.policies
+        self.configs = of_tensors(run.config.policies)
         self.sizes = {name: model.size for model in models for name in model.modules}
         self.lengths = {name: self._lengths(name) for name in self.sizes}
         self.branches = run.sampler.plan.branches

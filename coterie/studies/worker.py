@@ -26,7 +26,7 @@ from coterie.api.evaluate import evaluate as evaluate_run
 from coterie.api.export import export
 from coterie.api.plugin_files import load_plugin_file
 from coterie.api.train import TrainResult, train as train_run
-from coterie.core.config import ModelInit, load
+from coterie.core.config import load
 from coterie.core.errors import ConfigError, CoterieError, UserError
 from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
@@ -103,7 +103,8 @@ def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> d
     part.rename(folder / "base")
     run = compose(load(result.folder))
     model = run.config.policies[spec["policy"]].model
-    known = sorted(run.vocabulary) if isinstance(model, ModelInit) and model.tokenizer == "words" else None
+    words = not isinstance(model, str) and dict(model).get("tokenizer") == "words"
+    known = sorted(run.vocabulary) if words else None
     write_atomic(folder / "words.json", json.dumps(known) + "\n")
     return {"run": "run", "base": "base", "tokens": 0}
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.config import LoraSettings, flatten, load, recipes
+from coterie.backends.models.policy import LoraSettings
+from coterie.core.config import flatten, load, recipes
 from coterie.core.errors import ConfigError
 from coterie.core.training.assemble import compose
 

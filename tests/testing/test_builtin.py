@@ -378,12 +378,12 @@ def test_torch_trainer(train):
 @pytest.mark.parametrize("decoder", ["lean", "transformers"])
 def test_hf(decoder):
     pytest.importorskip("torch")
-    from coterie.core.config import PolicyConfig
+    from coterie.backends.models.policy import TorchPolicy
     from coterie.core.protocols import TrainerContext
     from coterie.testing.support.toys import PolicyGradient
 
     trainer = build("trainer", {"type": "torch", "device": "cpu"})
-    policies = {"policy": PolicyConfig(model=TINY)}
+    policies = {"policy": TorchPolicy(model=TINY)}
     ctx = TrainerContext(policies=policies, loss=PolicyGradient(), chat=build("chat_format", "auto"), seed=0,
                          deterministic=True, vocabulary=WORDS)  # fmt: skip
     asyncio.run(trainer.open(ctx))

@@ -16,6 +16,7 @@ from pydantic import Field
 from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared_base import MIXED_ROWS, SharedBase
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
+from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.core.concurrency.compute_threads import compute
 from coterie.core.concurrency.request_batching import RequestBatcher
 from coterie.core.errors import ConfigError, SystemFault
@@ -69,6 +70,7 @@ class HFEngine(Plugin):
             "merged into one spare copy, one after the other.",
         )
 
+    Policy = TensorPolicy
     config: Config
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
@@ -85,10 +87,11 @@ class HFEngine(Plugin):
         """The device of the trainer's modules; weights read from a folder are placed on it too."""
         self._batcher: RequestBatcher | None = None
         self._context: EngineContext | None = None
+        self._configs: dict[str, TensorPolicy] = {}
 
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
-        self._context = ctx
+        self._context, self._configs = ctx, declared(ctx.policies, TensorPolicy)
         self._batcher = RequestBatcher(
             self._generate, ctx.active_rollouts, deterministic=ctx.deterministic, together=self.batch_of
         )
@@ -124,7 +127,7 @@ class HFEngine(Plugin):
             served = self._served.get(policy)
             if policy not in self._tokenizers:
                 self._tokenizers[policy] = load_tokenizer(
-                    ctx.policies[policy], policy=policy, vocabulary=ctx.vocabulary
+                    self._configs[policy], policy=policy, vocabulary=ctx.vocabulary
                 )
             context = None if served is None else served.context
             self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], context)
@@ -197,7 +200,7 @@ class HFEngine(Plugin):
             module.to(self._device)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
         loaded = load_model(
-            ctx.policies[weights.policy], policy=weights.policy, seed=0, vocabulary=ctx.vocabulary
+            self._configs[weights.policy], policy=weights.policy, seed=0, vocabulary=ctx.vocabulary
         )
         return loaded.module, loaded.tokenizer
 
@@ -210,7 +213,7 @@ class HFEngine(Plugin):
                 return make(merged)
             old.refresh(merged)
             return old
-        key = id(merged.model), self._opened[0].policies[policy].dtype
+        key = id(merged.model), self._configs[policy].dtype
         if key not in self._bases:
             # The memory planner computes on "meta", for a run on a CPU.
             on_cpu = merged.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
@@ -230,7 +233,7 @@ class HFEngine(Plugin):
         from coterie.backends.engines.lean.weights import unsupported
         from coterie.backends.engines.stepwise import StepwiseDecoder
 
-        dtype = getattr(torch, self._opened[0].policies[policy].dtype)
+        dtype = getattr(torch, self._configs[policy].dtype)
         reason = unsupported(merged.model)
         if self.config.decoder == "lean" and reason is not None:
             raise ConfigError(

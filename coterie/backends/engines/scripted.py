@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError
@@ -31,6 +31,12 @@ class ScriptedEngine(Plugin):
         play: Any = Field(
             description="`module:function`, or (in Python) the function (request, text) -> str."
         )
+
+        @field_validator("play")
+        @classmethod
+        def _names_a_function(cls, play: Any) -> Any:
+            resolved(play)
+            return play
 
     config: Config
 

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.models.policy import TablePolicy, check_table, declared
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.concurrency.request_batching import RequestBatcher
-from coterie.core.config import ModelInit
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import EngineContext
@@ -26,6 +26,8 @@ class TabularEngine(Plugin):
     unfiltered distribution at the sampling temperature (at temperature 1 for greedy calls).
     """
 
+    Policy = TablePolicy
+
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._codec = WordCodec(exact=False, markers=False)
@@ -33,13 +35,8 @@ class TabularEngine(Plugin):
         self._batcher: RequestBatcher | None = None
 
     async def open(self, ctx: EngineContext) -> None:
-        for name, policy in ctx.policies.items():
-            if not (isinstance(policy.model, ModelInit) and policy.model.init == "tabular"):
-                raise ConfigError(
-                    f"the engine `tabular` can't play the model of policy '{name}'",
-                    path=f"policies.{name}.model",
-                    fix="set it to {init: tabular}",
-                )
+        for name, policy in declared(ctx.policies, TablePolicy).items():
+            check_table(policy, f"policies.{name}", "the engine `tabular` can't play")
         self._words = table_words(ctx.vocabulary)
         if not self._words:
             raise ConfigError(

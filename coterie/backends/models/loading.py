@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.word_tokenizer import words_tokenizer
-from coterie.core.config import ModelInit, PolicyConfig
 from coterie.core.errors import ConfigError, MissingExtra
 
 _UNBOUNDED = 10**9
@@ -46,7 +46,7 @@ def require_torch(needed_by: str) -> None:
             raise MissingExtra(package, "torch", needed_by=needed_by)
 
 
-def load_model(config: PolicyConfig, *, policy: str, seed: int, vocabulary: tuple[str, ...]) -> Loaded:
+def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tuple[str, ...]) -> Loaded:
     """Load or initialise a policy's model; the global random state does not change.
 
     Args:
@@ -69,7 +69,7 @@ def load_model(config: PolicyConfig, *, policy: str, seed: int, vocabulary: tupl
     return Loaded(module, tokenizer, context_of(module.config, tokenizer, policy=policy))
 
 
-def load_tokenizer(config: PolicyConfig, *, policy: str, vocabulary: tuple[str, ...]) -> Any:
+def load_tokenizer(config: TensorFields, *, policy: str, vocabulary: tuple[str, ...]) -> Any:
     """The policy's tokenizer, without the model.
 
     Raises:
@@ -78,7 +78,7 @@ def load_tokenizer(config: PolicyConfig, *, policy: str, vocabulary: tuple[str, 
     require_torch(f"policies.{policy}")
     if isinstance(config.model, str):
         return _tokenizer(config.model, config.revision, f"policies.{policy}.model")
-    _check_init(config.model, policy)
+    check_init(config.model, f"policies.{policy}")
     if config.model.tokenizer != "words":
         return _tokenizer(config.model.tokenizer, None, f"policies.{policy}.model.tokenizer")
     if not vocabulary:
@@ -161,20 +161,6 @@ def _torch() -> Any:
     return torch
 
 
-def _check_init(init: ModelInit, policy: str) -> None:
-    if init.init == "qwen3":
-        return
-    users = {
-        "tabular": "the engine and the trainer `tabular`",
-        "none": "engines without weights (`scripted`)",
-    }
-    raise ConfigError(
-        f"`init: {init.init}` is for {users[init.init]}; there are no tensors in it",
-        path=f"policies.{policy}.model.init",
-        fix="choose `init: qwen3`, or an engine and a trainer that take it",
-    )
-
-
 def made_config(init: ModelInit, tokenizer: Any) -> Any:
     """The transformers configuration of a newly initialised model."""
     from transformers import Qwen3Config
@@ -245,25 +231,6 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
         )
     except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
         raise _unloadable("tokenizer", source, folder, error, path) from error
-
-
-def local_folder(source: str, path: str) -> Path | None:
-    """The local folder that `source` names, or None where it is a hub id.
-
-    Raises:
-        ConfigError: `source` is written like a path, and there is no such folder.
-    """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or "\\" in source:
-        raise ConfigError(
-            f"there is no folder {source}",
-            path=path,
-            why="it is a file" if folder.exists() else f"looked for it from {Path.cwd()}",
-            fix="name an existing folder, or a hub id such as Qwen/Qwen3-0.6B",
-        )
-    return None
 
 
 def _check_weights(folder: Path, path: str) -> None:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.sizes import ModelSize
-from coterie.core.config import PolicyConfig
 
 WIDTH = {"float32": 4, "bfloat16": 2}
 """Bytes per number."""
@@ -28,7 +28,7 @@ Parts = dict[str, int]
 
 
 def trainer_bytes(
-    configs: Mapping[str, PolicyConfig], size: ModelSize, *, references: bool = False, values: bool = False
+    configs: Mapping[str, TorchPolicy], size: ModelSize, *, references: bool = False, values: bool = False
 ) -> dict[str, Parts]:
     """Bytes of each part, by policy, for all policies with the same initial weights.
 
@@ -61,7 +61,7 @@ def trainer_bytes(
     return by_policy
 
 
-def warm_start_bytes(config: PolicyConfig, size: ModelSize) -> int:
+def warm_start_bytes(config: TorchPolicy, size: ModelSize) -> int:
     """Bytes of a warm start besides the weights; it trains all initial weights, whatever `train` is."""
     width = WIDTH[config.dtype]
     return size.parameters * (3 * FP32 + (FP32 + width if width < FP32 else 0))

@@ -10,11 +10,10 @@ from typing import Any
 from coterie.backends.models.loading import (
     context_of,
     load_tokenizer,
-    local_folder,
     made_config,
     require_torch,
 )
-from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
+from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, local_folder
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 
 
@@ -58,7 +57,7 @@ class Blueprint:
     dtype: str
 
 
-def blueprint(configs: Mapping[str, PolicyConfig], *, vocabulary: tuple[str, ...]) -> Blueprint:
+def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]) -> Blueprint:
     """The model of policies with the same initial weights; fetches a configuration and a tokenizer at most.
 
     Args:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.models.policy import UntrainedPolicy, check_untrained
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import TrainerContext
@@ -17,14 +18,11 @@ from coterie.core.types import Key, Metrics, Sample, Weights
 class NoTrainer(Plugin):
     """A trainer without weights; every policy must have `train: none`."""
 
+    Policy = UntrainedPolicy
+
     async def open(self, ctx: TrainerContext) -> None:
         for name, policy in ctx.policies.items():
-            if policy.train != "none":
-                raise ConfigError(
-                    f"trainer 'none' can't train policy '{name}'",
-                    path=f"policies.{name}.train",
-                    fix=f"set policies.{name}.train=none, or choose another trainer",
-                )
+            check_untrained(policy, f"policies.{name}")
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
         raise ConfigError(f"trainer 'none' has no {what}", path="trainer.type")

@@ -9,22 +9,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from coterie.core.config import OptimizerSettings
-from coterie.core.errors import ConfigError, RunFolderError
+from coterie.backends.models.policy import OptimizerSettings
+from coterie.core.errors import RunFolderError
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "step")
-
-
-def check_schedule(settings: OptimizerSettings, path: str) -> None:
-    """Raise ConfigError where a decay has no horizon."""
-    if settings.schedule != "constant" and settings.horizon is None:
-        raise ConfigError(
-            f"the schedule '{settings.schedule}' needs a horizon",
-            path=f"{path}.horizon",
-            why="a decay over `schedule.steps` would change when a resumed run is made longer",
-            fix="set it to the number of optimiser steps after which the learning rate has decayed, or to "
-            "`budget` with schedule.tokens",
-        )
 
 
 def learning_rate(settings: OptimizerSettings, count: int, spent: float = 0.0) -> float:

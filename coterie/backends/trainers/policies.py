@@ -19,10 +19,10 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.loading import load_model
+from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.trainers.forward import Scorer
-from coterie.backends.trainers.optim import PolicyOptimizer, check_schedule
+from coterie.backends.trainers.optim import PolicyOptimizer
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
-from coterie.core.config import LoraSettings, ModelInit, PolicyConfig
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.types.seeding import seed64
 
@@ -34,7 +34,7 @@ class InitialWeights:
     name: str
     """The first of these policies."""
     policies: tuple[str, ...]
-    config: PolicyConfig
+    config: TorchPolicy
     """The first policy's."""
     tokenizer: Any
     context: int
@@ -67,7 +67,7 @@ class Policy:
     """One policy's weights."""
 
     name: str
-    config: PolicyConfig
+    config: TorchPolicy
     initial: InitialWeights
     model: Any
     """The CausalLM of the policy's forwards: its own module, or the shared base."""
@@ -167,7 +167,7 @@ class Policy:
                 yield table[self.adapter]
 
 
-def initial_weights_of(policies: Mapping[str, PolicyConfig]) -> dict[str, tuple[str, ...]]:
+def initial_weights_of(policies: Mapping[str, TorchPolicy]) -> dict[str, tuple[str, ...]]:
     """First policy -> all policies with the same initial weights, in the configuration's order."""
     groups: dict[str, list[str]] = {}
     for name, config in policies.items():
@@ -192,10 +192,10 @@ class Plan:
     value_rate: float | None
 
 
-def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[InitialWeights], dict[str, Policy]]:
+def set_up(configs: Mapping[str, TorchPolicy], plan: Plan) -> tuple[list[InitialWeights], dict[str, Policy]]:
     """Load all initial weights once, copy them for `full` policies, and attach adapters to shared bases."""
     for name, config in configs.items():
-        _check(name, config)
+        check_settings(config, f"policies.{name}")
     initial_weights, policies = [], {}
     for names in initial_weights_of(configs).values():
         initial, members = _set_up_initial({name: configs[name] for name in names}, plan)
@@ -204,18 +204,8 @@ def set_up(configs: Mapping[str, PolicyConfig], plan: Plan) -> tuple[list[Initia
     return initial_weights, {name: policies[name] for name in configs}
 
 
-def _check(name: str, config: PolicyConfig) -> None:
-    check_schedule(config.optimizer, f"policies.{name}.optimizer")
-    if config.lora is not None and config.train != "lora":
-        raise ConfigError(
-            f"`lora` is set and has no effect: the policy's `train` is {config.train}",
-            path=f"policies.{name}.lora",
-            fix=f"set policies.{name}.train=lora, or drop the table",
-        )
-
-
 def _set_up_initial(
-    configs: Mapping[str, PolicyConfig], plan: Plan
+    configs: Mapping[str, TorchPolicy], plan: Plan
 ) -> tuple[InitialWeights, dict[str, Policy]]:
     first, config = next(iter(configs.items()))
     loaded = load_model(config, policy=first, seed=plan.seed, vocabulary=plan.vocabulary)
@@ -248,7 +238,7 @@ def _set_up_initial(
     return initial, members
 
 
-def _attach_adapters(initial: InitialWeights, configs: Mapping[str, PolicyConfig], plan: Plan) -> None:
+def _attach_adapters(initial: InitialWeights, configs: Mapping[str, TorchPolicy], plan: Plan) -> None:
     if not configs:
         return
     try:

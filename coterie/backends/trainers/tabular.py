@@ -12,6 +12,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
+from coterie.backends.models.policy import TabularPolicy, check_trained_table, declared
 from coterie.backends.models.table import (
     Context,
     Table,
@@ -21,7 +22,6 @@ from coterie.backends.models.table import (
     table_words,
     write_rows,
 )
-from coterie.core.config import ModelInit, OptimizerSettings
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import plugin_call
@@ -103,6 +103,7 @@ class TabularTrainer(Plugin):
         )
         optimizer: Literal["sgd", "adam"] = "sgd"
 
+    Policy = TabularPolicy
     config: Config
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
@@ -119,23 +120,8 @@ class TabularTrainer(Plugin):
                 fix="leave it out, or choose an algorithm that needs values (gae)",
             )
         words = table_words(ctx.vocabulary)
-        for name, policy in ctx.policies.items():
-            path = f"policies.{name}"
-            if not (isinstance(policy.model, ModelInit) and policy.model.init == "tabular"):
-                raise ConfigError(
-                    f"the trainer `tabular` can't train the model of policy '{name}'",
-                    path=f"{path}.model",
-                    fix="set it to {init: tabular}",
-                )
-            if policy.train == "lora":
-                raise ConfigError("a table has no adapters", path=f"{path}.train", fix="set it to `full`")
-            if policy.optimizer != OptimizerSettings():
-                raise ConfigError(
-                    "this table has no effect",
-                    path=f"{path}.optimizer",
-                    why="the trainer `tabular` has its own settings",
-                    fix="set trainer.learning_rate and trainer.optimizer",
-                )
+        for name, policy in declared(ctx.policies, TabularPolicy).items():
+            check_trained_table(policy, f"policies.{name}")
             self._policies[name] = _Policy(Table(words), trained=policy.train != "none")
 
     async def close(self) -> None:

@@ -11,23 +11,23 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from coterie.backends.models.minibatches import minibatches, token_coefficients
+from coterie.backends.models.policy import TorchPolicy, WarmStart, declared
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
-from coterie.backends.trainers.policies import InitialWeights, Plan, Policy, set_up
+from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
+from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
 from coterie.backends.trainers.update_metrics import Meter
-from coterie.backends.trainers.value_head import ValueSettings, value_loss
+from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.concurrency.compute_threads import compute
-from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Demonstration, TrainerContext
 from coterie.core.protocols.loss import HasLengthConstant
@@ -45,25 +45,13 @@ class TorchTrainer(Plugin):
     therefore added, and the division into micro-batches doesn't change the result (invariant 6).
     """
 
-    class Config(PluginConfig):
-        minibatch_size: int | None = Field(
-            None, ge=1, description="Samples of one optimiser step; null: all."
-        )
-        epochs: int = Field(1, ge=1, description="Passes over the samples of a step.")
-        micro_tokens: int = Field(
-            16384, ge=1, description="Most tokens of one forward; a shared prompt counts once."
-        )
-        packing: bool = Field(True, description="Compute a prompt once for all its completions.")
-        gradient_checkpointing: bool = Field(
-            False, description="Recompute activations: less memory, more time."
-        )
-        device: str = Field("auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1.")
-        value: ValueSettings = ValueSettings()
+    Config = TorchConfig
+    Policy = TorchPolicy
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         self._initial_weights: list[InitialWeights] = []
-        self._policies: dict[str, Policy] = {}
+        self._policies: dict[str, PolicyWeights] = {}
         # The active adapter is a setting of the shared module, so only one thread may compute at a time.
         self._computing = threading.Lock()
 
@@ -88,7 +76,9 @@ class TorchTrainer(Plugin):
             values=values,
             value_rate=self.config.value.learning_rate,
         )
-        self._initial_weights, self._policies = await compute(set_up, ctx.policies, plan)
+        self._initial_weights, self._policies = await compute(
+            set_up, declared(ctx.policies, TorchPolicy), plan
+        )
 
     async def close(self) -> None:
         self._initial_weights, self._policies = [], {}
@@ -147,7 +137,9 @@ class TorchTrainer(Plugin):
                         policy.name, step, meter.skipped)  # fmt: skip
         return meter.metrics()
 
-    def _optimiser_step(self, policy: Policy, scorer: Scorer, batch: Sequence[Sample], meter: Meter) -> None:
+    def _optimiser_step(
+        self, policy: PolicyWeights, scorer: Scorer, batch: Sequence[Sample], meter: Meter
+    ) -> None:
         objective = self._ctx.loss
         constant = objective.length_constant if isinstance(objective, HasLengthConstant) else None
         coefficients = token_coefficients(batch, objective.length, constant)
@@ -164,7 +156,7 @@ class TorchTrainer(Plugin):
 
     def _loss(
         self,
-        policy: Policy,
+        policy: PolicyWeights,
         scorer: Scorer,
         rows: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
@@ -280,7 +272,7 @@ class TorchTrainer(Plugin):
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         export(self._policy(policy), Path(folder), merge=merge)
 
-    def _policy(self, name: str) -> Policy:
+    def _policy(self, name: str) -> PolicyWeights:
         if name not in self._policies:
             raise ConfigError(
                 f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self._policies)

@@ -12,26 +12,12 @@ from typing import Any
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
-from coterie.core.plugins import PluginConfig
 from coterie.core.types import Sample
 
 NAME = "value_head"
 """The head's name among a policy's weights; names of a model's own weights contain a dot."""
-
-
-class ValueSettings(PluginConfig):
-    """The settings of value learning."""
-
-    coefficient: float = Field(0.5, gt=0, description="Weight of the value loss in the policy's loss.")
-    clip: float | None = Field(
-        0.2, gt=0, description="Largest useful change of V in one update; null: no limit."
-    )
-    learning_rate: float | None = Field(
-        None, gt=0, description="Learning rate of the head, with the policy's schedule; null: the policy's."
-    )
 
 
 def value_head(model: Any) -> torch.nn.Parameter:

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from coterie.backends.models.policy import OptimizerSettings, WarmStart
 from coterie.backends.trainers.forward import Probe, Scorer
 from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo
 from coterie.backends.trainers.policies import InitialWeights, Policy, plain_parameters
-from coterie.core.config import OptimizerSettings, WarmStart
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics

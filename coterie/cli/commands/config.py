@@ -50,10 +50,10 @@ def command(source: str, settings: tuple[str, ...], scale: str | None, as_json: 
 
 
 def _check(resolved: Resolved) -> None:
-    from coterie.core.training.assemble import compose
+    from coterie.core.training.assemble import prepare
 
     try:
-        compose(resolved)
+        prepare(resolved)  # the engine and the trainer are not made: they may import large libraries
     except MissingExtra as error:  # the configuration can still be shown
         log.warning("not checked in full: %s; %s", error.what, error.fix)
 
@@ -87,7 +87,7 @@ def _defaults(kind: str, plugin: Any) -> dict[str, Any]:
     from coterie.core.plugins import plugins
 
     try:
-        model = getattr(plugins().registry.load(kind, str(plugin)), "Config", None)
+        model = plugins().registry.config_of(kind, str(plugin))
     except MissingExtra:
         return {}
     defaults = {}

@@ -170,7 +170,7 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
     return {
         "roles": list(policy.roles),
         "train": config.train,
-        "model": config.model if isinstance(config.model, str) else config.model.init,
+        "model": config.model if isinstance(config.model, str) else dict(config.model).get("init", "table"),
         "generations": json_number(policy.generations),
         "generated_tokens": json_number(policy.generated_tokens),
         "prompts": json_number(policy.prompts),

@@ -7,49 +7,56 @@ from typing import Any
 
 import click
 
-from coterie.cli.options import plugin_option
+from coterie.cli.options import overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra, PluginError
-from coterie.core.plugins import Entry
-
-UNCONFIGURED = ("recipe", "column", "study", "command")
-"""Kinds without a table in a configuration."""
+from coterie.core.plugins import DECLARING, Entry
 
 
 @click.command(short_help="Print the JSON Schema of configurations.")
+@click.argument("source", metavar="[RECIPE|FILE|RUN_DIR]", required=False)
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @plugin_option
-def command() -> None:
+def command(source: str | None, settings: tuple[str, ...]) -> None:
     """Print the JSON Schema of configurations.
 
-    Under `components` stands, by kind and name, the schema of each plugin's settings; of a plugin that can't
-    be imported, what is missing.
+    A policy's table has the fields that the trainer and the engine declare: those of the recipe, else the
+    default ones. Under `components` stands, by kind and name, the schema of each plugin's settings, and under
+    `policy` what a trainer or an engine declares; of a plugin that can't be imported, what is missing.
     """
-    from coterie.core.config import RunConfig
-    from coterie.core.plugins import KINDS, plugins
+    from coterie.core.config import DEFAULT_TYPES, RunConfig, load, policy_schema
+    from coterie.core.plugins import KINDS, UNCONFIGURED, plugins
 
     registry = plugins().registry
+    chosen = DEFAULT_TYPES if source is None else load(source, overrides=overrides(settings)).table
+    policy = policy_schema(chosen["trainer"]["type"], chosen["engine"]["type"]).model_json_schema()
+    schema = RunConfig.model_json_schema()
+    schema["$defs"] |= {**policy.pop("$defs", {}), "PolicyConfig": {**policy, "title": "PolicyConfig"}}
     components = {
         kind: {entry.name: plugin_schema(entry) for entry in registry.entries(kind)}
         for kind in KINDS
         if kind not in UNCONFIGURED
     }
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
-    print_json({**head, **RunConfig.model_json_schema(), "components": components})
+    print_json({**head, **schema, "components": components})
 
 
 def plugin_schema(entry: Entry) -> dict[str, Any]:
-    """The schema of a plugin's Config, or what keeps the plugin from being imported."""
+    """The schema of a plugin's Config and Policy, or what keeps the plugin from being imported."""
     try:
-        target = entry.load()
+        model, policy = entry.attribute("Config"), entry.attribute("Policy")
+        # A plugin with schemas beside it is not imported, since its module may import a large library.
+        described = model if entry.config is not None else entry.load()
     except MissingExtra as error:
         return {"unavailable": error.what, "fix": error.fix}
     except PluginError as error:
         return {"unavailable": str(error)}
-    model = getattr(target, "Config", None)
     schema: dict[str, Any] = (
         model.model_json_schema()
         if model is not None
         else {"type": "object", "properties": {}, "additionalProperties": False}
     )
-    description = inspect.getdoc(target)
+    if entry.kind in DECLARING and policy is not None:
+        schema["policy"] = policy.model_json_schema()
+    description = inspect.getdoc(described)
     return {**schema, "description": description.partition("\n\n")[0]} if description else schema

@@ -21,15 +21,12 @@ from coterie.core.config.schema import (
     DEFAULT_TYPES as DEFAULT_TYPES,
     MAPS as MAPS,
     TABLES as TABLES,
-    LoraSettings as LoraSettings,
-    ModelInit as ModelInit,
-    OptimizerSettings as OptimizerSettings,
     PolicyConfig as PolicyConfig,
     RoleConfig as RoleConfig,
     RunConfig as RunConfig,
     ScheduleConfig as ScheduleConfig,
     Strict as Strict,
     TeamConfig as TeamConfig,
-    WarmStart as WarmStart,
+    policy_schema as policy_schema,
 )
 from coterie.core.config.validation import validate as validate

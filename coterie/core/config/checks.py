@@ -14,7 +14,7 @@ def check(config: RunConfig) -> None:
 
     Raises:
         ConfigError: an unknown role, policy or tool; a role without a policy; a role, policy, tool or setting
-            that nothing uses; a learning-rate schedule without its horizon; two ends of the run; no reward.
+            that nothing uses; a policy that trainer or engine refuse; two ends of the run; no reward.
     """
     _check_order(config)
     _check_policies(config)
@@ -61,22 +61,7 @@ def _check_policies(config: RunConfig) -> None:
     why = "no role plays it: name it in team.roles.<role>.policy"
     _unused("policies", set(config.policies) - played, why)
     for name, policy in config.policies.items():
-        path = f"policies.{name}"
-        if policy.lora is not None and policy.train != "lora":
-            why = f"{path}.train is {policy.train}"
-            fix = f"set {path}.train=lora"
-            raise ConfigError("nothing reads these settings", path=f"{path}.lora", why=why, fix=fix)
-        optimizer, path = policy.optimizer, f"{path}.optimizer.horizon"
-        if optimizer.schedule == "constant":
-            if optimizer.horizon is not None:
-                raise ConfigError("nothing reads this", path=path, why="the schedule is constant")
-        elif optimizer.horizon is None:
-            fix = "set it to a number of optimiser steps, or to `budget` with schedule.tokens"
-            raise ConfigError(f"a {optimizer.schedule} schedule needs its horizon", path=path, fix=fix)
-        elif optimizer.horizon == "budget" and config.schedule.tokens is None:
-            why = "schedule.tokens is not set"
-            fix = "set schedule.tokens, or the horizon to a number of optimiser steps"
-            raise ConfigError("there is no token budget to decay over", path=path, why=why, fix=fix)
+        policy.check(f"policies.{name}", config)
 
 
 def _known(kind: str, name: str, known: Iterable[str], path: str) -> None:

@@ -6,11 +6,16 @@ The settings inside a component's table are validated by its plugin's own `Confi
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from functools import cache
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, create_model, model_validator
+from pydantic.fields import FieldInfo
 
-from coterie.core.plugins import Component, Table
+from coterie.core.config.validation import validate
+from coterie.core.errors import PluginError
+from coterie.core.plugins import Component, Table, as_table, plugins
 
 
 class Strict(BaseModel):
@@ -19,75 +24,32 @@ class Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
 
-class ModelInit(Strict):
-    """A model with random initial weights."""
-
-    init: Literal["qwen3", "tabular", "none"] = Field(description="Architecture; `none`: no weights.")
-    hidden_size: int = Field(128, ge=1)
-    layers: int = Field(3, ge=1)
-    heads: int = Field(4, ge=1)
-    kv_heads: int | None = Field(None, description="Default: as many as `heads`.")
-    head_dim: int = Field(32, ge=2)
-    mlp_size: int = Field(384, ge=1)
-    context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
-    tie_embeddings: bool = True
-    tokenizer: str = Field(
-        "words", description="`words` (one id per word), or a tokenizer's hub id or folder."
-    )
-
-
-class LoraSettings(Strict):
-    """LoRA (arXiv 2106.09685), as in PEFT."""
-
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    target_modules: str | list[str] = "all-linear"
-
-
-class OptimizerSettings(Strict):
-    """AdamW and its learning-rate schedule. Each policy has its own optimiser."""
-
-    learning_rate: float = Field(1e-5, gt=0)
-    weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0, description="In optimiser steps.")
-    final_share: float = Field(0.1, ge=0, le=1, description="Share of the learning rate after the decay.")
-    horizon: Annotated[int, Field(ge=1)] | Literal["budget"] | None = Field(
-        None,
-        description="Optimiser steps over which `linear` and `cosine` decay; `budget`: with the share of "
-        "`schedule.tokens` spent before the step. They require it: a default of `schedule.steps` would "
-        "change the rate when a resumed run is made longer.",
-    )
-
-
-class WarmStart(Strict):
-    """Supervised training before RL, on demonstrations of the environment's oracle."""
-
-    demonstrations: Literal["oracle"] = "oracle"
-    noise: float = Field(0.0, ge=0, le=1, description="Probability that a demonstrated move is random.")
-    steps: int = Field(80, ge=1)
-    batch: int = Field(256, ge=1, description="Demonstrations per step, the same number for each role.")
-    learning_rate: float = Field(1e-3, gt=0)
-    weight_decay: float = Field(0.01, ge=0)
-    warmup_steps: int = Field(30, ge=0)
-    final_share: float = Field(0.1, ge=0, le=1)
-    clip: float = Field(1.0, gt=0)
-
-
 class PolicyConfig(Strict):
-    """A policy: the model of one or more roles."""
+    """A policy: the model of one or more roles. Its other fields are declared by trainers and engines.
 
-    model: str | ModelInit = Field(description="Hub id, folder, or a table for random initial weights.")
+    The class attribute `Policy` of a trainer or an engine derives from this class and adds the fields that it
+    reads. A run's policies have the fields of both, and are instances of both classes.
+    """
+
+    model: str | Table = Field(description="Hub id, folder, or a table for random initial weights.")
     train: Literal["full", "lora", "none"] = "full"
-    lora: LoraSettings | None = None
-    optimizer: OptimizerSettings = OptimizerSettings()
-    warm_start: WarmStart | None = None
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    revision: str | None = Field(None, description="Revision of a hub id.")
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Check the policy before a run imports its trainer and engine; call `super().check(path, run)`.
+
+        Reading a configuration doesn't call it: the file of an old run can be read without its model.
+
+        Args:
+            path: dotted path of the policy's table, for errors.
+
+        Raises:
+            ConfigError: the run can't have this policy, e.g. its model isn't there.
+        """
+
+    @property
+    def follows_budget(self) -> bool:
+        """Whether past updates depend on `schedule.tokens`; a resumed run can't change it then."""
+        return False
 
 
 class TeamConfig(Strict):
@@ -138,7 +100,7 @@ class RunConfig(Strict):
     deterministic: bool = Field(True, description="Batch when all active rollouts wait, in key order.")
     env: Component
     team: TeamConfig
-    policies: dict[str, PolicyConfig]
+    policies: dict[str, SerializeAsAny[PolicyConfig]]
     rewards: dict[str, Component] = Field(
         default_factory=lambda: {"environment": {"type": "environment"}},
         description="By name: `type`, `weights` and the source's settings.",
@@ -156,6 +118,21 @@ class RunConfig(Strict):
     data: Component | None = None
     trackers: dict[str, Component] = Field(default_factory=lambda: {"jsonl": {"type": "jsonl"}})
     schedule: ScheduleConfig = ScheduleConfig()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _declared_policies(cls, table: Any) -> Any:
+        """Validate the policies by the schema of the chosen trainer and engine."""
+        policies = table.get("policies") if isinstance(table, Mapping) else None
+        if not isinstance(policies, Mapping):
+            return table
+        trainer, engine = (_type_of(table, kind) for kind in ("trainer", "engine"))
+        schema = policy_schema(trainer, engine)
+        why = f"neither the trainer '{trainer}' nor the engine '{engine}' declares it"
+        made = {
+            name: validate(schema, policy, f"policies.{name}", why=why) for name, policy in policies.items()
+        }
+        return {**table, "policies": made}
 
 
 DEFAULT_TYPES: Table = {
@@ -186,3 +163,63 @@ TABLES: dict[str, str] = {
 
 MAPS: dict[str, str] = {"rewards": "reward", "tools": "tool", "trackers": "tracker"}
 """Kind of component, by top-level table that holds components by name."""
+
+
+def _type_of(table: Mapping[str, Any], kind: str) -> str:
+    component = as_table(table.get(kind))
+    named = component.get("type") if isinstance(component, Mapping) else None
+    return str(named or DEFAULT_TYPES[kind]["type"])  # a missing type is told when the component is made
+
+
+def policy_schema(trainer: str, engine: str) -> type[PolicyConfig]:
+    """The schema of a run's policies: every field that the trainer or the engine declares.
+
+    Raises:
+        PluginError: no such plugin, a `Policy` that is no PolicyConfig, or one field declared in two ways.
+    """
+    first, second = _declared("trainer", trainer), _declared("engine", engine)
+    if issubclass(first, second) or issubclass(second, first):  # the derived one may narrow a field
+        return first if issubclass(first, second) else second
+    own = _own_fields(first)
+    for name, field in _own_fields(second).items():
+        if name in own and _meaning(own[name]) != _meaning(field):
+            raise PluginError(
+                f"trainer '{trainer}' and engine '{engine}' declare a policy's `{name}` differently",
+                path=f"policies.*.{name}",
+                why=f"{own[name]!r} and {field!r}",
+                fix="choose another trainer or engine, or derive one `Policy` from the other",
+            )
+    return _joined(first, second)
+
+
+def _declared(kind: str, plugin: str) -> type[PolicyConfig]:
+    schema = plugins().registry.policy_of(kind, plugin, path=f"{kind}.type") or PolicyConfig
+    if not (isinstance(schema, type) and issubclass(schema, PolicyConfig)):
+        what, why = f"the `Policy` of {kind} '{plugin}' is no PolicyConfig", f"it is {schema!r}"
+        raise PluginError(what, path=f"{kind}.type", why=why, fix="class Policy(coterie.PolicyConfig)")
+    return schema
+
+
+def _own_fields(schema: type[PolicyConfig]) -> dict[str, FieldInfo]:
+    """The fields that a schema adds to PolicyConfig or declares again."""
+    common = {name: _meaning(field) for name, field in PolicyConfig.model_fields.items()}
+    return {name: field for name, field in schema.model_fields.items() if common.get(name) != _meaning(field)}
+
+
+def _meaning(field: FieldInfo) -> str:
+    """What two declarations of one field must agree in."""
+    return repr((field.annotation, field.default, field.default_factory, field.metadata))
+
+
+@cache
+def _joined(first: type[PolicyConfig], second: type[PolicyConfig]) -> type[PolicyConfig]:
+    fields = {**_own_fields(first), **_own_fields(second)}
+    both: Any = {name: (field.annotation, field) for name, field in fields.items()}
+    joined: Any = create_model("Policy", __base__=(first, second), **both)
+    # pickle can't import a class that was made at run time.
+    setattr(joined, "__reduce__", lambda self: (_revived, (first, second, dict(self))))  # noqa: B010
+    return cast(type[PolicyConfig], joined)
+
+
+def _revived(first: type[PolicyConfig], second: type[PolicyConfig], values: Table) -> PolicyConfig:
+    return _joined(first, second).model_validate(values)

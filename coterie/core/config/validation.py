@@ -20,6 +20,7 @@ def validate(
     path: str = "",
     context: Mapping[str, Any] | None = None,
     also: Sequence[str] = (),
+    why: str = "",
 ) -> Any:
     """An instance of the model from a table.
 
@@ -27,6 +28,7 @@ def validate(
         path: dotted path of the table, for the error.
         context: pydantic's validation context.
         also: keys of the table that the caller removed before; the error suggests them too.
+        why: the reason why no other key of the table is known, for the error.
 
     Raises:
         ConfigError: for one wrong key or value.
@@ -34,11 +36,16 @@ def validate(
     try:
         return model.model_validate(table, context=dict(context) if context is not None else None)
     except ValidationError as error:
-        raise explain(error, model, table, path, also) from None
+        raise explain(error, model, table, path, also, why) from None
 
 
 def explain(
-    error: ValidationError, model: type[BaseModel], table: Any, path: str, also: Sequence[str] = ()
+    error: ValidationError,
+    model: type[BaseModel],
+    table: Any,
+    path: str,
+    also: Sequence[str] = (),
+    why: str = "",
 ) -> ConfigError:
     """The ConfigError for the most specific of pydantic's errors: an unknown key, or else the deepest one.
 
@@ -50,9 +57,9 @@ def explain(
     loc, parent = _walk(problem["loc"], table)
     full_path = ".".join(filter(None, (path, *map(str, loc))))
     if problem["type"] == "extra_forbidden":
-        known = [*_fields(model, loc[:-1]), *(also if len(loc) == 1 else ())]
-        fix = did_you_mean(str(loc[-1]), known)
-        return ConfigError(f"unknown key '{loc[-1]}'", path=full_path, fix=fix)
+        inner = len(loc) > 1
+        fix = did_you_mean(str(loc[-1]), [*_fields(model, loc[:-1]), *(() if inner else also)])
+        return ConfigError(f"unknown key '{loc[-1]}'", path=full_path, why="" if inner else why, fix=fix)
     if problem["type"] == "missing":
         why = f"{full_path.rpartition('.')[0] or 'the configuration'} needs it"
         return ConfigError(f"'{loc[-1]}' is missing", path=full_path, why=why, fix=f"set {full_path}=...")

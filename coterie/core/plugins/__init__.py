@@ -11,6 +11,12 @@ from coterie.core.plugins.base import (
     as_table as as_table,
     composed_fields as composed_fields,
 )
+from coterie.core.plugins.kinds import (
+    DECLARING as DECLARING,
+    FILES as FILES,
+    KINDS as KINDS,
+    UNCONFIGURED as UNCONFIGURED,
+)
 from coterie.core.plugins.manager import (
     GROUP as GROUP,
     KIND_OF as KIND_OF,
@@ -20,8 +26,6 @@ from coterie.core.plugins.manager import (
 )
 from coterie.core.plugins.registry import (
     EXTRA_OF as EXTRA_OF,
-    FILES as FILES,
-    KINDS as KINDS,
     Entry as Entry,
     Registry as Registry,
     import_object as import_object,

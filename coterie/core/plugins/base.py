@@ -8,7 +8,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic_core import core_schema
 
 from coterie.core.errors import PluginError, did_you_mean
-from coterie.core.plugins.registry import KINDS
+from coterie.core.plugins.kinds import KINDS
 
 Table = dict[str, Any]
 """A component's table: `type` names the plugin, the rest is for its Config."""

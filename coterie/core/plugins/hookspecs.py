@@ -7,7 +7,10 @@
         register("countdown", "my_package.countdown:Countdown")
 
 `register(name, target)` takes an object or a lazy `"module:attribute"`, which is imported when a run
-chooses it. Registration hooks are called when the plugin is loaded.
+chooses it. Registration hooks are called when the plugin is loaded. A plugin whose module imports a large
+library names its `Config` (a trainer or an engine its `Policy` too) in a module that doesn't:
+`register("big", "my_package.trainer:Big", config="my_package.settings:BigConfig")`. Configurations are then
+shown and checked without the library.
 """
 
 from __future__ import annotations
@@ -25,8 +28,15 @@ hookspec = pluggy.HookspecMarker("coterie")
 class Register(Protocol):
     """What a registration hook is given."""
 
-    def __call__(self, name: str, target: Any) -> None:
-        """Make `target` (an object, or `"module:attribute"`) known by `name`."""
+    def __call__(
+        self, name: str, target: Any, config: str | type | None = None, policy: str | type | None = None
+    ) -> None:
+        """Make `target` (an object, or `"module:attribute"`) known by `name`.
+
+        Args:
+            config: the target's own `Config`, a class or `"module:Class"`; default: read from the target.
+            policy: the same for the `Policy` of a trainer or an engine.
+        """
 
 
 @hookspec(historic=True)

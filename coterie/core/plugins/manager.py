@@ -21,7 +21,8 @@ import pluggy
 
 from coterie.core.errors import PluginError, UserError, did_you_mean
 from coterie.core.plugins import hookspecs
-from coterie.core.plugins.registry import KINDS, Registry, renamed
+from coterie.core.plugins.kinds import KINDS
+from coterie.core.plugins.registry import Registry, renamed
 
 GROUP = "coterie"
 log = logging.getLogger("coterie")
@@ -109,9 +110,9 @@ class Plugins(pluggy.PluginManager):
         return options
 
     def _call_registration(self, hook: str, function: Any, report: Report) -> None:
-        def register(name: str, target: Any) -> None:
+        def register(name: str, target: Any, config: Any = None, policy: Any = None) -> None:
             try:
-                self.registry.add(KIND_OF[hook], name, target, report.distribution)
+                self.registry.add(KIND_OF[hook], name, target, report.distribution, config, policy)
             except PluginError as error:
                 self.fail(report, str(error), error)
             else:

@@ -12,32 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import MissingExtra, PluginError, did_you_mean
-
-KINDS: tuple[str, ...] = (
-    "environment",
-    "role",
-    "reward",
-    "estimator",
-    "loss",
-    "transition",
-    "sampler",
-    "engine",
-    "trainer",
-    "executor",
-    "sandbox",
-    "tool",
-    "chat_format",
-    "data_source",
-    "tracker",
-    "recipe",
-    "column",
-    "study",
-    "command",
-)
-"""Every kind of plugin; each has a hook `register_<kind>s`."""
-
-FILES = ("recipe", "column")
-"""Kinds whose target names a file, not an object."""
+from coterie.core.plugins.base import PluginConfig
+from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 
 EXTRA_OF: dict[str, str] = {
     "torch": "torch",
@@ -70,12 +46,57 @@ class Entry:
     target: Any
     """The object, or `"module:attribute"`."""
     distribution: str
+    config: Any = None
+    """The target's `Config`, registered beside it: the class, or `"module:Class"`."""
+    policy: Any = None
+    """The target's `Policy`, likewise."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.kind} '{self.name}' of {self.distribution}"
+
+    @property
+    def declared(self) -> dict[str, Any]:
+        """What was registered beside the target, by the name of the class attribute."""
+        both = {"Config": self.config, "Policy": self.policy}
+        return {attribute: value for attribute, value in both.items() if value is not None}
 
     def load(self, path: str = "") -> Any:
         """The object itself; `path` is where the configuration names it, for errors."""
         if not isinstance(self.target, str) or self.kind in FILES:
             return self.target
-        return import_object(self.target, f"{self.kind} '{self.name}' of {self.distribution}", path)
+        return import_object(self.target, self.label, path)
+
+    def attribute(self, name: str, path: str = "") -> Any:
+        """The class's `Config` or `Policy`, or None. What was registered is imported without the target.
+
+        Raises:
+            PluginError: it can't be imported, or the `Config` is no PluginConfig.
+            MissingExtra: its module needs an optional package that isn't there.
+        """
+        model = self.declared[name] if name in self.declared else getattr(self.load(path), name, None)
+        if isinstance(model, str):
+            model = import_object(model, f"the {name} of {self.label}", path)
+        is_config = isinstance(model, type) and issubclass(model, PluginConfig)
+        if name == "Config" and model is not None and not is_config:
+            what, why = f"the Config of {self.label} is no PluginConfig", "unknown keys would be ignored"
+            fix = "class Config(coterie.PluginConfig)"
+            raise PluginError(what, path=path, why=f"{why}; it is {model!r}", fix=fix)
+        return model
+
+    def check(self, target: Any, path: str = "") -> None:
+        """Check that what was registered beside the target is the target's own.
+
+        Raises:
+            PluginError: `target` has another `Config` or `Policy`.
+        """
+        for name in self.declared:
+            registered, own = self.attribute(name, path), getattr(target, name, None)
+            if own is not registered:
+                what = f"{self.label} has another {name} than the one registered beside it"
+                why = f"registered: {registered!r}; its own: {own!r}"
+                fix = f"write `{name} = {registered.__name__}` in the class"
+                raise PluginError(what, path=path, why=why, fix=fix)
 
 
 class Registry:
@@ -85,17 +106,29 @@ class Registry:
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._qualified: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
 
-    def add(self, kind: str, name: str, target: Any, distribution: str) -> None:
+    def add(
+        self, kind: str, name: str, target: Any, distribution: str, config: Any = None, policy: Any = None
+    ) -> None:
         """Register one plugin.
 
+        Args:
+            config, policy: the target's `Config` and `Policy`, to be read without importing the target.
+
         Raises:
-            PluginError: the name is taken (it can still be had as `distribution:name`).
+            PluginError: the name is taken (it can still be had as `distribution:name`), or `config` or
+                `policy` is neither a class nor `"module:Class"`, or the kind has none.
         """
         if not isinstance(name, str) or not name or ":" in name:
             raise PluginError(
                 f"{kind} name {name!r} is not a plain word", fix="use letters, digits, '-' and '_'"
             )
-        entry = Entry(kind, name, target, distribution)
+        entry = Entry(kind, name, target, distribution, config, policy)
+        for attribute, value in entry.declared.items():
+            if kind in UNCONFIGURED or (attribute == "Policy" and kind not in DECLARING):
+                raise PluginError(f"{kind} '{name}': a {kind} has no {attribute}", fix="leave it out")
+            if not isinstance(value, type) and not (isinstance(value, str) and ":" in value):
+                what = f"{kind} '{name}': the {attribute} is neither a class nor 'module:Class'"
+                raise PluginError(what, why=f"got {value!r}")
         self._qualified[kind][f"{distribution}:{name}"] = entry
         taken = self._entries[kind].get(name)
         if taken is not None:
@@ -132,6 +165,14 @@ class Registry:
             MissingExtra: its module needs an optional package that isn't there.
         """
         return self.find(kind, name, path=path).load(path)
+
+    def config_of(self, kind: str, name: str, *, path: str = "") -> Any:
+        """A plugin's `Config`, or None; the plugin is imported only where none is registered beside it."""
+        return self.find(kind, name, path=path).attribute("Config", path)
+
+    def policy_of(self, kind: str, name: str, *, path: str = "") -> Any:
+        """The `Policy` of a trainer or an engine: what it reads of a policy's table. None: nothing more."""
+        return self.find(kind, name, path=path).attribute("Policy", path)
 
 
 def renamed(error: BaseException) -> str:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from coterie.core.config import PolicyConfig, WarmStart
+from coterie.core.config import PolicyConfig
 from coterie.core.protocols.chat_format import ChatFormat
 from coterie.core.protocols.loss import Loss
 from coterie.core.types import Key, Message, Metrics, Sample, Weights
@@ -61,7 +61,7 @@ class WarmStarts(Protocol):
         """The policies with the same initial weights, by the name of the weights."""
 
     async def warm_start(
-        self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: WarmStart
+        self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: Any
     ) -> Metrics:
         """Train the initial weights of a policy; `demonstrations` gives those of a step."""
 

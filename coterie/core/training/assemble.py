@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Callable
 
-from coterie.core.config import TABLES, Resolved, RunConfig, check
+from coterie.core.config import TABLES, Resolved, check
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import AdvantageEstimator, Environment
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
-from coterie.core.protocols.trainer import FollowsBudget
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.builder import SHARED, ComponentBuilder
@@ -28,20 +27,28 @@ def compose(resolved: Resolved) -> Run:
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
+    return prepare(resolved)()
+
+
+def prepare(resolved: Resolved) -> Callable[[], Run]:
+    """Check a configuration; the result makes its engine and its trainer, which may import large libraries.
+
+    Raises:
+        UserError: whatever is wrong with the configuration, with its path.
+    """
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)
     parts = make_rollout_parts(builder, config)
     side = parts.side
     components = {
-        name: builder.make(kind, getattr(config, name), name)
-        for name, kind in TABLES.items()
-        if name in ("loss", "engine", "trainer", "executor", "chat")
+        name: builder.make(TABLES[name], getattr(config, name), name) for name in ("loss", "executor", "chat")
     }
     trackers = {
         name: builder.make("tracker", table, f"trackers.{name}", name)
         for name, table in config.trackers.items()
     }
+    late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
     for table in SHARED.values():
         if getattr(config, table) is not None and table not in builder.consumed:
             raise ConfigError(
@@ -58,19 +65,25 @@ def compose(resolved: Resolved) -> Run:
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_truncation(side)
-    _check_budget(config, components["trainer"])
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
-    return Run(
-        resolved=resolved,
-        rollout_side=side,
-        engine_client=LocalEngineClient(components["engine"]),
-        estimator=parts.estimator,
-        trackers=trackers,
-        curriculum=parts.curriculum,
-        state=RunState(curriculum=CurriculumState() if parts.curriculum is not None else None),
-        **components,
-    )
+
+    def make() -> Run:
+        engine = late["engine"]()
+        return Run(
+            resolved=resolved,
+            rollout_side=side,
+            engine=engine,
+            engine_client=LocalEngineClient(engine),
+            estimator=parts.estimator,
+            trainer=late["trainer"](),
+            trackers=trackers,
+            curriculum=parts.curriculum,
+            state=RunState(curriculum=CurriculumState() if parts.curriculum is not None else None),
+            **components,
+        )
+
+    return make
 
 
 def _check_selection(side: LocalRolloutSide) -> None:
@@ -125,18 +138,6 @@ def _check_summable(
             why="it pays again when a state is left and reached again; it is for immediate credit only",
             fix="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
         )
-
-
-def _check_budget(config: RunConfig, trainer: Any) -> None:
-    """Refuse a rate that decays over the token budget where the trainer can't follow the budget."""
-    for name, policy in config.policies.items():
-        if policy.optimizer.horizon == "budget" and not isinstance(trainer, FollowsBudget):
-            raise ConfigError(
-                f"the trainer '{config.trainer['type']}' can't decay over the token budget",
-                path=f"policies.{name}.optimizer.horizon",
-                why="it has no set_progress(share)",
-                fix="set a number of optimiser steps",
-            )
 
 
 def _warn_truncation(side: LocalRolloutSide) -> None:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError
-from coterie.core.plugins import PluginConfig, Table, as_table, composed_fields, plugins
+from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
 from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
@@ -42,6 +43,12 @@ class ComponentBuilder:
             ConfigError: no `type`, or settings that its Config refuses.
             PluginError: an unknown name, or a class that lacks a member of its kind.
         """
+        return self.prepare(kind, table, path, name, also)()
+
+    def prepare(
+        self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()
+    ) -> Callable[[], Any]:
+        """Validate a component's table now; the result imports its plugin and makes the component."""
         settings = dict(as_table(table))
         plugin = settings.pop("type", None)
         if plugin is None and name in plugins().registry.names(kind):
@@ -52,13 +59,17 @@ class ComponentBuilder:
                 path=f"{path}.type",
                 fix=f"one of: {', '.join(plugins().registry.names(kind))}",
             )
-        entry = plugins().registry.find(kind, str(plugin), path=f"{path}.type")
-        target, origin = entry.load(f"{path}.type"), Origin(kind, str(plugin), entry.distribution, path)
+        config = self._config(kind, str(plugin), settings, path, also)
+        return partial(self._make, kind, str(plugin), config, path, name)
+
+    def _make(self, kind: str, plugin: str, config: Any, path: str, name: str) -> Any:
+        entry = plugins().registry.find(kind, plugin, path=f"{path}.type")
+        target, origin = entry.load(f"{path}.type"), Origin(kind, plugin, entry.distribution, path)
         if not inspect.isclass(target):
             why = f"it is a {type(target).__name__}"
             raise PluginError(f"{origin} is no class", path=f"{path}.type", why=why)
+        entry.check(target, f"{path}.type")
         maker: Any = target
-        config = self._config(target, settings, origin, also)
         with plugin_call(origin, "constructor"):
             try:
                 made = maker(config, BuildContext(self, name or path.rpartition(".")[2], path))
@@ -76,21 +87,13 @@ class ComponentBuilder:
             self.resources.append(made)
         return made
 
-    def _config(self, target: type, settings: Table, origin: Origin, also: Sequence[str]) -> Any:
-        model, path = getattr(target, "Config", None), origin.path
-        if model is not None and not (inspect.isclass(model) and issubclass(model, PluginConfig)):
-            raise PluginError(
-                f"the Config of {origin} is no PluginConfig",
-                path=f"{path}.type",
-                why=f"unknown keys would be ignored; it is {model!r}",
-                fix="class Config(coterie.PluginConfig)",
-            )
+    def _config(self, kind: str, plugin: str, settings: Table, path: str, also: Sequence[str]) -> Any:
+        model = plugins().registry.config_of(kind, plugin, path=f"{path}.type")
         if model is None:
             if settings:
                 key = next(iter(settings))
-                raise ConfigError(
-                    f"unknown key '{key}'", path=f"{path}.{key}", why=f"{target.__name__} has no settings"
-                )
+                why = f"{kind} '{plugin}' has no settings"
+                raise ConfigError(f"unknown key '{key}'", path=f"{path}.{key}", why=why)
             return None
         for field_name, kind in composed_fields(model).items():
             shared = SHARED.get(kind)

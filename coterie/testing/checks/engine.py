@@ -8,11 +8,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.concurrency.request_batching import ActiveRollouts
-from coterie.core.config import PolicyConfig
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling, Weights
 from coterie.core.types.seeding import seed64
-from coterie.testing.support.building import build
+from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import guarded, require, require_kind
 
 FINISHES = ("stop", "length", "abort")
@@ -55,7 +54,8 @@ def check_engine(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(engine, "engine")
-    config = PolicyConfig(model=model or {"init": "none"}, train="none")
+    schema = declared_policy(engine)
+    config = schema.model_validate({"model": model or {"init": "none"}, "train": "none"})
     active_rollouts = ActiveRollouts()
     ctx = EngineContext(
         policies={_POLICY: config},

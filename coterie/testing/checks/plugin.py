@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from coterie.core.config import read_yaml
+from coterie.core.config import PolicyConfig, read_yaml
 from coterie.core.errors import MissingExtra, UserError
-from coterie.core.plugins import Entry, PluginConfig, Plugins, Report
+from coterie.core.plugins import DECLARING, Entry, PluginConfig, Plugins, Report
 from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.testing.checks.column import check_column
 from coterie.testing.support.failure import ConformanceError, guarded, lacking, require, require_read
@@ -101,6 +101,8 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
         )
         return
     require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, fix="a class")
+    with guarded(f"{where}: registration"):
+        entry.check(target)
     _check_class(target, entry.kind, where)
 
 
@@ -118,6 +120,10 @@ def _check_class(target: type, kind: str, where: str) -> None:
         require(model, "Config is no PluginConfig", where=where, fix="class Config(coterie.PluginConfig)")
         strict = config.model_config.get("extra") == "forbid"
         require(strict, "Config takes unknown keys", where=where, fix="leave `extra` as PluginConfig has it")
+    policy = getattr(target, "Policy", None) if kind in DECLARING else None
+    if policy is not None:
+        model = inspect.isclass(policy) and issubclass(policy, PolicyConfig)
+        require(model, "Policy is no PolicyConfig", where=where, fix="class Policy(coterie.PolicyConfig)")
     for name, expected in vars(protocol).items():
         if (name.startswith("_") and name != "__call__") or not inspect.isfunction(expected):
             continue

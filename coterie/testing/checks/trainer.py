@@ -14,7 +14,7 @@ import numpy as np
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.types import Key, Sample, Span, Weights
-from coterie.testing.support.building import build
+from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.toys import PolicyGradient
 
@@ -61,8 +61,9 @@ def check_trainer(
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
+    schema = declared_policy(make())
     checker = _TrainerChecker(
-        make, _context(model, train, policy or {}, loss, chat, vocabulary, annotates), seed, token_ids
+        make, _context(schema, model, train, policy or {}, loss, chat, vocabulary, annotates), seed, token_ids
     )
 
     async def check() -> None:
@@ -73,11 +74,19 @@ def check_trainer(
 
 
 def _context(
-    model: Any, train: str, settings: dict[str, Any], loss: Any, chat: Any, vocabulary: Any, needs: Any
+    schema: type[PolicyConfig],
+    model: Any,
+    train: str,
+    settings: dict[str, Any],
+    loss: Any,
+    chat: Any,
+    vocabulary: Any,
+    needs: Any,
 ) -> TrainerContext:
-    trained = PolicyConfig.model_validate({"model": model, "train": train, **settings})
+    trained = schema.model_validate({"model": model, "train": train, **settings})
+    frozen = schema.model_validate({"model": model, "train": "none"})
     return TrainerContext(
-        policies={"one": trained, "two": trained, _FROZEN: PolicyConfig(model=model, train="none")},
+        policies={"one": trained, "two": trained, _FROZEN: frozen},
         loss=loss if loss is not None else PolicyGradient(),
         chat=build("chat_format", chat),
         seed=11,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, RunConfig, validate
+from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunConfig, validate
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
 from coterie.core.protocols.kinds import PROTOCOL
@@ -74,6 +74,12 @@ def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[s
             **run,
         },
     )
+
+
+def declared_policy(plugin: Any) -> type[PolicyConfig]:
+    """The schema that a trainer or an engine declares for policies; else `PolicyConfig`."""
+    schema: type[PolicyConfig] = getattr(type(plugin), "Policy", PolicyConfig)
+    return schema
 
 
 def _table_of(kind: str) -> str:

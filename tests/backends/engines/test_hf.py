@@ -12,7 +12,7 @@ pytest.importorskip("transformers")
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.backends.engines.hf import HFEngine, split  # noqa: E402
 from coterie.backends.models.loading import load_model  # noqa: E402
-from coterie.core.config import PolicyConfig  # noqa: E402
+from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.core.errors import ConfigError, SystemFault  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402
 from tests.backends.engines.support import awave, context, request, tiny, wait, wave  # noqa: E402
@@ -20,7 +20,7 @@ from tests.backends.engines.support import awave, context, request, tiny, wait, 
 pytestmark = pytest.mark.torch
 
 WORDS = tuple(f"w{index}" for index in range(30))
-POLICY = PolicyConfig(
+POLICY = TorchPolicy(
     model={
         "init": "qwen3",
         "hidden_size": 32,
@@ -238,11 +238,11 @@ def test_without_a_trainers_module_the_configured_model_is_loaded(tmp_path):
     opened = Opened()
     opened.module.save_pretrained(tmp_path)
     opened.tokenizer.save_pretrained(tmp_path)
-    alone = Opened(PolicyConfig(model=str(tmp_path), train="none"))
+    alone = Opened(TorchPolicy(model=str(tmp_path), train="none"))
     alone.engine._served.clear()
     alone.load(0, module=None, tokenizer=None)
     requests = many(max_new_tokens=6)
-    alone_again = Opened(PolicyConfig(model=str(tmp_path), train="none"))
+    alone_again = Opened(TorchPolicy(model=str(tmp_path), train="none"))
     assert [c.token_ids for c in alone(*requests)] != [
         c.token_ids for c in alone_again(*requests)
     ]  # scaled by Opened

@@ -16,8 +16,9 @@ from coterie.api.open_run import open_run  # noqa: E402
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
 from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.rows import Drawn, Row  # noqa: E402
+from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.word_tokenizer import words_tokenizer  # noqa: E402
-from coterie.core.config import PolicyConfig, load  # noqa: E402
+from coterie.core.config import load  # noqa: E402
 from coterie.core.errors import ConfigError  # noqa: E402
 from coterie.core.loop import train  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
@@ -28,7 +29,7 @@ from tests.backends.engines.support import context, request, tiny, wait, wave, w
 pytestmark = pytest.mark.torch
 
 WORDS = tuple(f"w{index}" for index in range(30))
-POLICY = PolicyConfig(model={"init": "qwen3"})
+POLICY = TorchPolicy(model={"init": "qwen3"})
 ADAPTERS = {"plan": "planner", "code": "coder", "judge": None}
 """Policy -> its adapter."""
 

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
+from coterie.backends.models.policy import TablePolicy
 from coterie.backends.models.table import Table, log_softmax, table_words
 from coterie.core.concurrency.request_batching import ActiveRollouts
-from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Key, Request, Sampling, Weights
@@ -19,7 +19,7 @@ PROMPT = [{"role": "user", "content": "plan r1c2 :"}]
 def opened(table=None, vocabulary=WORDS, model=None):
     engine = TabularEngine()
     ctx = EngineContext(
-        policies={"p": PolicyConfig(model=model or {"init": "tabular"})},
+        policies={"p": TablePolicy(model=model or {"init": "tabular"})},
         chat=None,
         active_rollouts=ActiveRollouts(),
         deterministic=True,

@@ -10,7 +10,7 @@ pytest.importorskip("transformers")
 
 from coterie.backends.models import loading  # noqa: E402
 from coterie.backends.models.loading import load_model, load_tokenizer  # noqa: E402
-from coterie.core.config import PolicyConfig  # noqa: E402
+from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.core.errors import ConfigError, MissingExtra  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -28,7 +28,7 @@ WORDS = ("U", "D", "L", "R")
 
 
 def load(model, *, seed=0, vocabulary=WORDS, **more):
-    return load_model(PolicyConfig(model=model, **more), policy="main", seed=seed, vocabulary=vocabulary)
+    return load_model(TorchPolicy(model=model, **more), policy="main", seed=seed, vocabulary=vocabulary)
 
 
 def refused(model, **more):
@@ -158,7 +158,7 @@ def test_words_without_words():
 
 
 def test_the_tokenizer_alone(folder):
-    config = PolicyConfig(model=str(folder))
+    config = TorchPolicy(model=str(folder))
     assert (
         load_tokenizer(config, policy="main", vocabulary=()).get_vocab() == load(SMALL).tokenizer.get_vocab()
     )

@@ -14,9 +14,9 @@ from coterie.backends.models.memory import (  # noqa: E402
     trainer_bytes,
     warm_start_bytes,
 )
+from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.sizes import ModelSize, blueprint  # noqa: E402
 from coterie.backends.trainers.forward import Probe, Scorer  # noqa: E402
-from coterie.core.config import PolicyConfig  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -35,7 +35,7 @@ SIZE = ModelSize(
 
 
 def policy(train, dtype="float32"):
-    return PolicyConfig.model_validate({"model": {"init": "qwen3"}, "train": train, "dtype": dtype})
+    return TorchPolicy.model_validate({"model": {"init": "qwen3"}, "train": train, "dtype": dtype})
 
 
 def of(dtype="float32", references=False, values=False, **policies):
@@ -109,7 +109,7 @@ def test_a_cache_holds_keys_and_values_of_prompts_and_answers():
 @pytest.mark.parametrize("packing", [True, False])
 def test_activations_are_about_what_a_forward_keeps(model, dtype, packing):
     words = tuple(f"w{number}" for number in range(97))
-    config = PolicyConfig.model_validate({"model": {"init": "qwen3", **model}, "dtype": dtype})
+    config = TorchPolicy.model_validate({"model": {"init": "qwen3", **model}, "dtype": dtype})
     loaded = load_model(config, policy="main", seed=0, vocabulary=words).module
     scorer = Scorer(loaded, packing=packing, budget=10**6, name="main")
     rng = np.random.default_rng(0)

@@ -6,8 +6,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.models.loading import load_model  # noqa: E402
+from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.sizes import blueprint  # noqa: E402
-from coterie.core.config import PolicyConfig  # noqa: E402
 from coterie.core.errors import ConfigError  # noqa: E402
 from tests.backends.trainers.tiny import opened  # noqa: E402
 
@@ -27,7 +27,7 @@ MODEL = {
 
 
 def policy(train="full", **settings):
-    return PolicyConfig.model_validate({"model": MODEL, "train": train, **settings})
+    return TorchPolicy.model_validate({"model": MODEL, "train": train, **settings})
 
 
 def size_of(**policies):

@@ -15,8 +15,8 @@ pytest.importorskip("peft")
 
 from pydantic import BaseModel
 
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.core.config import PolicyConfig
 from coterie.core.errors import CoterieError
 from tests.backends.trainers.tiny import MODEL, opened, samples, update, with_targets
 
@@ -90,7 +90,7 @@ def observed(settings: dict[str, Any], table: dict[str, Any]) -> Any:
     if table.get("train") != "lora":
         table = {key: value for key, value in table.items() if key != "lora"}
     try:
-        trainer = opened({"p": PolicyConfig.model_validate(table)}, needs=("values",), **settings)
+        trainer = opened({"p": TorchPolicy.model_validate(table)}, needs=("values",), **settings)
     except CoterieError as error:
         return error.path
     forwards: list[Any] = []
@@ -137,7 +137,7 @@ def test_each_adapter_key(key: str, plain: dict[str, Any]) -> None:
 
 
 def test_revisions_reach_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened({"p": PolicyConfig.model_validate(FULL)}).export("p", tmp_path)
+    opened({"p": TorchPolicy.model_validate(FULL)}).export("p", tmp_path)
     requested: list[tuple[str, Any]] = []
 
     def fetched(kind: Any) -> Any:
@@ -152,7 +152,7 @@ def test_revisions_reach_the_hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     for kind in (transformers.AutoModelForCausalLM, transformers.AutoTokenizer):
         monkeypatch.setattr(kind, "from_pretrained", fetched(kind))
     tables = {name: FULL | {"model": "own/model", "revision": name} for name in ("one", "two")}
-    trainer = opened({name: PolicyConfig.model_validate(table) for name, table in tables.items()})
+    trainer = opened({name: TorchPolicy.model_validate(table) for name, table in tables.items()})
     assert trainer.bases() == {"one": ("one",), "two": ("two",)}
     assert sorted(requested) == [("own/model", "one")] * 2 + [("own/model", "two")] * 2
 
@@ -168,5 +168,5 @@ def leaves(config: type[BaseModel], prefix: str = "") -> Iterator[str]:
 
 def test_no_key_is_left_out() -> None:
     tested = {*OF_TRAINER, *OF_POLICY, *OF_LORA}
-    assert {*leaves(TorchTrainer.Config), *leaves(PolicyConfig)} == tested | set(ELSEWHERE)
+    assert {*leaves(TorchTrainer.Config), *leaves(TorchPolicy)} == tested | set(ELSEWHERE)
     assert not tested & set(ELSEWHERE)

@@ -8,10 +8,10 @@ import pytest
 
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.minibatches import token_coefficients
+from coterie.backends.models.policy import TabularPolicy
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.concurrency.request_batching import ActiveRollouts
-from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
 from coterie.core.types import Key, Request, Sample, Sampling, Span
@@ -46,7 +46,7 @@ def wait(work):
 
 def opened(loss=None, train="full", policies=("p",), vocabulary=WORDS, seed=1, needs=(), **settings):
     trainer = TabularTrainer(TabularTrainer.Config(**settings))
-    config = PolicyConfig(model={"init": "tabular"}, train=train)
+    config = TabularPolicy(model={"init": "tabular"}, train=train)
     wait(
         trainer.open(
             TrainerContext(
@@ -138,7 +138,7 @@ def test_a_step_goes_down_the_gradient_of_the_loss(length, entropy):
 def test_a_bandit_is_learnt(settings):
     """Two arms; the right one pays. Group means are the baseline; tokens come from the engine."""
     trainer, engine, active_rollouts = opened(**settings), TabularEngine(), ActiveRollouts()
-    policies = {"p": PolicyConfig(model={"init": "tabular"})}
+    policies = {"p": TabularPolicy(model={"init": "tabular"})}
     wait(
         engine.open(
             EngineContext(
@@ -441,7 +441,7 @@ def test_settings_that_nothing_would_read_are_refused(policy, path):
         wait(
             trainer.open(
                 TrainerContext(
-                    policies={"p": PolicyConfig(**policy)},
+                    policies={"p": TabularPolicy(**policy)},
                     loss=Loss(),
                     chat=None,
                     seed=0,

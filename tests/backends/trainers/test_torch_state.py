@@ -14,8 +14,8 @@ peft = pytest.importorskip("peft")
 
 from safetensors.torch import load_file
 
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.core.config import PolicyConfig
 from coterie.core.errors import RunFolderError
 from tests.backends.trainers.tiny import MODEL, opened, policy, samples, update
 
@@ -24,7 +24,7 @@ pytestmark = pytest.mark.torch
 DECAY = {"learning_rate": 1e-2, "schedule": "cosine", "horizon": 8, "warmup_steps": 2}
 
 
-def team() -> dict[str, PolicyConfig]:
+def team() -> dict[str, TorchPolicy]:
     return {
         "full": policy(optimizer=DECAY),
         "half": policy(dtype="bfloat16", optimizer=DECAY),

@@ -15,9 +15,9 @@ pytest.importorskip("peft")
 
 from safetensors import safe_open
 
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.backends.trainers.value_head import explained_variance, value_loss
-from coterie.core.config import PolicyConfig
 from coterie.core.errors import RunFolderError
 from coterie.core.types import Sample
 from tests.backends.trainers.tiny import (
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.torch
 NEEDS = ("values",)
 
 
-def team() -> dict[str, PolicyConfig]:
+def team() -> dict[str, TorchPolicy]:
     """Of one start, but for the bf16 one."""
     return {
         "full": policy(),

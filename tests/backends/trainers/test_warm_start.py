@@ -13,9 +13,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("peft")
 
 from coterie.backends.chat_formats.formats import AutoChat
+from coterie.backends.models.policy import OptimizerSettings, WarmStart
 from coterie.backends.trainers import warm_start
 from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.core.config import OptimizerSettings, WarmStart
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
 from tests.backends.trainers.tiny import MODEL, in_float64, opened, policy, samples, update

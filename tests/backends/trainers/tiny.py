@@ -13,9 +13,9 @@ import torch
 
 from coterie.backends.chat_formats.formats import AutoChat
 from coterie.backends.models.loading import Loaded, load_model
+from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers import policies as policies_module
 from coterie.backends.trainers.torch_trainer import TorchTrainer
-from coterie.core.config import PolicyConfig
 from coterie.core.protocols import TrainerContext
 from coterie.core.types import Key, Sample, Span
 from coterie.plugins.losses.ppo_clip import PPOClip
@@ -28,11 +28,11 @@ MODEL = {
 }  # fmt: skip
 
 
-def policy(train: str = "full", **settings: Any) -> PolicyConfig:
+def policy(train: str = "full", **settings: Any) -> TorchPolicy:
     table: dict[str, Any] = {"model": MODEL, "train": train, "optimizer": {"learning_rate": 1e-2}, **settings}
     if train == "lora":
         table.setdefault("lora", {"rank": 4, "alpha": 8})
-    return PolicyConfig.model_validate(table)
+    return TorchPolicy.model_validate(table)
 
 
 def really_double(model: Any) -> Any:
@@ -60,7 +60,7 @@ def in_float64(monkeypatch: Any) -> None:
 
 
 def opened(
-    policies: dict[str, PolicyConfig],
+    policies: dict[str, TorchPolicy],
     loss: Any = None,
     *,
     needs: Sequence[str] = (),

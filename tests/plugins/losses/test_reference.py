@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 
 from coterie.backends.models.minibatches import span_ids, token_coefficients
+from coterie.backends.models.policy import TabularPolicy
 from coterie.backends.models.table import Table, log_softmax, table_words
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.config import PolicyConfig
 from coterie.core.protocols import TokenBatch, TrainerContext
 from coterie.core.types import Key, Sample, Span
 from coterie.testing import build
@@ -42,7 +42,7 @@ ANSWERS = ((2, 1.0, 1.0), (3, 2.0, 0.8), (1, 0.5, 1.0), (5, 1.0, 1.3), (4, 1.0, 
 def opened(loss: Any) -> TabularTrainer:
     trainer = TabularTrainer(TabularTrainer.Config(learning_rate=1.0))
     ctx = TrainerContext(
-        policies={"p": PolicyConfig(model={"init": "tabular"})},
+        policies={"p": TabularPolicy(model={"init": "tabular"})},
         loss=loss,
         chat=None,  # type: ignore[arg-type]
         seed=0,

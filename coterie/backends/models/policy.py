@@ -1,0 +1,305 @@
+"""The fields of a policy's table that the built-in trainers and engines declare; imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+from pydantic import Field
+
+from coterie.core.config import PolicyConfig, RunConfig, Strict, validate
+from coterie.core.errors import ConfigError
+
+Schema = TypeVar("Schema", bound=PolicyConfig)
+
+
+class ModelInit(Strict):
+    """A model with random initial weights."""
+
+    init: Literal["qwen3", "tabular", "none"] = Field(description="Architecture; `none`: no weights.")
+    hidden_size: int = Field(128, ge=1)
+    layers: int = Field(3, ge=1)
+    heads: int = Field(4, ge=1)
+    kv_heads: int | None = Field(None, description="Default: as many as `heads`.")
+    head_dim: int = Field(32, ge=2)
+    mlp_size: int = Field(384, ge=1)
+    context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
+    tie_embeddings: bool = True
+    tokenizer: str = Field(
+        "words", description="`words` (one id per word), or a tokenizer's hub id or folder."
+    )
+
+
+class LoraSettings(Strict):
+    """LoRA (arXiv 2106.09685), as in PEFT."""
+
+    rank: int = Field(16, ge=1)
+    alpha: float = Field(32, gt=0)
+    dropout: float = Field(0.0, ge=0, lt=1)
+    target_modules: str | list[str] = "all-linear"
+
+
+class OptimizerSettings(Strict):
+    """AdamW and its learning-rate schedule. Each policy has its own optimiser."""
+
+    learning_rate: float = Field(1e-5, gt=0)
+    weight_decay: float = Field(0.0, ge=0)
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = Field(1e-8, gt=0)
+    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(0, ge=0, description="In optimiser steps.")
+    final_share: float = Field(0.1, ge=0, le=1, description="Share of the learning rate after the decay.")
+    horizon: Annotated[int, Field(ge=1)] | Literal["budget"] | None = Field(
+        None,
+        description="Optimiser steps over which `linear` and `cosine` decay; `budget`: with the share of "
+        "`schedule.tokens` spent before the step. They require it: a default of `schedule.steps` would "
+        "change the rate when a resumed run is made longer.",
+    )
+
+
+class WarmStart(Strict):
+    """Supervised training before RL, on demonstrations of the environment's oracle."""
+
+    demonstrations: Literal["oracle"] = "oracle"
+    noise: float = Field(0.0, ge=0, le=1, description="Probability that a demonstrated move is random.")
+    steps: int = Field(80, ge=1)
+    batch: int = Field(256, ge=1, description="Demonstrations per step, the same number for each role.")
+    learning_rate: float = Field(1e-3, gt=0)
+    weight_decay: float = Field(0.01, ge=0)
+    warmup_steps: int = Field(30, ge=0)
+    final_share: float = Field(0.1, ge=0, le=1)
+    clip: float = Field(1.0, gt=0)
+
+
+class ModelFields(PolicyConfig):
+    """The model, in full."""
+
+    model: str | ModelInit = Field(  # type: ignore[assignment]  # narrower than the core's
+        description="Hub id, folder, or a table for random initial weights."
+    )
+
+
+class TensorFields(ModelFields):
+    """A model of tensors."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    revision: str | None = Field(None, description="Revision of a hub id.")
+
+
+class TrainingFields(TensorFields):
+    """A model and its training: what recipes set, whatever trainer they are played with."""
+
+    lora: LoraSettings | None = None
+    optimizer: OptimizerSettings = OptimizerSettings()
+    warm_start: WarmStart | None = None
+
+    @property
+    def follows_budget(self) -> bool:
+        return self.optimizer.horizon == "budget"
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Refuse settings without an effect, and a decay without an end."""
+        check_settings(self, path)
+        if self.follows_budget and run.schedule.tokens is None:
+            raise ConfigError(
+                "there is no token budget to decay over",
+                path=f"{path}.optimizer.horizon",
+                why="schedule.tokens is not set",
+                fix="set schedule.tokens, or the horizon to a number of optimiser steps",
+            )
+        super().check(path, run)
+
+
+class TensorPolicy(TensorFields):
+    """A model that is loaded in the run's process: what the engine `hf` declares."""
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Refuse a folder that isn't there, and a `model.init` without tensors."""
+        if isinstance(self.model, str):
+            local_folder(self.model, f"{path}.model")
+        else:
+            check_init(self.model, path)
+            if self.model.tokenizer != "words":
+                local_folder(self.model.tokenizer, f"{path}.model.tokenizer")
+        super().check(path, run)
+
+
+class TorchPolicy(TrainingFields, TensorPolicy):
+    """A model that is loaded and trained by PyTorch: what the trainer `torch` declares.
+
+    A trainer that declares it has `set_progress(share)`, which `optimizer.horizon: budget` needs.
+    """
+
+
+class TablePolicy(ModelFields):
+    """A table of logits: what the engine `tabular` declares."""
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Refuse another model."""
+        check_table(self, path, "the engine `tabular` can't play")
+        super().check(path, run)
+
+
+class TabularPolicy(TrainingFields):
+    """What the trainer `tabular` declares: all that recipes set. It refuses what it can't follow."""
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Refuse another model, an adapter, and an optimiser: the trainer has settings of its own."""
+        super().check(path, run)
+        refuse_budget(self, path, "tabular")
+        check_trained_table(self, path)
+
+
+class UntrainedPolicy(TrainingFields):
+    """What the trainer `none` declares: all that recipes set, so that it can play each of them."""
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Refuse a policy that is to be trained."""
+        super().check(path, run)
+        refuse_budget(self, path, "none")
+        check_untrained(self, path)
+
+
+def declared(policies: Mapping[str, PolicyConfig], schema: type[Schema]) -> dict[str, Schema]:
+    """The policies as instances of the schema that a trainer or an engine declares, by name.
+
+    A run's own policies are; one of another run may have been made for another trainer.
+
+    Raises:
+        ConfigError: a value of the policy is wrong in this schema.
+    """
+    return {
+        name: policy
+        if isinstance(policy, schema)
+        else validate(
+            schema,
+            {key: value for key, value in policy if key in schema.model_fields},
+            f"policies.{name}",
+        )
+        for name, policy in policies.items()
+    }
+
+
+def of_tensors(policies: Mapping[str, PolicyConfig]) -> dict[str, TorchPolicy]:
+    """The policies whose models are tensors, in the schema of trainer `torch`, for estimates of memory."""
+    tensors = {
+        name: policy
+        for name, policy in policies.items()
+        if isinstance(policy.model, str)
+        or (isinstance(policy.model, ModelInit) and policy.model.init == "qwen3")
+    }
+    return declared(tensors, TorchPolicy)
+
+
+# ------------------------------------------------------------------------------------------------- the checks
+
+
+def check_settings(policy: TrainingFields, path: str) -> None:
+    """Check the training of a policy by itself.
+
+    Raises:
+        ConfigError: LoRA settings without `train: lora`, a decay without its horizon, or a horizon without a
+            decay.
+    """
+    if policy.lora is not None and policy.train != "lora":
+        raise ConfigError(
+            "nothing reads these settings",
+            path=f"{path}.lora",
+            why=f"{path}.train is {policy.train}",
+            fix=f"set {path}.train=lora, or remove the table",
+        )
+    check_schedule(policy.optimizer, f"{path}.optimizer")
+
+
+def check_schedule(settings: OptimizerSettings, path: str) -> None:
+    """Raise ConfigError for a decay without its horizon, and for a horizon without a decay."""
+    if settings.schedule == "constant":
+        if settings.horizon is not None:
+            raise ConfigError("nothing reads this", path=f"{path}.horizon", why="the schedule is constant")
+    elif settings.horizon is None:
+        raise ConfigError(
+            f"a {settings.schedule} schedule needs its horizon",
+            path=f"{path}.horizon",
+            why="a decay over `schedule.steps` would change when a resumed run is made longer",
+            fix="set it to a number of optimiser steps, or to `budget` with schedule.tokens",
+        )
+
+
+def refuse_budget(policy: TrainingFields, path: str, trainer: str) -> None:
+    """Raise ConfigError for a rate that decays over the token budget, for trainers without `set_progress`."""
+    if policy.follows_budget:
+        raise ConfigError(
+            f"the trainer '{trainer}' can't decay over the token budget",
+            path=f"{path}.optimizer.horizon",
+            why="it has no set_progress(share)",
+            fix="set a number of optimiser steps",
+        )
+
+
+def check_init(init: ModelInit, path: str) -> None:
+    """Raise ConfigError for a model without tensors; `path` is the policy's."""
+    if init.init == "qwen3":
+        return
+    users = {
+        "tabular": "the engine and the trainer `tabular`",
+        "none": "engines without weights (`scripted`)",
+    }
+    raise ConfigError(
+        f"`init: {init.init}` is for {users[init.init]}; there are no tensors in it",
+        path=f"{path}.model.init",
+        fix="choose `init: qwen3`, or an engine and a trainer that take it",
+    )
+
+
+def check_table(policy: ModelFields, path: str, what: str) -> None:
+    """Raise ConfigError unless the model is a table of logits; `what` begins the message."""
+    if isinstance(policy.model, str) or policy.model.init != "tabular":
+        name = path.rpartition(".")[2]
+        raise ConfigError(
+            f"{what} the model of policy '{name}'", path=f"{path}.model", fix="set it to {init: tabular}"
+        )
+
+
+def check_trained_table(policy: TrainingFields, path: str) -> None:
+    """Raise ConfigError for what the trainer `tabular` can't train."""
+    check_table(policy, path, "the trainer `tabular` can't train")
+    if policy.train == "lora":
+        raise ConfigError("a table has no adapters", path=f"{path}.train", fix="set it to `full`")
+    if policy.optimizer != OptimizerSettings():
+        raise ConfigError(
+            "this table has no effect",
+            path=f"{path}.optimizer",
+            why="the trainer `tabular` has its own settings",
+            fix="set trainer.learning_rate and trainer.optimizer",
+        )
+
+
+def check_untrained(policy: PolicyConfig, path: str) -> None:
+    """Raise ConfigError for a policy that the trainer `none` would have to train."""
+    if policy.train != "none":
+        raise ConfigError(
+            f"trainer 'none' can't train policy '{path.rpartition('.')[2]}'",
+            path=f"{path}.train",
+            fix=f"set {path}.train=none, or choose another trainer",
+        )
+
+
+def local_folder(source: str, path: str) -> Path | None:
+    """The local folder that `source` names, or None where it is a hub id.
+
+    Raises:
+        ConfigError: `source` is written like a path, and there is no such folder.
+    """
+    folder = Path(source).expanduser()
+    if folder.is_dir():
+        return folder
+    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or "\\" in source:
+        raise ConfigError(
+            f"there is no folder {source}",
+            path=path,
+            why="it is a file" if folder.exists() else f"looked for it from {Path.cwd()}",
+            fix="name an existing folder, or a hub id such as Qwen/Qwen3-0.6B",
+        )
+    return None

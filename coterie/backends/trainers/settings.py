@@ -1,0 +1,33 @@
+"""The settings of trainer `torch`, in a module without torch: a configuration is checked without it."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from coterie.core.plugins import PluginConfig
+
+
+class ValueSettings(PluginConfig):
+    """The settings of value learning."""
+
+    coefficient: float = Field(0.5, gt=0, description="Weight of the value loss in the policy's loss.")
+    clip: float | None = Field(
+        0.2, gt=0, description="Largest useful change of V in one update; null: no limit."
+    )
+    learning_rate: float | None = Field(
+        None, gt=0, description="Learning rate of the head, with the policy's schedule; null: the policy's."
+    )
+
+
+class TorchConfig(PluginConfig):
+    """Updates policies with plain PyTorch: `full`, `lora` on a shared base, or `none`."""
+
+    minibatch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; null: all.")
+    epochs: int = Field(1, ge=1, description="Passes over the samples of a step.")
+    micro_tokens: int = Field(
+        16384, ge=1, description="Most tokens of one forward; a shared prompt counts once."
+    )
+    packing: bool = Field(True, description="Compute a prompt once for all its completions.")
+    gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, more time.")
+    device: str = Field("auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1.")
+    value: ValueSettings = ValueSettings()

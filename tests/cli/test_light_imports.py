@@ -1,0 +1,138 @@
+"""What only reads and checks a configuration imports no torch, and takes no time."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.cli.support import process
+
+MATRIX = Path(__file__).parents[1] / "recipes" / "matrix.yaml"
+HEAVY = ("torch", "transformers", "peft", "safetensors")
+
+COMMANDS = [
+    ["config", "plan_path"],
+    ["config", "plan_path_l1", "trainer.epochs=2", "--json"],
+    ["recipes"],
+    ["schema"],
+    ["schema", "plan_path"],
+    ["plan", "--help"],
+    ["run", "--help"],
+    ["plugins"],
+]
+
+LATE = {
+    "algorithm={type: grpo, normalise: no}": "algorithm.normalise",
+    "algorithm={type: gae, lam: 2}": "algorithm.lam",
+    "env.sise=7": "env.sise",
+    "team.order=[planner, executer]": "team.order",
+    "team.roles.planner.policy=shard": "team.roles.planner.policy",
+    "team.roles.planner.stile=1": "team.roles.planner.stile",
+    "rewards.environment.weights={team: much}": "rewards.environment.weights.team",
+    "rewards.environment.weights={teem: 1}": "rewards.environment.weights.teem",
+    "rewards={late: {type: 'tests.cli.test_light_imports:Late'}}": "rewards.late",
+    "sampler.branchs=2": "sampler.branchs",
+    "loss.clip_lo=0.1": "loss.clip_lo",
+    "chat={type: template, kwargs: 1}": "chat.kwargs",
+    "trackers.jsonl.file=a": "trackers.jsonl.file",
+    "engine.decoder=fast": "engine.decoder",
+    "engine={type: scripted, play: 'json:nothing'}": "engine.play",
+    "trainer.micro_token=1": "trainer.micro_token",
+    "trainer.value.clop=1": "trainer.value.clop",
+    "trainer=tortch": "trainer.type",
+    "policies.shared.optimiser={}": "policies.shared.optimiser",
+    "policies.shared.optimizer.schedule=linear": "policies.shared.optimizer.horizon",
+    "policies.shared.train=full": "policies.shared.lora",
+    "policies.shared.model={init: tabular}": "policies.shared.model.init",
+    "policies.shared.model=./nowhere": "policies.shared.model",
+    "policies.shared.model={init: qwen3, tokenizer: /no/such/folder}": "policies.shared.model.tokenizer",
+    "sandbox=local": "sandbox",
+}
+"""Mistakes that only the composition of a run finds, and their paths."""
+
+SCRIPT = """
+import json, sys
+from click.testing import CliRunner
+from coterie.cli.main import cli
+heavy, told = {heavy!r}, []
+for arguments in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(cli, arguments, prog_name="coterie")
+    told.append([done.exit_code, done.output, [name for name in heavy if name in sys.modules]])
+print(json.dumps(told))
+"""
+
+
+class Late:
+    """A reward source whose score comes after the episode, which no selection can wait for."""
+
+    scope = "episode"
+    components = {"late": "increment"}
+    weights = {"late": 1.0}
+
+    def __init__(self, config: object, build: object) -> None:
+        pass
+
+    async def score(self, view: object) -> dict[object, float]:
+        return {}
+
+    def policy_fault(self, *arguments: object) -> dict[object, float]:
+        return {}
+
+
+def told(commands: list[list[str]]) -> list[tuple[int, str, list[str]]]:
+    """(exit code, output, heavy modules imported so far) of commands, called in one fresh process."""
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT.format(heavy=HEAVY), json.dumps(commands)],
+        capture_output=True, text=True, timeout=120, check=True, env=os.environ,
+    )  # fmt: skip
+    return [tuple(answer) for answer in json.loads(done.stdout.splitlines()[-1])]
+
+
+def test_commands_that_only_show_import_no_torch() -> None:
+    for command, (code, output, heavy) in zip(COMMANDS, told(COMMANDS), strict=True):
+        assert (code, heavy) == (0, []), f"{command}: {output[-300:]}"
+
+
+def test_late_mistakes_are_told_without_torch(tmp_path: Path) -> None:
+    runs = [["run", "plan_path", mistake, "--out", str(tmp_path / "run")] for mistake in LATE]
+    answers = dict(zip(LATE, told(runs), strict=True))
+    wrong = {
+        mistake: (code, output[:200], heavy)
+        for mistake, (code, output, heavy) in answers.items()
+        if code != 2 or heavy or not output.startswith(f"Error: {LATE[mistake]}: ")
+    }
+    assert wrong == {} and not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("model", ["./nowhere", "/no/such/folder", "~/no/such/folder"])
+@pytest.mark.parametrize("command", ["config", "run"])
+def test_a_model_folder_that_isnt_there_is_told_at_once(command: str, model: str, tmp_path: Path) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = process(command, "plan_path", f"policies.shared.model={model}")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert done.returncode == 2 and spent < 2
+    what, why, fix = done.stderr.splitlines()
+    assert what == f"Error: policies.shared.model: there is no folder {model}"
+    assert "looked for it from" in why and "hub id" in fix
+
+
+@pytest.mark.parametrize("model", ["nobody/nothing", "nothing"])
+def test_a_hub_id_is_no_folder(model: str) -> None:
+    assert process("config", "plan_path", f"policies.shared.model={model}").returncode == 0
+
+
+def test_an_old_run_whose_model_is_gone_can_be_read(tmp_path: Path) -> None:
+    from coterie.core.config import load
+
+    (tmp_path / "config.yaml").write_text(
+        load("plan_path", overrides=["policies.shared.model=/no/such/folder"]).text()
+    )
+    resolved = load(tmp_path)
+    assert resolved.config.policies["shared"].model == "/no/such/folder"

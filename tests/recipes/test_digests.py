@@ -1,0 +1,35 @@
+"""Resolved recipes and the jobs of studies have the digests that they had at version 0.1.
+
+A run's digest is in its checkpoints, and a job's id names its folder: another digest would refuse a resume,
+or run again what is done. A change of a recipe on purpose changes its line in digests.json.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from coterie.core.config import load
+from coterie.studies.reproduce import prepare
+
+RECORDED = json.loads((Path(__file__).parent / "digests.json").read_text())
+
+
+def test_every_recipe_at_every_scale_has_its_digest() -> None:
+    now = {}
+    for name in RECORDED["recipes"]:
+        recipe, _, scale = name.partition(" --scale ")
+        now[name] = load(recipe, scale=scale or None).digest()
+    assert now == RECORDED["recipes"]
+
+
+@pytest.mark.parametrize(
+    "name", ["at-grpo-table1 --scale gpu", "cooperation --scale cpu", "sampling --scale cpu"]
+)
+def test_the_jobs_of_a_study_have_their_ids(name: str) -> None:
+    study, _, scale = name.partition(" --scale ")
+    ids = " ".join(sorted(prepare(study, scale=scale, seeds=1).jobs))
+    assert hashlib.sha256(ids.encode()).hexdigest()[:16] == RECORDED["jobs"][name]
