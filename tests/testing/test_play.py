@@ -54,7 +54,7 @@ def first_decision(change: Any) -> Any:
 
 
 async def leaves_a_rollout_active(self, task, epoch, chain, ctx):
-    ctx.active_rollouts.start()
+    ctx.engine.active_rollouts.start()
     return await TreeSampler.play(self, task, epoch, chain, ctx)
 
 
@@ -68,7 +68,7 @@ class SameSeed:
     """An engine that replaces the seed of every request by one number."""
 
     def __init__(self, inner: Any) -> None:
-        self.inner, self.codec = inner, inner.codec
+        self.inner, self.codec, self.gather = inner, inner.codec, inner.gather
 
     async def generate(self, request: Any) -> Call:
         return await self.inner.generate(dataclasses.replace(request, seed=5))
@@ -82,7 +82,7 @@ async def one_seed(self, task, epoch, chain, ctx):
 
 async def requests_twice(self, task, epoch, chain, ctx):
     tree = await TreeSampler.play(self, task, epoch, chain, ctx)
-    await ctx.engine.generate(ctx.engine.requests[0])
+    await ctx.engine.generate(ctx.engine.engine.requests[0])
     return tree
 
 

@@ -20,36 +20,65 @@ TICK = itertools.count()
 # ----------------------------------------------------------------------------------------------- executors
 
 
-async def in_turn(play, items):
-    return [await play(item) for item in items]
+class Plays:
+    """An executor of this process without a limit, which leaves what an exception interrupts."""
+
+    async def open(self, ctx):
+        self.side = ctx.side
+        await self.side.open(ctx.engine)
+
+    async def play(self, jobs):
+        return list(await asyncio.gather(*[self.side.play(job) for job in jobs]))
+
+    async def close(self):
+        await self.side.close()
 
 
-async def as_they_finish(play, items):
-    return [await result for result in asyncio.as_completed([play(item) for item in items])]
+async def in_turn(self, jobs):
+    return [await self.side.play(job) for job in jobs]
 
 
-async def with_exceptions(play, items):
-    return await asyncio.gather(*[play(item) for item in items], return_exceptions=True)
+async def as_they_finish(self, jobs):
+    return [await result for result in asyncio.as_completed([self.side.play(job) for job in jobs])]
 
 
-async def renamed(play, items):
+async def with_exceptions(self, jobs):
+    results = await asyncio.gather(*[self.side.play(job) for job in jobs], return_exceptions=True)
+    return [result for result in results if not isinstance(result, Exception)]
+
+
+async def renamed(self, jobs):
     try:
-        return list(await asyncio.gather(*[play(item) for item in items]))
+        return await Plays.play(self, jobs)
     except Exception as error:
         raise RuntimeError(str(error)) from error
 
 
-async def orphans(play, items):
-    return list(await asyncio.gather(*[play(item) for item in items]))
+async def trees(self, jobs):
+    return [rollout.tree for rollout in await Plays.play(self, jobs)]
 
 
-@pytest.mark.parametrize(("map_", "message"), [
-    (in_turn, "one item after the other"), (as_they_finish, "another order"),
-    (with_exceptions, "swallowed an exception"), (renamed, "into RuntimeError"),
-    (orphans, "leaves episodes playing"),
-])  # fmt: skip
-def test_a_broken_executor_is_caught(map_, message):
-    caught(message, check_executor, type("Broken", (), {"map": staticmethod(map_)})())
+async def nothing(self, ctx=None):
+    self.side = ctx.side if ctx else self.side
+
+
+@pytest.mark.parametrize(("members", "message"), [
+    ({"play": in_turn}, "one job after the other"), ({"play": as_they_finish}, "another order"),
+    ({"play": with_exceptions}, "swallowed an exception"), ({"play": renamed}, "into RuntimeError"),
+    ({}, "leaves episodes playing"), ({"play": trees}, "a list of the side's Rollouts"),
+    ({"open": nothing}, "opened the rollout side 0 times"),
+], ids=lambda value: None if isinstance(value, str) else "-".join(value))  # fmt: skip
+def test_a_broken_executor_is_caught(members, message):
+    caught(message, check_executor, type("Broken", (Plays,), members)())
+
+
+def test_an_executor_that_leaves_the_side_open_is_caught():
+    local = build("executor", "local")
+
+    async def nothing() -> None: ...
+
+    local.close = nothing
+    caught("left the rollout side open", check_executor, local)
 
 
 # -------------------------------------------------------------------------------------------- data sources

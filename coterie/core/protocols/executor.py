@@ -9,11 +9,10 @@ rollout side where it chooses; the engine stands between the two.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
-from coterie.core.config import Resolved
 from coterie.core.protocols.engine import EngineClient
 from coterie.core.types import Scores, Task, Tree
 
@@ -71,10 +70,10 @@ class RolloutSide(Protocol):
 class ExecutorContext:
     """Input of `Executor.open`."""
 
-    resolved: Resolved
-    """From it, `core.training.rollout_side.make_rollout_side` makes a rollout side in any process."""
     side: RolloutSide
     """The rollout side of this process. An executor that uses other processes leaves it closed."""
+    make_side: Callable[[], RolloutSide]
+    """Makes the same rollout side in any process, from the resolved configuration alone. Picklable."""
     engine: EngineClient
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.plugins.origin import failure, plugin_call
 from coterie.core.protocols import (
     Codec,
     EngineClient,
@@ -24,6 +25,7 @@ from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
+from coterie.core.rollout.contracts import check_feedback, check_messages, check_step
 from coterie.core.rollout.thoughts import split
 from coterie.core.types import (
     TEAM,
@@ -154,13 +156,21 @@ class JobContext:
         self, role: str, state: Any, turn: int, history: tuple[HistoryEntry, ...], sampling: Sampling
     ) -> PromptRequest:
         """Make a role's prompt: the role renders the observation and the transition mode's feedback."""
-        observation = self.environment.observe(state, role)
-        transition, plugin = self.team.transition, self.team.members[role].role
-        feedback = await transition.tell(role, state, history, self.environment) if history else ()
+        environment, transition, plugin = self.environment, self.team.transition, self.team.members[role].role
+        with plugin_call(environment, "observe"):
+            observation = environment.observe(state, role)
+        feedback: Sequence[str] = ()
+        if history:
+            with plugin_call(transition, "tell"):
+                feedback = await transition.tell(role, state, history, environment)
+            check_feedback(transition, feedback)
         role_input = RoleInput(
             role=role, turn=turn, observation=observation, feedback=tuple(feedback), history=history
         )
-        messages = tuple(plugin.render(role_input))
+        with plugin_call(plugin, "render"):
+            rendered = plugin.render(role_input)
+        check_messages(plugin, rendered)
+        messages = tuple(rendered)
         policy = self.policy(role)
         if policy is None:  # no policy reads the prompt, so nothing is encoded
             return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
@@ -189,13 +199,13 @@ class JobContext:
             return action.build(fault=Fault(kind="system", reason=str(fault)))
         except PolicyFault as fault:  # a tool call of the action killed its sandbox twice
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
+        role = self.team.members[request.role].role
         try:
-            parsed = self.team.members[request.role].role.parse(action.text, request.observation)
+            parsed = role.parse(action.text, request.observation)
         except PolicyFault as fault:
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
         except Exception as error:  # the text broke the parser, so it is a fault of the output
-            reason = f"parser: {type(error).__name__}: {error}"
-            return action.build(fault=Fault(kind="policy", reason=reason))
+            return action.build(fault=Fault(kind="policy", reason=failure(role, "parse", error)))
         return action.build(parsed=parsed)
 
     async def _generate(self, key: Key, request: PromptRequest, action: ActionBuilder) -> None:
@@ -251,14 +261,17 @@ class JobContext:
         for action in actions.values():
             if action.fault is not None and action.fault.kind == "system":
                 return action.fault
+        environment = self.environment
         try:
-            return await self.environment.step(
+            step = await environment.step(
                 state, actions, StepContext(task=task, turn=turn, seed=self.seed(key, "environment"))
             )
         except SystemFault as fault:
             return Fault(kind="system", reason=str(fault))
         except Exception as error:  # an environment's bug must not end every episode
-            return Fault(kind="system", reason=f"environment: {type(error).__name__}: {error}")
+            return Fault(kind="system", reason=failure(environment, "step", error))
+        check_step(environment, step)
+        return step
 
     def mark_missing(self, key: Key, reason: str) -> None:
         """Mark every joint score of a joint action as missing: a system fault kept it from being played."""
@@ -277,7 +290,7 @@ def _tool_use(tool: Tool, text: str) -> Any | None:
     try:
         return tool.find(text)
     except Exception as error:
-        raise SystemFault(f"tool {tool.name}: {type(error).__name__}: {error}") from error
+        raise SystemFault(failure(tool, "find", error)) from error
 
 
 async def _result(tool: Tool, use: Any) -> str:
@@ -288,4 +301,4 @@ async def _result(tool: Tool, use: Any) -> str:
     except SystemFault as fault:
         raise SystemFault(f"tool {tool.name}: {fault}") from fault
     except Exception as error:
-        raise SystemFault(f"tool {tool.name}: {type(error).__name__}: {error}") from error
+        raise SystemFault(failure(tool, "run", error)) from error

@@ -5,7 +5,6 @@ Each raises a `PluginError` that names the plugin, its distribution and the meth
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn, SupportsFloat
 
@@ -77,9 +76,9 @@ def check_outcome(environment: Any, outcome: Any) -> None:
     if not isinstance(outcome, Mapping) or "success" not in outcome:
         _refuse(environment, "outcome", outcome, 'return {"success": 0, 1 or a share}, and other metrics')
     for metric, value in outcome.items():
-        sound = isinstance(value, (float, int, SupportsFloat)) and math.isfinite(value)
+        sound = isinstance(value, SupportsFloat)
         if not sound or (metric == "success" and not 0 <= float(value) <= 1):
-            what = "a number from 0 to 1" if metric == "success" else "a finite number"
+            what = "a number from 0 to 1" if metric == "success" else "a number; NaN: there is none"
             _refuse(environment, "outcome", value, f"the metric `{metric}` is {what}")
 
 

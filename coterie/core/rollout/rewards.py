@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.plugins.origin import failure
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView
+from coterie.core.rollout.contracts import check_source
 from coterie.core.types import TEAM, Key, Node, RewardWeights, Score, Scores, Tree
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
@@ -71,13 +73,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
 async def ask(source: NamedRewardSource, view: Any) -> Any:
     """Call a source; returns its table, or a Score that stands for all of its components."""
     try:
-        return await source.plugin.score(view)
+        table = await source.plugin.score(view)
     except PolicyFault as fault:
         return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name)
     except SystemFault as fault:
         return Score(None, str(fault), source.name)
     except Exception as error:  # a source's bug must not become a number
-        return Score(None, f"{type(error).__name__}: {error}", source.name)
+        return Score(None, failure(source.plugin, "score", error), source.name)
+    check_source(source.plugin, table, len(view.actions) if isinstance(view, SiblingsView) else None)
+    return table
 
 
 def write(scores: Scores, source: NamedRewardSource, key: Key, table: Any, roles: Sequence[str]) -> None:
@@ -127,12 +131,7 @@ async def score_selection(
                 answer = await ask(source, group)
                 count = len(group.actions)
                 rows = [answer] * count if isinstance(answer, Score) else list(answer)
-                for branch in range(count):
-                    row = (
-                        rows[branch]
-                        if branch < len(rows)
-                        else Score(None, "fewer scores than branches", source.name)
-                    )
+                for branch, row in enumerate(rows):
                     write(scores, source, key.of_branch(role, branch), row, roles)
 
 

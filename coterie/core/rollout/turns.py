@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment
+from coterie.core.rollout.contracts import check_acting
 from coterie.core.types import Action, HistoryEntry, Message, Step
 
 Order = tuple[tuple[str, ...], ...]
@@ -24,9 +26,22 @@ class Stage(NamedTuple):
     """Roles that act at once."""
 
 
+def named_roles(environment: Environment, order: Order, state: Any) -> tuple[str, ...] | None:
+    """The roles that the environment names to act in a state; None: `order` decides.
+
+    Raises:
+        PluginError: it names a role that the team doesn't have, or no tuple of roles.
+    """
+    with plugin_call(environment, "acting_roles"):
+        named = environment.acting_roles(state)
+    if named:
+        check_acting(environment, named, [role for stage in order for role in stage])
+    return named
+
+
 def first_stage(environment: Environment, order: Order, state: Any) -> Stage | None:
     """The stage of an initial state; None where the episode is over before any role acts."""
-    named = environment.acting_roles(state)
+    named = named_roles(environment, order, state)
     roles = order[0] if named is None else named
     return Stage(0, 0, roles) if roles else None
 
@@ -38,7 +53,7 @@ def next_stage(
 
     The stage is None where the episode ends: the environment ended it, or the team's turns are used up.
     """
-    named = environment.acting_roles(step.state)
+    named = named_roles(environment, order, step.state)
     if named == ():
         return None, True
     turn_over = step.turn_over or (named is None and before.stage + 1 >= len(order))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 
 from coterie.core.config import TABLES, Resolved, check
 from coterie.core.errors import ConfigError
@@ -13,7 +14,7 @@ from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.builder import SHARED, ComponentBuilder
-from coterie.core.training.rollout_side import make_rollout_parts
+from coterie.core.training.rollout_side import make_rollout_parts, make_rollout_side
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types import RewardWeights
@@ -73,6 +74,7 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
         return Run(
             resolved=resolved,
             rollout_side=side,
+            make_rollout_side=partial(make_rollout_side, resolved),
             engine=engine,
             engine_client=LocalEngineClient(engine),
             estimator=parts.estimator,

@@ -28,6 +28,7 @@ from coterie.core.protocols import (
     Loss,
     NamedRewardSource,
     RolloutJob,
+    RolloutSide,
     Sampler,
     Team,
     Tracker,
@@ -66,6 +67,8 @@ class Run:
     resolved: Resolved
     rollout_side: LocalRolloutSide
     """The rollout side of this process: what the executor plays with, and what describes the game."""
+    make_rollout_side: Callable[[], RolloutSide]
+    """Makes it again, in any process. Picklable."""
     engine: Engine
     engine_client: LocalEngineClient
     estimator: AdvantageEstimator
@@ -176,7 +179,9 @@ class Run:
         )
         self.closing.push_async_callback(self.executor.close)
         await self.executor.open(
-            ExecutorContext(resolved=self.resolved, side=self.rollout_side, engine=self.engine_client)
+            ExecutorContext(
+                side=self.rollout_side, make_side=self.make_rollout_side, engine=self.engine_client
+            )
         )
         self.closing.push_async_callback(self.trainer.close)
         await self.open_trainer(restore)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import (
     ActionView,
     JointView,
@@ -14,6 +15,7 @@ from coterie.core.protocols import (
     RolloutContext,
     SiblingsView,
 )
+from coterie.core.rollout.contracts import check_outcome
 from coterie.core.rollout.rewards import SELECTION_SCOPES, score_selection, stepped_reward
 from coterie.core.rollout.turns import History, Stage, extended, next_stage
 from coterie.core.types import Action, Decision, Fault, JointAction, Key, Node, Step, Task, committed
@@ -187,6 +189,12 @@ class NodeExpansion:
                 fault=joint.step,
             )
         ended = joint.following is None
+        outcome = None
+        if ended and expanded:
+            environment = self.ctx.environment
+            with plugin_call(environment, "outcome"):
+                outcome = environment.outcome(joint.step.state)
+            check_outcome(environment, outcome)
         return JointAction(
             branches=joint.branches,
             state_digest=self.ctx.digest(joint.step.state),
@@ -194,7 +202,7 @@ class NodeExpansion:
             truncated=ended and not joint.terminated,
             child=child,
             info=joint.step.info,
-            outcome=self.ctx.environment.outcome(joint.step.state) if ended and expanded else None,
+            outcome=outcome,
             recombined=joint.recombined,
         )
 

@@ -16,6 +16,7 @@ from pydantic import Field
 
 from coterie.core.errors import CoterieError
 from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import NamedRewardSource, Plan, RolloutContext
 from coterie.core.protocols.environment import StepsConcurrently
 from coterie.core.protocols.reward import RunsInBackground
@@ -101,7 +102,8 @@ class TreeSampler(Plugin):
             CoterieError: the task is over before any role acts.
         """
         root = Key(task.id, epoch, chain)
-        state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
+        with plugin_call(ctx.environment, "reset"):
+            state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
         stage = first_stage(ctx.environment, ctx.team.order, state)
         if stage is None:
             raise CoterieError(f"task {task.id} is over before any role acts")

@@ -22,8 +22,9 @@ from coterie.testing.support.episodes import (
     Act,
     PendingStage,
     Players,
-    next_stage,
-    pending_stage,
+    check_named,
+    following_stage,
+    initial_stage,
     players,
     stepped,
     unreadable,
@@ -188,7 +189,7 @@ class _EpisodeChecker:
 
     async def episode(self, task: Task, rng: np.random.Generator) -> None:
         state = self._reset(task, int(rng.integers(2**63)))
-        pending = pending_stage(self.env, state, 0, 0, self.team)
+        pending = initial_stage(self.env, state, self.team)
         require(
             pending is not None,
             f"'{task.id}' is over before any role acts",
@@ -197,7 +198,7 @@ class _EpisodeChecker:
         )
         while pending is not None:
             with self._unchanged(pending.state, "acting_roles"):
-                pending_stage(self.env, pending.state, pending.turn, pending.stage, self.team)
+                check_named(self.env, pending.state, self.team)
             observations = {role: self._observe(pending.state, role) for role in pending.roles}
             actions, alternatives = (self.team.actions(observations, rng) for _ in range(2))
             actions |= {role: unreadable() for role in pending.roles if rng.random() < 0.15}
@@ -207,7 +208,7 @@ class _EpisodeChecker:
             step = await self._step(pending, actions, alternatives, ctx)
             for role in pending.roles:
                 await self._diagnose(step.state, role)
-            after = next_stage(self.env, pending, step, self.turns, self.team)
+            after = following_stage(self.env, pending, step, self.turns, self.team)
             if after is None:
                 self._outcome(step.state)
             pending = after

@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import EpisodeView, JointView, StepContext
+from coterie.core.rollout.turns import Stage, first_stage, next_stage
 from coterie.core.types import (
     Action,
     Decision,
@@ -82,8 +83,8 @@ class PendingStage:
     """Roles that act at once."""
 
 
-def pending_stage(env: Any, state: Any, turn: int, stage: int, team: Players) -> PendingStage | None:
-    """The stage to play in this state; None where the game is over."""
+def check_named(env: Any, state: Any, team: Players) -> None:
+    """Require of `acting_roles` what a run requires of it."""
     where = f"{type(env).__name__}.acting_roles"
     with guarded(where):
         named = env.acting_roles(state)
@@ -91,30 +92,26 @@ def pending_stage(env: Any, state: Any, turn: int, stage: int, team: Players) ->
     require(
         sound, f"returned {named!r}", where=where, fix="a tuple of roles, () where the game is over, or None"
     )
-    if named is None:
-        require(
-            stage < len(team.order),
-            "returns None in a stage that the team's order doesn't have",
-            where=where,
-            fix="return None for all states of a turn, or name the roles in all of them",
-        )
-    acting = team.order[stage] if named is None else named
     known = {role for roles in team.order for role in roles}
-    unknown = [role for role in acting if role not in known]
+    unknown = [role for role in named or () if role not in known]
     require(not unknown, f"named '{', '.join(unknown)}', which is not in the team", where=where)
-    require(len(set(acting)) == len(acting), f"named a role twice: {acting!r}", where=where)
-    return PendingStage(state, turn, stage, acting) if acting else None
+    require(len(set(named or ())) == len(named or ()), f"named a role twice: {named!r}", where=where)
 
 
-def next_stage(env: Any, pending: PendingStage, step: Step, turns: int, team: Players) -> PendingStage | None:
-    """The stage after a step, by the default sampler's rule; None where the episode ends."""
-    with guarded(f"{type(env).__name__}.acting_roles"):
-        named = env.acting_roles(step.state)
-    turn_over = step.turn_over or (named is None and pending.stage + 1 >= len(team.order))
-    turn, stage = (pending.turn + 1, 0) if turn_over else (pending.turn, pending.stage + 1)
-    if named == () or turn >= turns:
-        return None
-    return pending_stage(env, step.state, turn, stage, team)
+def initial_stage(env: Any, state: Any, team: Players) -> PendingStage | None:
+    """The stage to play in an initial state; None where the game is over."""
+    check_named(env, state, team)
+    stage = first_stage(env, team.order, state)
+    return None if stage is None else PendingStage(state, *stage)
+
+
+def following_stage(
+    env: Any, pending: PendingStage, step: Step, turns: int, team: Players
+) -> PendingStage | None:
+    """The stage after a step; None where the episode ends."""
+    check_named(env, step.state, team)
+    stage, _ = next_stage(env, team.order, turns, Stage(pending.turn, pending.stage, pending.roles), step)
+    return None if stage is None else PendingStage(step.state, *stage)
 
 
 async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action], ctx: StepContext) -> Step:
@@ -177,7 +174,7 @@ async def episode(
 ) -> list[PlayedStage]:
     """One episode, unchecked; with probability `unread` an action can't be read."""
     played: list[PlayedStage] = []
-    pending = pending_stage(env, env.reset(task, 0), 0, 0, team)
+    pending = initial_stage(env, env.reset(task, 0), team)
     while pending is not None:
         observations = {role: env.observe(pending.state, role) for role in pending.roles}
         actions, alternatives = team.actions(observations, rng), team.actions(observations, rng)
@@ -186,7 +183,7 @@ async def episode(
                 actions[role] = unreadable()
         ctx = StepContext(task=task, turn=pending.turn, seed=int(rng.integers(2**63)))
         step = await stepped(env, pending, actions, ctx)
-        after = next_stage(env, pending, step, turns, team)
+        after = following_stage(env, pending, step, turns, team)
         played.append(PlayedStage(task, pending, observations, actions, step, after is None, alternatives))
         pending = after
     return played

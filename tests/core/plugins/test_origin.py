@@ -22,7 +22,7 @@ class Slotted:
 def test_a_built_component_knows_its_origin():
     run = run_of(env={"type": "tests.games:Ledger"}, order=["one"])
     assert origin_of(run.environment) == ("environment", "tests.games:Ledger", "tests", "env")
-    assert origin_of(run.team.roles["one"]).path == "team.roles.one"
+    assert origin_of(run.team.members["one"].role).path == "team.roles.one"
     assert str(origin_of(run.sampler)) == "sampler 'tree' of coterie"
 
 
