@@ -1,0 +1,264 @@
+"""The rollout side plays the same in any process; what passes between the two sides is a value."""
+
+from __future__ import annotations
+
+import asyncio
+import multiprocessing
+import pickle
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
+
+import pytest
+
+from coterie.api.open_run import open_run
+from coterie.core.config import load
+from coterie.core.errors import PluginError, TooManyMissing
+from coterie.core.loop import train
+from coterie.core.plugins import plugins
+from coterie.core.protocols import RolloutJob
+from coterie.core.training.assemble import compose
+from coterie.core.types import Task
+from coterie.core.types.digest import digest
+from tests.cli.support import plugin_package
+from tests.core.rollout import spawned
+from tests.games import run_of
+
+PLUGIN = '''
+"""A game of numbers in which a role learns what it wrote last, judged once it is over."""
+
+from coterie import Plugin, PluginConfig, Step, TEAM, Task, hookimpl
+from coterie.plugins.samplers.tree import TreeSampler
+
+
+class Numbers(Plugin):
+    class Config(PluginConfig):
+        step: int = 1
+
+    roles = ()
+    components = {"sum": "increment"}
+    weights = {}
+
+    def tasks(self, split, seed):
+        return [Task(id=f"{split}-{n}", payload=n) for n in range(8)]
+
+    def reset(self, task, seed):
+        return (seed % 5,)
+
+    def acting_roles(self, state):
+        return None
+
+    def observe(self, state, role):
+        return state[-1]
+
+    async def step(self, state, actions, ctx):
+        total = sum(len(action.text) for action in actions.values()) + ctx.seed % 3 + self.config.step
+        return Step(state=(*state, total), scores={(TEAM, "sum"): total / 10})
+
+    def outcome(self, state):
+        return {"success": float(state[-1] % 2)}
+
+    def diagnose(self, state, role):
+        return f"the last number was {state[-1]}"
+
+    def vocabulary(self):
+        return ["a", "b", "c"]
+
+
+class Writer(Plugin):
+    def render(self, role_input):
+        lines = [str(role_input.observation), *role_input.feedback]
+        return [{"role": "user", "content": " ".join(lines)}]
+
+    def parse(self, text, observation):
+        return text
+
+
+class Judge(Plugin):
+    scope = "episode"
+    components = {"judged": "increment"}
+    weights = {}
+    policy_fault = 0.0
+
+    async def score(self, view):
+        return {(TEAM, "judged"): len(view.path) + view.leaf.outcome["success"]}
+
+
+class Slow(Judge):
+    scope = "action"
+    components = {"slow": "increment"}
+    background = True
+
+    async def score(self, view):
+        return {(view.role, "slow"): float(len(view.action.text))}
+
+
+class Counting(TreeSampler):
+    async def play(self, task, epoch, chain, ctx):
+        ctx.count("numbers/trees")
+        return await super().play(task, epoch, chain, ctx)
+
+
+def answer(request, text):
+    return "abc"[request.seed % 3] * (1 + request.seed % 4)
+
+
+@hookimpl
+def register_environments(register):
+    register("numbers", Numbers)
+
+
+@hookimpl
+def register_roles(register):
+    register("writer", Writer)
+
+
+@hookimpl
+def register_rewards(register):
+    register("judge", Judge)
+    register("slow", Slow)
+
+
+@hookimpl
+def register_samplers(register):
+    register("counting", Counting)
+'''
+CONFIG = """
+env: {type: numbers, curriculum: {field: step, values: [2, 1], promote_at: 0.01, window: 4}}
+team:
+  order: [one, [two, three]]
+  max_turns: 2
+  roles:
+    one: {type: writer, policy: shared}
+    two: {type: writer, policy: shared}
+    three: {type: writer, policy: other}
+policies:
+  shared: {model: {init: tabular}}
+  other: {model: {init: tabular}}
+rewards:
+  environment: {}
+  judge: {}
+  slow: {}
+transition: diagnosis
+sampler: {type: counting, chains: 2, branches: 2, expand: all, sampling: {max_new_tokens: 3}}
+algorithm: magrpo
+trackers: {}
+schedule: {steps: 2, tasks_per_step: 2}
+"""
+ENGINES = {
+    "scripted": "engine: {type: scripted, play: 'numbers_plugin:answer'}\ntrainer: tabular\n",
+    "tabular": "engine: tabular\ntrainer: tabular\n",
+}
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(plugin_package(tmp_path, "numbers-plugin", PLUGIN))
+    plugins.cache_clear()
+    yield tmp_path
+    plugins.cache_clear()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_spawned_process_plays_the_same_trees_to_the_same_scores(installed, engine):
+    file = installed / "numbers.yaml"
+    file.write_text(CONFIG + ENGINES[engine])
+    run = compose(load(file))
+
+    async def go():
+        await open_run(run)
+        try:
+            await train(run)  # the weights that are handed over are trained ones
+            jobs = run.jobs(3)
+            jobs.append(RolloutJob(task=jobs[0].task, evaluation=True, greedy=True, policies={"two": None}))
+            weights = [run.trainer.weights(policy) for policy in run.config.policies]
+            rollouts = await run.play(jobs)
+            scored = [await rollout.scored for rollout in rollouts.rollouts]
+            return jobs, weights, rollouts.trees, scored
+        finally:
+            await run.close()
+
+    jobs, weights, trees, scored = asyncio.run(go())
+    assert {weight.version for weight in weights} == {2} and {job.level for job in jobs} == {1, None}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(1, mp_context=context) as pool:
+        answers = pool.submit(spawned.play, file, jobs, weights).result(timeout=120)
+    assert len(answers) == len(jobs) == 7
+    for tree, result, (other_tree, other_scores, other_metrics) in zip(trees, scored, answers, strict=True):
+        assert digest(other_tree) == digest(tree)
+        assert list(other_scores) == list(result.scores) and len(other_scores)
+        assert other_metrics == dict(result.metrics)
+    assert answers[0][2] == {"numbers/trees": 1.0}
+    assert {component for _, _, component, _ in answers[0][1]} == {"sum", "judged", "slow"}
+
+
+def test_what_plugins_count_is_summed_in_the_row(installed):
+    file = installed / "numbers.yaml"
+    file.write_text(CONFIG + ENGINES["scripted"])
+    run = compose(load(file))
+
+    async def go():
+        await open_run(run)
+        try:
+            return await train(run)
+        finally:
+            await run.close()
+
+    assert asyncio.run(go())["numbers/trees"] == 2 * 2
+
+
+def test_a_count_never_hides_a_metric_of_the_framework():
+    run = run_of(play="tests.games:constant")
+
+    async def go():
+        await open_run(run)
+        try:
+            rollouts = await run.play(run.jobs(1))
+            scores = await run.score(rollouts)
+            for rollout in rollouts.rollouts:
+                (await rollout.scored).metrics["tokens/generated"] = 0.0
+            credit, _ = run.estimator(batch(run, rollouts, scores), None)
+            return run.metrics(1, rollouts, scores, credit, {})
+        finally:
+            await run.close()
+
+    with pytest.raises(PluginError, match=r"tokens/generated.*fix: "):
+        asyncio.run(go())
+
+
+def batch(run, rollouts, scores):
+    from coterie.core.protocols import Batch
+
+    return Batch(trees=rollouts.trees, scores=scores, annotations={}, reward_weights=run.reward_weights)
+
+
+def test_jobs_and_results_are_values():
+    job = RolloutJob(task=Task(id="t", payload=3), versions={"p": 2}, policies={"one": None})
+    assert pickle.loads(pickle.dumps(job)) == job
+
+
+def test_stale_weights_are_missing_scores_and_never_samples():
+    """The engine holds version 0, and the step asks for version 1."""
+    run = run_of(play="tests.games:constant")
+
+    async def go():
+        await open_run(run)
+        try:
+            jobs = [replace(job, versions={"p": 1}) for job in run.jobs(1)]
+            rollouts = await run.play(jobs)
+            actions = [
+                action
+                for tree in rollouts.trees
+                for node in tree.nodes()
+                for decision in node.decisions.values()
+                for action in decision.branches
+            ]
+            assert actions and all(
+                "version 0 of 'p' instead of 1" in action.fault.reason for action in actions
+            )
+            assert not any(action.trainable for action in actions)
+            await run.score(rollouts)
+        finally:
+            await run.close()
+
+    with pytest.raises(TooManyMissing):
+        asyncio.run(go())
