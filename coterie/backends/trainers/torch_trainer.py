@@ -14,6 +14,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.minibatches import minibatches, token_coefficients
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
@@ -24,7 +25,6 @@ from coterie.backends.trainers.token_batches import check_samples, flat, token_b
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import ValueSettings, value_loss
 from coterie.backends.trainers.warm_start import warm_start
-from coterie.core.concurrency.compute_threads import compute
 from coterie.core.config import WarmStart
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
