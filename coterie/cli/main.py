@@ -51,13 +51,14 @@ def main() -> None:
     """The console script. Exit codes: 0 done, 1 failed, 2 wrong input, 130 interrupted."""
     try:
         cli(prog_name="coterie")
-    except Exception:
+    except Exception as error:
         import traceback
 
-        traceback.print_exc()
+        traceback.print_exc()  # with its notes, which name the plugin that raised it
+        notes: list[str] = getattr(error, "__notes__", [])
+        where = notes[0] if notes else f"in coterie {__version__} or in a plugin"
         click.echo(
-            f"\nThis is a bug in coterie {__version__} or in a plugin: "
-            "please report it with the lines above and the command you gave.",
+            f"\nThis is a bug {where}: please report it with the lines above and the command you gave.",
             err=True,
         )
         sys.exit(1)

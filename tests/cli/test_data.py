@@ -107,7 +107,7 @@ def test_an_environment_without_records_is_refused(tmp_path: Path):
     recipe = {**yaml.safe_load(TABULAR.read_text()), **talking(tmp_path)}
     (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
     done = coterie("data", "make", tmp_path / "talk.yaml", "--out", tmp_path / "out")
-    assert done.exit_code == 2 and "it has no record and no task_of" in done.stderr
+    assert done.exit_code == 2 and "it lacks `record(task)`" in done.stderr
     assert not (tmp_path / "out").exists()
 
 

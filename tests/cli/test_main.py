@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+import os
+from pathlib import Path
 
 import pytest
 
 from coterie import __version__
 from coterie.cli.main import COMMANDS, cli
-from coterie.core.errors import ConfigError, TooManyMissing
+from coterie.core.errors import ConfigError, SystemFault, TooManyMissing
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = """
@@ -132,6 +134,34 @@ def test_other_failures_of_ours_exit_1(monkeypatch):
     done = fails_with(monkeypatch, TooManyMissing("9 of 10 scores are missing"))
     assert done.exit_code == 1
     assert done.stderr == "Error: 9 of 10 scores are missing\n"
+
+
+def test_a_failure_that_a_plugin_caused_names_it(monkeypatch):
+    fault = SystemFault("the server is gone")
+    fault.add_note("in engine 'far' of coterie-far: open")
+    done = fails_with(monkeypatch, fault)
+    assert done.exit_code == 1
+    assert done.stderr == "Error: the server is gone\n  in engine 'far' of coterie-far: open\n"
+
+
+def test_a_traceback_of_a_plugin_names_it_and_whom_to_tell(tmp_path):
+    (tmp_path / "acme_broken_game.py").write_text(
+        "from tests.games import Ledger\n\n\nclass Broken(Ledger):\n"
+        "    def reset(self, task, seed):\n        return {}[task.id]\n"
+    )
+    recipe = tmp_path / "broken.yaml"
+    recipe.write_text(
+        "env: {type: acme_broken_game:Broken}\npolicies: {p: {model: {init: tabular}}}\nalgorithm: at_grpo\n"
+        "rewards: {environment: {}}\n"
+        "team: {order: [one], roles: {one: {type: tests.games:PlainRole, policy: p}}}\n"
+        "engine: tabular\ntrainer: tabular\nsampler: {branches: 2}\nschedule: {steps: 1}\n"
+    )
+    path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])
+    done = process("data", "show", recipe, "--role", "one", PYTHONPATH=path)
+    where = "in environment 'acme_broken_game:Broken' of acme_broken_game: reset"
+    assert done.returncode == 1, done.stderr
+    assert f"KeyError: 'test-0'\n{where}" in done.stderr
+    assert f"This is a bug {where}: please report it" in done.stderr
 
 
 def test_debug_shows_the_traceback_of_wrong_input_too():

@@ -64,13 +64,13 @@ MUTATIONS = {
         "coterie/core/concurrency/request_batching.py",
         "return self.waiting > 0 and self.waiting >= self.live",
         "return self.waiting > 0",
-        "tests/core/concurrency/test_request_batching.py",
+        "tests/backends/engines/test_request_batching.py",
     ),
     "8 rows come in the order of arrival": (
-        "coterie/core/concurrency/request_batching.py",
+        "coterie/backends/engines/request_batching.py",
         "queue.sort(key=lambda item: item[0].key)",
         "pass",
-        "tests/core/concurrency/test_request_batching.py",
+        "tests/backends/engines/test_request_batching.py",
     ),
     "8 a resume forgets where it was": (
         "coterie/core/training/run.py",
@@ -112,7 +112,7 @@ MUTATIONS = {
         "coterie/core/concurrency/request_batching.py",
         "self.start(len(work))",
         "self.start(1)",
-        "tests/core/concurrency/test_request_batching.py",
+        "tests/backends/engines/test_request_batching.py",
     ),
     "a sign flip": (
         "coterie/plugins/algos/blocks/groups.py",

@@ -252,6 +252,11 @@ def test_a_record_without_a_way_back_is_caught(method):
     caught(f"has `{method}` alone", check, variant(**{method: getattr(Recorded, method)}))
 
 
+def test_a_misspelt_member_is_caught():
+    caught("`vocabulry`, which nothing reads", check, variant(vocabulry=lambda self: ["one"]))
+    caught("did you mean `not_summable`", check, variant(immediate_onyl=("right",)))
+
+
 def test_what_is_lacking_is_named():
     caught("lacks acting_roles, outcome", check, type("Bare", (), {
         **{name: getattr(Count, name) for name in ("tasks", "reset", "observe", "step")},

@@ -15,6 +15,7 @@ import coterie.testing
 from coterie import Plugin, PluginConfig, hookimpl
 from coterie.core.errors import ConfigError, PluginError
 from coterie.testing import build, check_plugin
+from tests.core.protocols.test_kinds import Misspelt
 from tests.games import Ledger, Matrix, PlainRole
 from tests.testing.support import caught
 
@@ -106,6 +107,7 @@ def test_sound_plugins_pass(tmp_path):
 @pytest.mark.parametrize(("plugin", "message"), [
     (SimpleNamespace(register_role=register_role), "did you mean 'register_roles'"),
     (module(environment=[("old", OldStage)]), "`acting_roles`"),
+    (module(environment=[("misspelt", Misspelt)]), "`diagnoze`, which nothing reads: did you mean"),
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
     (SimpleNamespace(), "implements no hook"),

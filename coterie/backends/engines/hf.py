@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
+from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared_base import MIXED_ROWS, SharedBase
+from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.backends.models.policy import TensorPolicy, declared
-from coterie.core.concurrency.compute_threads import compute
-from coterie.core.concurrency.request_batching import RequestBatcher
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights

@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.models.policy import TablePolicy, check_table, declared
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
-from coterie.core.concurrency.request_batching import RequestBatcher
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import EngineContext

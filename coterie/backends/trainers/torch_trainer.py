@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.minibatches import minibatches, token_coefficients
 from coterie.backends.models.policy import TorchPolicy, WarmStart, declared
 from coterie.backends.trainers import torch_state
@@ -25,7 +26,6 @@ from coterie.backends.trainers.token_batches import check_samples, flat, token_b
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start
-from coterie.core.concurrency.compute_threads import compute
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import plugin_call

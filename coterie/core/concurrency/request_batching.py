@@ -1,4 +1,4 @@
-"""Request batching across all active rollouts, in a reproducible order.
+"""The count of the active rollouts, which decides when an engine starts a batch.
 
 An *active rollout* is a coroutine that may request tokens from an engine; a sampler starts one for every
 branch that it samples concurrently. When all active rollouts wait for an engine, no request can arrive before
@@ -8,18 +8,10 @@ a result does: the batch is as large as possible, and it does not depend on whic
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from coterie.core.concurrency.compute_threads import compute
-from coterie.core.types import Call, Request
-
 T = TypeVar("T")
-log = logging.getLogger("coterie")
-
-STALL_SECONDS = 120.0
-"""Time without progress after which a batch starts, with a warning, although not all active rollouts wait."""
 
 
 class ActiveRollouts:
@@ -89,132 +81,3 @@ class ActiveRollouts:
             return await awaitable
         finally:
             self.stop()
-
-
-_Batch = list[tuple[Request, asyncio.Future[Call]]]
-
-
-class RequestBatcher:
-    """Collects requests and passes them to `generate`, one list per batch, ordered by key.
-
-    Args:
-        generate: blocking function (name of the batch, requests) -> calls.
-        deterministic: batch exactly when all active rollouts wait; False: as soon as the event loop is idle
-            and no batch is being computed.
-        threaded: run `generate` in the compute thread, so that the event loop stays free; False: on the event
-            loop, for engines whose computation is negligible (scripted, tabular).
-        together: policy -> name of the batch of its requests; None: one batch per policy, named after it.
-    """
-
-    def __init__(
-        self,
-        generate: Callable[[str, list[Request]], list[Call]],
-        active_rollouts: ActiveRollouts,
-        *,
-        deterministic: bool,
-        threaded: bool = True,
-        together: Callable[[str], str] | None = None,
-    ) -> None:
-        self._generate, self._active_rollouts, self._together = generate, active_rollouts, together
-        self._deterministic, self._threaded = deterministic, threaded
-        self._queue: _Batch = []
-        self._running = False
-        self._scheduled = False
-        self._stall: asyncio.TimerHandle | None = None
-        self.batches = 0
-        active_rollouts.listen(self._all_wait)
-
-    async def submit(self, request: Request) -> Call:
-        """The result of a request, once its batch is computed."""
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Call] = loop.create_future()
-        self._queue.append((request, future))
-        self._active_rollouts.wait()
-        if not self._deterministic:
-            self._schedule(loop)
-        elif self._stall is None:
-            self._stall = loop.call_later(STALL_SECONDS, self._stalled)
-        return await future
-
-    def close(self) -> None:
-        self._active_rollouts.unlisten(self._all_wait)
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-
-    def _all_wait(self) -> None:
-        if self._queue:
-            self._schedule(asyncio.get_running_loop())
-
-    def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
-        if not self._scheduled and not self._running:
-            self._scheduled = True
-            loop.call_soon(self._flush)
-
-    def _flush(self, stalled: bool = False) -> None:
-        self._scheduled = False
-        if self._running or not self._queue:
-            return
-        if self._deterministic and not stalled and not self._active_rollouts.idle:
-            return  # an active rollout has resumed; its next wait schedules a flush
-        queue, self._queue = self._queue, []
-        self._active_rollouts.resume(len(queue))
-        # Until the results are here, these rollouts do not wait, yet request nothing: start no other batch.
-        self._running = True
-        if self._stall is not None:
-            self._stall.cancel()
-            self._stall = None
-        queue.sort(key=lambda item: item[0].key)
-        batches: dict[str, _Batch] = {}
-        for item in queue:
-            policy = item[0].policy
-            batches.setdefault(self._together(policy) if self._together else policy, []).append(item)
-        self.batches += len(batches)
-        if self._threaded:
-            self._task = asyncio.ensure_future(self._run_threaded(batches))
-        else:
-            for name in sorted(batches):
-                self._answer(batches[name], *self._compute(name, batches[name]))
-            self._done()
-
-    async def _run_threaded(self, batches: dict[str, _Batch]) -> None:
-        results = []
-        for name in sorted(batches):
-            results.append((batches[name], *await compute(self._compute, name, batches[name])))
-        for items, calls, error in results:
-            self._answer(items, calls, error)
-        self._done()
-
-    def _compute(self, name: str, items: _Batch) -> tuple[list[Call], BaseException | None]:
-        try:
-            return self._generate(name, [request for request, _ in items]), None
-        except Exception as error:  # raised in every active rollout that waits for this batch
-            return [], error
-
-    @staticmethod
-    def _answer(items: _Batch, calls: list[Call], error: BaseException | None) -> None:
-        for index, (_, future) in enumerate(items):
-            if future.done():
-                continue
-            if error is not None:
-                future.set_exception(error)
-            else:
-                future.set_result(calls[index])
-
-    def _done(self) -> None:
-        self._running = False
-        if self._queue and (not self._deterministic or self._active_rollouts.idle):
-            self._schedule(asyncio.get_running_loop())
-
-    def _stalled(self) -> None:
-        self._stall = None
-        if self._queue and not self._running:
-            waiting, live = self._active_rollouts.waiting, self._active_rollouts.live
-            log.warning(
-                "no progress for %.0f s: %d of %d active rollouts wait for tokens; generating for those "
-                "(this batch may not be reproducible)",
-                STALL_SECONDS,
-                waiting,
-                live,
-            )
-            self._flush(stalled=True)

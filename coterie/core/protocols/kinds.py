@@ -14,7 +14,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import Plugin
-from coterie.core.plugins.origin import origin_of
+from coterie.core.plugins.origin import origin_of, plugin_call
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -96,9 +96,10 @@ def check_attributes(plugin: Any, kind: str) -> None:
     Raises:
         PluginError: the first that is wrong.
     """
-    origin, wrong = origin_of(plugin), ""
+    origin = origin_of(plugin)
     for name, adapter in _attribute_types(kind).items():
-        value = getattr(plugin, name) if hasattr(plugin, name) else None
+        with plugin_call(plugin, name):
+            value = getattr(plugin, name, None)
         try:
             adapter.validate_python(dict(value) if isinstance(value, Mapping) else value)
         except ValidationError as error:

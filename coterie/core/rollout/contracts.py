@@ -59,16 +59,12 @@ def check_scores(plugin: Any, method: str, table: Any) -> None:
         _refuse(plugin, method, table, "scores are {(role, component): number}; coterie.TEAM is a role")
     for place, value in table.items():
         if not isinstance(place, tuple) or len(place) != 2:
-            _refuse(
-                plugin, method, place, "a score belongs to (role, component), or (coterie.TEAM, component)"
-            )
+            _refuse(plugin, method, place, "the key of a score is (role or coterie.TEAM, component)")
         if place[1] not in plugin.components:
             near = did_you_mean(str(place[1]), plugin.components)
             _refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
-        if value is not None and not isinstance(value, SupportsFloat):
-            _refuse(
-                plugin, method, value, f"the score of {place[1]} is a number, or None where it is missing"
-            )
+        if not (value is None or isinstance(value, (float, int, SupportsFloat))):  # the slow one last
+            _refuse(plugin, method, value, f"'{place[1]}' is a number, or None where the score is missing")
 
 
 def check_outcome(environment: Any, outcome: Any) -> None:

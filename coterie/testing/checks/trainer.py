@@ -13,6 +13,7 @@ import numpy as np
 
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
+from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Sample, Span, Weights
 from coterie.testing.support.building import build, declared_policy
 from coterie.testing.support.failure import finite, guarded, require, require_kind
@@ -101,10 +102,9 @@ class _RecordingLoss:
 
     def __init__(self, loss: Any) -> None:
         self._loss = loss
+        self.needs, self.length, self.entropy = loss.needs, loss.length, loss.entropy
+        self.length_constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
         self.batches: list[TokenBatch] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loss, name)
 
     def __call__(self, xp: Any, tokens: TokenBatch) -> Surrogate:
         self.batches.append(tokens)

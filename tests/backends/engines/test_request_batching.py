@@ -7,7 +7,8 @@ import random
 
 import pytest
 
-from coterie.core.concurrency.request_batching import ActiveRollouts, RequestBatcher
+from coterie.backends.engines.request_batching import RequestBatcher
+from coterie.core.concurrency.request_batching import ActiveRollouts
 from coterie.core.types import Call, Key, Request, Sampling
 
 
@@ -141,7 +142,7 @@ def test_nested_active_rollouts_are_counted():
 
 
 def test_an_active_rollout_that_never_requests_does_not_hold_the_batch_for_ever(monkeypatch, caplog):
-    monkeypatch.setattr("coterie.core.concurrency.request_batching.STALL_SECONDS", 0.05)
+    monkeypatch.setattr("coterie.backends.engines.request_batching.STALL_SECONDS", 0.05)
 
     async def go():
         active_rollouts = ActiveRollouts()
