@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import click
 import pytest
 from ruamel.yaml import YAML
 
 from coterie.cli.commands.config import flow
+from coterie.cli.commands.schema import plugin_schema
 from coterie.cli.output import table
 from coterie.core.config import RunConfig
+from coterie.core.plugins import Entry
 from tests.cli.support import TABULAR, coterie, process
 
 
@@ -118,10 +121,18 @@ def test_the_schema_covers_the_configuration_and_every_plugin():
     assert "at_grpo" in schema["components"]["estimator"]
 
 
-def test_the_schema_lists_what_an_absent_extra_hides():
+def test_the_schema_of_the_torch_trainer_needs_no_torch():
     done = process("schema", code=WITHOUT_TORCH)
     trainer = json.loads(done.stdout)["components"]["trainer"]["torch"]
-    assert "torch" in trainer["unavailable"] and "coterie[torch]" in trainer["fix"]
+    assert "micro_tokens" in trainer["properties"] and "optimizer" in trainer["policy"]["properties"]
+
+
+def test_the_schema_lists_what_an_absent_extra_hides(tmp_path, monkeypatch):
+    (tmp_path / "needs_torch.py").write_text("import torch\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if it were not installed
+    unavailable = plugin_schema(Entry("trainer", "big", "needs_torch:Big", "bigs"))
+    assert "torch" in unavailable["unavailable"] and "coterie[torch]" in unavailable["fix"]
 
 
 WITHOUT_TORCH = """

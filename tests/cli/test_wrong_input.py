@@ -282,8 +282,19 @@ def test_missing_extra_says_what_to_install(tmp_path):
     refused(done, "not installed", "pip install 'coterie[torch]'")
 
 
-def test_missing_extra_does_not_keep_a_config_from_being_shown():
+def test_a_config_is_checked_without_torch():
     done = process("config", "plan_path", "--scale", "smoke", code=WITHOUT_TORCH)
+    assert done.returncode == 0 and "tasks_per_step: 4" in done.stdout and not done.stderr
+    done = process("config", "plan_path", "trainer.epoch=2", code=WITHOUT_TORCH)
+    refused(done, "trainer.epoch", "did you mean 'epochs'")
+
+
+def test_missing_extra_does_not_keep_a_config_from_being_shown(tmp_path):
+    (tmp_path / "needs_torch.py").write_text("import torch\n")
+    tracker = "trackers.big={type: 'needs_torch:Big'}"
+    done = process(
+        "config", "plan_path", "--scale", "smoke", tracker, code=WITHOUT_TORCH, PYTHONPATH=str(tmp_path)
+    )
     assert done.returncode == 0 and "tasks_per_step: 4" in done.stdout
     assert "warning: not checked in full" in done.stderr and "coterie[torch]" in done.stderr
 

@@ -180,13 +180,13 @@ def policy_schema(trainer: str, engine: str) -> type[PolicyConfig]:
     first, second = _declared("trainer", trainer), _declared("engine", engine)
     if issubclass(first, second) or issubclass(second, first):  # the derived one may narrow a field
         return first if issubclass(first, second) else second
-    own = _own_fields(first)
+    fields = _own_fields(first)
     for name, field in _own_fields(second).items():
-        if name in own and _meaning(own[name]) != _meaning(field):
+        if name in fields and _meaning(fields[name]) != _meaning(field):
             raise PluginError(
                 f"trainer '{trainer}' and engine '{engine}' declare a policy's `{name}` differently",
                 path=f"policies.*.{name}",
-                why=f"{own[name]!r} and {field!r}",
+                why=f"{fields[name]!r} and {field!r}",
                 fix="choose another trainer or engine, or derive one `Policy` from the other",
             )
     return _joined(first, second)

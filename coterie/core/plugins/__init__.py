@@ -25,7 +25,6 @@ from coterie.core.plugins.manager import (
     plugins as plugins,
 )
 from coterie.core.plugins.registry import (
-    EXTRA_OF as EXTRA_OF,
     Entry as Entry,
     Registry as Registry,
     import_object as import_object,

@@ -14,27 +14,7 @@ from typing import Any
 from coterie.core.errors import MissingExtra, PluginError, did_you_mean
 from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
-
-EXTRA_OF: dict[str, str] = {
-    "torch": "torch",
-    "transformers": "torch",
-    "peft": "torch",
-    "safetensors": "torch",
-    "tokenizers": "torch",
-    "matplotlib": "torch",
-    "vllm": "vllm",
-    "deepspeed": "deepspeed",
-    "ray": "ray",
-    "google": "coach",
-    "math_verify": "math",
-    "datasets": "data",
-    "pyarrow": "data",
-    "jinja2": "data",
-    "mcp": "mcp",
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
-}
-"""Which extra brings an optional package."""
+from coterie.extras import EXTRA_OF
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +71,10 @@ class Entry:
             PluginError: `target` has another `Config` or `Policy`.
         """
         for name in self.declared:
-            registered, own = self.attribute(name, path), getattr(target, name, None)
-            if own is not registered:
+            registered, of_target = self.attribute(name, path), getattr(target, name, None)
+            if of_target is not registered:
                 what = f"{self.label} has another {name} than the one registered beside it"
-                why = f"registered: {registered!r}; its own: {own!r}"
+                why = f"registered: {registered!r}; the class's: {of_target!r}"
                 fix = f"write `{name} = {registered.__name__}` in the class"
                 raise PluginError(what, path=path, why=why, fix=fix)
 

@@ -54,11 +54,10 @@ def check_engine(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(engine, "engine")
-    schema = declared_policy(engine)
-    config = schema.model_validate({"model": model or {"init": "none"}, "train": "none"})
+    table = {"model": model or {"init": "none"}, "train": "none"}
     active_rollouts = ActiveRollouts()
     ctx = EngineContext(
-        policies={_POLICY: config},
+        policies={_POLICY: declared_policy(engine).model_validate(table)},
         chat=build("chat_format", chat),
         active_rollouts=active_rollouts,
         deterministic=True,
