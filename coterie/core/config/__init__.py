@@ -5,15 +5,16 @@ from __future__ import annotations
 from coterie.core.config.checks import check as check
 from coterie.core.config.layers import (
     TEAM_KEYS as TEAM_KEYS,
-    RecipeInfo as RecipeInfo,
     Resolved as Resolved,
     Table as Table,
     flatten as flatten,
+    gather as gather,
     load as load,
     locate as locate,
     parse_override as parse_override,
+    read_overlay as read_overlay,
     read_yaml as read_yaml,
-    recipes as recipes,
+    resolve as resolve,
     resource_path as resource_path,
     to_yaml as to_yaml,
 )
