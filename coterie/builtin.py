@@ -144,7 +144,7 @@ def register_recipes(register: Register) -> None:
             "one_gpu": f"{split},l1,one_gpu"
         }
         for name, target in old.items():
-            register(f"{game}_{name}", target)
+            register(f"{game}_{name.removeprefix('l1,')}", target)
     register("plan_path_per_role", "plan_path --with per_role")
 
 

@@ -65,4 +65,11 @@ scale_option = click.option(
     metavar="NAME",
     help="A block of the recipe's `scales`: smoke, cpu, gpu.",
 )
+with_option = click.option(
+    "--with",
+    "overlays",
+    metavar="OVERLAY,...",
+    multiple=True,
+    help="Overlays over the recipe, from left to right: names or YAML files (repeatable).",
+)
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")

@@ -12,7 +12,7 @@ from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import Entry
 
-UNCONFIGURED = ("recipe", "column", "study", "command")
+UNCONFIGURED = ("recipe", "overlay", "column", "study", "command")
 """Kinds without a table in a configuration."""
 
 

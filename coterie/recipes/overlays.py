@@ -4,8 +4,9 @@
     team: {roles: {"*": {policy: "{role}"}}}
 
 `*` stands for the entries that the layers below have, `plan*` for those whose names begin so; `{role}` is the
-role's name. A role that an overlay sends to a policy that isn't there takes a copy of its old policy along, in
-each of the recipe's scales as well; a policy that no role is left to play is removed.
+role's name. A role that an overlay sends to a policy that isn't there takes a copy of its old policy along,
+in each of the recipe's scales as well; a policy that no role is left to play is removed. Overlays that are
+given together must agree: where two set one key differently, they are refused.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from typing import Any
 
-from coterie.core.config.schema import MAPS
+from coterie.core.config import MAPS
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, plugins
 
