@@ -61,8 +61,8 @@ def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequenc
         name = str(source.get("name", "run"))
         _extend(merged, copy.deepcopy(dict(source)), "python", None, ())
     else:
-        source, old = current(source)
-        path, origin, name = locate(source)
+        recipe, old = current(source)
+        path, origin, name = locate(recipe)
         _extend(merged, read_yaml(path), origin, path, ())
     chosen = names([*old, *names(overlays)])
     stems = [Path(overlay).stem if overlay.endswith((".yaml", ".yml")) else overlay for overlay in chosen]
@@ -122,6 +122,8 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
     registry = plugins().registry
     if text not in registry.names(kind):
         fix = did_you_mean(text, registry.names(kind)) + "  (a file's name ends in .yaml)"
+        if kind == "overlay":
+            fix += "; `coterie recipes` lists the overlays that fit a recipe"
         raise ConfigError(f"unknown {kind} '{text}'", fix=fix)
     return resource_path(registry.find(kind, text).target), f"{kind} {text}", text
 

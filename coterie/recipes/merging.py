@@ -13,7 +13,7 @@ from typing import Any
 from coterie.core.config import MAPS, TABLES, TEAM_KEYS, RunConfig, flatten
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, as_table
-from coterie.recipes.overlays import carry_policies, is_entry, matching, policy_of
+from coterie.recipes.overlays import carry_policies, is_entry, matching, policy_of, roles_of
 
 EVERY_SCALE = "every_scale"
 ENTRY_TABLES = {("team",), ("team", "roles"), ("policies",), *((name,) for name in MAPS)}
@@ -52,20 +52,21 @@ class Layers:
         Raises:
             ConfigError: two of them set one key differently, or a pattern matches nothing.
         """
+        if not overlays:
+            return
         self._peers = {origin for _, origin in overlays}
         before, summary = policy_of(self.table), [str(self.table.get("summary", ""))]
         for table, origin in overlays:  # the roles first, so that the policies are there that others change
             summary.append(str(table.pop("summary", "")))
-            self.add({"team": {"roles": (table.get("team") or {}).get("roles") or {}}}, origin)
+            self.add({"team": {"roles": roles_of(table)}}, origin)
         carry_policies(self.table, (block for block, _ in self.every_scale), before, self._origins)
         for table, origin in overlays:
             self.add_file(table, origin, origin)
         trial = copy.deepcopy(self)
         for block, origin in trial.every_scale:
             trial.add(block, origin)
-        if overlays:
-            self.table["summary"] = " ".join(filter(None, summary))
         self._peers = set()
+        self.add({"summary": " ".join(filter(None, summary))}, overlays[-1][1])
 
     def _merge(self, into: Table, layer: Mapping[str, Any], origin: str, at: tuple[str, ...]) -> None:
         for pattern, value in sorted(layer.items(), key=lambda item: "*" not in str(item[0])):

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -50,10 +50,16 @@ def matching(pattern: str, entries: Mapping[str, Any], at: tuple[str, ...]) -> l
     return list(dict.fromkeys([*found, pattern])) if in_scale else found
 
 
-def names(overlays: str | Iterable[str]) -> list[str]:
-    """Names of overlays, each once; `a,b` names two."""
+def names(overlays: str | Sequence[str]) -> list[str]:
+    """Names of overlays, each once; `a,b` names two.
+
+    Raises:
+        ConfigError: something else than names.
+    """
     items = [overlays] if isinstance(overlays, str) else overlays
-    return list(dict.fromkeys(name.strip() for item in items for name in str(item).split(",")))
+    if not isinstance(items, Sequence) or not all(isinstance(item, str) for item in items):
+        raise ConfigError(f"{items!r} names no overlays", path="with", fix="e.g. with: [per_role, l1]")
+    return list(dict.fromkeys(name.strip() for item in items for name in item.split(",")))
 
 
 def current(source: Any) -> tuple[Any, list[str]]:
@@ -67,10 +73,17 @@ def current(source: Any) -> tuple[Any, list[str]]:
     return source, []
 
 
+def roles_of(table: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The table `team.roles`; empty where it is none."""
+    team = table.get("team")
+    roles = team.get("roles") if isinstance(team, Mapping) else None
+    return roles if isinstance(roles, Mapping) else {}
+
+
 def policy_of(table: Mapping[str, Any]) -> dict[str, Any]:
     """The policy of each role."""
-    roles = (table.get("team") or {}).get("roles") or {}
-    return {role: settings.get("policy") for role, settings in roles.items() if isinstance(settings, Mapping)}
+    roles = roles_of(table).items()
+    return {role: settings.get("policy") for role, settings in roles if isinstance(settings, Mapping)}
 
 
 def carry_policies(
@@ -85,7 +98,7 @@ def carry_policies(
         ConfigError: roles whose policies differ are sent to one new policy.
     """
     blocks = [table, *(table.get("scales") or {}).values(), *every_scale]
-    tables = [block["policies"] for block in blocks if block and block.get("policies")]
+    tables = [block["policies"] for block in blocks if block and isinstance(block.get("policies"), dict)]
     after, source, sent = policy_of(table), dict[str, str](), set[str]()
     for role, old in before.items():
         new = after.get(role)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.core.config import load
+from coterie.recipes import load
 from coterie.core.errors import ConfigError
 
 BASE = """
