@@ -65,7 +65,7 @@ def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequenc
         path, origin, name = locate(recipe)
         _extend(merged, read_yaml(path), origin, path, ())
     chosen = names([*old, *names(overlays)])
-    stems = [Path(overlay).stem if overlay.endswith((".yaml", ".yml")) else overlay for overlay in chosen]
+    stems = [locate(overlay, "overlay")[2] for overlay in chosen]
     merged.name = "_".join((str(merged.table.pop("name", name)), *stems))
     merged.overlay([read_overlay(overlay) for overlay in chosen])
     return merged
@@ -120,12 +120,13 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
             raise ConfigError(f"no such {kind} file: {path}")
         return path, f"file {path}", path.parent.name if path.name == "config.yaml" else path.stem
     registry = plugins().registry
-    if text not in registry.names(kind):
+    # A qualified name that isn't registered is taken for an object's, which no recipe is.
+    if text not in registry.names(kind) and (":" not in text or registry.find(kind, text).target == text):
         fix = did_you_mean(text, registry.names(kind)) + "  (a file's name ends in .yaml)"
         if kind == "overlay":
             fix += "; `coterie recipes` lists the overlays that fit a recipe"
         raise ConfigError(f"unknown {kind} '{text}'", fix=fix)
-    return resource_path(registry.find(kind, text).target), f"{kind} {text}", text
+    return resource_path(registry.find(kind, text).target), f"{kind} {text}", text.rpartition(":")[2]
 
 
 def resource_path(target: Any) -> Path:

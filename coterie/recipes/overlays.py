@@ -65,10 +65,11 @@ def names(overlays: str | Sequence[str]) -> list[str]:
 def current(source: Any) -> tuple[Any, list[str]]:
     """The recipe and the overlays that an old name stands for, with a warning; any other source as it is."""
     if isinstance(source, str) and source in plugins().registry.names("recipe"):
-        target = str(plugins().registry.find("recipe", source).target)
-        recipe, old, overlays = target.partition(WITH)
+        entry = plugins().registry.find("recipe", source)
+        recipe, old, overlays = str(entry.target).partition(WITH)
         if old:
-            log.warning("recipe '%s' is now `%s`; the old name works until version 0.3", source, target)
+            until = "; the old name works until version 0.3" if entry.distribution == "coterie" else ""
+            log.warning("recipe '%s' is now `%s`%s", source, entry.target, until)
             return recipe, names(overlays)
     return source, []
 

@@ -21,8 +21,8 @@ def command(as_json: bool) -> None:
     """List the recipes and overlays, of Coterie and of plugins.
 
     A recipe is a YAML file: a game in one form. An overlay is a YAML file with settings for many recipes.
-    Recipes are listed by environment, each with its roles (`a > b`: one after the other, `a + b`: at once) and
-    the overlays that fit it: those that resolve with the recipe and change something.
+    Recipes are listed by environment, each with its roles (`a > b`: one after the other, `a + b`: at once)
+    and the overlays that fit it: those that resolve with the recipe and change something.
 
     \b
         coterie run sudoku_split --with per_role,one_gpu
