@@ -113,8 +113,7 @@ def _warn_untrained(run: Run) -> None:
     if not any(run.team.trainable.values()):
         log.warning(
             "nothing is trained: every policy has train: none; the run plays and records its games "
-            "(`coterie eval %s` measures the team)",
-            run.resolved.name,
+            "(`coterie eval` measures the team)",
         )
 
 

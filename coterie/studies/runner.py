@@ -23,9 +23,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, Protocol
 
-from coterie.core.config import read_yaml, to_yaml
+from coterie.core.config import to_yaml
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic
+from coterie.recipes import read_yaml
 from coterie.studies.graph import Job, Plan, priorities
 
 State = Literal["done", "failed", "skipped", "interrupted"]
