@@ -42,15 +42,13 @@ def evaluate(
 
     Args:
         source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder.
-        overrides: settings as `key=value`.
-        overlays: names of overlays or their YAML files, applied over the recipe from left to right.
+        overrides, scale, overlays: as of `train`.
         tasks: number of tasks. Default: the whole split, at most 1,000.
         samples: episodes per task.
         greedy: take the likeliest token instead of sampling.
         policies: role -> its external policy: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that `export`
             wrote.
-        swap: two roles whose policies are exchanged.
-        null: silent roles.
+        swap, null: two roles whose policies are exchanged; silent roles.
         show: number of episodes that the result holds as text.
         checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step. It also
             applies to runs in `policies` that name no checkpoint.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option, with_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra
 
@@ -25,8 +25,7 @@ RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
 @click.command(short_help="Show a configuration and where each value came from.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
-@with_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def command(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option, with_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
@@ -55,8 +55,7 @@ def command() -> None:
     "--format", "ending", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True
 )
 @force_option
-@with_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def make(
@@ -261,8 +260,7 @@ def _write_splits(out: Path, prepared: Prepared, facts: dict[str, Any], *, force
 @click.option("--split", type=click.Choice(SPLITS), help="Split to show, except of a record file [test].")
 @click.option("--tasks", type=click.IntRange(min=1), default=3, show_default=True, help="Number of tasks.")
 @click.option("--role", metavar="ROLE", help="Also show the first prompt of this role.")
-@with_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def show(
@@ -356,18 +354,13 @@ def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list
     "--key", "keys", metavar="FIELD", multiple=True,
     help="A field of records that is content (repeatable) [all but id].",
 )  # fmt: skip
-@with_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def leaks(
-    arguments: tuple[str, ...],
-    tasks: int | None,
-    keys: tuple[str, ...],
-    overlays: tuple[str, ...],
-    scale: str | None,
-    as_json: bool,
-) -> None:
+    arguments: tuple[str, ...], tasks: int | None, keys: tuple[str, ...], overlays: tuple[str, ...],
+    scale: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Find what splits share: splits of a recipe or of a data set's folder, or record files, each a split.
 
     Tasks are compared by the fingerprints that the environment makes of them (the whole problem; its

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option, with_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ PASSING = ("gradients", "activations", "kv")
     help="Memory of one GPU, in units of 10^9 bytes.",
 )
 @click.option("--yes", is_flag=True, help="Plan a step of more than 20,000 generations too.")
-@with_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def command(

@@ -10,7 +10,7 @@ import click
 
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import plugin_option, scale_option, source_and_overrides, with_option
+from coterie.cli.options import layer_options, plugin_option, source_and_overrides
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
 from coterie.core.errors import UserError
@@ -27,8 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Resume the run in this folder."
 )
-@with_option
-@scale_option
+@layer_options
 @plugin_option
 def command(
     arguments: tuple[str, ...],
