@@ -99,7 +99,7 @@ def read_overlay(source: str | Path) -> tuple[Table, str]:
     """
     path, origin, _ = locate(source, "overlay")
     table = read_yaml(path)
-    for key in {"extends", "with", "name"} & set(table):
+    for key in [key for key in ("extends", "with", "name") if key in table]:
         raise ConfigError(f"an overlay has no '{key}'", path=f"{origin}: {key}")
     return table, origin
 
