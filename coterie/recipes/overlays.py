@@ -43,11 +43,11 @@ def matching(pattern: str, entries: Mapping[str, Any], at: tuple[str, ...]) -> l
     in_scale = len(at) > 2 and at[0] == "scales"
     if "*" not in pattern or not is_entry((*at[2 if in_scale else 0 :], pattern)):
         return [pattern]
-    found = [name for name, value in entries.items() if fnmatchcase(name, pattern) and value is not None]
-    if not found and not in_scale:
+    matched = [name for name, value in entries.items() if fnmatchcase(name, pattern) and value is not None]
+    if not matched and not in_scale:
         why = f"{'.'.join(at)} has {', '.join(entries) or 'no entries'}"
         raise ConfigError(f"'{pattern}' matches nothing", path=".".join((*at, pattern)), why=why)
-    return list(dict.fromkeys([*found, pattern])) if in_scale else found
+    return list(dict.fromkeys([*matched, pattern])) if in_scale else matched
 
 
 def names(overlays: str | Sequence[str]) -> list[str]:
