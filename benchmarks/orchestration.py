@@ -26,7 +26,7 @@ from rich.table import Table
 
 from coterie import Plugin, Step, Task
 from coterie.api.open_run import open_run
-from coterie.core.config import load
+from coterie.recipes import load
 from coterie.core.protocols import Batch
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run

@@ -123,9 +123,19 @@ def rules_table() -> str:
     return "\n".join([*rows, *(f"| {rule.when} | {rule.needs} | {rule.why} |" for rule in RULES)])
 
 
+def overlays_table() -> str:
+    """The overlays that Coterie brings."""
+    from coterie.recipes import list_overlays
+
+    rows = ["| overlay | what it does |", "|---|---|"]
+    ours = [info for info in list_overlays() if info.distribution == "coterie"]
+    return "\n".join([*rows, *(f"| `{info.name}` | {info.summary} |" for info in ours)])
+
+
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "writing_plugins.md": (("hooks", hooks_table), ("kinds", kinds_table), ("members", members_table)),
     "algorithms.md": (("rules", rules_table),),
+    "recipes.md": (("overlays", overlays_table),),
 }
 """Page -> its generated parts, by name."""
 

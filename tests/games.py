@@ -9,9 +9,9 @@ from typing import Any
 
 from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
 from coterie.api.open_run import open_run
-from coterie.core.config import load
 from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, RoleInput, Step, Task
+from coterie.recipes import load
 
 CALLS: list[str] = []
 """Prompts of scripted engines, newest last; a test clears it."""

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.config import load
 from coterie.core.plugins import plugins
+from coterie.recipes import load
 from tests.cli.support import coterie
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -15,9 +15,9 @@ pytest.importorskip("peft")
 
 import coterie  # noqa: E402
 from coterie.api.open_run import open_run  # noqa: E402
-from coterie.core.config import load  # noqa: E402
 from coterie.core.loop import train  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
+from coterie.recipes import load  # noqa: E402
 from tests.cli.support import coterie as command  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -41,7 +41,8 @@ MIXED = (
     "sampler.sampling.max_new_tokens=3",
     "schedule.checkpoint_every=1",
 )
-RECIPE, SCALE = "plan_path_split_per_role", "smoke"
+RECIPE, SCALE = "plan_path_split", "smoke"
+PER_ROLE = ["per_role"]
 EARNS = {"role": ""}
 """The role whose actions `varied` pays by their text; empty: all roles."""
 
@@ -63,7 +64,7 @@ def weights(run):
 
 def moved(*overrides):
     """Owners of weights of which training changed at least one bit."""
-    run = compose(load(RECIPE, scale=SCALE, overrides=(*MIXED, "trackers={}", *overrides)))
+    run = compose(load(RECIPE, overlays=PER_ROLE, scale=SCALE, overrides=(*MIXED, "trackers={}", *overrides)))
 
     async def go():
         await open_run(run)
@@ -101,13 +102,17 @@ ONLY_VARIED = (
 
 
 def test_a_run_that_trains_nothing_plays_with_a_warning(tmp_path, caplog):
-    coterie.train("plan_path_l0", scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "run")
+    coterie.train(
+        RECIPE, overlays=[*PER_ROLE, "l0"], scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "run"
+    )
     assert "nothing is trained: every policy has train: none" in caplog.text
-    assert "`coterie eval plan_path_l0`" in caplog.text
+    assert "`coterie eval`" in caplog.text
     assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl").is_file()
     caplog.clear()
-    assert len(coterie.evaluate("plan_path_l0", scale=SCALE, tasks=3).per_task) == 3
-    coterie.train("plan_path_l1", scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "l1")
+    assert len(coterie.evaluate(RECIPE, overlays=[*PER_ROLE, "l0"], scale=SCALE, tasks=3).per_task) == 3
+    coterie.train(
+        RECIPE, overlays=[*PER_ROLE, "l1"], scale=SCALE, overrides=["schedule.steps=1"], out=tmp_path / "l1"
+    )
     assert "nothing is trained" not in caplog.text
 
 
@@ -118,7 +123,7 @@ def test_a_run_that_trains_nothing_plays_with_a_warning(tmp_path, caplog):
 def folder(tmp_path_factory):
     """A run of three steps."""
     path = tmp_path_factory.mktemp("mixed") / "run"
-    coterie.train(RECIPE, scale=SCALE, overrides=(*MIXED, "schedule.steps=3"), out=path)
+    coterie.train(RECIPE, overlays=PER_ROLE, scale=SCALE, overrides=(*MIXED, "schedule.steps=3"), out=path)
     return path
 
 
@@ -130,7 +135,7 @@ def files(checkpoint: Path) -> dict[str, bytes]:
 
 def test_a_resumed_run_is_the_same_to_the_bit(folder, tmp_path):
     part = tmp_path / "run"
-    coterie.train(RECIPE, scale=SCALE, overrides=(*MIXED, "schedule.steps=1"), out=part)
+    coterie.train(RECIPE, overlays=PER_ROLE, scale=SCALE, overrides=(*MIXED, "schedule.steps=1"), out=part)
     coterie.train(resume=part, overrides=["schedule.steps=3"])
     whole, resumed = (files(path / "checkpoints" / "step-000003") for path in (folder, part))
     assert whole == resumed

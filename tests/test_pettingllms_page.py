@@ -10,14 +10,15 @@ import click
 import pytest
 
 from coterie.cli.main import cli
-from coterie.core.config import flatten, load, recipes
+from coterie.core.config import flatten
 from coterie.core.training.assemble import compose
+from coterie.recipes import load, recipes
 from tests.cli.support import coterie
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "pettingllms.md").read_text(encoding="utf-8")
 LEVELS = (ROOT / "docs" / "levels.md").read_text(encoding="utf-8")
-NOT_RUN = re.compile(r"_tool|_one_gpu|Polaris|gsm8k|code_contests")
+NOT_RUN = re.compile(r"_tool|one_gpu|Polaris|gsm8k|code_contests")
 """Recipes with programs, for a GPU, or with data from a hub: the tests resolve them and don't run them."""
 COMMAND = re.compile(r"(?:^|(?<=`))coterie [a-z]+ [^`\n]+", re.MULTILINE)
 
@@ -58,7 +59,8 @@ def test_every_command_and_option_exists_and_its_recipe_resolves(arguments, fold
     params = command.make_context(arguments[0], rest, parent=context).params
     source = params.get("source") or ""
     if source in {info.name for info in recipes()}:
-        resolved = load(source, overrides=params["settings"], scale=params.get("scale"))
+        settings = {"overlays": params.get("overlays") or (), "scale": params.get("scale")}
+        resolved = load(source, overrides=params["settings"], **settings)
         if NOT_RUN.search(source):
             compose(resolved)  # the test below runs the others
 

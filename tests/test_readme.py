@@ -10,8 +10,8 @@ import pytest
 
 import coterie
 from coterie.api.plugin_files import load_plugin_file
-from coterie.core.config import load, recipes
 from coterie.core.plugins import plugins
+from coterie.recipes import load, recipes
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -50,7 +50,8 @@ def test_every_recipe_and_file_it_names_is_there():
 def test_the_run_commands_resolve(line):
     words = line.split()
     scale = words[words.index("--scale") + 1] if "--scale" in words else None
-    load(words[0], scale=scale, overrides=[word for word in words[1:] if "=" in word])
+    overlays = words[words.index("--with") + 1] if "--with" in words else []
+    load(words[0], overlays=overlays, scale=scale, overrides=[word for word in words[1:] if "=" in word])
 
 
 def test_the_quickstarts_table_is_the_committed_result():

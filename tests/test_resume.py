@@ -53,16 +53,17 @@ def same(first: Path, second: Path) -> None:
 
 @pytest.mark.parametrize(
     "source",
-    [(MATRIX, None, []), ("plan_path", "smoke", TINY), ("plan_path_per_role", "smoke", TINY)],
+    [(MATRIX, None, [], []), ("plan_path", "smoke", TINY, []), ("plan_path", "smoke", TINY, ["per_role"])],
     ids=["tabular", "torch", "per_role"],
 )
 def test_n_steps_are_k_steps_and_resume(tmp_path, source):
-    recipe, scale, overrides = source
+    recipe, scale, overrides, overlays = source
+    settings = {"scale": scale, "overlays": overlays}
     whole = coterie.train(
-        recipe, scale=scale, overrides=[*overrides, "schedule.steps=5"], out=tmp_path / "whole"
+        recipe, **settings, overrides=[*overrides, "schedule.steps=5"], out=tmp_path / "whole"
     )
     part = coterie.train(
-        recipe, scale=scale, overrides=[*overrides, "schedule.steps=2"], out=tmp_path / "part"
+        recipe, **settings, overrides=[*overrides, "schedule.steps=2"], out=tmp_path / "part"
     )
     assert part.finished and part.step == 2
     rest = coterie.train(resume=tmp_path / "part", overrides=["schedule.steps=5"])

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from coterie.core.config import read_yaml
+from coterie.recipes import read_yaml
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = ROOT / "tests" / "retired_words.yaml"

@@ -12,9 +12,9 @@ import coterie
 from coterie.api.export import export
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import read_rollouts
-from coterie.core.config import load
 from coterie.core.errors import ConfigError
 from coterie.core.training.assemble import compose
+from coterie.recipes import load
 
 KINDS = ("full", "lora", "none")
 TINY = {"init": "qwen3", "hidden_size": 32, "layers": 1, "heads": 2, "head_dim": 16, "mlp_size": 64}
@@ -110,7 +110,7 @@ def only_the_planner(view):
 @pytest.fixture(scope="module")
 def per_role(tmp_path_factory):
     folder = tmp_path_factory.mktemp("per_role") / "run"
-    coterie.train("plan_path_per_role", scale="smoke", overrides=SMOKE, out=folder)
+    coterie.train("plan_path", overlays=["per_role"], scale="smoke", overrides=SMOKE, out=folder)
     return folder
 
 

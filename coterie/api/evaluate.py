@@ -12,11 +12,11 @@ from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
-from coterie.core.config import load
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
+from coterie.recipes import load
 
 MOST_TASKS = 1000
 """Most tasks of an evaluation whose number is not given."""
@@ -27,6 +27,7 @@ def evaluate(
     *,
     overrides: Sequence[str] = (),
     scale: str | None = None,
+    overlays: Sequence[str] = (),
     split: Literal["train", "val", "test"] = "test",
     tasks: int | None = None,
     samples: int = 1,
@@ -41,14 +42,13 @@ def evaluate(
 
     Args:
         source: a recipe's name, a YAML file, a table, a RunConfig, or a run's folder.
-        overrides: settings as `key=value`.
+        overrides, scale, overlays: as of `train`.
         tasks: number of tasks. Default: the whole split, at most 1,000.
         samples: episodes per task.
         greedy: take the likeliest token instead of sampling.
         policies: role -> its external policy: `RUN_DIR[@best|latest|N][:POLICY]`, or a folder that `export`
             wrote.
-        swap: two roles whose policies are exchanged.
-        null: silent roles.
+        swap, null: two roles whose policies are exchanged; silent roles.
         show: number of episodes that the result holds as text.
         checkpoint: `best` on val (the latest where val was never evaluated), `latest`, or a step. It also
             applies to runs in `policies` that name no checkpoint.
@@ -64,7 +64,7 @@ def evaluate(
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore = find_checkpoint(source, checkpoint)
-    resolved = load(source, overrides=overrides, scale=scale)
+    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
     run = compose(resolved)
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.core.config import load
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.assemble import compose
+from coterie.recipes import load
 
 
 def export(

@@ -14,12 +14,13 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.core.config import PolicyConfig, RunConfig, load
+from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
+from coterie.recipes import load
 
 Which = Literal["best", "latest"] | int
 """A checkpoint of a run: the best on val, the latest, or a step's."""

@@ -15,7 +15,7 @@ from typing import Any
 from coterie.api.cost import warn_of_size
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
-from coterie.core.config import Resolved, RunConfig, flatten, load
+from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
 from coterie.core.storage.atomic import write_atomic
@@ -23,6 +23,7 @@ from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.assemble import compose
 from coterie.core.training.run import Progress, Run
+from coterie.recipes import load
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
@@ -61,6 +62,7 @@ def train(
     *,
     overrides: Sequence[str] = (),
     scale: str | None = None,
+    overlays: Sequence[str] = (),
     out: Path | str | None = None,
     resume: Path | str | None = None,
     progress: Progress | None = None,
@@ -72,6 +74,7 @@ def train(
         source: a recipe's name, a YAML file, a table or a RunConfig; None with `resume`.
         overrides: settings as `key=value`.
         scale: a block of the recipe's `scales`.
+        overlays: names of overlays or their YAML files, applied over the recipe from left to right.
         out: the run's folder; default `runs/<recipe>-<time>`.
         resume: a run's folder; training continues from its last undamaged checkpoint.
         progress: called after each step.
@@ -82,11 +85,11 @@ def train(
         TooManyMissing: a step has more missing scores than `schedule.max_missing` allows.
     """
     if resume is not None:
-        resolved, folder = _resume(source, Path(resume), overrides, scale)
+        resolved, folder = _resume(source, Path(resume), overrides, scale, overlays)
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
     else:
-        resolved = load(source, overrides=overrides, scale=scale)
+        resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
         folder = (
             Path(out)
             if out is not None
@@ -115,8 +118,7 @@ def _warn_untrained(run: Run) -> None:
     if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(
             "nothing is trained: every policy has train: none; the run plays and records its games "
-            "(`coterie eval %s` measures the team)",
-            run.resolved.name,
+            "(`coterie eval` measures the team)",
         )
 
 
@@ -163,11 +165,17 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
 
 
 def _resume(
-    source: Source | None, folder: Path, overrides: Sequence[str], scale: str | None
+    source: Source | None,
+    folder: Path,
+    overrides: Sequence[str],
+    scale: str | None,
+    overlays: Sequence[str],
 ) -> tuple[Resolved, Path]:
     RunFolder.open(folder)
     before = load(folder)
-    after = load(source if source is not None else folder, overrides=overrides, scale=scale)
+    after = load(
+        source if source is not None else folder, overrides=overrides, scale=scale, overlays=overlays
+    )
     old, new = dict(flatten(before.table)), dict(flatten(after.table))
     changed = [
         path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE

@@ -60,9 +60,23 @@ def plugin_option(command: F) -> F:
     )(command)
 
 
-scale_option = click.option(
+_scale_option = click.option(
     "--scale",
     metavar="NAME",
     help="A block of the recipe's `scales`: smoke, cpu, gpu.",
 )
+_with_option = click.option(
+    "--with",
+    "overlays",
+    metavar="OVERLAY,...",
+    multiple=True,
+    help="Overlays over the recipe, from left to right: names or YAML files (repeatable).",
+)
+
+
+def layer_options(command: F) -> F:
+    """Add `--with` and `--scale` to a command: the layers over its recipe."""
+    return _with_option(_scale_option(command))
+
+
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON, and nothing else, on stdout.")

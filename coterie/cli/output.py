@@ -63,9 +63,14 @@ def _three(value: float | None) -> str:
 
 def table(head: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
     """Left-aligned columns under a bold head, as text."""
+    return columns([bold(head), *rows])
+
+
+def bold(head: Sequence[str]) -> list[Cell]:
+    """The names of columns in bold."""
     from rich.text import Text
 
-    return columns([[Text(name, style="bold") for name in head], *rows])
+    return [Text(name, style="bold") for name in head]
 
 
 def columns(rows: Sequence[Sequence[Cell]], *, indent: int = 0) -> str:

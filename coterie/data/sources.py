@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from coterie.core.config import load, validate
+from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
@@ -22,6 +22,7 @@ from coterie.core.types import Key, Message, RoleInput, Task
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
+from coterie.recipes import load
 
 ENDINGS = {".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
 """Ending of a file -> the data source that reads it."""
@@ -73,7 +74,9 @@ def split_files(folder: Path) -> dict[Split, Path]:
     return by_split
 
 
-def run_of(source: str, overrides: Sequence[str] = (), scale: str | None = None) -> Run:
+def run_of(
+    source: str, overrides: Sequence[str] = (), scale: str | None = None, overlays: Sequence[str] = ()
+) -> Run:
     """The run of a recipe, a YAML file or a run's folder; nothing is loaded.
 
     Raises:
@@ -82,7 +85,7 @@ def run_of(source: str, overrides: Sequence[str] = (), scale: str | None = None)
     if Path(source).is_dir() and not (Path(source) / "config.yaml").is_file():
         raise UserError(f"{source} holds neither a data set nor a run", why=f"no {MANIFEST}, no train.jsonl")
     recipe: str | Path = Path(source) if Path(source).is_dir() else source
-    return compose(load(recipe, overrides=overrides, scale=scale))
+    return compose(load(recipe, overrides=overrides, scale=scale, overlays=overlays))
 
 
 def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Sequence
 from pathlib import Path
 
-from coterie.core.config import locate, read_yaml, resource_path, validate
+from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import plugins
+from coterie.recipes import locate, read_yaml, resource_path
 from coterie.studies.columns import (
     BASE,
     BY_ROLE,
@@ -81,19 +82,22 @@ def read_column(path: Path, name: str) -> Column:
 
 
 def _with_path(column: Path, name: str, variant: Variant) -> Variant:
-    """The variant with an absolute path of its recipe file, which the file gives relative to the column's.
+    """The variant with absolute paths of its files, which the column's file gives relative to itself.
 
     Raises:
-        ConfigError: there is no such recipe.
+        ConfigError: there is no such recipe or overlay.
     """
-    recipe = variant.recipe
-    if recipe.endswith((".yaml", ".yml")):
-        recipe = str((column.parent / recipe).resolve())
+    recipe, *overlays = (
+        str((column.parent / source).resolve()) if source.endswith((".yaml", ".yml")) else source
+        for source in (variant.recipe, *variant.overlays)
+    )
     try:
         locate(recipe)
+        for overlay in overlays:
+            locate(overlay, "overlay")
     except ConfigError as error:
         raise ConfigError(error.what, path=f"{column}: forms.{name}", why=error.why, fix=error.fix) from None
-    return Variant(recipe=recipe, overrides=variant.overrides)
+    return variant.model_copy(update={"recipe": recipe, "overlays": overlays})
 
 
 def _check(config: ColumnConfig) -> None:

@@ -2,7 +2,7 @@
 
 title: Plan-Path
 roles: [planner, executor]
-forms:                        # variant -> a recipe, or {recipe, overrides}
+forms:                        # variant -> a recipe, or {recipe, with, overrides}; `with` names overlays
   base: plan_path_base        # makes the weights that all methods start from, once for all seeds
   single: plan_path_single
   alone: {planner: plan_path_alone_planner, executor: plan_path_alone_executor}      # by role
@@ -24,6 +24,7 @@ from pydantic import Field, model_validator
 
 from coterie.core.config import Strict
 from coterie.core.errors import ConfigError, did_you_mean
+from coterie.recipes import names
 
 BASE = "base"
 """The variant that makes the common initial weights."""
@@ -36,16 +37,24 @@ BY_ROLE = (SOLO, WITH_FROZEN_PARTNER)
 
 
 class Variant(Strict):
-    """A recipe with its overrides."""
+    """A recipe with its overlays and overrides."""
 
     recipe: str = Field(description="A recipe's name, or a YAML file beside the column's.")
+    overlays: list[str] = Field(
+        default_factory=list,
+        alias="with",
+        description="Names of overlays, or YAML files beside the column's; from left to right.",
+    )
     overrides: list[str] = Field(default_factory=list, description="As `key=value`.")
 
     @model_validator(mode="before")
     @classmethod
     def _short(cls, value: Any) -> Any:
-        """`name` is short for `{recipe: name}`."""
-        return {"recipe": value} if isinstance(value, str) else value
+        """`name` is short for `{recipe: name}`; `with: a,b` for `with: [a, b]`."""
+        if isinstance(value, str):
+            return {"recipe": value}
+        given = value.get("with") if isinstance(value, dict) else None
+        return {**value, "with": names(given)} if isinstance(given, str) else value
 
 
 class Scale(Strict):

@@ -12,8 +12,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from coterie.core.config import Resolved, load
+from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError, did_you_mean
+from coterie.recipes import load
 from coterie.studies.columns import BASE, BY_ROLE, SOLO, Column
 from coterie.studies.study import Method, Study
 
@@ -36,6 +37,7 @@ class Job:
     subject: str
     """The variant (of a training) or the id of the method (of an evaluation), for labels."""
     recipe: str = ""
+    overlays: tuple[str, ...] = ()
     scale: str | None = None
     overrides: tuple[str, ...] = ()
     base: str | None = None
@@ -235,6 +237,7 @@ class _JobBuilder:
             seed=BASE_SEED,
             subject="",
             recipe=recipe,
+            overlays=tuple(self.column.variant(BASE).overlays),
             scale=scale,
             overrides=overrides,
             policy=policy,
@@ -254,7 +257,9 @@ class _JobBuilder:
         recipe, scale, overrides, resolved = resolve(
             self.column, variant, self.scale, [*initial, *settings, f"seed={self.seed}"]
         )
-        return {"recipe": recipe, "scale": scale, "overrides": overrides, "base": base}, resolved
+        overlays = tuple(self.column.variant(variant).overlays)
+        start = {"recipe": recipe, "overlays": overlays, "scale": scale, "overrides": overrides, "base": base}
+        return start, resolved
 
     def _has_base(self) -> bool:
         if BASE not in self.column.variants:
@@ -300,11 +305,13 @@ def resolve(
     combined = (*variant.overrides, *column.scale(scale).overrides, *overrides)
     try:
         try:
-            return variant.recipe, scale, combined, load(variant.recipe, overrides=combined, scale=scale)
+            resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined, scale=scale)
+            return variant.recipe, scale, combined, resolved
         except ConfigError as error:
             if error.path != "--scale":
                 raise
-            return variant.recipe, None, combined, load(variant.recipe, overrides=combined)
+            resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined)
+            return variant.recipe, None, combined, resolved
     except ConfigError as error:
         where = f"{column.path}: forms.{name}"
         inner = f"{error.path}: {error.what}" if error.path else error.what

@@ -23,9 +23,10 @@ from pathlib import Path
 from threading import Event
 from typing import Any, Literal, Protocol
 
-from coterie.core.config import read_yaml, to_yaml
+from coterie.core.config import to_yaml
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import locked, write_atomic
+from coterie.recipes import read_yaml
 from coterie.studies.graph import Job, Plan, priorities
 
 State = Literal["done", "failed", "skipped", "interrupted"]
@@ -243,6 +244,7 @@ class Runner:
             "kind": job.kind,
             "label": job.label,
             "recipe": job.recipe,
+            "overlays": job.overlays,
             "scale": job.scale,
             "overrides": overrides,
             "base": str(self.folder(job.base)) if job.base else None,
@@ -291,7 +293,8 @@ def command(spec: Mapping[str, Any], folder: Path) -> str:
     """The shell commands that do the same as a job; they write to `runs`, not to the study's own `folder`."""
     scale = ["--scale", spec["scale"]] if spec["scale"] else []
     plugins = [word for file in spec["plugins"] for word in ("-p", file)]
-    start = [spec["recipe"], *spec["overrides"], *scale]
+    overlays = ["--with", ",".join(spec["overlays"])] if spec["overlays"] else []
+    start = [spec["recipe"], *spec["overrides"], *overlays, *scale]
     run = str(Path("runs") / folder.name)
     if spec["kind"] == "evaluate":
         arguments = ["eval", *([spec["run"]] if spec["run"] else start), "--checkpoint", "latest"]

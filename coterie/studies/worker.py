@@ -26,12 +26,12 @@ from coterie.api.evaluate import evaluate as evaluate_run
 from coterie.api.export import export
 from coterie.api.plugin_files import load_plugin_file
 from coterie.api.train import TrainResult, train as train_run
-from coterie.core.config import load
 from coterie.core.errors import ConfigError, CoterieError, UserError
 from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.core.storage.jsonl import read_metrics, to_json
 from coterie.core.training.assemble import compose
+from coterie.recipes import load
 
 INTERRUPTED = 130
 PACKAGES = ("numpy", "torch", "transformers", "peft", "tokenizers")
@@ -137,7 +137,12 @@ def _train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) ->
         result = train_run(None, resume=run, interrupt=interrupt)
     else:
         result = train_run(
-            spec["recipe"], overrides=spec["overrides"], scale=spec["scale"], out=run, interrupt=interrupt
+            spec["recipe"],
+            overlays=spec["overlays"],
+            overrides=spec["overrides"],
+            scale=spec["scale"],
+            out=run,
+            interrupt=interrupt,
         )
     return result, time.perf_counter() - begin - result.seconds
 
@@ -148,6 +153,7 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
     check_vocabulary(spec)
     evaluation = evaluate_run(
         Path(spec["run"]) if trained else spec["recipe"],
+        overlays=() if trained else spec["overlays"],
         overrides=() if trained else spec["overrides"],
         scale=None if trained else spec["scale"],
         split="test",
@@ -171,7 +177,8 @@ def check_vocabulary(spec: Mapping[str, Any]) -> None:
     if spec["base"] is None:
         return
     known = json.loads((Path(spec["base"]) / "words.json").read_text(encoding="utf-8"))
-    run = compose(load(spec["recipe"], overrides=spec["overrides"], scale=spec["scale"]))
+    settings = {key: spec[key] for key in ("overlays", "overrides", "scale")}
+    run = compose(load(spec["recipe"], **settings))
     unknown = sorted({*run.vocabulary} - {*(known or run.vocabulary)})
     if unknown:
         raise ConfigError(

@@ -14,8 +14,8 @@ import pytest
 import yaml
 
 from coterie.api.evaluate import evaluate
-from coterie.core.config import load
 from coterie.core.training.assemble import compose
+from coterie.recipes import load
 from tests.cli.support import TABULAR, coterie
 
 SPLITS = ("train", "val", "test")

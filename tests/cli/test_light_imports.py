@@ -129,7 +129,7 @@ def test_a_hub_id_is_no_folder(model: str) -> None:
 
 
 def test_an_old_run_whose_model_is_gone_can_be_read(tmp_path: Path) -> None:
-    from coterie.core.config import load
+    from coterie.recipes import load
 
     (tmp_path / "config.yaml").write_text(
         load("plan_path", overrides=["policies.shared.model=/no/such/folder"]).text()

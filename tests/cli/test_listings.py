@@ -25,7 +25,8 @@ def as_json(*arguments):
 
 def test_recipes_are_listed_with_summary_and_path():
     recipes = as_json("recipes")
-    assert all(set(recipe) == {"name", "summary", "path"} for recipe in recipes)
+    keys = "name summary path distribution environment order scales overlays error"
+    assert all(set(recipe) == set(keys.split()) for recipe in recipes)
     by_name = {recipe["name"]: recipe for recipe in recipes}
     assert by_name["plan_path"]["path"].endswith("plan_path.yaml") and by_name["plan_path"]["summary"]
     assert by_name["plan_path"]["summary"] in coterie("recipes").stdout
@@ -70,10 +71,16 @@ def test_config_shows_each_value_with_where_it_came_from():
 
 
 def test_config_names_the_recipe_that_a_value_is_inherited_from():
-    origins = as_json("config", "plan_path_per_role", "--scale", "smoke")["origins"]
-    assert origins["env.type"] == "recipe plan_path"
-    assert origins["team.roles.planner.policy"] == "recipe plan_path_per_role"
+    origins = as_json("config", "magrpo", "--scale", "smoke", "--with", "l2,one_gpu", "policies.*.model=m")[
+        "origins"
+    ]
+    assert origins["env.type"] == "recipe plan_path" and origins["env.team"] == "recipe magrpo"
+    assert origins["team.roles.planner.policy"] == "overlay per_role"
     assert origins["schedule.steps"] == "scale smoke"
+    assert origins["policies.planner.train"] == "overlay l2"
+    assert origins["policies.executor.model"] == "override policies.*.model"
+    shown = coterie("config", "plan_path", "--with", "one_gpu", "--with", "per_role").stdout
+    assert "max_batch: 128" in shown and "# overlay one_gpu" in shown and "# overlay per_role" in shown
 
 
 def test_what_config_prints_is_a_configuration_again(tmp_path):

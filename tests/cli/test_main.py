@@ -120,7 +120,7 @@ def fails_with(monkeypatch, error):
     def load(*_, **__):
         raise error
 
-    monkeypatch.setattr("coterie.core.config.recipes", load)
+    monkeypatch.setattr("coterie.recipes.recipes", load)
     return coterie("recipes")
 
 
@@ -172,9 +172,7 @@ def test_debug_shows_the_traceback_of_wrong_input_too():
 
 
 def test_a_bug_shows_its_traceback_and_asks_for_a_report():
-    code = (
-        "import coterie.core.config as c\ndef recipes(): raise ZeroDivisionError('oh')\nc.recipes = recipes"
-    )
+    code = "import coterie.recipes as c\ndef recipes(**_): raise ZeroDivisionError('oh')\nc.recipes = recipes"
     done = process("recipes", code=code)
     assert done.returncode == 1
     assert "Traceback" in done.stderr and "ZeroDivisionError: oh" in done.stderr
@@ -187,12 +185,12 @@ def test_ctrl_c_in_a_command_that_saves_nothing_exits_130(monkeypatch):
 
 
 def test_warnings_of_the_package_go_to_stderr(monkeypatch):
-    def warn():
+    def warn(**_):
         logging.getLogger("coterie").warning("mind the %s", "gap")
         logging.getLogger("coterie").info("not this")
         return []
 
-    monkeypatch.setattr("coterie.core.config.recipes", warn)
+    monkeypatch.setattr("coterie.recipes.recipes", warn)
     done = coterie("recipes", "--json")
     assert done.stdout == "[]\n"
     assert done.stderr == "warning: mind the gap\n"

@@ -1,4 +1,4 @@
-"""The recipes for one GPU: what `coterie plan` says of them is what docs/levels.md says."""
+"""The overlay for one GPU: what `coterie plan` says of them is what docs/levels.md says."""
 
 from __future__ import annotations
 
@@ -60,13 +60,15 @@ def model_folder(folder: Path, name: str) -> Path:
 
 @pytest.mark.parametrize(
     ("recipe", "name"),
-    [("plan_path_one_gpu", "Qwen3-1.7B"), ("plan_path_one_gpu", "Qwen3-0.6B")],
+    [("plan_path_split", "Qwen3-1.7B"), ("plan_path_split", "Qwen3-0.6B")],
 )
 def test_it_fits_and_the_page_says_how(recipe, name, tmp_path):
     pytest.importorskip("torch")
     folder = model_folder(tmp_path, name)
-    models = [f"policies.{role}.model={folder}" for role in ("planner", "executor")]
-    done = coterie("plan", recipe, *models, "--gpu-memory", "24", "--json")
+    overlays = "per_role,l1,one_gpu"
+    done = coterie(
+        *("plan", recipe, "--with", overlays, f"policies.*.model={folder}", "--gpu-memory", "24", "--json")
+    )
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     assert plan["fit"]["one"] and plan["memory"]["peak"] == max(plan["memory"]["phases"].values())
@@ -77,16 +79,16 @@ def test_it_fits_and_the_page_says_how(recipe, name, tmp_path):
     assert not any("fill the context" in note for note in plan["notes"]), "the prompts were measured"
     phases = plan["memory"]["phases"]
     numbers = [planner["memory"]["weights"], plan["memory"]["cache"], phases["generation"], phases["update"]]
-    cells = [f"`{recipe}`", name, *(f"{number / 1e9:.1f}" for number in numbers)]
+    cells = [f"`{recipe} --with {overlays}`", name, *(f"{number / 1e9:.1f}" for number in numbers)]
     row = f"| {' | '.join(cells)} | {plan['memory']['peak'] / GPU:.0%} |".replace("%", " %")
     assert row in PAGE, f"in docs/levels.md, put this:\n{row}"
 
 
-def test_the_models_are_those_of_the_recipe():
-    from coterie.core.config import load
+def test_the_models_are_those_of_the_overlay():
+    from coterie.recipes import load
 
     for game in ("plan_path", "sudoku", "sokoban"):
         for scale, model in ((None, "Qwen/Qwen3-1.7B"), ("small", "Qwen/Qwen3-0.6B")):
-            config = load(f"{game}_one_gpu", scale=scale).config
+            config = load(f"{game}_split", overlays=["per_role", "l1", "one_gpu"], scale=scale).config
             assert {policy.model for policy in config.policies.values()} == {model}
             assert {policy.lora.rank for policy in config.policies.values()} == {16}

@@ -123,7 +123,7 @@ def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
 def test_a_folders_configuration_is_enough(folder):
     pytest.importorskip("torch")
     models = [f"policies.{name}.model={folder}" for name in ("planner", "executor")]
-    plan = planned("plan_path_per_role", *models, "--gpus", "4", "--gpu-memory", "96")
+    plan = planned("plan_path", "--with", "per_role", *models, "--gpus", "4", "--gpu-memory", "96")
     planner, executor = (plan["policies"][name] for name in ("planner", "executor"))
     # queries, keys, values and output of 16 + 8 + 8 + 16 heads; gate, up and down; four norms
     layer = 2048 * 128 * 48 + 3 * 2048 * 6144 + 2 * 2048 + 2 * 128
@@ -187,16 +187,26 @@ AT_ONCE = "team.order=[[planner, executor]]"
 LARGER = (
     "policies.shared.model={init: qwen3, hidden_size: 64, layers: 2, heads: 4, head_dim: 16, mlp_size: 128}"
 )
+PER_ROLE = ("plan_path", "--with", "per_role", "--scale", "smoke")
 RUNS = {
     "quickstart": ("quickstart",),
-    "adapters": ("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS),
-    "adapters at once": ("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS, AT_ONCE),
-    "adapters merged": ("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS, "engine.adapters=merged"),
+    "adapters": (*PER_ROLE, *TWO_ADAPTERS),
+    "adapters at once": (*PER_ROLE, *TWO_ADAPTERS, AT_ONCE),
+    "adapters merged": (
+        "plan_path",
+        "--with",
+        "per_role",
+        "--scale",
+        "smoke",
+        *TWO_ADAPTERS,
+        "engine.adapters=merged",
+    ),
     "adapters in bf16": (
-        *("plan_path_per_role", "--scale", "smoke", *TWO_ADAPTERS),
+        *PER_ROLE,
+        *TWO_ADAPTERS,
         *("policies.planner.dtype=bfloat16", "policies.executor.dtype=bfloat16"),
     ),
-    "a policy each": ("plan_path_per_role", "--scale", "smoke"),
+    "a policy each": PER_ROLE,
     "bf16, masters, reference": (
         *("plan_path", "--scale", "smoke", LARGER, "policies.shared.dtype=bfloat16"),
         *("loss.kl=0.1", "trainer.micro_tokens=40"),  # several micro-batches: gradients in bf16 beside fp32
@@ -218,8 +228,8 @@ def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
     """Within 15 % of the bytes of live tensors (`Held` says which), in sum and in each of its parts."""
     pytest.importorskip("torch")
     from coterie.backends.models.memory import STAYING
-    from coterie.core.config import load
     from coterie.core.training.assemble import compose
+    from coterie.recipes import load
     from tests.cli.measuring import held_by
 
     plan = planned(*arguments)
@@ -233,6 +243,8 @@ def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
     settings = [argument for argument in arguments[1:] if "=" in argument]
     if arguments[0] == "quickstart":
         settings += ["policies.shared.warm_start.steps=2", "algorithm.zero_variance=keep"]
-    held = held_by(compose(load(arguments[0], scale=scale, overrides=[*settings, *QUICK])), monkeypatch)
+    overlays = [arguments[arguments.index("--with") + 1]] if "--with" in arguments else []
+    resolved = load(arguments[0], overlays=overlays, scale=scale, overrides=[*settings, *QUICK])
+    held = held_by(compose(resolved), monkeypatch)
     for measured, planned_bytes in zip((*held, sum(held)), (*expected, sum(expected)), strict=True):
         assert planned_bytes == pytest.approx(measured, rel=0.15), (held, expected)

@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from coterie.api.open_run import open_run
-from coterie.core.config import load
 from coterie.core.loop import train
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import AdvantageEstimator
 from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import evaluate
 from coterie.core.training.run import Run
+from coterie.recipes import load
 
 GAMES: dict[str, dict[str, Any]] = {
     "matrix": {"env": {"type": "tests.games:Matrix"}, "roles": ("row", "column"), "together": True},

@@ -82,7 +82,7 @@ MUTATIONS = {
         "coterie/core/plugins/base.py",
         'extra="forbid"',
         'extra="ignore"',
-        "tests/core/config/test_layers.py",
+        "tests/recipes/test_layers.py",
     ),
     "9 a taken name replaces the other": (
         "coterie/core/plugins/registry.py",

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from coterie.core.config import load
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.training.assemble import compose
+from coterie.recipes import load
 from tests.games import play
 
 

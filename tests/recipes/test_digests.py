@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.config import load
+from coterie.recipes import load
 from coterie.studies.reproduce import prepare
 
 RECORDED = json.loads((Path(__file__).parent / "digests.json").read_text())

@@ -67,7 +67,7 @@ def test_the_check_resolves_every_variant_and_looks_for_the_roles(tmp_path):
     bad = column_file(tmp_path, forms={"shared": {"recipe": "plan_path", "overrides": ["env.size=x=y", "k"]}})
     with pytest.raises(ConformanceError, match=r"forms\.shared"):
         check_column(str(bad))
-    without = column_file(tmp_path, forms={"per_role": "plan_path_per_role"})
+    without = column_file(tmp_path, forms={"per_role": {"recipe": "plan_path", "with": ["per_role"]}})
     with pytest.raises(ConformanceError, match="the team has no role 'giver'"):
         check_column(str(without))
     with pytest.raises(ConformanceError, match="no file"):

@@ -15,9 +15,10 @@ from threading import Event
 
 import pytest
 
-from coterie.core.config import load, to_yaml
+from coterie.core.config import to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
+from coterie.recipes import load
 from coterie.studies.graph import Plan
 from coterie.studies.runner import Outcome, Runner, display_path
 from coterie.studies.study import Method, Study
@@ -219,7 +220,8 @@ def test_common_initial_weights_must_know_every_word_of_a_variant(tmp_path):
 @pytest.mark.torch
 def test_all_policies_start_from_the_weights_of_the_base(tmp_path):
     pytest.importorskip("torch")
-    forms = {"base": "plan_path", "shared": "plan_path", "per_role": "plan_path_per_role"}
+    forms = {"base": "plan_path", "shared": "plan_path"}
+    forms["per_role"] = {"recipe": "plan_path", "with": ["per_role"]}
     scales = {"smoke": {"tokens": 300, "tasks": 24, "base": True}}
     file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
     methods = (

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.core.config import load
 from coterie.core.errors import ConfigError
+from coterie.recipes import load
 from coterie.studies.graph import priorities
 from coterie.studies.library.at_grpo import TABLE1, TABLE2, TABLE3
 from coterie.studies.library.cooperation import COOPERATION
@@ -94,7 +94,7 @@ def test_put_together_is_the_team_with_both_runs_of_roles_alone():
 def test_all_methods_start_from_the_same_weights_where_there_is_a_base(tmp_path):
     forms = {
         "base": {"recipe": "plan_path", "overrides": []}, "single": "plan_path", "shared": "plan_path",
-        "per_role": "plan_path_per_role",
+        "per_role": {"recipe": "plan_path", "with": "per_role"},
     }  # fmt: skip
     scales = {name: {"tokens": 100, "tasks": 2} for name in ("cpu", "gpu")}
     file = column_file(tmp_path, roles=["planner", "executor"], forms=forms, scales=scales, paper={})
@@ -105,7 +105,8 @@ def test_all_methods_start_from_the_same_weights_where_there_is_a_base(tmp_path)
     for job in plan.jobs.values():
         if job.kind == "base":
             assert "schedule.steps=0" in job.overrides and job.policy == "shared" and not job.merge
-        elif job.recipe == "plan_path_per_role":
+        elif job.overlays == ("per_role",):
+            assert job.recipe == "plan_path"
             assert job.base == base
             for policy in ("planner", "executor"):
                 assert f"policies.{policy}.model=base-{job.base}" in job.overrides
@@ -116,7 +117,7 @@ def test_all_methods_start_from_the_same_weights_where_there_is_a_base(tmp_path)
     )
     large = plan_of("at-grpo-table2", TABLE2, file, scale="gpu")
     for job in large.jobs.values():
-        if job.recipe == "plan_path":
+        if job.recipe == "plan_path" and not job.overlays:
             assert "policies.shared.model=Qwen/Qwen3-8B" in job.overrides
 
 
@@ -157,7 +158,7 @@ def test_what_can_not_be_run_is_refused_before_anything_starts(tmp_path, study, 
 
 def test_a_base_of_several_policies_is_refused_where_none_is_the_shared_one(tmp_path):
     forms = {
-        "base": "plan_path_per_role",
+        "base": {"recipe": "plan_path", "with": ["per_role"]},
         "single": "plan_path",
         "shared": "plan_path",
         "per_role": "plan_path",

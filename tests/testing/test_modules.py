@@ -94,11 +94,18 @@ def fails(register):
 def test_sound_plugins_pass(tmp_path):
     recipe = tmp_path / "mine.yaml"
     recipe.write_text("env: {type: mine}\n")
+    overlay = tmp_path / "large.yaml"
+    overlay.write_text('summary: Large.\npolicies: {"*": {model: large}}\n')
     check_plugin(
         module(
             environment=[("ledger", Ledger), ("matrix", "tests.games:Matrix")],
             role=[("speaker", PlainRole)],
-            recipe=[("mine", str(recipe)), ("shipped", "coterie.recipes:quickstart.yaml")],
+            recipe=[
+                ("mine", str(recipe)),
+                ("shipped", "coterie.recipes:quickstart.yaml"),
+                ("old", "mine --with large"),
+            ],
+            overlay=[("large", str(overlay)), ("ours", "coterie.recipes:overlays/l0.yaml")],
             command=[("nothing", command)],
         )
     )
@@ -126,6 +133,8 @@ def test_sound_plugins_pass(tmp_path):
     (module(recipe=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
     (module(recipe=[("mine", "coterie.recipes:nothing.yaml")]), "there is no file"),
     (module(recipe=[("mine", __file__)]), "raised ConfigError"),
+    (module(overlay=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
+    (module(overlay=[("mine", "coterie.recipes:magrpo.yaml")]), "an overlay has no 'extends'"),
     (module(command=[("nothing", print)]), "is a builtin_function_or_method"),
 ])  # fmt: skip
 def test_a_broken_plugin_is_caught(plugin, message, monkeypatch):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra
 
@@ -25,18 +25,21 @@ RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
 @click.command(short_help="Show a configuration and where each value came from.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
-@scale_option
+@layer_options
 @json_option
 @plugin_option
-def command(source: str, settings: tuple[str, ...], scale: str | None, as_json: bool) -> None:
-    """Show a recipe with its scale and overrides applied, each value with where it came from.
+def command(
+    source: str, settings: tuple[str, ...], overlays: tuple[str, ...], scale: str | None, as_json: bool
+) -> None:
+    """Show a recipe with its overlays, scale and overrides applied, each value with where it came from.
 
     The configuration is checked as by `coterie run`. Settings of plugins that the recipe does not set are
     shown with their defaults. The output is YAML that `coterie run` takes.
     """
-    from coterie.core.config import flatten, load
+    from coterie.core.config import flatten
+    from coterie.recipes import load
 
-    resolved = load(source, overrides=overrides(settings), scale=scale)
+    resolved = load(source, overrides=overrides(settings), scale=scale, overlays=overlays)
     _check(resolved)
     table = with_defaults(resolved.table)
     origins = {path: resolved.origins.get(path, "default") for path, _ in flatten(table)}

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
@@ -55,7 +55,7 @@ def command() -> None:
     "--format", "ending", type=click.Choice(["jsonl", "parquet"]), default="jsonl", show_default=True
 )
 @force_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def make(
@@ -66,6 +66,7 @@ def make(
     tasks: int | None,
     ending: str,
     force: bool,
+    overlays: tuple[str, ...],
     scale: str | None,
     as_json: bool,
 ) -> None:
@@ -84,7 +85,7 @@ def make(
     from coterie.data.task_files import claim, existing_files, write_manifest
 
     existing_files(out, force=force)
-    run = sources.run_of(source, overrides(settings), scale)
+    run = sources.run_of(source, overrides(settings), scale, overlays)
     if not isinstance(run.environment, RecordsTasks):
         raise UserError(
             f"the environment '{run.config.env['type']}' can't write its tasks as records",
@@ -259,7 +260,7 @@ def _write_splits(out: Path, prepared: Prepared, facts: dict[str, Any], *, force
 @click.option("--split", type=click.Choice(SPLITS), help="Split to show, except of a record file [test].")
 @click.option("--tasks", type=click.IntRange(min=1), default=3, show_default=True, help="Number of tasks.")
 @click.option("--role", metavar="ROLE", help="Also show the first prompt of this role.")
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def show(
@@ -268,6 +269,7 @@ def show(
     split: Split | None,
     tasks: int,
     role: str | None,
+    overlays: tuple[str, ...],
     scale: str | None,
     as_json: bool,
 ) -> None:
@@ -283,7 +285,7 @@ def show(
     from coterie.core.plugins.origin import plugin_call
     from coterie.data import sources
 
-    run, folder = _opened(source, settings, scale)
+    run, folder = _opened(source, settings, scale, overlays)
     if run is None:
         if role is not None:
             raise UserError(f"{source} holds records: it has no roles", path="--role", fix="name a recipe")
@@ -303,18 +305,19 @@ def show(
     click.echo("\n\n".join(task_text(row) for row in rows))
 
 
-def _opened(source: str, settings: Sequence[str], scale: str | None) -> tuple[Run | None, Path | None]:
+def _opened(
+    source: str, settings: Sequence[str], scale: str | None, overlays: Sequence[str]
+) -> tuple[Run | None, Path | None]:
     """The run of a recipe or of a folder that `make` wrote, and the folder of a data set, else None."""
     from coterie.data import sources
     from coterie.data.task_files import MANIFEST, changed, read_manifest
 
     holds_data = sources.is_folder(source)
     if not holds_data and not sources.is_file(source):
-        return sources.run_of(source, overrides(settings), scale), None
-    if settings or scale is not None:
-        raise UserError(
-            f"{source} is data: it takes no settings", why=f"given: {' '.join(settings) or '--scale'}"
-        )
+        return sources.run_of(source, overrides(settings), scale, overlays), None
+    if settings or overlays or scale is not None:
+        given = " ".join(settings) or ("--with" if overlays else "--scale")
+        raise UserError(f"{source} is data: it takes no settings", why=f"given: {given}")
     folder = Path(source)
     if not holds_data:
         return None, None
@@ -353,12 +356,13 @@ def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list
     "--key", "keys", metavar="FIELD", multiple=True,
     help="A field of records that is content (repeatable) [all but id].",
 )  # fmt: skip
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def leaks(
-    arguments: tuple[str, ...], tasks: int | None, keys: tuple[str, ...], scale: str | None, as_json: bool
-) -> None:
+    arguments: tuple[str, ...], tasks: int | None, keys: tuple[str, ...], overlays: tuple[str, ...],
+    scale: str | None, as_json: bool,
+) -> None:  # fmt: skip
     """Find what splits share: splits of a recipe or of a data set's folder, or record files, each a split.
 
     Tasks are compared by the fingerprints that the environment makes of them (the whole problem; its
@@ -379,7 +383,7 @@ def leaks(
         raise UserError("nothing is named to compare", fix="name a recipe, a folder or record files")
     if len(names) > 1 and not all(map(sources.is_file, names)):
         raise UserError("of several names each must be a record file", why=f"given: {', '.join(names)}")
-    run, folder = _opened(names[0], settings, scale)
+    run, folder = _opened(names[0], settings, scale, overlays)
     if run is not None:
         if keys:
             raise UserError(

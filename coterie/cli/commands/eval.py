@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import columns, interval, number, print_json, share
 from coterie.core.errors import UserError
 
@@ -105,7 +105,7 @@ checkpoint_option = click.option(
 )
 @click.option("--show", metavar="N", type=click.IntRange(min=0), default=0, help="Print N episodes.")
 @checkpoint_option
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def command(

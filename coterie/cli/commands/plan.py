@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from coterie.cli.options import json_option, overrides, plugin_option, scale_option
+from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ PASSING = ("gradients", "activations", "kv")
     help="Memory of one GPU, in units of 10^9 bytes.",
 )
 @click.option("--yes", is_flag=True, help="Plan a step of more than 20,000 generations too.")
-@scale_option
+@layer_options
 @json_option
 @plugin_option
 def command(
@@ -59,6 +59,7 @@ def command(
     gpus: int | None,
     gpu_memory: float,
     yes: bool,
+    overlays: tuple[str, ...],
     scale: str | None,
     as_json: bool,
 ) -> None:
@@ -77,10 +78,10 @@ def command(
     """
     from coterie.api.cost import check_size, count
     from coterie.cli.memory import footprint
-    from coterie.core.config import load
     from coterie.core.training.assemble import compose
+    from coterie.recipes import load
 
-    run = compose(load(source, overrides=overrides(settings), scale=scale))
+    run = compose(load(source, overrides=overrides(settings), scale=scale, overlays=overlays))
     counts = count(run)
     if not yes:
         check_size(counts)

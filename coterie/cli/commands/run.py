@@ -10,7 +10,7 @@ import click
 
 from coterie.cli.errors import INTERRUPTED
 from coterie.cli.interrupt import interruptible
-from coterie.cli.options import plugin_option, scale_option, source_and_overrides
+from coterie.cli.options import layer_options, plugin_option, source_and_overrides
 from coterie.cli.output import duration, share
 from coterie.cli.progress import progress
 from coterie.core.errors import UserError
@@ -27,13 +27,20 @@ if TYPE_CHECKING:
 @click.option(
     "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Resume the run in this folder."
 )
-@scale_option
+@layer_options
 @plugin_option
-def command(arguments: tuple[str, ...], out: Path | None, resume: Path | None, scale: str | None) -> None:
+def command(
+    arguments: tuple[str, ...],
+    out: Path | None,
+    resume: Path | None,
+    overlays: tuple[str, ...],
+    scale: str | None,
+) -> None:
     """Train a team from a recipe or a YAML file; KEY=VALUE overrides a setting.
 
     \b
         coterie run plan_path algorithm.alpha=0.5 --scale cpu
+        coterie run sudoku_split --with per_role,one_gpu
         coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
 
     Ctrl-C finishes the step, saves, and prints how to resume; a second one stops at once.
@@ -50,6 +57,7 @@ def command(arguments: tuple[str, ...], out: Path | None, resume: Path | None, s
             source,
             overrides=overrides,
             scale=scale,
+            overlays=overlays,
             out=out,
             resume=resume,
             progress=display,
@@ -62,7 +70,7 @@ def command(arguments: tuple[str, ...], out: Path | None, resume: Path | None, s
 
 def no_recipe() -> UserError:
     """The error of a command without a recipe; it lists the recipes."""
-    from coterie.core.config import recipes
+    from coterie.recipes import recipes
 
     return UserError(
         "nothing to run",

@@ -55,8 +55,8 @@ def run_folders(folder: Path) -> list[Path]:
 
 def status_of(path: Path) -> RunStatus:
     """Read the status of a run from its folder; `problem` says why it can't be read."""
-    from coterie.core.config import read_yaml
     from coterie.core.storage.jsonl import read_metrics
+    from coterie.recipes import read_yaml
 
     try:
         config = read_yaml(path / "config.yaml")

@@ -144,8 +144,9 @@ def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
 
 
 def _sandbox(settings: Sequence[str]) -> Sandbox:
-    from coterie.core.config import parse_override, validate
+    from coterie.core.config import validate
     from coterie.core.plugins import plugins
+    from coterie.recipes import parse_override
 
     table: dict[str, Any] = {}
     for setting in overrides(settings):

@@ -24,7 +24,8 @@ def command(source: str | None, settings: tuple[str, ...]) -> None:
     default ones. Under `components` stands, by kind and name, the schema of each plugin's settings, and under
     `policy` what a trainer or an engine declares; of a plugin that can't be imported, what is missing.
     """
-    from coterie.core.config import DEFAULT_TYPES, RunConfig, load, policy_schema
+    from coterie.core.config import DEFAULT_TYPES, RunConfig, policy_schema
+    from coterie.recipes import load
     from coterie.core.plugins import KINDS, UNCONFIGURED, plugins
 
     registry = plugins().registry

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from coterie.core.config.checks import check as check
-from coterie.core.config.layers import (
+from coterie.core.config.resolved import (
     TEAM_KEYS as TEAM_KEYS,
-    RecipeInfo as RecipeInfo,
     Resolved as Resolved,
     Table as Table,
     flatten as flatten,
-    load as load,
-    locate as locate,
-    parse_override as parse_override,
-    read_yaml as read_yaml,
-    recipes as recipes,
-    resource_path as resource_path,
+    json_like as json_like,
+    table_digest as table_digest,
     to_yaml as to_yaml,
 )
 from coterie.core.config.schema import (
@@ -30,3 +28,12 @@ from coterie.core.config.schema import (
     policy_schema as policy_schema,
 )
 from coterie.core.config.validation import validate as validate
+
+_MOVED = ("load", "locate", "parse_override", "read_yaml", "recipes", "resource_path")
+
+
+def __getattr__(name: str) -> Any:
+    """Functions that are in `coterie.recipes` now; their old names here resolve until version 0.3."""
+    if name in _MOVED:
+        return getattr(import_module("coterie.recipes"), name)
+    raise AttributeError(f"module 'coterie.core.config' has no attribute {name!r}")

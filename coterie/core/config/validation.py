@@ -93,7 +93,8 @@ def _fields(model: type[BaseModel], loc: Sequence[int | str]) -> list[str]:
     for part in loc:
         annotation = _descend(annotation, part)
     member = _model_in(annotation)
-    return list(member.model_fields) if member is not None else []
+    fields = member.model_fields.items() if member is not None else ()
+    return [field.alias or name for name, field in fields]
 
 
 def _descend(annotation: Any, part: int | str) -> Any:

@@ -120,6 +120,11 @@ def register_recipes(register: Register) -> None:
 
 
 @hookspec(historic=True)
+def register_overlays(register: Register) -> None:
+    """Register overlays, which go over many recipes: a path of a YAML file, or `"package:file.yaml"`."""
+
+
+@hookspec(historic=True)
 def register_columns(register: Register) -> None:
     """Register columns of studies: a path of a YAML file, or `"package:file.yaml"`."""
 

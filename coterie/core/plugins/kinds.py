@@ -19,13 +19,14 @@ KINDS: tuple[str, ...] = (
     "data_source",
     "tracker",
     "recipe",
+    "overlay",
     "column",
     "study",
     "command",
 )
 """Every kind of plugin; each has a hook `register_<kind>s`."""
 
-FILES = ("recipe", "column")
+FILES = ("recipe", "overlay", "column")
 """Kinds whose target names a file, not an object."""
 
 DECLARING = ("engine", "trainer")

@@ -28,7 +28,7 @@ def check_column(target: Any, where: str = "") -> None:
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
     """
-    from coterie.core.config import resource_path
+    from coterie.recipes import resource_path
     from coterie.studies.catalogue import read_column
     from coterie.studies.graph import check_variants
 

@@ -6,13 +6,14 @@ import inspect
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
-from coterie.core.config import PolicyConfig, read_yaml
+from coterie.core.config import PolicyConfig
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import DECLARING, Entry, PluginConfig, Plugins, Report
 from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS
+from coterie.recipes import read_overlay, read_yaml, resource_path
+from coterie.recipes.overlays import WITH
 from coterie.testing.checks.column import check_column
 from coterie.testing.support.failure import ConformanceError, guarded, lacking, require, require_read
 
@@ -24,8 +25,9 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
     - Registration doesn't fail, and registers no name twice.
     - Every registered target imports. A component is a class with the constructor `cls(config, build)`, a
       `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes.
-      A recipe is a YAML file with a table, a column passes `check_column`, a study is a
-      `coterie.studies.Study`, and a command is click's.
+      A recipe is a YAML file with a table, or the new spelling of an old name (`recipe --with overlays`); an
+      overlay is a YAML file with the keys of a recipe but `extends`, `with` and `name`. A column passes
+      `check_column`, a study is a `coterie.studies.Study`, and a command is click's.
 
     Args:
         module: the module, or any object with the hook implementations.
@@ -61,8 +63,9 @@ def _lenient() -> Iterator[None]:
 
 
 def _check_entry(entry: Entry, where: str, extras: bool) -> None:
-    if entry.kind == "recipe":
-        _check_recipe(str(entry.target), where)
+    if entry.kind in ("recipe", "overlay"):
+        if entry.kind == "overlay" or WITH not in str(entry.target):
+            _check_layer(entry, where)
         return
     if entry.kind == "column":
         check_column(entry.target, where)
@@ -155,14 +158,13 @@ def _check_arguments(method: Any, expected: Any, where: str) -> None:
         return
 
 
-def _check_recipe(target: str, where: str) -> None:
-    package, colon, file = target.partition(":")
-    path = Path(target)
-    if colon and not path.exists():
-        from importlib.resources import files
-
-        with guarded(where, "a path, or `package:file.yaml`"):
-            path = Path(str(files(package).joinpath(file)))
-    require(path.is_file(), f"there is no file {path}", where=where, fix="a path, or `package:file.yaml`")
+def _check_layer(entry: Entry, where: str) -> None:
+    fix = "a path, or `package:file.yaml`"
+    with guarded(where, fix):
+        path = resource_path(entry.target)
+    require(path.is_file(), f"there is no file {path}", where=where, fix=fix)
     with guarded(where):
-        read_yaml(path)
+        if entry.kind == "overlay":
+            read_overlay(path)
+        else:
+            read_yaml(path)

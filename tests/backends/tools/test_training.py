@@ -13,11 +13,11 @@ pytest.importorskip("transformers")
 
 from coterie import Plugin  # noqa: E402
 from coterie.api.open_run import open_run  # noqa: E402
-from coterie.core.config import load  # noqa: E402
 from coterie.core.training.assemble import compose  # noqa: E402
 from coterie.core.training.samples import merge_annotations, samples_of  # noqa: E402
 from coterie.core.types import Credit  # noqa: E402
 from coterie.core.types.seeding import generator  # noqa: E402
+from coterie.recipes import load  # noqa: E402
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING  # noqa: E402
 from tests.backends.chat_formats.tokenizers import KEEPS  # noqa: E402
 

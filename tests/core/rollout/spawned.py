@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.core.config import load
+from coterie.recipes import load
 from coterie.core.protocols import EngineContext, RolloutJob
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.training.builder import ComponentBuilder

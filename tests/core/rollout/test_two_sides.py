@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from coterie.api.open_run import open_run
-from coterie.core.config import load
+from coterie.recipes import load
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
 from coterie.core.plugins import plugins

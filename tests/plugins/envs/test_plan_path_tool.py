@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from coterie.core.config import load
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
@@ -17,6 +16,7 @@ from coterie.core.training.assemble import compose
 from coterie.core.types import TEAM
 from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
 from coterie.plugins.envs.plan_path import PlanPath
+from coterie.recipes import load
 from tests.games import play
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.envs.programs import INLINE, Inline, answer, search

@@ -11,19 +11,20 @@ from typing import Any
 
 import pytest
 from pydantic import Field
+from tests.core.config import urn
+from tests.core.config.urn import UrnPolicy, UrnTrainer
 
 import coterie
 from coterie import Plugin, PolicyConfig, hookimpl
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.policy import TablePolicy, TensorPolicy, TorchPolicy, UntrainedPolicy, declared
-from coterie.core.config import RunConfig, load, policy_schema, read_yaml
+from coterie.core.config import RunConfig, policy_schema
+from coterie.recipes import load, read_yaml
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Report, plugins
 from coterie.core.training.assemble import compose
 from coterie.testing import ConformanceError, check_plugin, check_trainer
 from tests.cli.support import coterie as command
-from tests.core.config import urn
-from tests.core.config.urn import UrnPolicy, UrnTrainer
 
 MATRIX = Path(__file__).parents[2] / "recipes" / "matrix.yaml"
 URN = ["trainer=urn"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.core.config import load
 from coterie.core.errors import ConfigError
+from coterie.recipes import load
 
 BASE = """
 env: {type: plan_path, size: 5}

@@ -1,0 +1,72 @@
+"""A resolved configuration: its table, its digest, its text as YAML, and the origin of each value."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from ruamel.yaml import YAML
+
+from coterie.core.config.schema import RoleConfig, RunConfig
+
+Table = dict[str, Any]
+TEAM_KEYS = tuple(RoleConfig.model_fields)
+"""Keys of a role's table that the team reads, and not the role's plugin."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """A configuration with the origins of its values."""
+
+    name: str
+    config: RunConfig
+    table: Table
+    """The merged layers, with the defaults of `RunConfig`."""
+    origins: dict[str, str]
+    """The layer of each value, by dotted path."""
+
+    def text(self) -> str:
+        """The configuration as YAML, as in a run's `config.yaml`."""
+        return to_yaml({"name": self.name, **self.table})
+
+    def digest(self) -> str:
+        """sha256 of the settings, which decide the results."""
+        return table_digest(self.table)
+
+
+def table_digest(table: Mapping[str, Any]) -> str:
+    """sha256 of a configuration table without its name and summary."""
+    kept = {key: value for key, value in table.items() if key not in ("summary", "name")}
+    return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def flatten(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted path, leaf) of a nested table; lists are leaves."""
+    if isinstance(value, Mapping) and value:
+        for key, inner in value.items():
+            yield from flatten(inner, f"{at}.{key}" if at else str(key))
+    else:
+        yield at, value
+
+
+def json_like(value: Any) -> Any:
+    """The value with plain dicts and lists, and keys as text."""
+    if isinstance(value, Mapping):
+        return {str(key): json_like(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [json_like(inner) for inner in value]
+    return value
+
+
+def to_yaml(table: Mapping[str, Any]) -> str:
+    """A table as block-style YAML."""
+    stream = io.StringIO()
+    yaml = YAML(typ="safe", pure=True)
+    yaml.default_flow_style = False
+    yaml.sort_base_mapping_type_on_output = False  # type: ignore[assignment]
+    yaml.dump(json_like(table), stream)
+    return stream.getvalue()

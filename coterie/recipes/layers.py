@@ -1,0 +1,195 @@
+"""The layers of a configuration: recipes, overlays, scales and overrides.
+
+From lowest to highest:
+
+1. the default types,
+2. the recipes that a recipe `extends`, and the overlays that it names beside them in `with`,
+3. the recipe,
+4. the overlays of `--with`, from left to right (see `overlays.py`),
+5. the block `scales.<scale>`,
+6. the `every_scale` blocks of recipes and overlays, which hold with and without a scale,
+7. the overrides.
+
+`merging.py` says how two layers become one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like, validate
+from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins import Table, plugins
+from coterie.recipes.merging import EVERY_SCALE, Layers
+from coterie.recipes.overlays import current, names
+
+
+def load(
+    source: str | Path | Mapping[str, Any] | RunConfig,
+    *,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    overlays: Sequence[str] = (),
+) -> Resolved:
+    """Resolve a recipe's name, a YAML file, a run folder or a table.
+
+    Args:
+        overlays: names of overlays or their YAML files; they are applied from left to right.
+
+    Raises:
+        ConfigError: an unknown recipe, overlay or scale, two overlays that contradict each other, bad YAML, a
+            wrong key or value; its path names the key.
+    """
+    return resolve(gather(source, overlays), overrides=overrides, scale=scale)
+
+
+def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequence[str] = ()) -> Layers:
+    """The layers up to the overlays, for `resolve`; see `load`."""
+    if isinstance(source, RunConfig):
+        source = source.model_dump(mode="json")
+    merged = Layers()
+    merged.add(DEFAULT_TYPES, "default")
+    if isinstance(source, Mapping):
+        old: list[str] = []
+        name = str(source.get("name", "run"))
+        _extend(merged, copy.deepcopy(dict(source)), "python", None, ())
+    else:
+        recipe, old = current(source)
+        path, origin, name = locate(recipe)
+        _extend(merged, read_yaml(path), origin, path, ())
+    chosen = names([*old, *names(overlays)])
+    stems = [locate(overlay, "overlay")[2] for overlay in chosen]
+    merged.name = "_".join((str(merged.table.pop("name", name)), *stems))
+    merged.overlay([read_overlay(overlay) for overlay in chosen])
+    return merged
+
+
+def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None = None) -> Resolved:
+    """The configuration of gathered layers, which are used up, with a scale and overrides."""
+    name, scales = merged.name, merged.table.pop("scales", {})
+    if scale is not None:
+        if scale not in scales:
+            fix = did_you_mean(scale, scales)
+            raise ConfigError(f"{name} has no scale '{scale}'", path="--scale", fix=fix)
+        merged.add(scales[scale] or {}, f"scale {scale}")
+    for block, origin in merged.every_scale:
+        merged.add(block, origin)
+    # A change of type replaces its table, so it precedes the overrides of the new table's keys.
+    for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
+        key = override.partition("=")[0]
+        merged.add(parse_override(override), f"override {key}" if "*" in key else "override")
+    config: RunConfig = validate(RunConfig, merged.table)
+    table = config.model_dump(mode="json")
+    origins = {path: merged.origin(path) for path, _ in flatten(table)}
+    return Resolved(name, config, table, origins)
+
+
+def read_overlay(source: str | Path) -> tuple[Table, str]:
+    """(table, origin) of an overlay, given its name or its YAML file.
+
+    Raises:
+        ConfigError: there is no such overlay or file, or it has a key of recipes only.
+    """
+    path, origin, _ = locate(source, "overlay")
+    table = read_yaml(path)
+    for key in [key for key in ("extends", "with", "name") if key in table]:
+        raise ConfigError(f"an overlay has no '{key}'", path=f"{origin}: {key}")
+    return table, origin
+
+
+def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
+    """(file, origin, name) of a recipe or an overlay, given its name, its YAML file or a run folder.
+
+    Raises:
+        ConfigError: there is no such recipe, overlay or file.
+    """
+    source, _ = current(source) if kind == "recipe" else (source, ())
+    text = str(source)
+    if text.endswith((".yaml", ".yml")) or isinstance(source, Path) or "/" in text:
+        path = Path(source)
+        if path.is_dir() and (path / "config.yaml").is_file():
+            path = path / "config.yaml"
+        if not path.is_file():
+            raise ConfigError(f"no such {kind} file: {path}")
+        return path, f"file {path}", path.parent.name if path.name == "config.yaml" else path.stem
+    registry = plugins().registry
+    # A qualified name that isn't registered is taken for an object's, which no recipe is.
+    if text not in registry.names(kind) and (":" not in text or registry.find(kind, text).target == text):
+        fix = did_you_mean(text, registry.names(kind)) + "  (a file's name ends in .yaml)"
+        if kind == "overlay":
+            fix += "; `coterie recipes` lists the overlays that fit a recipe"
+        raise ConfigError(f"unknown {kind} '{text}'", fix=fix)
+    return resource_path(registry.find(kind, text).target), f"{kind} {text}", text.rpartition(":")[2]
+
+
+def resource_path(target: Any) -> Path:
+    """The file that a registered target names: a path, or `package:file.yaml`."""
+    package, colon, file = str(target).partition(":")
+    if not colon or Path(str(target)).exists():
+        return Path(str(target))
+    return Path(str(files(package).joinpath(file)))
+
+
+def _extend(merged: Layers, table: Table, origin: str, path: Path | None, seen: tuple[str, ...]) -> None:
+    base, overlays = table.pop("extends", None), names(table.pop("with", None) or ())
+    if base is not None:
+        base, old = current(_beside(path, str(base)))
+        file, base_origin, _ = locate(base)
+        if str(file) in seen:
+            raise ConfigError(f"{origin} extends itself through {base}", path="extends")
+        _extend(merged, read_yaml(file), base_origin, file, (*seen, str(file)))
+        merged.overlay([read_overlay(_beside(path, name)) for name in names([*old, *overlays])])
+        merged.table.pop("summary", None)
+    elif overlays:
+        raise ConfigError("`with` needs `extends`", path="with", fix="extends: the recipe under the overlays")
+    merged.add_file(table, origin, EVERY_SCALE)
+
+
+def _beside(path: Path | None, name: str) -> str:
+    """A file that another file names, from that file's folder; a registered name as it is."""
+    return str(path.parent / name) if path is not None and name.endswith((".yaml", ".yml")) else name
+
+
+def parse_override(text: str) -> Table:
+    """`a.b=1e-5` -> {"a": {"b": 1e-05}}. The value is YAML 1.2.
+
+    Raises:
+        ConfigError: no `=`, an empty key, or a value that is not YAML.
+    """
+    key, equals, value = text.partition("=")
+    if not equals or not key or any(not part for part in key.split(".")):
+        raise ConfigError(f"'{text}' is not of the form key=value", fix="e.g. schedule.steps=20")
+    try:
+        parsed = YAML(typ="safe", pure=True).load(value)
+    except YAMLError as error:
+        why = str(error).split("\n")[0]
+        raise ConfigError(f"the value {value!r} is not YAML", path=key, why=why) from None
+    table: Any = parsed
+    for part in reversed(key.split(".")):
+        table = {part: table}
+    return dict(table)
+
+
+def read_yaml(path: Path) -> Table:
+    """A YAML file's table.
+
+    Raises:
+        ConfigError: the file is unreadable, is not YAML, repeats a key, or is not a table.
+    """
+    try:
+        value = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path} can't be read", why=str(error)) from None
+    except YAMLError as error:
+        raise ConfigError(f"{path} is not valid YAML", why=" ".join(str(error).split())) from None
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{path} is not a table", why=f"it is a {type(value).__name__}")
+    table: Table = json_like(value)
+    return table

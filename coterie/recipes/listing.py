@@ -1,0 +1,110 @@
+"""The registered recipes and overlays, and which of these fit which."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from coterie.core.config import check, table_digest
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import plugins
+from coterie.recipes.layers import gather, locate, read_overlay, read_yaml, resolve, resource_path
+from coterie.recipes.merging import Layers
+from coterie.recipes.overlays import WITH, policy_of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeInfo:
+    """A registered recipe."""
+
+    name: str
+    summary: str
+    path: str
+    distribution: str
+    environment: str = ""
+    """The environment's plugin; empty where the recipe doesn't resolve."""
+    order: str = ""
+    """The roles as they act: `planner > executor`; roles that act at once are joined with `+`."""
+    scales: list[str] = field(default_factory=list)
+    overlays: list[str] = field(default_factory=list)
+    """Registered overlays that fit: they resolve with the recipe, and change something."""
+    error: str = ""
+    """Why the recipe doesn't resolve."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OverlayInfo:
+    """A registered overlay."""
+
+    name: str
+    summary: str
+    path: str
+    distribution: str
+
+
+def recipes(*, details: bool = False) -> list[RecipeInfo]:
+    """Every registered recipe, old names left out.
+
+    Args:
+        details: also resolve each recipe, alone and with each overlay.
+    """
+    entries = [entry for entry in plugins().registry.entries("recipe") if WITH not in str(entry.target)]
+    return [_recipe(entry.name, entry.distribution, details) for entry in entries]
+
+
+def list_overlays() -> list[OverlayInfo]:
+    """Every registered overlay."""
+    infos = []
+    for entry in plugins().registry.entries("overlay"):
+        path = resource_path(entry.target)
+        summary = str(read_yaml(path).get("summary", ""))
+        infos.append(
+            OverlayInfo(name=entry.name, summary=summary, path=str(path), distribution=entry.distribution)
+        )
+    return infos
+
+
+def _recipe(name: str, distribution: str, details: bool) -> RecipeInfo:
+    info = RecipeInfo(name=name, summary="", path=str(locate(name)[0]), distribution=distribution)
+    if not details:
+        return replace(info, summary=str(read_yaml(Path(info.path)).get("summary", "")))
+    try:
+        merged = gather(name)
+        config = resolve(copy.deepcopy(merged)).config
+    except ConfigError as error:
+        return replace(info, error=str(error))
+    stages = [[stage] if isinstance(stage, str) else stage for stage in config.team.order]
+    return replace(
+        info,
+        summary=config.summary,
+        environment=str(config.env.get("type", "")),
+        order=" > ".join(" + ".join(stage) for stage in stages),
+        scales=list(merged.table.get("scales", {})),
+        overlays=[overlay for overlay in plugins().registry.names("overlay") if _fits(merged, overlay)],
+    )
+
+
+def _fits(merged: Layers, overlay: str) -> bool:
+    """Whether the recipe resolves with the overlay, and differs then at one scale or without any."""
+    with_overlay = copy.deepcopy(merged)
+    try:
+        with_overlay.overlay([read_overlay(overlay)])
+        check(resolve(copy.deepcopy(with_overlay)).config)
+        before, after = (list(layers.table.get("scales", {})) for layers in (merged, with_overlay))
+        return before != after or any(
+            _settings(merged, scale) != _settings(with_overlay, scale) for scale in (None, *before)
+        )
+    except ConfigError:
+        return False
+
+
+def _settings(merged: Layers, scale: str | None) -> str:
+    """A digest of the configuration in which policies are named after the roles that play them."""
+    table = resolve(copy.deepcopy(merged), scale=scale).table
+    roles: dict[str, list[str]] = {}
+    for role, policy in policy_of(table).items():
+        roles.setdefault(policy, []).append(role)
+        table["team"]["roles"][role]["policy"] = ""
+    table["policies"] = {"+".join(roles.get(name, [])): table["policies"][name] for name in table["policies"]}
+    return table_digest(table)

@@ -1,0 +1,141 @@
+"""The merging of layers, with the origin of each value.
+
+Tables are merged key by key; a table whose `type` changes is replaced, since it belongs to another plugin.
+`null` removes an entry by name (a role, a policy, a reward). In place of a name, `*` sets all entries.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from coterie.core.config import MAPS, TABLES, TEAM_KEYS, RunConfig, flatten
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Table, as_table
+from coterie.recipes.overlays import carry_policies, is_entry, matching, policy_of, roles_of
+
+EVERY_SCALE = "every_scale"
+ENTRY_TABLES = {("team",), ("team", "roles"), ("policies",), *((name,) for name in MAPS)}
+"""Tables of named entries, and the table around the roles: they are merged entry by entry from the start."""
+
+
+class Layers:
+    """The merged table, with the origin of every leaf."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.table: Table = {}
+        self.every_scale: list[tuple[Table, str]] = []
+        """The `every_scale` blocks, which are added after the scale, with their origins."""
+        self._origins: dict[str, str] = {}
+        self._peers: set[str] = set()
+        """Origins of the overlays that are being merged: none may change what another one set."""
+
+    def add(self, layer: Mapping[str, Any], origin: str) -> None:
+        """Merge a layer; its patterns precede its names."""
+        self._merge(self.table, layer, origin, ())
+
+    def add_file(self, table: Table, origin: str, late_origin: str) -> None:
+        """Merge a file's table; its `every_scale` block waits for the scale, with an origin of its own."""
+        block = table.pop(EVERY_SCALE, {})
+        if block is None:
+            self.every_scale.clear()
+        elif not isinstance(block, Mapping):
+            raise ConfigError("every_scale is not a table", path=EVERY_SCALE, why=f"got {block!r}")
+        self.every_scale.append((dict(block or {}), late_origin))
+        self.add(table, origin)
+
+    def overlay(self, overlays: Sequence[tuple[Table, str]]) -> None:
+        """Merge overlays, given as (table, origin), from left to right.
+
+        Raises:
+            ConfigError: two of them set one key differently, or a pattern matches nothing.
+        """
+        if not overlays:
+            return
+        self._peers = {origin for _, origin in overlays}
+        before, summary = policy_of(self.table), [str(self.table.get("summary", ""))]
+        for table, origin in overlays:  # the roles first, so that the policies are there that others change
+            summary.append(str(table.pop("summary", "")))
+            self.add({"team": {"roles": roles_of(table)}}, origin)
+        carry_policies(self.table, (block for block, _ in self.every_scale), before, self._origins)
+        for table, origin in overlays:
+            self.add_file(table, origin, origin)
+        trial = copy.deepcopy(self)
+        for block, origin in trial.every_scale:
+            trial.add(block, origin)
+        self._peers = set()
+        self.add({"summary": " ".join(filter(None, summary))}, overlays[-1][1])
+
+    def _merge(self, into: Table, layer: Mapping[str, Any], origin: str, at: tuple[str, ...]) -> None:
+        for pattern, value in sorted(layer.items(), key=lambda item: "*" not in str(item[0])):
+            for key in matching(str(pattern), into, at):
+                self._set(into, key, value, origin, (*at, key))
+
+    def _set(self, into: Table, key: str, value: Any, origin: str, path: tuple[str, ...]) -> None:
+        if is_component(path):
+            value = as_table(value)
+        if path[:2] == ("team", "roles") and path[3:] == ("policy",) and isinstance(value, str):
+            value = value.replace("{role}", path[2])
+        if value is None and is_entry(path):  # inside `scales`, null is kept until the scale is merged
+            self._drop_origins(path, value, origin)
+            self._origins[".".join(path)] = origin
+            into.pop(key, None)
+            return
+        old = into.get(key)
+        if old is None and isinstance(value, Mapping) and path in ENTRY_TABLES:
+            default: Any = any("*" in str(name) for name in value) and path[0] in MAPS
+            old = into[key] = (
+                RunConfig.model_fields[key].get_default(call_default_factory=True) if default else {}
+            )
+        if isinstance(value, Mapping) and isinstance(old, dict) and not _changes_type(old, value):
+            self._merge(old, value, origin, path)
+            return
+        if path[:2] == ("team", "roles") and isinstance(value, Mapping) and isinstance(old, dict):
+            # The keys that the team reads (policy, tools) survive a change of the role's type.
+            value = {**{name: old[name] for name in TEAM_KEYS if name in old}, **value}
+        self._drop_origins(path, value, origin)
+        into[key] = copy.deepcopy(dict(value) if isinstance(value, Mapping) else value)
+        for leaf, _ in flatten(into[key]):
+            self._origins[".".join(filter(None, (*path, leaf)))] = origin
+
+    def _drop_origins(self, path: tuple[str, ...], value: Any, origin: str) -> None:
+        """Forget the origins at and below a path, where a layer puts another value.
+
+        Raises:
+            ConfigError: the old value is that of another overlay, and differs.
+        """
+        prefix, new = ".".join(path), dict(flatten(value, ".".join(path)))
+        for leaf in [leaf for leaf in self._origins if leaf == prefix or leaf.startswith(prefix + ".")]:
+            other, old = self._origins.pop(leaf), self._value(leaf)
+            if origin != other and {origin, other} <= self._peers and old != new.get(leaf, ...):
+                raise ConfigError(
+                    f"{other} and {origin} set one key differently",
+                    path=leaf,
+                    why=f"{other} has {old!r}, {origin} has {new.get(leaf, value)!r}",
+                    fix="leave one of them out",
+                )
+
+    def _value(self, path: str) -> Any:
+        value: Any = self.table
+        for part in path.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        return value
+
+    def origin(self, path: str) -> str:
+        """The layer that set the value at a dotted path, or the innermost table around it."""
+        while path:
+            if path in self._origins:
+                return self._origins[path]
+            path = path.rpartition(".")[0]
+        return "default"
+
+
+def is_component(path: tuple[str, ...]) -> bool:
+    """Whether the table at this path names a plugin by its `type`."""
+    return (len(path) == 1 and path[0] in TABLES) or (len(path) == 2 and path[0] in MAPS)
+
+
+def _changes_type(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return "type" in new and "type" in old and new["type"] != old["type"]
