@@ -26,11 +26,11 @@ from rich.table import Table
 
 from coterie import Plugin, Step, Task
 from coterie.api.open_run import open_run
-from coterie.recipes import load
+from coterie.compose import compose
 from coterie.core.protocols import Batch
-from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run
 from coterie.core.training.samples import samples_of
+from coterie.recipes import load
 
 CLOCKS = {"environment": 0.0, "template": 0.0, "tokenizer": 0.0, "engine": 0.0}
 """Seconds of the parts that are measured separately."""

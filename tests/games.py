@@ -211,7 +211,7 @@ def run_of(
     **tables: Any,
 ) -> Run:
     """A composed run on a scripted engine, without a run folder."""
-    from coterie.core.training.assemble import compose
+    from coterie.compose import compose
 
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
     table: dict[str, Any] = {

@@ -15,8 +15,8 @@ pytest.importorskip("peft")
 
 import coterie  # noqa: E402
 from coterie.api.open_run import open_run  # noqa: E402
+from coterie.compose import compose  # noqa: E402
 from coterie.core.loop import train  # noqa: E402
-from coterie.core.training.assemble import compose  # noqa: E402
 from coterie.recipes import load  # noqa: E402
 from tests.cli.support import coterie as command  # noqa: E402
 

@@ -10,8 +10,8 @@ import click
 import pytest
 
 from coterie.cli.main import cli
+from coterie.compose import compose
 from coterie.core.config import flatten
-from coterie.core.training.assemble import compose
 from coterie.recipes import load, recipes
 from tests.cli.support import coterie
 

@@ -12,8 +12,8 @@ import coterie
 from coterie.api.export import export
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import read_rollouts
+from coterie.compose import compose
 from coterie.core.errors import ConfigError
-from coterie.core.training.assemble import compose
 from coterie.recipes import load
 
 KINDS = ("full", "lora", "none")

@@ -21,10 +21,10 @@ case = common.start(common.parser(__doc__).parse_args()) if __name__ == "__main_
 from coterie import Plugin, Step, Task  # noqa: E402  (`start` must pin the threads first)
 from coterie.api.open_run import open_run  # noqa: E402
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
-from coterie.recipes import load  # noqa: E402
+from coterie.compose import compose  # noqa: E402
 from coterie.core.protocols import Batch  # noqa: E402
-from coterie.core.training.assemble import compose  # noqa: E402
 from coterie.core.training.run import Run  # noqa: E402
+from coterie.recipes import load  # noqa: E402
 
 
 class FixedPrompts(Plugin):

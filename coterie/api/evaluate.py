@@ -12,8 +12,8 @@ from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
+from coterie.compose import compose
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
 from coterie.recipes import load

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
+from coterie.compose import compose
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
-from coterie.core.training.assemble import compose
 from coterie.recipes import load
 
 

@@ -14,10 +14,10 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
+from coterie.compose import compose
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.storage.checkpoint import Checkpoint
-from coterie.core.training.assemble import compose
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
 from coterie.recipes import load

@@ -15,13 +15,13 @@ from typing import Any
 from coterie.api.cost import warn_of_size
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
+from coterie.compose import compose
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.assemble import compose
 from coterie.core.training.run import Progress, Run
 from coterie.recipes import load
 

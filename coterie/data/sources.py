@@ -8,6 +8,8 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from coterie.compose import compose
+from coterie.compose.curriculum import KEY as CURRICULUM, taken
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import plugins
@@ -15,8 +17,6 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
 from coterie.core.rollout.contracts import check_messages
-from coterie.core.training.assemble import compose
-from coterie.core.training.curriculum import KEY as CURRICULUM, taken
 from coterie.core.training.run import Run
 from coterie.core.types import Key, Message, RoleInput, Task
 from coterie.core.types.seeding import seed64

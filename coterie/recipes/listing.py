@@ -6,7 +6,8 @@ import copy
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from coterie.core.config import check, table_digest
+from coterie.compose.checks import check
+from coterie.core.config import table_digest
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import plugins
 from coterie.recipes.layers import gather, locate, read_overlay, read_yaml, resolve, resource_path

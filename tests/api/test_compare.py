@@ -9,9 +9,9 @@ import pytest
 
 import coterie
 from coterie.api.compare import Changes
+from coterie.compose import compose
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import RolloutJob
-from coterie.core.training.assemble import compose
 from coterie.core.types import Key, Sampling, Task
 from coterie.recipes import load
 from examples.signals import WORDS, Signals

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from coterie.api.evaluate import evaluate
-from coterie.core.training.assemble import compose
+from coterie.compose import compose
 from coterie.recipes import load
 from tests.cli.support import TABULAR, coterie
 

@@ -228,7 +228,7 @@ def test_the_planned_memory_is_what_a_run_takes(arguments, monkeypatch):
     """Within 15 % of the bytes of live tensors (`Held` says which), in sum and in each of its parts."""
     pytest.importorskip("torch")
     from coterie.backends.models.memory import STAYING
-    from coterie.core.training.assemble import compose
+    from coterie.compose import compose
     from coterie.recipes import load
     from tests.cli.measuring import held_by
 

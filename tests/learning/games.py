@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from coterie.api.open_run import open_run
+from coterie.compose import compose
 from coterie.core.loop import train
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import AdvantageEstimator
-from coterie.core.training.assemble import compose
 from coterie.core.training.evaluation import evaluate
 from coterie.core.training.run import Run
 from coterie.recipes import load

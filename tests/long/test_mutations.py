@@ -43,7 +43,7 @@ MUTATIONS = {
         "tests/core/rollout/test_rewards.py",
     ),
     "4 truncation is silent": (
-        "coterie/core/training/assemble.py",
+        "coterie/compose/run.py",
         "if sampler.sampling(role).filtered:",
         "if False:",
         "tests/core/rollout/test_rewards.py",
@@ -103,7 +103,7 @@ MUTATIONS = {
         "tests/plugins/samplers/test_tree.py",
     ),
     "11 a choice may wait for the episode's score": (
-        "coterie/core/training/assemble.py",
+        "coterie/compose/run.py",
         "    _check_selection(sampler, estimator, reward_sources)\n",
         "",
         "tests/core/rollout/test_rewards.py",

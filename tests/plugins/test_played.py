@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from coterie.compose import compose
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.core.training.assemble import compose
 from coterie.recipes import load
 from tests.games import play
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.compose import compose
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, UserError
-from coterie.core.training.assemble import compose
 from coterie.recipes import load, parse_override, read_yaml, recipes
 
 BASE = """

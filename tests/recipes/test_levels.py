@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from coterie.backends.models.policy import LoraSettings
+from coterie.compose import compose
 from coterie.core.config import flatten
 from coterie.core.errors import ConfigError
-from coterie.core.training.assemble import compose
 from coterie.recipes import list_overlays, load
 
 GAMES = ("plan_path", "sokoban", "sudoku")

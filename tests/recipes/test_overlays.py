@@ -7,10 +7,11 @@ import logging
 import pytest
 
 from coterie import hookimpl
-from coterie.core.config import check, flatten
+from coterie.compose import compose
+from coterie.compose.checks import check
+from coterie.core.config import flatten
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Report, plugins
-from coterie.core.training.assemble import compose
 from coterie.recipes import list_overlays, load, recipes
 
 TEAM = """

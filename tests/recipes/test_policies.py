@@ -18,11 +18,11 @@ import coterie
 from coterie import Plugin, PolicyConfig, hookimpl
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.policy import TablePolicy, TensorPolicy, TorchPolicy, UntrainedPolicy, declared
+from coterie.compose import compose
 from coterie.core.config import RunConfig, policy_schema
-from coterie.recipes import load, read_yaml
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Report, plugins
-from coterie.core.training.assemble import compose
+from coterie.recipes import load, read_yaml
 from coterie.testing import ConformanceError, check_plugin, check_trainer
 from tests.cli.support import coterie as command
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from coterie.compose import compose
 from coterie.core.plugins import plugins
-from coterie.core.training.assemble import compose
 from coterie.studies.catalogue import load_column
 from coterie.studies.columns import BASE
 from coterie.studies.graph import plan, resolve

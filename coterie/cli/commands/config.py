@@ -53,7 +53,7 @@ def command(
 
 
 def _check(resolved: Resolved) -> None:
-    from coterie.core.training.assemble import prepare
+    from coterie.compose import prepare
 
     try:
         prepare(resolved)  # the engine and the trainer are not made: they may import large libraries

@@ -78,7 +78,7 @@ def command(
     """
     from coterie.api.cost import check_size, count
     from coterie.cli.memory import footprint
-    from coterie.core.training.assemble import compose
+    from coterie.compose import compose
     from coterie.recipes import load
 
     run = compose(load(source, overrides=overrides(settings), scale=scale, overlays=overlays))

@@ -25,8 +25,8 @@ def command(source: str | None, settings: tuple[str, ...]) -> None:
     `policy` what a trainer or an engine declares; of a plugin that can't be imported, what is missing.
     """
     from coterie.core.config import DEFAULT_TYPES, RunConfig, policy_schema
-    from coterie.recipes import load
     from coterie.core.plugins import KINDS, UNCONFIGURED, plugins
+    from coterie.recipes import load
 
     registry = plugins().registry
     chosen = DEFAULT_TYPES if source is None else load(source, overrides=overrides(settings)).table

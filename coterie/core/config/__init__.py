@@ -1,11 +1,10 @@
-"""The configuration of a run: its schema, its layers, and its checks."""
+"""The configuration of a run: its schema, and the result of all layers."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-from coterie.core.config.checks import check as check
 from coterie.core.config.resolved import (
     TEAM_KEYS as TEAM_KEYS,
     Resolved as Resolved,

@@ -1,7 +1,7 @@
 """The schema of a run's configuration: one table per component. Unknown keys are errors.
 
 The settings inside a component's table are validated by its plugin's own `Config` when the run is assembled
-(`core/training/assemble.py`). Recipes, scales and overrides are merged in `recipes/layers.py`.
+(`compose/run.py`). Recipes, scales and overrides are merged in `recipes/layers.py`.
 """
 
 from __future__ import annotations

@@ -12,36 +12,16 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from pydantic import Field
-
-from coterie.core.config import Strict, validate
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins import Table, composed_fields
 from coterie.core.protocols import Environment, TaskSource
 from coterie.core.training.metrics import episodes
 from coterie.core.training.state import CurriculumState
 from coterie.core.types import Metrics, Task, Tree
 
 log = logging.getLogger("coterie")
-
-KEY = "curriculum"
-"""The key in the table `env`; all other keys there are the plugin's."""
-PATH = f"env.{KEY}"
-
-
-class CurriculumConfig(Strict):
-    """The table `env.curriculum`."""
-
-    field: str = Field(description="A field of the environment's settings.")
-    values: list[Any] = Field(min_length=2, description="The field's values, level by level.")
-    promote_at: float = Field(
-        gt=0, le=1, description="Mean success of the latest training episodes that leads to the next level."
-    )
-    window: int = Field(200, ge=1, description="Number of latest episodes.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +57,12 @@ class Level:
 class Curriculum:
     """The levels of a run. `RunState.curriculum` holds the progress through them."""
 
-    config: CurriculumConfig
+    field: str
+    """The field of the environment's settings in which the levels differ."""
+    promote_at: float
+    """Mean success of the latest training episodes that leads to the next level."""
+    window: int
+    """Number of latest episodes."""
     levels: Sequence[Level]
 
     def record(self, trees: Sequence[Tree], state: CurriculumState) -> Metrics:
@@ -90,7 +75,7 @@ class Curriculum:
         successes = [success for tree in trees if (success := tree_success(tree)) is not None]
         state.episodes += len(successes)
         state.latest.extend(successes)
-        while len(state.latest) > self.config.window:
+        while len(state.latest) > self.window:
             state.latest.popleft()
         rate = math.fsum(state.latest) / len(state.latest) if state.latest else math.nan
         metrics: Metrics = {
@@ -101,12 +86,12 @@ class Curriculum:
         value = self.levels[state.level].value
         if isinstance(value, (int, float)) and not isinstance(value, bool):
             metrics["curriculum/value"] = float(value)
-        full = len(state.latest) == self.config.window
-        if full and rate >= self.config.promote_at and state.level + 1 < len(self.levels):
+        full = len(state.latest) == self.window
+        if full and rate >= self.promote_at and state.level + 1 < len(self.levels):
             state.level, state.episodes = state.level + 1, 0
             state.latest.clear()
             after = self.levels[state.level].value
-            log.info("curriculum: %s goes from %s to %s, at %.2f", self.config.field, value, after, rate)
+            log.info("curriculum: %s goes from %s to %s, at %.2f", self.field, value, after, rate)
         return metrics
 
 
@@ -129,63 +114,3 @@ def trained_on(
     if curriculum is None:
         return [(environment, environment.tasks("train", seed))]
     return [(level.environment, level.tasks(seed)) for level in curriculum.levels]
-
-
-def taken(env: Table) -> tuple[Any, Table]:
-    """(the table of the curriculum or None, the rest of the table `env`)."""
-    return env.get(KEY), {key: value for key, value in env.items() if key != KEY}
-
-
-def make_curriculum(
-    table: Any, env: Table, target: Environment, make: Callable[[Table], Environment]
-) -> Curriculum | None:
-    """The curriculum of a run, or None where the table is.
-
-    Args:
-        env: the target's table, without the curriculum.
-        make: an environment from its table.
-
-    Raises:
-        ConfigError: a wrong setting, a field that the environment doesn't have, a value that it refuses, two
-            values that are alike, or a field that changes what the roles or the rewards are.
-    """
-    if table is None:
-        return None
-    config: CurriculumConfig = validate(CurriculumConfig, table, PATH)
-    model = getattr(type(target), "Config", None)
-    if model is None or config.field not in model.model_fields:
-        raise ConfigError(
-            f"the environment '{env['type']}' has no field '{config.field}'",
-            path=f"{PATH}.field",
-            fix=did_you_mean(config.field, model.model_fields if model is not None else ()),
-        )
-    # What the target is composed of (a sandbox, records) serves its levels too.
-    settings = getattr(target, "config", None)
-    shared = {name: getattr(settings, name, env[name]) for name in composed_fields(model) if name in env}
-    base = {**env, **shared}
-    levels: list[Level] = []
-    for index, value in enumerate(config.values):
-        path = f"{PATH}.values.{index}"
-        try:
-            environment = make({**base, config.field: value})
-        except ConfigError as error:
-            raise ConfigError(error.what, path=path, why=error.why, fix=error.fix) from None
-        level = Level(value, environment, f"@{config.field}={value}")
-        if level.suffix in [other.suffix for other in levels]:
-            raise ConfigError("the value is there twice", path=path, why=f"got {value!r} again")
-        _check_same(level, target, path)
-        levels.append(level)
-    return Curriculum(config, levels)
-
-
-def _check_same(level: Level, target: Environment, path: str) -> None:
-    """Refuse a level with other roles, components or weights than the run's."""
-    for member in ("roles", "components", "weights"):
-        value, wanted = getattr(level.environment, member), getattr(target, member)
-        if value != wanted:
-            raise ConfigError(
-                f"the environment has other {member} with this value",
-                path=path,
-                why=f"{value} instead of {wanted}",
-                fix=f"choose a field that leaves the {member} as they are",
-            )

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.compose.builder import ComponentBuilder
 from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunConfig, validate
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
 from coterie.core.protocols.kinds import PROTOCOL
-from coterie.core.training.builder import ComponentBuilder
 
 TOY = "coterie.testing.support.toys"
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}

@@ -18,9 +18,9 @@ from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.engines.rows import Drawn, Row  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.backends.models.word_tokenizer import words_tokenizer  # noqa: E402
+from coterie.compose import compose  # noqa: E402
 from coterie.core.errors import ConfigError  # noqa: E402
 from coterie.core.loop import train  # noqa: E402
-from coterie.core.training.assemble import compose  # noqa: E402
 from coterie.core.types import Weights  # noqa: E402
 from coterie.recipes import load  # noqa: E402
 from tests.backends.engines.adapters import adapted, trained, worst  # noqa: E402

@@ -13,7 +13,7 @@ pytest.importorskip("transformers")
 
 from coterie import Plugin  # noqa: E402
 from coterie.api.open_run import open_run  # noqa: E402
-from coterie.core.training.assemble import compose  # noqa: E402
+from coterie.compose import compose  # noqa: E402
 from coterie.core.training.samples import merge_annotations, samples_of  # noqa: E402
 from coterie.core.types import Credit  # noqa: E402
 from coterie.core.types.seeding import generator  # noqa: E402

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from coterie.recipes import load
+from coterie.compose.builder import ComponentBuilder
+from coterie.compose.rollout_side import make_rollout_side
 from coterie.core.protocols import EngineContext, RolloutJob
 from coterie.core.rollout.engine_client import LocalEngineClient
-from coterie.core.training.builder import ComponentBuilder
-from coterie.core.training.rollout_side import make_rollout_side
 from coterie.core.types import Scores, Tree, Weights
+from coterie.recipes import load
 
 
 def play(

@@ -11,14 +11,14 @@ from dataclasses import replace
 import pytest
 
 from coterie.api.open_run import open_run
-from coterie.recipes import load
+from coterie.compose import compose
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
 from coterie.core.plugins import plugins
 from coterie.core.protocols import RolloutJob
-from coterie.core.training.assemble import compose
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
+from coterie.recipes import load
 from tests.cli.support import plugin_package
 from tests.core.rollout import spawned
 from tests.games import run_of

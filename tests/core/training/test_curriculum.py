@@ -17,8 +17,8 @@ import coterie
 from coterie import Composed, Plugin, PluginConfig
 from coterie.api.cost import first_prompts
 from coterie.api.warm_start import Oracle
+from coterie.compose import compose
 from coterie.core.errors import ConfigError
-from coterie.core.training.assemble import compose
 from coterie.core.training.curriculum import tree_success
 from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, Step, Task

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
+from coterie.compose import compose
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.core.training.assemble import compose
 from coterie.core.types import TEAM
 from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
 from coterie.plugins.envs.plan_path import PlanPath

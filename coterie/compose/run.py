@@ -6,15 +6,16 @@ import logging
 from collections.abc import Callable
 from functools import partial
 
-from coterie.core.config import TABLES, Resolved, check
+from coterie.compose.builder import SHARED, ComponentBuilder
+from coterie.compose.checks import check
+from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
+from coterie.core.config import TABLES, Resolved
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import AdvantageEstimator, Environment
 from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
-from coterie.core.training.builder import SHARED, ComponentBuilder
-from coterie.core.training.rollout_side import make_rollout_parts, make_rollout_side
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types import RewardWeights

@@ -8,10 +8,10 @@ from typing import Annotated
 import pytest
 
 from coterie import Composed, Plugin, PluginConfig
+from coterie.compose import compose
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import RewardSource
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.core.training.assemble import compose
 from coterie.recipes import load
 from tests.games import play, run_of
 

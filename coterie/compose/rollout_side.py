@@ -6,14 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
+from coterie.compose.builder import ComponentBuilder
+from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
 from coterie.core.config import TEAM_KEYS, Resolved, RoleConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
 from coterie.core.rollout.side import LocalRolloutSide
-from coterie.core.training.builder import ComponentBuilder
-from coterie.core.training.curriculum import KEY as CURRICULUM, Curriculum, make_curriculum, taken
+from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, ComponentKind, RewardWeights, as_tuple
 
 

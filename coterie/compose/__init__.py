@@ -1,0 +1,6 @@
+"""From a resolved configuration to the objects of a run. No training step comes here."""
+
+from __future__ import annotations
+
+from coterie.compose.rollout_side import make_rollout_side as make_rollout_side
+from coterie.compose.run import compose as compose, prepare as prepare
