@@ -75,6 +75,7 @@ def test_what_the_contract_allows_passes(game, check, returned):
         (contracts.check_outcome, {"success": float("nan")}, ("from 0 to 1",)),
         (contracts.check_outcome, {"success": "yes"}, ("returned 'yes'",)),
         (contracts.check_outcome, {"success": 1, "length": None}, ("`length`", "a finite number")),
+        (contracts.check_outcome, {"success": 1, "length": float("inf")}, ("`length`", "a finite number")),
     ],
 )
 def test_what_breaks_the_contract_is_refused_by_name(game, check, returned, texts):
