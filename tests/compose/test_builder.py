@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import MappingProxyType
 
 import pytest
 from pydantic import BaseModel
@@ -114,6 +115,7 @@ def test_an_attribute_of_the_wrong_type_is_refused(kind, members, texts):
         ("environment", {"not_summable": ["sum"], "concurrent": True, "weights": {"sum": 1}}),
         ("environment", {"not_summable": frozenset({"sum"})}),
         ("reward", {"calls_per_view": 0, "background": False}),
+        ("reward", {"components": MappingProxyType({"right": "increment"})}),
     ],
 )
 def test_attributes_of_the_declared_type_pass(kind, members):
