@@ -89,6 +89,10 @@ def test_shims_resolve_and_core_imports_nothing_above_it():
         "names = {}\n"
         "exec('from coterie.core.estimators import *', names)\n"
         "assert 'GroupEstimator' in names\n"
+        "import coterie.core.config as config\n"
+        "assert 'coterie.recipes' not in sys.modules\n"
+        "from coterie.core.config import load, recipes\n"
+        "assert load.__module__ == 'coterie.recipes.layers' and not hasattr(config, 'nothing')\n"
         "try: credit.nothing\n"
         "except AttributeError as error: assert 'nothing' in str(error)\n"
     )

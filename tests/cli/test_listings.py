@@ -192,3 +192,21 @@ def test_no_line_of_a_table_ends_in_spaces():
     text = table(["a", "summary"], [["long", "b"], ["x", "text " * 9]])
     lines = click.unstyle(text).splitlines()
     assert lines[0] == "a     summary" and not [line for line in lines if line != line.rstrip()]
+
+
+def test_recipes_are_grouped_by_environment_and_import_no_torch(tmp_path):
+    (tmp_path / "wrong.yaml").write_text("env: {type: plan_path}\nteam: 3\n")
+    (tmp_path / "mine.py").write_text(
+        "from coterie import hookimpl\n@hookimpl\ndef register_recipes(register):\n"
+        f"    register('wrong_one', {str(tmp_path / 'wrong.yaml')!r})\n"
+    )
+    code = "import atexit, sys\natexit.register(lambda: print('torch' in sys.modules, file=sys.stderr))"
+    done = process("recipes", "-p", tmp_path / "mine.py", code=code)
+    assert done.returncode == 0 and done.stderr == "False\n"
+    heads = [line for line in done.stdout.splitlines() if line and not line.startswith(" ")]
+    assert heads[:5] == ["plan_path:", "sokoban:", "sudoku:", "wrong recipes:", "overlays:"]
+    [wrong] = [line for line in done.stdout.splitlines() if "wrong_one" in line]
+    assert "team: " in wrong
+    [split] = [line for line in done.stdout.splitlines() if "sudoku_split" in line and "--with" not in line]
+    assert split.endswith("l0, l1, l2, one_gpu, per_role") and "planner > executor" in split
+    assert "sudoku_split_per_role" not in done.stdout

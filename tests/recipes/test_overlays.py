@@ -184,6 +184,25 @@ def test_scales_of_an_overlay_are_added_and_removed(made):
         made("small", scale="smoke")
 
 
+def test_names_come_after_patterns_in_one_layer_whatever_their_order(files, made):
+    (files / "both.yaml").write_text('policies: {one: {dtype: float32}, "*": {dtype: bfloat16}}')
+    config = made("own", "both").config
+    assert [config.policies[name].dtype for name in ("one", "two")] == ["float32", "bfloat16"]
+
+
+def test_a_pattern_in_a_scale_sets_what_lower_layers_have_there_and_revives_nothing(files):
+    (files / "lower.yaml").write_text(
+        "extends: team.yaml\nteam: {roles: {one: {policy: q}, two: {policy: q}}}\npolicies: {p: null}\n"
+        "scales: {smoke: {policies: {p: null, q: {model: small, dtype: bfloat16}}}}\n"
+    )
+    (files / "upper.yaml").write_text(
+        "extends: lower.yaml\npolicies: {q: {model: m}}\n"
+        'scales: {smoke: {policies: {"*": {dtype: float32}}}}\n'
+    )
+    assert load(files / "upper.yaml", scale="smoke").config.policies["q"].dtype == "float32"
+    assert list(load(files / "upper.yaml", scale="smoke").config.policies) == ["q"]
+
+
 @pytest.mark.parametrize(
     ("override", "changed", "origin"),
     [

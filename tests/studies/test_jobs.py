@@ -204,6 +204,7 @@ def test_common_initial_weights_must_know_every_word_of_a_variant(tmp_path):
     spec = {
         "base": str(tmp_path),
         "recipe": str(COLUMN.parent / "hand_over.yaml"),
+        "overlays": [],
         "overrides": [],
         "scale": None,
     }
