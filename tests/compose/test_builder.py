@@ -15,7 +15,7 @@ from tests import games
 from tests.core.protocols.test_kinds import Misspelt
 from tests.games import run_of
 
-HERE = "tests.core.training.test_builder"
+HERE = "tests.compose.test_builder"
 
 
 def made(kind, **members):

@@ -44,10 +44,10 @@ class Mute(Plugin):
 
 
 def twice(inner):
-    return {"r": {"type": "tests.core.training.test_assemble:Twice", "inner": inner}}
+    return {"r": {"type": "tests.compose.test_run:Twice", "inner": inner}}
 
 
-INNER = {"type": "function", "function": "tests.core.training.test_assemble:always_one"}
+INNER = {"type": "function", "function": "tests.compose.test_run:always_one"}
 
 
 def test_a_field_annotated_with_a_kind_is_composed():
@@ -83,7 +83,7 @@ def test_a_top_level_table_is_used_by_the_component_with_its_field(tmp_path):
         "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
         "sampler": {"branches": 2},
         "algorithm": "at_grpo",
-        "engine": {"type": "scripted", "play": "tests.core.training.test_assemble:adds"},
+        "engine": {"type": "scripted", "play": "tests.compose.test_run:adds"},
         "trainer": "none",
         "schedule": {"steps": 1, "tasks_per_step": 4},
     }
@@ -96,7 +96,7 @@ def adds(request, text):
 
 
 def test_a_class_that_lacks_a_method_of_its_kind_is_refused_by_name():
-    roles = {"one": {"type": "tests.core.training.test_assemble:Mute", "policy": "p"}}
+    roles = {"one": {"type": "tests.compose.test_run:Mute", "policy": "p"}}
     with pytest.raises(PluginError, match="lacks parse") as error:
         run_of(order=["one"], team={"order": ["one"], "roles": roles})
     assert error.value.path == "team.roles.one.type"
@@ -104,7 +104,7 @@ def test_a_class_that_lacks_a_method_of_its_kind_is_refused_by_name():
 
 def test_a_type_that_is_no_class_is_refused():
     with pytest.raises(PluginError, match="is no class"):
-        run_of(rewards={"r": {"type": "tests.core.training.test_assemble:always_one"}})
+        run_of(rewards={"r": {"type": "tests.compose.test_run:always_one"}})
 
 
 @pytest.mark.parametrize("weights", [{"sum": 0.0, "own": 0.0, "best": 1.0}, {"best": 1.0}])

@@ -256,7 +256,7 @@ def test_null_is_no_curriculum() -> None:
 
 
 def test_components_of_the_target_are_shared_by_the_levels() -> None:
-    reward = {"type": "function", "function": "tests.core.training.test_assemble:always_one"}
+    reward = {"type": "function", "function": "tests.compose.test_run:always_one"}
     run = composed(inner=reward, curriculum=curriculum(2, 3))
     target: Any = run.environment
     levels: list[Any] = [level.environment for level in run.curriculum.levels]
