@@ -11,6 +11,7 @@ import pytest
 from coterie import Plugin, PluginConfig
 from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, readable, warn_of_size
 from coterie.backends.models.minibatches import minibatches
+from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
 from coterie.core.training.samples import samples_of
@@ -56,6 +57,8 @@ class JudgeOfEpisodes(Judge):
 
 class Idle(NoTrainer):
     """A trainer with settings and without weights, for any policy."""
+
+    Policy = TrainingFields
 
     class Config(PluginConfig):
         minibatch_size: int | None = None

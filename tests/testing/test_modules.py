@@ -12,7 +12,8 @@ import click
 import pytest
 
 import coterie.testing
-from coterie import Plugin, PluginConfig, hookimpl
+from coterie import Plugin, PluginConfig, PolicyConfig, hookimpl
+from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import ConfigError, PluginError
 from coterie.testing import build, check_plugin
 from tests.core.protocols.test_kinds import Misspelt
@@ -141,6 +142,32 @@ def test_a_broken_plugin_is_caught(plugin, message, monkeypatch):
     caught(message, check_plugin, plugin)
     monkeypatch.setenv("COTERIE_STRICT_PLUGINS", "1")  # the check reports every error, strict or not
     caught(message, check_plugin, plugin)
+
+
+class NoPolicy(TabularTrainer):
+    Policy = dict
+
+
+class Beside(PluginConfig):
+    """The Config of no plugin here."""
+
+
+def registering(**beside):
+    @hookimpl
+    def register_trainers(register):
+        register("mine", TabularTrainer, **beside)
+
+    return SimpleNamespace(register_trainers=register_trainers)
+
+
+def test_what_is_registered_beside_a_target_is_checked():
+    check_plugin(registering(config=TabularTrainer.Config, policy=TabularTrainer.Policy))
+    caught("another Config", check_plugin, registering(config=Beside))
+    caught("another Policy", check_plugin, registering(policy=PolicyConfig))
+    caught("is no PluginConfig", check_plugin, registering(config=dict))
+    caught("can't be imported", check_plugin, registering(config="tests.no_such_module:Config"))
+    caught("neither a class", check_plugin, registering(policy=3))
+    caught("Policy is no PolicyConfig", check_plugin, module(trainer=[("mine", NoPolicy)]))
 
 
 def test_a_missing_extra_is_no_fault_unless_asked(monkeypatch, tmp_path):

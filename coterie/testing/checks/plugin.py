@@ -23,6 +23,8 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
 
     - It implements at least one hook; every hook is known, and takes only arguments that the hook passes.
     - Registration doesn't fail, and registers no name twice.
+    - What is registered beside a target (`config`, `policy`) imports, without optional packages too, and is
+      the target's own.
     - Every registered target imports. A component is a class with the constructor `cls(config, build)`, a
       `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes.
       A recipe is a YAML file with a table, or the new spelling of an old name (`recipe --with overlays`); an
@@ -70,6 +72,9 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
     if entry.kind == "column":
         check_column(entry.target, where)
         return
+    with guarded(f"{where}: registration"):  # needs no optional package: that is what they are beside it for
+        for schema in entry.declared:
+            entry.attribute(schema)
     try:
         target = entry.load()
     except MissingExtra as error:

@@ -9,8 +9,8 @@ import pytest
 
 torch = pytest.importorskip("torch")
 
-from coterie.backends.models.policy import OptimizerSettings
-from coterie.backends.trainers.optim import PolicyOptimizer, check_schedule, learning_rate
+from coterie.backends.models.policy import OptimizerSettings, check_schedule
+from coterie.backends.trainers.optim import PolicyOptimizer, learning_rate
 from coterie.core.errors import ConfigError, RunFolderError
 
 pytestmark = pytest.mark.torch

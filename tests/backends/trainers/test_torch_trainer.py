@@ -275,7 +275,7 @@ def test_the_constant_of_a_length_rule_is_the_losss() -> None:
 
 
 def test_settings_without_effect_are_refused() -> None:
-    with pytest.raises(ConfigError, match="has no effect"):
+    with pytest.raises(ConfigError, match="nothing reads these settings"):
         opened({"p": policy("full", lora={"rank": 2})})
     with pytest.raises(ConfigError, match="horizon"):
         opened({"p": policy(optimizer={"schedule": "linear"})})
