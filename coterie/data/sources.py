@@ -319,6 +319,14 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
     return tuple(messages)
 
 
+def task_rows(run: Run, split: Split, count: int, role: str | None) -> list[dict[str, Any]]:
+    """The first `count` tasks of a split as plain data; with a role, also its first prompts."""
+    with plugin_call(run.environment, "tasks"):
+        source = run.environment.tasks(split, run.config.seed)
+        tasks = [source[index] for index in range(min(count, len(source)))]
+    return [task_row(run, task, role) for task in tasks]
+
+
 def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:
     """A task as plain data; with a role, also its first prompt."""
     environment = run.environment

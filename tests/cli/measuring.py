@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -68,14 +69,14 @@ def held_by(run, monkeypatch) -> Held:
 
     async def go() -> int:
         before = storages(live())
-        run.trackers = {}
+        untracked = replace(run, trackers={})
         try:
-            await open_run(run)
-            await train(run)
+            await open_run(untracked)
+            await train(untracked)
             after = storages(live())
             return sum(size for place, size in after.items() if before.get(place) != size)
         finally:
-            await run.close()
+            await untracked.close()
 
     return Held(asyncio.run(go()), peaks["gradients"], peaks["cache"])
 

@@ -61,7 +61,7 @@ MUTATIONS = {
         "tests/core/training/test_samples.py",
     ),
     "8 a batch forms as soon as somebody asks": (
-        "coterie/core/concurrency/request_batching.py",
+        "coterie/core/concurrency/active_rollouts.py",
         "return self.waiting > 0 and self.waiting >= self.live",
         "return self.waiting > 0",
         "tests/backends/engines/test_request_batching.py",
@@ -109,7 +109,7 @@ MUTATIONS = {
         "tests/core/rollout/test_rewards.py",
     ),
     "12 strands of branches are not counted": (
-        "coterie/core/concurrency/request_batching.py",
+        "coterie/core/concurrency/active_rollouts.py",
         "self.start(len(work))",
         "self.start(1)",
         "tests/backends/engines/test_request_batching.py",

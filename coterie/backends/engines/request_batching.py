@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable
 
 from coterie.backends.models.compute_threads import compute
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.types import Call, Request
 
 log = logging.getLogger("coterie")

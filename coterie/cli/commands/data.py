@@ -282,7 +282,6 @@ def show(
         coterie data show plan_path --role planner --tasks 1
     """
     from coterie.cli.data_output import task_text
-    from coterie.core.plugins.origin import plugin_call
     from coterie.data import sources
 
     run, folder = _opened(source, settings, scale, overlays)
@@ -294,11 +293,7 @@ def show(
         name, records = _one_file(source, folder, split or "test")
         rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
     else:
-        with plugin_call(run.environment, "tasks"):
-            source_tasks = run.environment.tasks(split or "test", run.config.seed)
-        rows = [
-            sources.task_row(run, source_tasks[index], role) for index in range(min(tasks, len(source_tasks)))
-        ]
+        rows = sources.task_rows(run, split or "test", tasks, role)
     if as_json:
         print_json(rows)
         return

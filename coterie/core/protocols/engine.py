@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar, runtime_checkable
 
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.config import PolicyConfig
 from coterie.core.protocols.chat_format import ChatFormat, Codec
 from coterie.core.types import Call, Request, Weights

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.protocols import Codec, Engine
 from coterie.core.types import Call, Request
 

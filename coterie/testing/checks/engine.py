@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling, Weights
 from coterie.core.types.seeding import seed64

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 
 from coterie.backends.engines.rows import Drawn, Row
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling
 

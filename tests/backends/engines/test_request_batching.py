@@ -8,7 +8,7 @@ import random
 import pytest
 
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.types import Call, Key, Request, Sampling
 
 

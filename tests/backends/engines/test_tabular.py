@@ -6,7 +6,7 @@ import pytest
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.policy import TablePolicy
 from coterie.backends.models.table import Table, log_softmax, table_words
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Key, Request, Sampling, Weights

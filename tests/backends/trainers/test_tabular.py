@@ -11,7 +11,7 @@ from coterie.backends.models.minibatches import token_coefficients
 from coterie.backends.models.policy import TabularPolicy
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.core.concurrency.request_batching import ActiveRollouts
+from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
 from coterie.core.types import Key, Request, Sample, Sampling, Span

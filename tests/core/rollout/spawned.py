@@ -1,24 +1,64 @@
-"""What a spawned process does in `test_two_sides.py`: a rollout side and an engine of its own."""
+"""What spawned processes do in `test_two_sides.py`."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.api.open_run import open_run
+from coterie.compose import compose
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.rollout_side import make_rollout_side
-from coterie.core.protocols import EngineContext, RolloutJob
+from coterie.core.loop import train
+from coterie.core.protocols import EngineContext, Rollout, RolloutJob
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Scores, Tree, Weights
 from coterie.recipes import load
 
 
+@dataclass(frozen=True)
+class Played:
+    """What a run hands over, and what it gets back."""
+
+    jobs: list[RolloutJob]
+    weights: list[Weights]
+    rollouts: list[tuple[Tree, Scores, dict[str, float]]]
+    """(tree, scores, metrics) of each job."""
+
+
+def learn(file: Path) -> Played:
+    """A whole run: it trains, and then plays jobs in its own process."""
+    return asyncio.run(_learn(file))
+
+
+async def _learn(file: Path) -> Played:
+    run = compose(load(file))
+    await open_run(run)
+    try:
+        await train(run)  # the weights that are handed over are trained ones
+        jobs = run.jobs(3)
+        jobs.append(RolloutJob(task=jobs[0].task, evaluation=True, greedy=True, policies={"two": None}))
+        weights = [run.trainer.weights(policy) for policy in run.config.policies]
+        return Played(jobs, weights, await _values((await run.play(jobs)).rollouts))
+    finally:
+        await run.close()
+
+
+async def _values(rollouts: Sequence[Rollout]) -> list[tuple[Tree, Scores, dict[str, float]]]:
+    scored = [await rollout.scored for rollout in rollouts]
+    return [
+        (rollout.tree, result.scores, dict(result.metrics))
+        for rollout, result in zip(rollouts, scored, strict=True)
+    ]
+
+
 def play(
     file: Path, jobs: Sequence[RolloutJob], weights: Sequence[Weights]
 ) -> list[tuple[Tree, Scores, dict[str, float]]]:
-    """(tree, scores, metrics) of each job, from the configuration's file and the weights."""
+    """(tree, scores, metrics) of each job: a rollout side and an engine, from the file and the weights."""
     return asyncio.run(_play(file, jobs, weights))
 
 
@@ -41,11 +81,7 @@ async def _play(file: Path, jobs: Sequence[RolloutJob], weights: Sequence[Weight
     await side.open(client)
     try:
         rollouts = await asyncio.gather(*[side.play(job) for job in jobs])
-        scored = [await rollout.scored for rollout in rollouts]
+        return await _values(rollouts)
     finally:
         await side.close()
         await engine.close()
-    return [
-        (rollout.tree, result.scores, dict(result.metrics))
-        for rollout, result in zip(rollouts, scored, strict=True)
-    ]

@@ -11,14 +11,12 @@ from dataclasses import replace
 import pytest
 
 from coterie.api.open_run import open_run
-from coterie.compose import compose
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
-from coterie.core.plugins import plugins
 from coterie.core.protocols import RolloutJob
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
-from coterie.recipes import load
+from coterie.plugins.samplers.tree import TreeSampler
 from tests.cli.support import plugin_package
 from tests.core.rollout import spawned
 from tests.games import run_of
@@ -151,52 +149,38 @@ CONFIGS = {
 }
 
 
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(plugin_package(tmp_path, "numbers-plugin", PLUGIN))
-    plugins.cache_clear()
-    yield tmp_path
-    plugins.cache_clear()
-
-
 @pytest.mark.parametrize("engine", CONFIGS)
-def test_a_spawned_process_plays_the_same_trees_to_the_same_scores(installed, engine):
-    file = installed / "numbers.yaml"
+def test_a_spawned_process_plays_the_same_trees_to_the_same_scores(tmp_path, monkeypatch, engine):
+    """The plugin is installed for both processes; this one has loaded its plugins already."""
+    monkeypatch.syspath_prepend(plugin_package(tmp_path, "numbers-plugin", PLUGIN))
+    file = tmp_path / "numbers.yaml"
     file.write_text(CONFIGS[engine])
-    run = compose(load(file))
-
-    async def go():
-        await open_run(run)
-        try:
-            await train(run)  # the weights that are handed over are trained ones
-            jobs = run.jobs(3)
-            jobs.append(RolloutJob(task=jobs[0].task, evaluation=True, greedy=True, policies={"two": None}))
-            weights = [run.trainer.weights(policy) for policy in run.config.policies]
-            rollouts = await run.play(jobs)
-            scored = [await rollout.scored for rollout in rollouts.rollouts]
-            return jobs, weights, rollouts.trees, scored
-        finally:
-            await run.close()
-
-    jobs, weights, trees, scored = asyncio.run(go())
-    assert {weight.version for weight in weights} == {2 if engine == "tabular" else 0}
-    assert {job.level for job in jobs} == {1, None}
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, mp_context=context) as pool:
-        answers = pool.submit(spawned.play, file, jobs, weights).result(timeout=120)
-    assert len(answers) == len(jobs) == 7
-    for tree, result, (other_tree, other_scores, other_metrics) in zip(trees, scored, answers, strict=True):
-        assert digest(other_tree) == digest(tree)
-        assert list(other_scores) == list(result.scores) and len(other_scores)
-        assert other_metrics == dict(result.metrics)
-    assert answers[0][2] == {"numbers/trees": 1.0}
+    with ProcessPoolExecutor(1, mp_context=context) as learning, ProcessPoolExecutor(1, context) as other:
+        played = learning.submit(spawned.learn, file).result(timeout=120)
+        answers = other.submit(spawned.play, file, played.jobs, played.weights).result(timeout=120)
+    assert {weight.version for weight in played.weights} == {2 if engine == "tabular" else 0}
+    assert {job.level for job in played.jobs} == {1, None}
+    assert len(answers) == len(played.jobs) == 7
+    for (tree, scores, metrics), (same_tree, same_scores, same_metrics) in zip(
+        played.rollouts, answers, strict=True
+    ):
+        assert digest(same_tree) == digest(tree)
+        assert list(same_scores) == list(scores) and len(scores)
+        assert same_metrics == metrics == {"numbers/trees": 1.0}
     assert {component for _, _, component, _ in answers[0][1]} == {"sum", "judged", "slow"}
 
 
-def test_what_plugins_count_is_summed_in_the_row(installed):
-    file = installed / "numbers.yaml"
-    file.write_text(CONFIGS["tabular"])
-    run = compose(load(file))
+class Counting(TreeSampler):
+    """Counts the trees that it plays."""
+
+    async def play(self, task, epoch, chain, ctx):
+        ctx.count("toy/trees")
+        return await super().play(task, epoch, chain, ctx)
+
+
+def test_what_plugins_count_is_summed_in_the_row():
+    run = run_of(play="tests.games:constant", sampler={"type": f"{__name__}:Counting", "chains": 3})
 
     async def go():
         await open_run(run)
@@ -205,7 +189,7 @@ def test_what_plugins_count_is_summed_in_the_row(installed):
         finally:
             await run.close()
 
-    assert asyncio.run(go())["numbers/trees"] == 2 * 2
+    assert asyncio.run(go())["toy/trees"] == 2 * 3
 
 
 def test_a_count_never_hides_a_metric_of_the_framework():

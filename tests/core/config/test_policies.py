@@ -11,8 +11,6 @@ from typing import Any
 
 import pytest
 from pydantic import Field
-from tests.core.config import urn
-from tests.core.config.urn import UrnPolicy, UrnTrainer
 
 import coterie
 from coterie import Plugin, PolicyConfig, hookimpl
@@ -25,6 +23,8 @@ from coterie.core.plugins import Report, plugins
 from coterie.recipes import load, read_yaml
 from coterie.testing import ConformanceError, check_plugin, check_trainer
 from tests.cli.support import coterie as command
+from tests.core.config import urn
+from tests.core.config.urn import UrnPolicy, UrnTrainer
 
 MATRIX = Path(__file__).parents[2] / "recipes" / "matrix.yaml"
 URN = ["trainer=urn"]
