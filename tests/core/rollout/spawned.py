@@ -20,7 +20,7 @@ from coterie.recipes import load
 
 
 @dataclass(frozen=True)
-class Played:
+class Handed:
     """What a run hands over, and what it gets back."""
 
     jobs: list[RolloutJob]
@@ -29,12 +29,12 @@ class Played:
     """(tree, scores, metrics) of each job."""
 
 
-def learn(file: Path) -> Played:
+def learn(file: Path) -> Handed:
     """A whole run: it trains, and then plays jobs in its own process."""
     return asyncio.run(_learn(file))
 
 
-async def _learn(file: Path) -> Played:
+async def _learn(file: Path) -> Handed:
     run = compose(load(file))
     await open_run(run)
     try:
@@ -42,7 +42,7 @@ async def _learn(file: Path) -> Played:
         jobs = run.jobs(3)
         jobs.append(RolloutJob(task=jobs[0].task, evaluation=True, greedy=True, policies={"two": None}))
         weights = [run.trainer.weights(policy) for policy in run.config.policies]
-        return Played(jobs, weights, await _values((await run.play(jobs)).rollouts))
+        return Handed(jobs, weights, await _values((await run.play(jobs)).rollouts))
     finally:
         await run.close()
 
