@@ -120,5 +120,5 @@ def test_it_runs_in_the_runs_sandbox():
     trees, _ = play(run)
     for action in trees[0].root.decisions["one"].branches:
         assert action.tool_results == ("exit code 0\nstdout:\n42",) and action.text == "done"
-    sandbox, tool = run.resources
+    sandbox, tool = run.rollout_side.resources
     assert tool.config.sandbox is sandbox and len(sandbox.ran) == 3
