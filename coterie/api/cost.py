@@ -12,7 +12,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, cast
+from typing import cast
 
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
@@ -20,6 +20,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
 from coterie.core.protocols.role import Remembers
+from coterie.core.protocols.trainer import CountsOptimizerSteps
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
@@ -199,8 +200,7 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
     generations = {role: decisions[role] * branches * calls[role] for role in roles}
     trained = run.config.policies[policy].train != "none"
     samples = sum(generations.values()) if trained else 0
-    trainer: Any = run.trainer
-    settings = trainer.config
+    trainer = run.trainer
     return PolicyCounts(
         roles=roles,
         trained=trained,
@@ -209,23 +209,14 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
         # After a tool's result every branch has a prompt of its own.
         prompts=sum(decisions[role] * (1 + branches * (calls[role] - 1)) for role in roles),
         samples=samples,
-        optimizer_steps=optimizer_steps(
-            samples, branches, getattr(settings, "minibatch_size", None), getattr(settings, "epochs", 1)
-        ),
+        optimizer_steps=trainer.optimizer_steps(samples, branches)
+        if isinstance(trainer, CountsOptimizerSteps)
+        else int(samples > 0),
     )
 
 
 def _calls_per_view(source: RewardSource) -> int:
     return source.calls_per_view if isinstance(source, CountsCalls) else 0
-
-
-def optimizer_steps(samples: int, siblings: int, size: int | None, epochs: int = 1) -> int:
-    """Minibatches over all epochs that `samples.minibatches` makes of groups of `siblings` samples."""
-    if size is None or samples <= size:
-        return epochs * (samples > 0)
-    filled = -(-size // siblings) * siblings  # siblings stay together, so a minibatch may pass its size
-    whole, rest = divmod(samples, filled)
-    return epochs * max(whole + (rest > 0 and 2 * rest >= size), 1)
 
 
 def _by_policy(team: Team, wave: Mapping[str, int]) -> dict[str, int]:

@@ -17,6 +17,7 @@ from coterie.api.checkpoints import find_checkpoint
 from coterie.compose import compose
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
+from coterie.core.protocols.chat_format import HasTokenIds
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
@@ -26,8 +27,6 @@ Which = Literal["best", "latest"] | int
 """A checkpoint of a run: the best on val, the latest, or a step's."""
 
 _ADDRESS = re.compile(r"(?P<folder>.+?)(?:@(?P<which>best|latest|\d+))?(?::(?P<policy>[^:/\\@]+))?")
-_TABLE = "table.npz"
-_MODEL_FILES = ("config.json", "adapter_config.json", _TABLE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,21 +156,17 @@ def _policy_of_role(config: RunConfig, folder: Path, role: str) -> str:
 
 def _resolve_model(folder: Path, role: str, team_config: PolicyConfig, suffix: str | None) -> ExternalPolicy:
     """The external policy of a folder that holds a model, and no run."""
-    if not any((folder / name).is_file() for name in _MODEL_FILES):
-        raise ConfigError(
-            f"{folder} is neither a run's folder nor a model's",
-            path=f"--policy {role}",
-            why=f"none of config.yaml, {', '.join(_MODEL_FILES)} is there",
-        )
+    try:
+        config = team_config.external(folder)
+    except ConfigError as error:
+        raise ConfigError(error.what, path=f"--policy {role}", why=error.why, fix=error.fix) from None
     if suffix is not None:
         raise ConfigError(
             f"{folder} holds one model, and nothing reads '{suffix}'",
             path=f"--policy {role}",
             fix="remove it: only a run's folder takes a checkpoint or a policy",
         )
-    model = {"init": "tabular"} if (folder / _TABLE).is_file() else str(folder)
-    table = {**team_config.model_dump(include={"dtype"}), "model": model, "train": "none"}
-    return ExternalPolicy(str(folder), type(team_config).model_validate(table), folder)
+    return ExternalPolicy(str(folder), config, folder)
 
 
 def _check_weights(external: ExternalPolicy, team_policy: str, team_config: PolicyConfig) -> None:
@@ -180,20 +175,14 @@ def _check_weights(external: ExternalPolicy, team_policy: str, team_config: Poli
     Raises:
         ConfigError: the external policy's weights are of another kind than the team's.
     """
-    external_kind, team_kind = _weights_kind(external.config), _weights_kind(team_config)
-    if team_kind == "none" or external_kind != team_kind:
-        contents = {"none": "no weights", "tabular": "tables", "tensors": "tensors"}
+    nothing = "no weights"
+    external_kind, team_kind = external.config.weights_kind, team_config.weights_kind
+    if not team_kind or external_kind != team_kind:
         raise ConfigError(
             f"the external policy {external.name} can't play beside '{team_policy}'",
             path="--policy",
-            why=f"it has {contents[external_kind]}, and the engine here plays {contents[team_kind]}",
+            why=f"it has {external_kind or nothing}, and the engine here plays {team_kind or nothing}",
         )
-
-
-def _weights_kind(config: PolicyConfig) -> str:
-    """`none`, `tabular` or `tensors`."""
-    init = "" if isinstance(config.model, str) else dict(config.model).get("init")
-    return str(init) if init in ("none", "tabular") else "tensors"
 
 
 async def _load_weights(run: Run, external: ExternalPolicy, weights: Weights) -> None:
@@ -209,9 +198,9 @@ async def _load_weights(run: Run, external: ExternalPolicy, weights: Weights) ->
             why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
             fix="check that the folder is complete and of one model",
         ) from error
-    external_ids = getattr(run.engine.codec(external.name), "vocabulary", None)
+    external_ids = _token_ids(run, external.name)
     for team_policy in external.replaces:
-        team_ids = getattr(run.engine.codec(team_policy), "vocabulary", None)
+        team_ids = _token_ids(run, team_policy)
         if team_ids is not None and external_ids is not None and team_ids != external_ids:
             raise ConfigError(
                 f"the external policy {external.name} was made for other tokens than '{team_policy}'",
@@ -219,6 +208,11 @@ async def _load_weights(run: Run, external: ExternalPolicy, weights: Weights) ->
                 why=_token_differences(external_ids, team_ids),
                 fix="evaluate with the environment and the tokenizer that it was trained with",
             )
+
+
+def _token_ids(run: Run, policy: str) -> Mapping[str, int] | None:
+    codec = run.engine.codec(policy)
+    return codec.vocabulary if isinstance(codec, HasTokenIds) else None
 
 
 def _token_differences(external_ids: Mapping[str, int], team_ids: Mapping[str, int]) -> str:

@@ -17,6 +17,7 @@ from coterie.core.errors import UserError
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
     from coterie.backends.engines.lean.weights import LeanWeights
     from coterie.backends.models.sizes import Blueprint
+    from coterie.backends.trainers.settings import TorchConfig
     from coterie.core.training.run import Run
 
 log = logging.getLogger("coterie")
@@ -179,28 +180,32 @@ class _Estimator:
             )
         return not isinstance(trainer, NoTrainer | TabularTrainer)
 
+    def _settings(self) -> TorchConfig | None:
+        """The settings of trainer `torch`; None: another trainer, whose micro-batches are not known."""
+        from coterie.backends.trainers.torch_trainer import TorchTrainer
+
+        trainer = self.run.trainer
+        return trainer.config if isinstance(trainer, TorchTrainer) else None
+
     def _update(self, name: str) -> int:
         """Activations of the largest micro-batch of an update."""
-        samples = self.counts.policies[name].samples
-        trainer: Any = self.run.trainer
-        size = getattr(trainer.config, "minibatch_size", None)
-        if size is not None:
-            samples = min(samples, -(-size // self.branches) * self.branches)
+        samples, settings = self.counts.policies[name].samples, self._settings()
+        if settings is not None and settings.minibatch_size is not None:
+            samples = min(samples, -(-settings.minibatch_size // self.branches) * self.branches)
         return self._activations(name, -(-samples // self.branches), samples)
 
     def _activations(self, name: str, prompts: int, samples: int) -> int:
         from coterie.backends.models import memory
 
-        trainer: Any = self.run.trainer
-        settings, length = trainer.config, self.lengths[name]
+        settings, length = self._settings(), self.lengths[name]
         tokens = prompts * length.prompt + samples * length.answer
-        most = min(tokens, getattr(settings, "micro_tokens", tokens))
+        most = tokens if settings is None else min(tokens, settings.micro_tokens)
         return memory.activation_bytes(
             self.sizes[name],
             self.configs[name].dtype,
             tokens=most,
             trained=samples * length.answer * most // max(tokens, 1),
-            checkpointing=getattr(settings, "gradient_checkpointing", False),
+            checkpointing=settings is not None and settings.gradient_checkpointing,
         )
 
     def _warm_start(self, model: Blueprint) -> int:
@@ -251,8 +256,7 @@ class _Estimator:
             for model in self.models:
                 first = next(iter(model.modules))
                 parts[first]["engine"] = memory.WIDTH[model.dtype] * model.size.parameters
-        settings: Any = engine
-        most = getattr(settings.config, "max_batch", 2**62)
+        most = engine.config.max_batch if isinstance(engine, HFEngine) else 2**62
         largest = 0
         for wave in self.counts.waves:
             batches: dict[str, list[str]] = {}

@@ -2,5 +2,9 @@
 
 from __future__ import annotations
 
-from coterie.compose.rollout_side import make_rollout_side as make_rollout_side
+from coterie.compose.rollout_side import (
+    RolloutParts as RolloutParts,
+    make_rollout_parts as make_rollout_parts,
+    make_rollout_side as make_rollout_side,
+)
 from coterie.compose.run import compose as compose, prepare as prepare

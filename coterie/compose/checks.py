@@ -9,8 +9,11 @@ from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.types import TEAM, as_tuple
 
 
-def check(config: RunConfig) -> None:
+def check(config: RunConfig, *, policies: bool = True) -> None:
     """Check the tables of a configuration against each other.
+
+    Args:
+        policies: whether trainer and engine check the policies, e.g. that their models are there.
 
     Raises:
         ConfigError: an unknown role, policy or tool; a role without a policy; a role, policy, tool or setting
@@ -18,6 +21,9 @@ def check(config: RunConfig) -> None:
     """
     _check_order(config)
     _check_policies(config)
+    if policies:
+        for name, policy in config.policies.items():
+            policy.check(f"policies.{name}", config)
     used_tools = {tool for table in config.team.roles.values() for tool in table.get("tools", ())}
     for tool in sorted(used_tools):
         _known("tool", tool, config.tools, "team.roles")
@@ -60,8 +66,6 @@ def _check_policies(config: RunConfig) -> None:
         played.add(policy_name)
     why = "no role plays it: name it in team.roles.<role>.policy"
     _unused("policies", set(config.policies) - played, why)
-    for name, policy in config.policies.items():
-        policy.check(f"policies.{name}", config)
 
 
 def _known(kind: str, name: str, known: Iterable[str], path: str) -> None:

@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from coterie.compose.builder import ComponentBuilder
+from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
 from coterie.core.config import TEAM_KEYS, Resolved, RoleConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
@@ -22,10 +24,24 @@ from coterie.core.types import TEAM, ComponentKind, RewardWeights, as_tuple
 class RolloutParts:
     """The rollout side, with the components that the learning side uses too."""
 
+    resolved: Resolved
     side: LocalRolloutSide
     estimator: AdvantageEstimator
     """It sets reward weights, and may end episodes."""
     curriculum: Curriculum | None
+
+    @property
+    def config(self) -> RunConfig:
+        return self.resolved.config
+
+    @property
+    def environment(self) -> Environment:
+        """The target environment."""
+        return self.side.environment
+
+    @property
+    def team(self) -> Team:
+        return self.side.team
 
 
 def make_rollout_side(resolved: Resolved) -> LocalRolloutSide:
@@ -34,17 +50,29 @@ def make_rollout_side(resolved: Resolved) -> LocalRolloutSide:
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
-    return make_rollout_parts(ComponentBuilder(resolved.config), resolved.config).side
+    return make_rollout_parts(resolved).side
 
 
-def make_rollout_parts(builder: ComponentBuilder, config: RunConfig) -> RolloutParts:
-    """The rollout side with a builder, which remembers what was consumed and made."""
+def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = None) -> RolloutParts:
+    """The rollout side and what belongs to it, without trainer, engine and models.
+
+    Args:
+        builder: it remembers what was consumed and made.
+
+    Raises:
+        UserError: whatever is wrong with this part of the configuration, with its path.
+    """
+    config = resolved.config
+    if builder is None:
+        check(config, policies=False)
+        builder = ComponentBuilder(config)
     environment, curriculum = _environment(builder, config)
     levels = [level.environment for level in (curriculum.levels if curriculum else ())]
     team = _team(builder, config, environment)
     sampler = builder.make("sampler", config.sampler, "sampler")
     estimator = builder.make("estimator", config.algorithm, "algorithm")
-    estimator.check(sampler.plan, team)
+    with plugin_call(estimator, "check"):
+        estimator.check(sampler.plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
     side = LocalRolloutSide(
         environment=environment,
@@ -58,7 +86,7 @@ def make_rollout_parts(builder: ComponentBuilder, config: RunConfig) -> RolloutP
         vocabulary=_vocabulary([environment, *levels], team),
         resources=tuple(builder.resources),
     )
-    return RolloutParts(side, estimator, curriculum)
+    return RolloutParts(resolved, side, estimator, curriculum)
 
 
 def _environment(builder: ComponentBuilder, config: RunConfig) -> tuple[Environment, Curriculum | None]:
@@ -192,5 +220,6 @@ def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, .
     words: set[str] = set()
     for part in (*environments, *(member.role for member in team.members.values())):
         if isinstance(part, HasVocabulary):
-            words.update(part.vocabulary())
+            with plugin_call(part, "vocabulary"):
+                words.update(part.vocabulary())
     return tuple(sorted(words))

@@ -41,7 +41,7 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)
-    parts = make_rollout_parts(builder, config)
+    parts = make_rollout_parts(resolved, builder)
     side = parts.side
     components = {
         name: builder.make(TABLES[name], getattr(config, name), name) for name in ("loss", "executor", "chat")

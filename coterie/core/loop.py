@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Batch
 from coterie.core.training.evaluation import evaluate_if_due
 from coterie.core.training.run import Run
@@ -19,15 +20,14 @@ async def train(run: Run) -> dict[str, Any]:
     async for step, rollouts in run.rollouts():
         scores = await run.score(rollouts)  # completes what sampling didn't need; missing stays missing
         annotations = await run.annotate(rollouts)  # only what the estimator or the loss needs
-        credit, run.state.credit_state = run.estimator(
-            Batch(
-                trees=rollouts.trees,
-                scores=scores,
-                annotations=annotations,
-                reward_weights=run.reward_weights,
-            ),
-            run.state.credit_state,
+        batch = Batch(
+            trees=rollouts.trees,
+            scores=scores,
+            annotations=annotations,
+            reward_weights=run.reward_weights,
         )
+        with plugin_call(run.estimator, "__call__"):
+            credit, run.state.credit_state = run.estimator(batch, run.state.credit_state)
         updated = await run.update(rollouts, credit, annotations)  # then weights to the engine
         run.record(step, rollouts, scores, credit)  # the rollout files
         row = run.metrics(step, rollouts, scores, credit, updated)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from coterie.compose import compose
+from coterie.compose import RolloutParts, make_rollout_parts
 from coterie.compose.curriculum import KEY as CURRICULUM, taken
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
@@ -17,7 +17,6 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
 from coterie.core.rollout.contracts import check_messages
-from coterie.core.training.run import Run
 from coterie.core.types import Key, Message, RoleInput, Task
 from coterie.core.types.seeding import seed64
 from coterie.core.types.splits import SPLITS, Record, Row, Split
@@ -76,7 +75,7 @@ def split_files(folder: Path) -> dict[Split, Path]:
 
 def run_of(
     source: str, overrides: Sequence[str] = (), scale: str | None = None, overlays: Sequence[str] = ()
-) -> Run:
+) -> RolloutParts:
     """The run of a recipe, a YAML file or a run's folder; nothing is loaded.
 
     Raises:
@@ -85,10 +84,10 @@ def run_of(
     if Path(source).is_dir() and not (Path(source) / "config.yaml").is_file():
         raise UserError(f"{source} holds neither a data set nor a run", why=f"no {MANIFEST}, no train.jsonl")
     recipe: str | Path = Path(source) if Path(source).is_dir() else source
-    return compose(load(recipe, overrides=overrides, scale=scale, overlays=overlays))
+    return make_rollout_parts(load(recipe, overrides=overrides, scale=scale, overlays=overlays))
 
 
-def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:
+def made_run(folder: Path, manifest: Mapping[str, Any]) -> RolloutParts | None:
     """The run for which `coterie data make` wrote a folder, with the folder's tasks; None for other data.
 
     Raises:
@@ -101,10 +100,10 @@ def made_run(folder: Path, manifest: Mapping[str, Any]) -> Run | None:
     # The environment's files replace a `data` table of the top level; nothing would read it, and an unread
     # table is refused.
     env = {**taken(table["env"])[1], "data": data_table(files)}
-    return compose(load({**table, "env": env, "data": None}))
+    return make_rollout_parts(load({**table, "env": env, "data": None}))
 
 
-def to_paste(run: Run, files: Mapping[str, Path]) -> dict[str, Any]:
+def to_paste(run: RolloutParts, files: Mapping[str, Path]) -> dict[str, Any]:
     """The settings with which a recipe plays these files. A curriculum is switched off."""
     # The files hold the target's tasks; the levels of a curriculum would generate their own.
     curriculum = {CURRICULUM: None} if run.curriculum is not None else {}
@@ -266,7 +265,9 @@ def _write_parquet(path: Path, records: Iterable[Record]) -> int:
 # ------------------------------------------------------------------------------------------------------ tasks
 
 
-def task_sources(run: Run, wanted: Sequence[Split] = ()) -> tuple[dict[Split, TaskSource], list[str]]:
+def task_sources(
+    run: RolloutParts, wanted: Sequence[Split] = ()
+) -> tuple[dict[Split, TaskSource], list[str]]:
     """Tasks by split, and a note for each split that the environment lacks.
 
     Args:
@@ -288,7 +289,7 @@ def task_sources(run: Run, wanted: Sequence[Split] = ()) -> tuple[dict[Split, Ta
     return by_split, notes
 
 
-def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
+def records_of(run: RolloutParts, tasks: TaskSource, count: int) -> Iterator[Record]:
     """The first `count` tasks as records; `id` is the first field."""
     environment: Any = run.environment
     for index in range(count):
@@ -298,7 +299,7 @@ def records_of(run: Run, tasks: TaskSource, count: int) -> Iterator[Record]:
         yield {"id": task.id, **record}
 
 
-def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
+def first_prompt(run: RolloutParts, role: str, task: Task) -> tuple[Message, ...]:
     """The prompt of a role at the start of a task, before any role has acted.
 
     Raises:
@@ -319,7 +320,7 @@ def first_prompt(run: Run, role: str, task: Task) -> tuple[Message, ...]:
     return tuple(messages)
 
 
-def task_rows(run: Run, split: Split, count: int, role: str | None) -> list[dict[str, Any]]:
+def task_rows(run: RolloutParts, split: Split, count: int, role: str | None) -> list[dict[str, Any]]:
     """The first `count` tasks of a split as plain data; with a role, also its first prompts."""
     with plugin_call(run.environment, "tasks"):
         source = run.environment.tasks(split, run.config.seed)
@@ -327,7 +328,7 @@ def task_rows(run: Run, split: Split, count: int, role: str | None) -> list[dict
     return [task_row(run, task, role) for task in tasks]
 
 
-def task_row(run: Run, task: Task, role: str | None) -> dict[str, Any]:
+def task_row(run: RolloutParts, task: Task, role: str | None) -> dict[str, Any]:
     """A task as plain data; with a role, also its first prompt."""
     environment = run.environment
     row: dict[str, Any] = {"id": task.id}

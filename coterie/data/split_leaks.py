@@ -6,12 +6,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from coterie.compose import RolloutParts
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment, TaskSource
 from coterie.core.protocols.environment import FingerprintsTasks
 from coterie.core.training.curriculum import trained_on
-from coterie.core.training.run import Run
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
 from coterie.core.types.splits import Row, content
@@ -30,7 +30,7 @@ class Scope(NamedTuple):
     notes: list[str]
 
 
-def task_fingerprints(run: Run, most: int | None) -> tuple[Fingerprints, Scope]:
+def task_fingerprints(run: RolloutParts, most: int | None) -> tuple[Fingerprints, Scope]:
     """The fingerprints of the first `most` tasks of each split of an environment; None: of all.
 
     With a curriculum, the train tasks are the first `most` of each of its levels.

@@ -9,8 +9,8 @@ from collections import Counter
 import pytest
 
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, optimizer_steps, readable, warn_of_size
-from coterie.backends.models.minibatches import minibatches
+from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, warn_of_size
+from coterie.backends.models.minibatches import count_minibatches, minibatches
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
@@ -66,6 +66,9 @@ class Idle(NoTrainer):
 
     async def open(self, ctx):
         pass
+
+    def optimizer_steps(self, samples, siblings):
+        return count_minibatches(samples, siblings, self.config.minibatch_size, self.config.epochs)
 
 
 class Adder(Plugin):
@@ -253,7 +256,7 @@ def test_optimiser_steps_are_the_minibatches_that_are_made(tasks, branches, size
 
 
 def test_no_samples_no_optimiser_steps():
-    assert optimizer_steps(0, 4, None, 3) == optimizer_steps(0, 4, 8, 3) == 0
+    assert count_minibatches(0, 4, None, 3) == count_minibatches(0, 4, 8, 3) == 0
 
 
 # ---------------------------------------------------------------------------------- who decides, what is said

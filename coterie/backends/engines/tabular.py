@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from coterie.backends.engines.request_batching import RequestBatcher
-from coterie.backends.models.policy import TablePolicy, check_table, declared
+from coterie.backends.models.policy import TABLE_FILE, TablePolicy, check_table, declared
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError, SystemFault
@@ -57,7 +57,7 @@ class TabularEngine(Plugin):
         """Load a live table, or the `table.npz` of a folder that the trainer `tabular` exported."""
         table = weights.module if weights.module is not None else Table(self._words)
         if weights.folder is not None:
-            words, tables = read_rows(Path(weights.folder) / "table.npz")
+            words, tables = read_rows(Path(weights.folder) / TABLE_FILE)
             table = Table(words, tables["logits"])
         if table.words != self._words:
             differing = sorted({*table.words} ^ {*self._words})

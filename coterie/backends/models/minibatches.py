@@ -104,3 +104,12 @@ def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[
     if len(batches) > 1 and 2 * len(batches[-1]) < size:
         batches[-2].extend(batches.pop())
     return batches
+
+
+def count_minibatches(samples: int, siblings: int, size: int | None, epochs: int = 1) -> int:
+    """Number of minibatches over all epochs that `minibatches` makes of groups of `siblings` samples."""
+    if size is None or samples <= size:
+        return epochs * (samples > 0)
+    filled = -(-size // siblings) * siblings  # siblings stay together, so a minibatch may pass its size
+    whole, rest = divmod(samples, filled)
+    return epochs * max(whole + (rest > 0 and 2 * rest >= size), 1)

@@ -13,6 +13,11 @@ from coterie.core.errors import ConfigError
 
 Schema = TypeVar("Schema", bound=PolicyConfig)
 
+MODEL_FILES = ("config.json", "adapter_config.json")
+"""A folder with one of them holds a model, or an adapter, in Hugging Face's format."""
+TABLE_FILE = "table.npz"
+"""What a trainer of tables exports."""
+
 
 class ModelInit(Strict):
     """A model with random initial weights."""
@@ -79,6 +84,22 @@ class ModelFields(PolicyConfig):
     model: str | ModelInit = Field(  # type: ignore[assignment]  # narrower than the core's
         description="Hub id, folder, or a table for random initial weights."
     )
+
+    @property
+    def weights_kind(self) -> str:
+        init = "qwen3" if isinstance(self.model, str) else self.model.init
+        return {"none": "", "tabular": "tables"}.get(init, "tensors")
+
+    def external(self, folder: Path) -> PolicyConfig:
+        """The frozen policy in a folder of a model, of an adapter, or of a table."""
+        if not any((folder / name).is_file() for name in (*MODEL_FILES, TABLE_FILE)):
+            raise ConfigError(
+                f"{folder} is neither a run's folder nor a model's",
+                why=f"none of config.yaml, {', '.join((*MODEL_FILES, TABLE_FILE))} is there",
+            )
+        model = {"init": "tabular"} if (folder / TABLE_FILE).is_file() else str(folder)
+        kept = self.model_dump(include={"dtype"})
+        return type(self).model_validate({**kept, "model": model, "train": "none"})
 
 
 class TensorFields(ModelFields):

@@ -11,8 +11,8 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from coterie.backends.models.minibatches import minibatches, span_ids, token_coefficients
-from coterie.backends.models.policy import TabularPolicy, check_trained_table, declared
+from coterie.backends.models.minibatches import count_minibatches, minibatches, span_ids, token_coefficients
+from coterie.backends.models.policy import TABLE_FILE, TabularPolicy, check_trained_table, declared
 from coterie.backends.models.table import (
     Context,
     Table,
@@ -208,11 +208,15 @@ class TabularTrainer(Plugin):
             policy.value_moments = _Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
             policy.version = state[name]["version"]
 
+    def optimizer_steps(self, samples: int, siblings: int) -> int:
+        """Optimiser steps of one update, for `coterie plan`."""
+        return count_minibatches(samples, siblings, self.config.minibatch_size, self.config.epochs)
+
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         """Write table.npz with arrays `words`, `logits.lengths`, `logits.contexts` and `logits.rows`."""
         folder.mkdir(parents=True, exist_ok=True)
         table = self._policies[policy].table
-        write_rows(folder / "table.npz", table.words, logits=table.rows)
+        write_rows(folder / TABLE_FILE, table.words, logits=table.rows)
 
     # -------------------------------------------------------------------------------------------- updates
 

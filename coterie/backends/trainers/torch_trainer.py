@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from coterie.backends.models.compute_threads import compute
-from coterie.backends.models.minibatches import minibatches, token_coefficients
+from coterie.backends.models.minibatches import count_minibatches, minibatches, token_coefficients
 from coterie.backends.models.policy import TorchPolicy, WarmStart, declared
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
@@ -268,6 +268,10 @@ class TorchTrainer(Plugin):
 
     def digest(self) -> dict[str, str]:
         return {name: policy.digest() for name, policy in self._policies.items()}
+
+    def optimizer_steps(self, samples: int, siblings: int) -> int:
+        """Optimiser steps of one update, for `coterie plan`."""
+        return count_minibatches(samples, siblings, self.config.minibatch_size, self.config.epochs)
 
     def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
         export(self._policy(policy), Path(folder), merge=merge)

@@ -14,7 +14,7 @@ from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.core.training.run import Run
+    from coterie.compose import RolloutParts
     from coterie.core.types.splits import Row, Split
     from coterie.data.task_files import Prepared
 
@@ -302,7 +302,7 @@ def show(
 
 def _opened(
     source: str, settings: Sequence[str], scale: str | None, overlays: Sequence[str]
-) -> tuple[Run | None, Path | None]:
+) -> tuple[RolloutParts | None, Path | None]:
     """The run of a recipe or of a folder that `make` wrote, and the folder of a data set, else None."""
     from coterie.data import sources
     from coterie.data.task_files import MANIFEST, changed, read_manifest

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any, Literal, cast
 
 from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny, create_model, model_validator
 from pydantic.fields import FieldInfo
 
 from coterie.core.config.validation import validate
-from coterie.core.errors import PluginError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Component, Table, as_table, plugins
 
 
@@ -50,6 +51,20 @@ class PolicyConfig(Strict):
     def follows_budget(self) -> bool:
         """Whether past updates depend on `schedule.tokens`; a resumed run can't change it then."""
         return False
+
+    @property
+    def weights_kind(self) -> str:
+        """What an engine holds of it, e.g. `tensors`; policies of one kind can play together; "": nothing."""
+        return ""
+
+    def external(self, folder: Path) -> PolicyConfig:
+        """The frozen policy in a folder that `export` wrote, to play in place of this one.
+
+        Raises:
+            ConfigError: the folder holds no model of a format that trainer and engine know.
+        """
+        why = "the trainer and the engine declare no format of exported folders"
+        raise ConfigError(f"{folder} can't be read as a policy", why=why)
 
 
 class TeamConfig(Strict):
@@ -215,7 +230,11 @@ def _meaning(field: FieldInfo) -> str:
 def _joined(first: type[PolicyConfig], second: type[PolicyConfig]) -> type[PolicyConfig]:
     fields = {**_own_fields(first), **_own_fields(second)}
     both: Any = {name: (field.annotation, field) for name, field in fields.items()}
-    joined: Any = create_model("Policy", __base__=(first, second), **both)
+    try:
+        joined: Any = create_model("Policy", __base__=(first, second), **both)
+    except TypeError as error:  # their bases stand in two orders
+        what = f"the `Policy` of {first.__module__} and that of {second.__module__} can't be joined"
+        raise PluginError(what, why=str(error), fix="derive one from the other") from None
     # pickle can't import a class that was made at run time.
     setattr(joined, "__reduce__", lambda self: (_revived, (first, second, dict(self))))  # noqa: B010
     return cast(type[PolicyConfig], joined)

@@ -56,6 +56,12 @@ class FollowsBudget(Protocol):
 
 
 @runtime_checkable
+class CountsOptimizerSteps(Protocol):
+    def optimizer_steps(self, samples: int, siblings: int) -> int:
+        """Optimiser steps of one update of a policy on groups of `siblings` samples, for `coterie plan`."""
+
+
+@runtime_checkable
 class WarmStarts(Protocol):
     def bases(self) -> Mapping[str, Sequence[str]]:
         """The policies with the same initial weights, by the name of the weights."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.errors import ConfigError, PluginError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure, plugin_call
 from coterie.core.protocols import (
     Codec,
@@ -202,6 +202,8 @@ class JobContext:
         role = self.team.members[request.role].role
         try:
             parsed = role.parse(action.text, request.observation)
+        except PluginError:
+            raise
         except PolicyFault as fault:
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
         except Exception as error:  # the text broke the parser, so it is a fault of the output
@@ -266,6 +268,8 @@ class JobContext:
             step = await environment.step(
                 state, actions, StepContext(task=task, turn=turn, seed=self.seed(key, "environment"))
             )
+        except PluginError:  # a broken contract is no accident of one episode
+            raise
         except SystemFault as fault:
             return Fault(kind="system", reason=str(fault))
         except Exception as error:  # an environment's bug must not end every episode

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, Engine
 from coterie.core.types import Call, Request
 
@@ -22,10 +23,12 @@ class LocalEngineClient:
     """For `EngineContext.active_rollouts`."""
 
     def codec(self, policy: str) -> Codec:
-        return self.engine.codec(policy)
+        with plugin_call(self.engine, "codec"):
+            return self.engine.codec(policy)
 
     async def generate(self, request: Request) -> Call:
-        return await self.engine.generate(request)
+        with plugin_call(self.engine, "generate"):
+            return await self.engine.generate(request)
 
     async def active(self, work: Awaitable[T]) -> T:
         self.active_rollouts.start()

@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.errors import PolicyFault, SystemFault
+from coterie.core.errors import PluginError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView
 from coterie.core.rollout.contracts import check_source
@@ -74,6 +74,8 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
     """Call a source; returns its table, or a Score that stands for all of its components."""
     try:
         table = await source.plugin.score(view)
+    except PluginError:  # the source breaks its contract
+        raise
     except PolicyFault as fault:
         return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name)
     except SystemFault as fault:

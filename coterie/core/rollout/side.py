@@ -8,6 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import (
     Codec,
     EngineClient,
@@ -57,7 +58,8 @@ class LocalRolloutSide:
         try:
             for resource in self.resources:
                 if isinstance(resource, Opens):
-                    await resource.open()
+                    with plugin_call(resource, "open"):
+                        await resource.open()
                 if isinstance(resource, Closes):
                     self._opened.push_async_callback(resource.close)
         except BaseException:
@@ -92,7 +94,8 @@ class LocalRolloutSide:
         context = self.context(job)
         sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job.greedy)
         try:
-            tree = await context.engine.active(sampler.play(job.task, job.epoch, job.chain, context))
+            with plugin_call(sampler, "play"):
+                tree = await context.engine.active(sampler.play(job.task, job.epoch, job.chain, context))
         except BaseException:
             for task in context.background:
                 task.cancel()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from coterie.core.errors import ConfigError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import RolloutJob
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
@@ -76,7 +77,8 @@ async def evaluate(
         policies: role -> policy where it differs from the team's; None: the role is silent.
         keep: number of tasks whose first tree is in the result.
     """
-    source = run.environment.tasks(split, run.config.seed)
+    with plugin_call(run.environment, "tasks"):
+        source = run.environment.tasks(split, run.config.seed)
     if len(source) == 0:
         raise ConfigError(f"the {split} split has no tasks", path="env")
     jobs = [

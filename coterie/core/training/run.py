@@ -17,6 +17,7 @@ from typing import Any
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.plugins import plugins
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import (
     AdvantageEstimator,
     ChatFormat,
@@ -43,7 +44,7 @@ from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum, trained_on
 from coterie.core.training.metrics import step_metrics
-from coterie.core.training.samples import merge_annotations, samples_of
+from coterie.core.training.samples import branches, merge_annotations, samples_of
 from coterie.core.training.schedule import End, end_of, tokens_until
 from coterie.core.training.state import RunState
 from coterie.core.training.step_rollouts import StepRollouts
@@ -121,9 +122,10 @@ class Run:
     @cached_property
     def _orders(self) -> list[TaskOrder]:
         """The order of the train tasks: the environment's, or those of each level of the curriculum."""
-        played = trained_on(self.environment, self.curriculum, self.config.seed)
         stratify = self.config.schedule.stratify
-        return [TaskOrder(tasks, self.config.seed, stratify=stratify) for _, tasks in played]
+        with plugin_call(self.environment, "tasks"):
+            played = trained_on(self.environment, self.curriculum, self.config.seed)
+            return [TaskOrder(tasks, self.config.seed, stratify=stratify) for _, tasks in played]
 
     @property
     def order(self) -> TaskOrder:
@@ -168,15 +170,15 @@ class Run:
         self.closing.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(*RARELY)
         self.closing.push_async_callback(self.engine.close)
-        await self.engine.open(
-            EngineContext(
-                policies={**self.config.policies, **(extra_policies or {})},
-                chat=self.chat,
-                active_rollouts=self.engine_client.active_rollouts,
-                deterministic=self.config.deterministic,
-                vocabulary=self.vocabulary,
-            )
+        ctx = EngineContext(
+            policies={**self.config.policies, **(extra_policies or {})},
+            chat=self.chat,
+            active_rollouts=self.engine_client.active_rollouts,
+            deterministic=self.config.deterministic,
+            vocabulary=self.vocabulary,
         )
+        with plugin_call(self.engine, "open"):
+            await self.engine.open(ctx)
         self.closing.push_async_callback(self.executor.close)
         await self.executor.open(
             ExecutorContext(
@@ -188,19 +190,20 @@ class Run:
 
     async def open_trainer(self, restore: Path | None = None) -> None:
         """Make the trainer's weights alone, or read them from a checkpoint's folder."""
-        await self.trainer.open(
-            TrainerContext(
-                policies=self.config.policies,
-                loss=self.loss,
-                chat=self.chat,
-                seed=self.config.seed,
-                deterministic=self.config.deterministic,
-                vocabulary=self.vocabulary,
-                needs=self.needs,
-            )
+        ctx = TrainerContext(
+            policies=self.config.policies,
+            loss=self.loss,
+            chat=self.chat,
+            seed=self.config.seed,
+            deterministic=self.config.deterministic,
+            vocabulary=self.vocabulary,
+            needs=self.needs,
         )
+        with plugin_call(self.trainer, "open"):
+            await self.trainer.open(ctx)
         if restore is not None:
-            self.trainer.load(restore)
+            with plugin_call(self.trainer, "load"):
+                self.trainer.load(restore)
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Stand where a checkpoint stood; the weights follow in `open`."""
@@ -221,7 +224,8 @@ class Run:
         for policy in self.config.policies:
             weights = self.trainer.weights(policy)
             if before is None or before[policy] != weights.version:
-                await self.engine.load_weights(weights)
+                with plugin_call(self.engine, "load_weights"):
+                    await self.engine.load_weights(weights)
 
     @property
     def versions(self) -> dict[str, int]:
@@ -256,7 +260,8 @@ class Run:
     async def play(self, jobs: Sequence[RolloutJob]) -> StepRollouts:
         """The rollouts of the jobs, in their order, once all trees are played."""
         started = time.perf_counter()
-        rollouts = StepRollouts(await self.executor.play(jobs), started)
+        with plugin_call(self.executor, "play"):
+            rollouts = StepRollouts(await self.executor.play(jobs), started)
         rollouts.lap("rollouts")
         return rollouts
 
@@ -284,17 +289,13 @@ class Run:
         """Per-token arrays that the estimator or the loss needs: reference log-probs, values."""
         annotations: Annotations = {}
         for name in self.needs:
-            branches = {
-                key: 0.0
-                for tree in rollouts.trees
-                for node in tree.nodes()
-                for role, decision in node.decisions.items()
-                for key in (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))
-            }
-            samples = samples_of(rollouts.trees, Credit(advantage=dict[Key, Any](branches)))
+            samples = samples_of(
+                rollouts.trees, Credit(advantage=dict.fromkeys(branches(rollouts.trees), 0.0))
+            )
             values: dict[Key, Any] = {}
             for rows in samples.values():
-                values.update(await self.trainer.annotate(rows, name))
+                with plugin_call(self.trainer, "annotate"):
+                    values.update(await self.trainer.annotate(rows, name))
             annotations.update(merge_annotations(samples, name, values))
         return annotations
 
@@ -312,7 +313,8 @@ class Run:
         if spent is not None and isinstance(self.trainer, FollowsBudget):
             self.trainer.set_progress(spent)
         before = self.versions
-        updated = await self.trainer.update(samples, self.state.step)
+        with plugin_call(self.trainer, "update"):
+            updated = await self.trainer.update(samples, self.state.step)
         await self.sync(before)
         rollouts.lap("update")
         return {
@@ -366,7 +368,8 @@ class Run:
         """Count the step, and give its row to trackers, observers and the progress display."""
         self.state.step = step
         for tracker in self.trackers.values():
-            tracker.track(step, row)
+            with plugin_call(tracker, "track"):
+                tracker.track(step, row)
         plugins().notify("step_ended", step=step, metrics=row)
         if self.progress is not None:
             self.progress(step, self.end.expected(step, self.state.tokens), row)

@@ -7,7 +7,7 @@ starts (invariant 1).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -39,6 +39,14 @@ def samples_of(
                             )
                         )
     return by_policy
+
+
+def branches(trees: Sequence[Tree]) -> Iterator[Key]:
+    """The keys of all branches."""
+    for tree in trees:
+        for node in tree.nodes():
+            for role, decision in node.decisions.items():
+                yield from (node.key.of_branch(role, branch) for branch in range(len(decision.branches)))
 
 
 def runs_of(action: Action) -> list[list[Call]]:

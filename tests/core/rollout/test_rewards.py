@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from coterie import PolicyFault, SystemFault
-from coterie.core.errors import ConfigError, TooManyMissing
+from coterie.core.errors import ConfigError, PluginError, TooManyMissing
 from coterie.core.rollout.rewards import branch_rewards, missing_share
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
 from tests.games import PlainRole, play, run_of
@@ -135,15 +135,15 @@ def test_truncated_sampling_warns(caplog):
     assert caplog.text == ""
 
 
-def test_a_ranking_of_too_few_is_missing():
-    rewards, _ = values(
-        run_of(
-            rewards={"s": source("short_ranking", scope="siblings", components={"rank": "increment"})},
-            order=["one"],
-            schedule={"max_missing": 1.0},
-        )
+def test_a_ranking_of_too_few_breaks_the_contract_and_ends_the_run():
+    run = run_of(
+        rewards={"s": source("short_ranking", scope="siblings", components={"rank": "increment"})},
+        order=["one"],
+        schedule={"max_missing": 1.0},
     )
-    assert rewards == [None] * 3
+    with pytest.raises(PluginError, match="a list of 3 scores, one per branch") as caught:
+        values(run)
+    assert caught.value.path == "rewards.s.function"
 
 
 def test_an_environment_that_raises_loses_that_joint_only():

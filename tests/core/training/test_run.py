@@ -1,0 +1,81 @@
+"""A run changes in its state alone, and a checkpoint keeps all of it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+from collections import deque
+
+import pytest
+
+from coterie.api.open_run import open_run
+from coterie.core.loop import train
+from coterie.core.training.state import CurriculumState, RunState
+from tests.games import run_of
+
+
+def trained(run):
+    async def go():
+        try:
+            await open_run(run)
+            return await train(run)
+        finally:
+            await run.close()
+
+    return asyncio.run(go())
+
+
+def test_training_changes_the_state_and_no_field():
+    run = run_of(play="tests.games:constant", trackers={}, schedule={"steps": 2})
+    before = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
+    row = trained(run)
+    for name, value in before.items():
+        assert getattr(run, name) is value, name
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(run, name, value)
+    assert (run.state.step, run.state.tokens) == (2, row["tokens/total"]) and run.state.seconds > 0
+
+
+def test_a_loop_without_steps_leaves_no_row():
+    run = run_of(play="tests.games:constant", trackers={}, schedule={"steps": 0})
+    assert trained(run) == {} and run.state == RunState()
+
+
+@pytest.mark.parametrize("state", [
+    RunState(),
+    RunState(
+        step=3, tokens=70, seconds=1.5, best=0.25, best_step=2, credit_state={"mean": [1.0]},
+        curriculum=CurriculumState(level=1, episodes=4, latest=deque([0.0, 1.0])),
+    ),
+])  # fmt: skip
+def test_a_checkpoints_meta_restores_the_state(state):
+    restored = RunState()
+    restored.restore(state.step, json.loads(json.dumps(state.as_meta())))
+    assert restored == state
+
+
+def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
+    """A trainer that fails to open leaves neither engine nor sandbox open."""
+    events = []
+    run = run_of(play="tests.games:constant", trackers={})
+
+    def noted(thing, name, fails=False):
+        async def call(*arguments):
+            events.append(name)
+            if fails:
+                raise OSError("no memory")
+
+        monkeypatch.setattr(thing, name.rpartition(".")[2], call)
+
+    for part in ("engine", "executor"):
+        noted(getattr(run, part), f"{part}.open")
+        noted(getattr(run, part), f"{part}.close")
+    noted(run.trainer, "trainer.open", fails=True)
+    noted(run.trainer, "trainer.close")
+    with pytest.raises(OSError, match="no memory") as caught:
+        trained(run)
+    assert "in trainer 'none' of coterie: open" in caught.value.__notes__
+    assert events == [
+        "engine.open", "executor.open", "trainer.open", "trainer.close", "executor.close", "engine.close"
+    ]  # fmt: skip
