@@ -149,6 +149,12 @@ async def _check_exception(executor: Any, side: NappingSide, where: str) -> None
     else:
         require(False, "swallowed an exception", where=where, fix="let it through")
     before = len(side.played)
+    require(
+        not before,
+        "waits for the other jobs after one has raised",
+        where=where,
+        fix="cancel the rest",
+    )
     await asyncio.sleep(2 * _NAP)
     require(
         len(side.played) == before,

@@ -11,11 +11,14 @@ from dataclasses import replace
 import pytest
 
 from coterie.api.open_run import open_run
+from coterie.backends.models.policy import TrainingFields
+from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.loop import train
 from coterie.core.protocols import RolloutJob
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
+from coterie.plugins.rewards.function import FunctionReward
 from coterie.plugins.samplers.tree import TreeSampler
 from tests.cli.support import plugin_package
 from tests.core.rollout import spawned
@@ -25,6 +28,9 @@ PLUGIN = '''
 """A game of numbers in which a role learns what it wrote last, judged once it is over."""
 
 from coterie import Plugin, PluginConfig, Step, TEAM, Task, hookimpl
+from coterie.backends.models.policy import TrainingFields
+from coterie.backends.trainers.none import NoTrainer
+from coterie.plugins.rewards.function import FunctionReward
 from coterie.plugins.samplers.tree import TreeSampler
 
 
@@ -246,3 +252,81 @@ def test_stale_weights_are_missing_scores_and_never_samples():
 
     with pytest.raises(TooManyMissing):
         asyncio.run(go())
+
+
+async def slowly(view):
+    await asyncio.sleep(0.1)
+    return 1.0
+
+
+class Background(FunctionReward):
+    background = True
+
+
+LATE = {
+    "type": f"{__name__}:Background",
+    "function": f"{__name__}:slowly",
+    "components": {"late": "increment"},
+}
+
+
+def test_a_rollouts_scores_wait_for_the_background():
+    run = run_of(play="tests.games:constant", rewards={"environment": {}, "late": LATE}, sampler={
+        "branches": 2, "expand": "sampled"})  # fmt: skip
+
+    async def go():
+        await open_run(run)
+        try:
+            rollouts = await run.play(run.jobs(1))
+            early = [rollout.scored.done() for rollout in rollouts.rollouts]
+            return early, await run.score(rollouts)
+        finally:
+            await run.close()
+
+    early, scores = asyncio.run(go())
+    assert not any(early), "the trees don't wait for it"
+    assert any(component == "late" and score.value == 1.0 for _, _, component, score in scores)
+
+
+def test_closing_a_run_cancels_what_is_still_being_scored():
+    run = run_of(play="tests.games:constant", rewards={"environment": {}, "late": LATE}, sampler={
+        "branches": 2, "expand": "sampled"})  # fmt: skip
+
+    async def go():
+        await open_run(run)
+        try:
+            rollouts = await run.play(run.jobs(1))
+        finally:
+            await run.close()
+        return [rollout.scored.cancelled() for rollout in rollouts.rollouts]
+
+    assert asyncio.run(go()) == [True]
+
+
+def test_decisions_of_an_evaluation_are_not_trainable():
+    run = run_of(play="tests.games:constant", policies={"p": {"model": {"init": "none"}}}, trainer={
+        "type": "tests.core.rollout.test_two_sides:Idle"})  # fmt: skip
+
+    async def go():
+        await open_run(run)
+        try:
+            jobs = run.jobs(1)
+            trained = await run.play(jobs)
+            evaluated = await run.play([replace(job, evaluation=True) for job in jobs])
+            return [
+                {decision.trainable for node in tree.nodes() for decision in node.decisions.values()}
+                for tree in (*trained.trees, *evaluated.trees)
+            ]
+        finally:
+            await run.close()
+
+    assert asyncio.run(go()) == [{True}, {False}]
+
+
+class Idle(NoTrainer):
+    """A trainer without weights, for any policy."""
+
+    Policy = TrainingFields
+
+    async def open(self, ctx):
+        pass

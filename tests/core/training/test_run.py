@@ -11,7 +11,10 @@ import pytest
 
 from coterie.api.open_run import open_run
 from coterie.core.loop import train
+from coterie.core.training import evaluation
+from coterie.core.training.evaluation import Evaluation
 from coterie.core.training.state import CurriculumState, RunState
+from coterie.stats import Interval
 from tests.games import run_of
 
 
@@ -79,3 +82,17 @@ def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
     assert events == [
         "engine.open", "executor.open", "trainer.open", "trainer.close", "executor.close", "engine.close"
     ]  # fmt: skip
+
+
+def test_the_best_step_is_the_first_of_the_best(monkeypatch):
+    """Success on val of .5, .75, .75 and .25 in four steps."""
+    successes = iter([0.5, 0.75, 0.75, 0.25])
+    run = run_of(play="tests.games:constant", trackers={}, schedule={"steps": 4, "evaluate_every": 1})
+
+    async def evaluated(run, split, tasks):
+        interval = Interval(next(successes), 0.0, 1.0, tasks)
+        return Evaluation(interval, {}, {}, "", split, {})
+
+    monkeypatch.setattr(evaluation, "evaluate", evaluated)
+    row = trained(run)
+    assert (run.state.best, run.state.best_step) == (0.75, 2) and row["eval/success"] == 0.25
