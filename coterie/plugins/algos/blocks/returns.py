@@ -32,6 +32,8 @@ class Row:
     branches: tuple[Key, ...]
     turn: int = 0
     """Turn of the first branch."""
+    paid: tuple[float, ...] = ()
+    """By branch, its part of `value`; empty where `value` is worth every branch."""
 
 
 @dataclass(frozen=True, slots=True)
