@@ -12,7 +12,7 @@ from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import Key, Node
 from coterie.plugins.algos.blocks.groups import Normalised, Normaliser
 from coterie.plugins.algos.blocks.returns import Potentials, Row, gain, lost_chains
-from coterie.plugins.algos.blocks.rows import RowEstimator, Rows, ScoredRow, Value
+from coterie.plugins.algos.blocks.rows import Advantage, RowEstimator, Rows, ScoredRow
 
 
 class GAE(RowEstimator):
@@ -76,12 +76,12 @@ class GAE(RowEstimator):
             advantage[t] = following = delta[t] + gamma * lam * following
         return advantage
 
-    def targets(self, rows: Rows, values: Sequence[Value]) -> list[np.ndarray]:
+    def targets(self, rows: Rows, values: Sequence[Advantage]) -> list[np.ndarray]:
         """A_t + V(s_t)."""
         pairs = zip(rows, values, strict=True)
         return [advantage + rows.annotation(row, "values") for row, advantage in pairs]
 
-    def metrics(self, rows: Rows, values: Sequence[Value]) -> Mapping[str, float]:
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
         """The mean target, over tokens."""
         targets = self.targets(rows, values)
         return {"value/target": float(np.concatenate(targets).mean())} if targets else {}

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.core.types import Key
-from coterie.plugins.algos.blocks.rows import RowConfig, RowEstimator, Rows, Value
+from coterie.plugins.algos.blocks.rows import Advantage, RowConfig, RowEstimator, Rows
 
 
 class RAE(RowEstimator):
@@ -41,7 +41,7 @@ class RAE(RowEstimator):
             updated[role] = decay * self.b(rows, role) + (1 - decay) * mean
         return updated
 
-    def metrics(self, rows: Rows, values: Sequence[Value]) -> Mapping[str, float]:
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
         """The means that were subtracted, by role."""
         return {f"baseline/{role}": self.b(rows, role) for role in sorted({row.role for row in rows.all})}
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from coterie.plugins.algos.blocks.estimator import Pieces
 from coterie.plugins.algos.blocks.groups import Normalised, Normaliser
 from coterie.plugins.algos.blocks.returns import Row
-from coterie.plugins.algos.blocks.rows import RowEstimator, Rows, ScoredRow, Value
+from coterie.plugins.algos.blocks.rows import Advantage, RowEstimator, Rows, ScoredRow
 
 log = logging.getLogger("coterie")
 
@@ -101,7 +101,7 @@ class ReinforcePP(RowEstimator):
             rewards[t] = following = rewards[t] + self.config.gamma * following
         return rewards
 
-    def metrics(self, rows: Rows, values: Sequence[Value]) -> Mapping[str, float]:
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
         """The number of actions that reached the token limit, by role."""
         truncated: dict[str, float] = {}
         for row in rows.all:

@@ -48,7 +48,7 @@ GROUPINGS: dict[str, Callable[[Row], Hashable]] = {
     "role": lambda row: row.role,
     "batch": lambda row: "",
 }
-"""The key that the rows of a group share: the prompt; the task, role and turn; the task and role; the role;
+"""The groupings by name: the key that the rows of a group share. That is the prompt; the task, role and turn; the task and role; the role;
 only the step."""
 
 
@@ -105,6 +105,7 @@ BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": no_baseline,
     "max": max_baseline,
 }
+"""The baselines by name: each maps the values of a group to the same less their baseline, shape (n,)."""
 
 
 # ------------------------------------------------------------------------------------------ normaliser

@@ -244,6 +244,7 @@ RETURNS: dict[str, Return] = {
     "tree": tree_return,
     "to_go": tree_return,  # a chain is a tree without siblings
 }
+"""The returns by name: each makes the rows of a step."""
 
 
 def token_counts(trees: Sequence[Tree]) -> dict[Key, int]:

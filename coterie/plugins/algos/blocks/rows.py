@@ -31,7 +31,7 @@ from coterie.plugins.algos.blocks.groups import (
 )
 from coterie.plugins.algos.blocks.returns import RETURNS, Row, token_counts
 
-Value = float | np.ndarray | None
+Advantage = float | np.ndarray | None
 """What a row gets: a number, or an array of shape (tokens of the row,), its branches after one another; None:
 nothing, so that its branches are not trained."""
 
@@ -120,9 +120,9 @@ class RowEstimator(PiecedEstimator):
 
     Config: type[PluginConfig] = RowConfig
 
-    def advantages(self, rows: Rows) -> Sequence[Value]:
+    def advantages(self, rows: Rows) -> Sequence[Advantage]:
         """The advantage of each row, in the order of the rows, before the normaliser."""
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__}.advantages: write it")
 
     def rows(self, batch: Batch) -> Iterable[Row]:
         """The rows of a step; default: those of the return that `returns` names."""
@@ -132,11 +132,11 @@ class RowEstimator(PiecedEstimator):
         """The state after the step, as plain JSON; default: the one before it."""
         return rows.state
 
-    def metrics(self, rows: Rows, values: Sequence[Value]) -> Mapping[str, float]:
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
         """Metrics beside those of the groups; default: none."""
         return {}
 
-    def targets(self, rows: Rows, values: Sequence[Value]) -> Sequence[np.ndarray]:
+    def targets(self, rows: Rows, values: Sequence[Advantage]) -> Sequence[np.ndarray]:
         """Targets of the value head by row, shape (tokens of the row,); default: none."""
         return ()
 
@@ -188,7 +188,7 @@ class RowEstimator(PiecedEstimator):
 
     # ------------------------------------------------------------------------------------- bookkeeping
 
-    def _alone(self, rows: Rows, values: Sequence[Value]) -> Credit:
+    def _alone(self, rows: Rows, values: Sequence[Advantage]) -> Credit:
         """Credit of rows that are compared with no others."""
         parts = _by_branch(rows, _split(rows, values))
         unscaled = {key: _mean(several) for key, several in parts.items()}
@@ -204,7 +204,7 @@ class RowEstimator(PiecedEstimator):
             metrics={name: value for role, count in counts.items() for name, value in count.metrics(role)},
         )
 
-    def _grouped(self, rows: Rows, values: Sequence[Value]) -> Credit:
+    def _grouped(self, rows: Rows, values: Sequence[Advantage]) -> Credit:
         """Credit of rows in groups; a row without an advantage counts as missing."""
         advantage = iter(values)
         centred = [
@@ -220,7 +220,7 @@ class RowEstimator(PiecedEstimator):
         )
         return replace(credit, returns=self.shown(rows, credit.returns))
 
-    def _check_values(self, rows: Rows, values: Sequence[Value]) -> None:
+    def _check_values(self, rows: Rows, values: Sequence[Advantage]) -> None:
         where = f"{type(self).__name__}.advantages"
         if len(values) != len(rows):
             raise PluginError(
@@ -238,7 +238,7 @@ class RowEstimator(PiecedEstimator):
                 )
 
 
-def _number(value: Value) -> float | None:
+def _number(value: Advantage) -> float | None:
     return None if value is None else float(value)
 
 
@@ -246,7 +246,7 @@ def _tokens(rows: Rows, row: Row) -> int:
     return sum(rows.tokens[key] for key in row.branches)
 
 
-def _split(rows: Rows, values: Sequence[Value]) -> list[Sequence[Any]]:
+def _split(rows: Rows, values: Sequence[Advantage]) -> list[Sequence[Any]]:
     """The values by row and branch; an empty sequence where a row has none."""
     split: list[Sequence[Any]] = []
     for row, value in zip(rows, values, strict=True):
