@@ -48,8 +48,8 @@ GROUPINGS: dict[str, Callable[[Row], Hashable]] = {
     "role": lambda row: row.role,
     "batch": lambda row: "",
 }
-"""The groupings by name: the key that the rows of a group share. That is the prompt; the task, role and turn; the task and role; the role;
-only the step."""
+"""The groupings by name: the key that the rows of a group share. It is the prompt; the task, role and turn;
+the task and role; the role; only the step."""
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Group]:

@@ -230,11 +230,9 @@ class RowEstimator(PiecedEstimator):
         for row, value in zip(rows, values, strict=True):
             shape, tokens = np.shape(value) if value is not None else (), _tokens(rows, row)
             if shape != () and (self.group is not None or shape != (tokens,)):
-                fits = (
-                    "numbers, since rows are in groups" if self.group else f"a number, or shape ({tokens},)"
-                )
                 raise PluginError(
-                    f"{where} returned shape {shape} for a row of {tokens} tokens", fix=f"return {fits}"
+                    f"{where} returned an array of shape {shape} for a row of {tokens} tokens",
+                    fix="return a number" + ("" if self.group else f", or an array of shape ({tokens},)"),
                 )
 
 
