@@ -6,6 +6,7 @@ This package is the public door. What it lists is public and follows the depreca
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,11 @@ if TYPE_CHECKING:
         train as train,
     )
     from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
+    from coterie.backends.models.minibatches import (
+        minibatches as minibatches,
+        span_ids as span_ids,
+        token_coefficients as token_coefficients,
+    )
     from coterie.backends.models.policy import (
         LoraSettings as LoraSettings,
         ModelInit as ModelInit,
@@ -329,6 +335,7 @@ _PUBLIC = {
         clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
     """,
     "coterie.backends.engines.request_batching": "RequestBatcher",
+    "coterie.backends.models.minibatches": "minibatches span_ids token_coefficients",
     "coterie.backends.models.policy": """
         LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
     """,
@@ -343,7 +350,8 @@ __all__ = ["__version__", "hookimpl", *_LAZY]
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    # With `name` and `obj` Python says what was meant.
+    raise AttributeError(f"module 'coterie' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

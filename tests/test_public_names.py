@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import inspect
 import pkgutil
 import re
 import subprocess
@@ -13,7 +14,10 @@ from pathlib import Path
 import pytest
 
 import coterie
+import coterie.core.protocols
+import coterie.core.types
 import coterie.testing
+from coterie.core.protocols.kinds import CAPABILITIES, PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = (ROOT / "tests" / "golden" / "public_names.txt").read_text(encoding="utf-8").split()
@@ -67,6 +71,25 @@ def test_every_name_resolves_and_is_on_the_page(name):
     assert name == "__version__" or f"\n| `{name}` | " in PAGE
 
 
+def test_every_contract_and_every_value_that_one_mentions_is_public():
+    wanted = {protocol.__name__ for protocol in PROTOCOL.values()}
+    wanted |= {capability.__name__ for several in CAPABILITIES.values() for capability in several}
+    for package in (coterie.core.protocols, coterie.core.types):
+        wanted |= {name for name, value in vars(package).items() if inspect.isclass(value)}
+    assert not sorted(wanted - set(coterie.__all__))
+
+
+def test_no_message_sends_authors_to_a_module_that_may_move():
+    """Messages of errors, and the kit's; their `fix` is followed."""
+    deep = re.compile(r"\b(?:see|a|call) coterie\.(?:core|plugins|backends|studies)\b")
+    found = {
+        str(path.relative_to(ROOT)): hits
+        for path in (ROOT / "coterie").rglob("*.py")
+        if (hits := deep.findall(path.read_text(encoding="utf-8")))
+    }
+    assert found == {}
+
+
 def test_no_name_hides_a_module():
     assert not {module.name for module in pkgutil.iter_modules(coterie.__path__)} & set(coterie.__all__)
 
@@ -98,8 +121,9 @@ def test_no_name_needs_torch():
 
 
 def test_an_unknown_name_is_an_attribute_error():
-    with pytest.raises(AttributeError, match="Taks"):
+    with pytest.raises(AttributeError, match="Taks") as error:
         _ = coterie.Taks
+    assert error.value.name == "Taks" and error.value.obj is coterie  # of which Python makes "did you mean"
     with pytest.raises(ImportError, match="Taks"):
         exec("from coterie import Taks")
 

@@ -46,7 +46,8 @@ class RAE(RowEstimator):
         return {f"baseline/{role}": self.b(rows, role) for role in sorted({row.role for row in rows.all})}
 
     def shown(self, rows: Rows, unscaled: Mapping[Key, Any]) -> dict[Key, float]:
-        """The returns, as A + b: also where a branch has the mean advantage of several rows."""
+        """The returns, as A + b."""
+        # Not the rows' values: these differ by rounding, and rollout files stay the same bit for bit.
         return {key: value + self.b(rows, key.role) for key, value in unscaled.items()}
 
     @staticmethod
