@@ -111,6 +111,10 @@ def test_the_state_goes_on():
     assert places(first.advantage)["0:one0"] == 1.0 and places(second.advantage)["0:one0"] == 3.0
 
 
+def test_without_a_next_state_the_state_is_passed_on():
+    assert step(Plain(), Forest().grow(chain(1)), state={"kept": 1})[1] == {"kept": 1}
+
+
 def test_targets_are_by_branch():
     credit, _ = step(Counting(), two_tokens_then_one())
     assert {at: list(value) for at, value in places(credit.target).items()} == {
