@@ -1,65 +1,357 @@
 """Coterie: reinforcement learning for teams of language models.
 
-Importing this package is cheap: public names load on first use (PEP 562).
+This package is the public door. What it lists is public and follows the deprecation rule
+(docs/public_names.md); modules below it may move. Importing it is cheap: a name loads on first use (PEP 562).
 """
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import pluggy
 
 if TYPE_CHECKING:
+    from coterie.api.compare import (
+        Comparison as Comparison,
+        TeamEvaluation as TeamEvaluation,
+    )
     from coterie.api.evaluate import evaluate as evaluate
     from coterie.api.export import export as export
-    from coterie.api.train import train as train
-    from coterie.core.config import PolicyConfig as PolicyConfig
-    from coterie.core.errors import PolicyFault as PolicyFault, SystemFault as SystemFault
-    from coterie.core.plugins import Composed as Composed, Plugin as Plugin, PluginConfig as PluginConfig
-    from coterie.core.protocols import Batch as Batch
+    from coterie.api.rollouts import read_rollouts as read_rollouts
+    from coterie.api.train import (
+        TrainResult as TrainResult,
+        train as train,
+    )
+    from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
+    from coterie.backends.models.minibatches import (
+        minibatches as minibatches,
+        span_ids as span_ids,
+        token_coefficients as token_coefficients,
+    )
+    from coterie.backends.models.policy import (
+        LoraSettings as LoraSettings,
+        ModelInit as ModelInit,
+        OptimizerSettings as OptimizerSettings,
+        TensorPolicy as TensorPolicy,
+        TorchPolicy as TorchPolicy,
+        WarmStart as WarmStart,
+    )
+    from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
+    from coterie.core.config import (
+        PolicyConfig as PolicyConfig,
+        RunConfig as RunConfig,
+    )
+    from coterie.core.errors import (
+        ConfigError as ConfigError,
+        CoterieError as CoterieError,
+        DataError as DataError,
+        MissingExtra as MissingExtra,
+        PluginError as PluginError,
+        PolicyFault as PolicyFault,
+        RunFolderError as RunFolderError,
+        SystemFault as SystemFault,
+        TooManyMissing as TooManyMissing,
+        UserError as UserError,
+        did_you_mean as did_you_mean,
+    )
+    from coterie.core.plugins import (
+        Composed as Composed,
+        Plugin as Plugin,
+        PluginConfig as PluginConfig,
+    )
+    from coterie.core.plugins.hookspecs import Register as Register
+    from coterie.core.plugins.origin import plugin_call as plugin_call
+    from coterie.core.protocols import (
+        ActionView as ActionView,
+        AdvantageEstimator as AdvantageEstimator,
+        Batch as Batch,
+        Build as Build,
+        ChatFormat as ChatFormat,
+        Codec as Codec,
+        DataSource as DataSource,
+        Demonstration as Demonstration,
+        Engine as Engine,
+        EngineClient as EngineClient,
+        EngineContext as EngineContext,
+        Environment as Environment,
+        EpisodeView as EpisodeView,
+        Executor as Executor,
+        ExecutorContext as ExecutorContext,
+        JointView as JointView,
+        Judged as Judged,
+        Length as Length,
+        Limits as Limits,
+        Loss as Loss,
+        Member as Member,
+        NamedRewardSource as NamedRewardSource,
+        Plan as Plan,
+        Program as Program,
+        PromptRequest as PromptRequest,
+        Ran as Ran,
+        RewardSource as RewardSource,
+        Role as Role,
+        Rollout as Rollout,
+        RolloutContext as RolloutContext,
+        RolloutJob as RolloutJob,
+        RolloutSide as RolloutSide,
+        Sampler as Sampler,
+        Sandbox as Sandbox,
+        ScoredRollout as ScoredRollout,
+        SiblingsView as SiblingsView,
+        Status as Status,
+        StepContext as StepContext,
+        Surrogate as Surrogate,
+        TaskSource as TaskSource,
+        Team as Team,
+        TestFailure as TestFailure,
+        TokenBatch as TokenBatch,
+        Tool as Tool,
+        Tracker as Tracker,
+        Trainer as Trainer,
+        TrainerContext as TrainerContext,
+        TransitionMode as TransitionMode,
+        Verdict as Verdict,
+        View as View,
+    )
+    from coterie.core.protocols.chat_format import (
+        DescribesTools as DescribesTools,
+        HasTokenIds as HasTokenIds,
+    )
+    from coterie.core.protocols.environment import (
+        Demonstrates as Demonstrates,
+        Diagnoses as Diagnoses,
+        DigestsStates as DigestsStates,
+        DrawsTasks as DrawsTasks,
+        FingerprintsTasks as FingerprintsTasks,
+        HasFields as HasFields,
+        HasNotSummable as HasNotSummable,
+        HasVocabulary as HasVocabulary,
+        RecordsTasks as RecordsTasks,
+        StepsConcurrently as StepsConcurrently,
+    )
+    from coterie.core.protocols.estimator import (
+        StopsEpisodes as StopsEpisodes,
+        SumsOverTurns as SumsOverTurns,
+    )
+    from coterie.core.protocols.loss import HasLengthConstant as HasLengthConstant
+    from coterie.core.protocols.reward import (
+        CountsCalls as CountsCalls,
+        RunsInBackground as RunsInBackground,
+    )
+    from coterie.core.protocols.role import Remembers as Remembers
+    from coterie.core.protocols.sandbox import ReportsProtections as ReportsProtections
+    from coterie.core.protocols.tool import (
+        Closes as Closes,
+        HasSchemas as HasSchemas,
+        Opens as Opens,
+    )
+    from coterie.core.protocols.trainer import (
+        FollowsBudget as FollowsBudget,
+        WarmStarts as WarmStarts,
+    )
+    from coterie.core.rollout.rewards import (
+        branch_rewards as branch_rewards,
+        joint_reward as joint_reward,
+    )
+    from coterie.core.rollout.turns import (
+        History as History,
+        Stage as Stage,
+        first_stage as first_stage,
+        next_stage as next_stage,
+    )
     from coterie.core.types import (
         TEAM as TEAM,
+        Action as Action,
+        Annotations as Annotations,
+        Call as Call,
+        ComponentKind as ComponentKind,
         Credit as Credit,
+        Decision as Decision,
+        Fault as Fault,
+        HistoryEntry as HistoryEntry,
+        JointAction as JointAction,
+        Key as Key,
         Message as Message,
+        Metrics as Metrics,
+        Node as Node,
+        Prompt as Prompt,
+        Request as Request,
+        RewardWeights as RewardWeights,
+        RoleInput as RoleInput,
+        Sample as Sample,
+        Sampling as Sampling,
+        Score as Score,
+        Scores as Scores,
+        Span as Span,
         Step as Step,
         Task as Task,
+        Tree as Tree,
+        Weights as Weights,
     )
-    from coterie.plugins.algos.blocks.estimator import GroupEstimator as GroupEstimator
-    from coterie.plugins.algos.blocks.groups import by_decision as by_decision, by_task as by_task
+    from coterie.core.types.digest import digest as digest
+    from coterie.core.types.seeding import (
+        generator as generator,
+        seed64 as seed64,
+        uniforms as uniforms,
+    )
+    from coterie.core.types.splits import (
+        Split as Split,
+        split_of as split_of,
+    )
+    from coterie.plugins.algos.blocks.estimator import (
+        GroupConfig as GroupConfig,
+        GroupEstimator as GroupEstimator,
+        Pieces as Pieces,
+        SumConfig as SumConfig,
+        check_pieces as check_pieces,
+    )
+    from coterie.plugins.algos.blocks.groups import (
+        BASELINES as BASELINES,
+        GROUPINGS as GROUPINGS,
+        Group as Group,
+        Normalised as Normalised,
+        Normaliser as Normaliser,
+        by_decision as by_decision,
+        by_task as by_task,
+        credit_groups as credit_groups,
+        grouped as grouped,
+        normalise_batch as normalise_batch,
+        turn_weights as turn_weights,
+    )
+    from coterie.plugins.algos.blocks.returns import (
+        RETURNS as RETURNS,
+        Horizon as Horizon,
+        Row as Row,
+        episode_return as episode_return,
+        gain as gain,
+        lost_chains as lost_chains,
+        token_counts as token_counts,
+    )
+    from coterie.plugins.algos.blocks.rows import (
+        Advantage as Advantage,
+        RowConfig as RowConfig,
+        RowEstimator as RowEstimator,
+        Rows as Rows,
+        ScoredRow as ScoredRow,
+    )
+    from coterie.plugins.losses.blocks.common import (
+        Correction as Correction,
+        LossConfig as LossConfig,
+        TokenLoss as TokenLoss,
+    )
+    from coterie.plugins.losses.blocks.ratios import (
+        clipped_term as clipped_term,
+        detached as detached,
+        k2 as k2,
+        k3 as k3,
+        log_ratio as log_ratio,
+        sequence_means as sequence_means,
+        sequence_sums as sequence_sums,
+    )
+    from coterie.plugins.samplers.expansion import (
+        NodeExpansion as NodeExpansion,
+        NodePosition as NodePosition,
+        SteppedJoint as SteppedJoint,
+    )
+    from coterie.plugins.samplers.tree import (
+        SamplingSettings as SamplingSettings,
+        TreeSampler as TreeSampler,
+    )
+    from coterie.recipes import load as load
+    from coterie.studies import (
+        Claim as Claim,
+        Method as Method,
+        Study as Study,
+        above as above,
+        at_most_half as at_most_half,
+    )
 
 __version__ = "0.1.0"
 
 hookimpl = pluggy.HookimplMarker("coterie")
-"""Marks a function as an implementation of one of the hooks in `coterie.core.plugins.hookspecs`."""
+"""Marks a function as an implementation of one of the hooks."""
 
-_LAZY = {
-    "train": "coterie.api.train",
-    "evaluate": "coterie.api.evaluate",
-    "export": "coterie.api.export",
-    "Plugin": "coterie.core.plugins",
-    "PluginConfig": "coterie.core.plugins",
-    "Composed": "coterie.core.plugins",
-    "PolicyConfig": "coterie.core.config",
-    "PolicyFault": "coterie.core.errors",
-    "SystemFault": "coterie.core.errors",
-    "TEAM": "coterie.core.types",
-    "Task": "coterie.core.types",
-    "Step": "coterie.core.types",
-    "Message": "coterie.core.types",
-    "Credit": "coterie.core.types",
-    "Batch": "coterie.core.protocols",
-    "GroupEstimator": "coterie.plugins.algos.blocks.estimator",
-    "by_decision": "coterie.plugins.algos.blocks.groups",
-    "by_task": "coterie.plugins.algos.blocks.groups",
+_PUBLIC = {
+    "coterie.api.train": "TrainResult train",
+    "coterie.api.evaluate": "evaluate",
+    "coterie.api.compare": "Comparison TeamEvaluation",
+    "coterie.api.export": "export",
+    "coterie.api.rollouts": "read_rollouts",
+    "coterie.recipes": "load",
+    "coterie.core.plugins": "Composed Plugin PluginConfig",
+    "coterie.core.plugins.hookspecs": "Register",
+    "coterie.core.plugins.origin": "plugin_call",
+    "coterie.core.config": "PolicyConfig RunConfig",
+    "coterie.core.errors": """
+        ConfigError CoterieError DataError MissingExtra PluginError PolicyFault RunFolderError
+        SystemFault TooManyMissing UserError did_you_mean
+    """,
+    "coterie.core.types": """
+        TEAM Action Annotations Call ComponentKind Credit Decision Fault HistoryEntry JointAction Key
+        Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span
+        Step Task Tree Weights
+    """,
+    "coterie.core.types.digest": "digest",
+    "coterie.core.types.seeding": "generator seed64 uniforms",
+    "coterie.core.types.splits": "Split split_of",
+    "coterie.core.protocols": """
+        ActionView AdvantageEstimator Batch Build ChatFormat Codec DataSource Demonstration Engine
+        EngineClient EngineContext Environment EpisodeView Executor ExecutorContext JointView Judged
+        Length Limits Loss Member NamedRewardSource Plan Program PromptRequest Ran RewardSource Role
+        Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout SiblingsView Status
+        StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker Trainer TrainerContext
+        TransitionMode Verdict View
+    """,
+    "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
+    "coterie.core.protocols.environment": """
+        Demonstrates Diagnoses DigestsStates DrawsTasks FingerprintsTasks HasFields HasNotSummable
+        HasVocabulary RecordsTasks StepsConcurrently
+    """,
+    "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
+    "coterie.core.protocols.loss": "HasLengthConstant",
+    "coterie.core.protocols.reward": "CountsCalls RunsInBackground",
+    "coterie.core.protocols.role": "Remembers",
+    "coterie.core.protocols.sandbox": "ReportsProtections",
+    "coterie.core.protocols.tool": "Closes HasSchemas Opens",
+    "coterie.core.protocols.trainer": "FollowsBudget WarmStarts",
+    "coterie.core.rollout.rewards": "branch_rewards joint_reward",
+    "coterie.core.rollout.turns": "History Stage first_stage next_stage",
+    "coterie.core.concurrency.active_rollouts": "ActiveRollouts",
+    "coterie.plugins.samplers.tree": "SamplingSettings TreeSampler",
+    "coterie.plugins.samplers.expansion": "NodeExpansion NodePosition SteppedJoint",
+    "coterie.plugins.algos.blocks.estimator": "GroupConfig GroupEstimator Pieces SumConfig check_pieces",
+    "coterie.plugins.algos.blocks.groups": """
+        BASELINES GROUPINGS Group Normalised Normaliser by_decision by_task credit_groups grouped
+        normalise_batch turn_weights
+    """,
+    "coterie.plugins.algos.blocks.returns": """
+        RETURNS Horizon Row episode_return gain lost_chains token_counts
+    """,
+    "coterie.plugins.algos.blocks.rows": "Advantage RowConfig RowEstimator Rows ScoredRow",
+    "coterie.plugins.losses.blocks.common": "Correction LossConfig TokenLoss",
+    "coterie.plugins.losses.blocks.ratios": """
+        clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
+    """,
+    "coterie.backends.engines.request_batching": "RequestBatcher",
+    "coterie.backends.models.minibatches": "minibatches span_ids token_coefficients",
+    "coterie.backends.models.policy": """
+        LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
+    """,
+    "coterie.studies": "Claim Method Study above at_most_half",
 }
+"""Module -> its public names. A test holds the imports above, for type checkers, against it."""
+
+_LAZY = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = ["__version__", "hookimpl", *_LAZY]
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return getattr(import_module(_LAZY[name]), name)
-    raise AttributeError(f"module 'coterie' has no attribute {name!r}")
+    # With `name` and `obj` Python says what was meant.
+    raise AttributeError(f"module 'coterie' has no attribute {name!r}", name=name, obj=sys.modules[__name__])
 
 
 def __dir__() -> list[str]:

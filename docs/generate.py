@@ -8,7 +8,9 @@ pages a generated table is between two comments, `<!-- Made by docs/generate.py:
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
+import itertools
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -132,9 +134,81 @@ def overlays_table() -> str:
     return "\n".join([*rows, *(f"| `{info.name}` | {info.summary} |" for info in ours)])
 
 
+SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    ("Runs from Python", ("coterie.api", "coterie.recipes")),
+    ("What every plugin uses", ("coterie.core.plugins", "coterie.core.config")),
+    ("Errors", ("coterie.core.errors",)),
+    ("Values", ("coterie.core.types",)),
+    ("Kinds: their Protocols, and what their methods receive and return", ("coterie.core.protocols",)),
+    ("Optional members", ()),
+    ("For samplers", ("coterie.plugins.samplers", "coterie.core.rollout.turns")),
+    ("For estimators", ("coterie.plugins.algos", "coterie.core.rollout.rewards")),
+    ("For losses", ("coterie.plugins.losses",)),
+    ("For engines and trainers", ("coterie.backends", "coterie.core.concurrency")),
+    ("For studies", ("coterie.studies",)),
+)
+"""Sections of docs/public_names.md, and the modules whose names they list."""
+
+
+def public_table() -> str:
+    """Every public name, by section, with the first sentence of its docstring."""
+    import coterie
+    from coterie.core.protocols.kinds import CAPABILITIES
+
+    capabilities = {capability.__name__ for several in CAPABILITIES.values() for capability in several}
+    capabilities |= {"DescribesTools", "HasTokenIds"}  # of codecs
+    rows: dict[str, list[str]] = {}
+    for name in sorted(set(coterie.__all__) - {"__version__"}, key=lambda name: (name.lower(), name)):
+        module = coterie._LAZY.get(name, "coterie.core.plugins")
+        title = next((title for title, modules in SECTIONS if module.startswith(modules)), "")
+        section = "Optional members" if name in capabilities else title
+        rows.setdefault(section, []).append(f"| `{name}` | {described(name, module)} |")
+    parts = []
+    for title, _ in SECTIONS:
+        parts += [f"## {title}", "", "| name | what it is |", "|---|---|", *rows.pop(title), ""]
+    assert not rows, f"no section lists {rows}"
+    return "\n".join(parts).strip()
+
+
+def described(name: str, module: str) -> str:
+    """The first sentence of a public name's docstring.
+
+    An alias or a constant has its docstring below it; a Protocol without one is described by its members.
+    """
+    import coterie
+
+    value = getattr(coterie, name)
+    text = ""
+    if inspect.isclass(value) or inspect.isfunction(value):
+        text = value.__dict__.get("__doc__") or "" if inspect.isclass(value) else value.__doc__ or ""
+        if not text and getattr(value, "_is_protocol", False):
+            return " ".join(f"`{member}`: {what}" for member, what in documented(value))
+    else:
+        text = below(name, "coterie" if name == "hookimpl" else module)
+    if not text.strip():
+        raise ValueError(f"coterie.{name} has no docstring: write one sentence in {module}")
+    sentence = re.split(r"(?<=[^.]\.)\s+(?=[A-Z(])", " ".join(text.split("\n\n")[0].split()))[0]
+    return _cell(sentence)
+
+
+def below(name: str, module: str) -> str:
+    """The text below an assignment to `name`, in a module or in the files of a package."""
+    file = Path(inspect.getfile(importlib.import_module(module)))
+    for path in sorted(file.parent.glob("*.py")) if file.name == "__init__.py" else [file]:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+        for node, following in itertools.pairwise(body):
+            targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+            if any(isinstance(target, ast.Name) and target.id == name for target in targets) and (
+                isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant)
+            ):
+                return str(following.value.value)
+    return ""
+
+
 PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "writing_plugins.md": (("hooks", hooks_table), ("kinds", kinds_table), ("members", members_table)),
     "algorithms.md": (("rules", rules_table),),
+    "public_names.md": (("public", public_table),),
     "recipes.md": (("overlays", overlays_table),),
 }
 """Page -> its generated parts, by name."""

@@ -94,6 +94,25 @@ def test_the_example_trains(example):
     assert share and float(share[1]) > 0.9, output
 
 
+def test_the_estimator_of_rows_is_one_and_trains(example):
+    code = (
+        "import squashed\n"
+        "from coterie.testing import build, check_estimator, check_plugin\n"
+        "check_estimator(build('estimator', 'squashed:Squashed'))\n"
+        "check_plugin(squashed)\n"
+        "print('checked')\n"
+    )
+    assert run_python(example, "-c", code) == "checked\n"
+    command = "from coterie.cli.main import main; main()"
+    overrides = ["algorithm=squashed", "sampler.branches=1", "sampler.chains=8", "trainer.learning_rate=20"]
+    plugins = ["-p", "countdown.py", "-p", "squashed.py"]
+    output = run_python(
+        example, "-c", command, "run", "countdown.yaml", *plugins, *overrides, "--out", "rows"
+    )
+    share = re.search(r"val success ([.\d]+)", output)
+    assert share and float(share[1]) > 0.85, output
+
+
 def test_the_example_package_is_found_by_its_entry_point(example):
     table = tomllib.loads((example / "pyproject.toml").read_text())
     assert list(table["project"]["entry-points"]) == [GROUP]

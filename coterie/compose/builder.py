@@ -142,7 +142,7 @@ def _check_members(made: Any, origin: Origin) -> None:
     texts = ignored(made, kind) if lacking or (kind, type(made)) not in _CHECKED else []
     if lacking:
         what, why = f"{origin} lacks {', '.join(lacking)}", "; ".join(f"it has {text}" for text in texts)
-        see = f"see coterie.core.protocols.{PROTOCOL[kind].__name__}"
+        see = f"see coterie.{PROTOCOL[kind].__name__}"
         raise PluginError(what, path=where, why=why, fix=see)
     for text in texts:
         log.warning("%s has %s", origin, text)

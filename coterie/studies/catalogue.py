@@ -157,7 +157,7 @@ def load_study(name: str) -> Study:
         raise ConfigError(f"unknown study '{name}'", fix=did_you_mean(name, registry.names("study")))
     study = registry.load("study", name)
     if not isinstance(study, Study):
-        raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.studies.Study")
+        raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.Study")
     return study
 
 

@@ -41,77 +41,77 @@ class Register(Protocol):
 
 @hookspec(historic=True)
 def register_environments(register: Register) -> None:
-    """Register environments: turn-based games (`protocols.Environment`)."""
+    """Register environments: turn-based games (`coterie.Environment`)."""
 
 
 @hookspec(historic=True)
 def register_roles(register: Register) -> None:
-    """Register roles: how a prompt is written and an answer is read (`protocols.Role`)."""
+    """Register roles: how a prompt is written and an answer is read (`coterie.Role`)."""
 
 
 @hookspec(historic=True)
 def register_rewards(register: Register) -> None:
-    """Register reward sources (`protocols.RewardSource`)."""
+    """Register reward sources (`coterie.RewardSource`)."""
 
 
 @hookspec(historic=True)
 def register_estimators(register: Register) -> None:
-    """Register advantage estimators: the algorithms (`protocols.AdvantageEstimator`)."""
+    """Register advantage estimators: the algorithms (`coterie.AdvantageEstimator`)."""
 
 
 @hookspec(historic=True)
 def register_losses(register: Register) -> None:
-    """Register losses: per-token surrogates (`protocols.Loss`)."""
+    """Register losses: per-token surrogates (`coterie.Loss`)."""
 
 
 @hookspec(historic=True)
 def register_transitions(register: Register) -> None:
-    """Register transition modes: the feedback that roles get between turns (`protocols.TransitionMode`)."""
+    """Register transition modes: the feedback that roles get between turns (`coterie.TransitionMode`)."""
 
 
 @hookspec(historic=True)
 def register_samplers(register: Register) -> None:
-    """Register samplers: how trees grow (`protocols.Sampler`)."""
+    """Register samplers: how trees grow (`coterie.Sampler`)."""
 
 
 @hookspec(historic=True)
 def register_engines(register: Register) -> None:
-    """Register engines: what generates tokens (`protocols.Engine`)."""
+    """Register engines: what generates tokens (`coterie.Engine`)."""
 
 
 @hookspec(historic=True)
 def register_trainers(register: Register) -> None:
-    """Register trainers: what updates weights (`protocols.Trainer`)."""
+    """Register trainers: what updates weights (`coterie.Trainer`)."""
 
 
 @hookspec(historic=True)
 def register_executors(register: Register) -> None:
-    """Register executors: where episodes run (`protocols.Executor`)."""
+    """Register executors: where episodes run (`coterie.Executor`)."""
 
 
 @hookspec(historic=True)
 def register_sandboxes(register: Register) -> None:
-    """Register sandboxes: where programs that a model wrote run (`protocols.Sandbox`)."""
+    """Register sandboxes: where programs that a model wrote run (`coterie.Sandbox`)."""
 
 
 @hookspec(historic=True)
 def register_tools(register: Register) -> None:
-    """Register tools that a role may call inside an action (`protocols.Tool`)."""
+    """Register tools that a role may call inside an action (`coterie.Tool`)."""
 
 
 @hookspec(historic=True)
 def register_chat_formats(register: Register) -> None:
-    """Register chat formats: messages to text (`protocols.ChatFormat`)."""
+    """Register chat formats: messages to text (`coterie.ChatFormat`)."""
 
 
 @hookspec(historic=True)
 def register_data_sources(register: Register) -> None:
-    """Register data sources (`protocols.DataSource`)."""
+    """Register data sources (`coterie.DataSource`)."""
 
 
 @hookspec(historic=True)
 def register_trackers(register: Register) -> None:
-    """Register trackers: where the metrics of every step go (`protocols.Tracker`)."""
+    """Register trackers: where the metrics of every step go (`coterie.Tracker`)."""
 
 
 @hookspec(historic=True)
@@ -131,7 +131,7 @@ def register_columns(register: Register) -> None:
 
 @hookspec(historic=True)
 def register_studies(register: Register) -> None:
-    """Register studies: whole comparisons, which `coterie reproduce NAME` runs (`coterie.studies.Study`)."""
+    """Register studies: whole comparisons, which `coterie reproduce NAME` runs (`coterie.Study`)."""
 
 
 @hookspec(historic=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 Length = Literal["token_mean", "sequence_mean", "sequence_sum", "constant"]
-"""How a loss sums its tokens (`backends/models/minibatches.py`)."""
+"""How a loss sums its tokens (`coterie.token_coefficients`)."""
 
 
 @runtime_checkable
@@ -22,7 +22,7 @@ class Loss(Protocol):
     needs: tuple[str, ...]
     """Annotations it reads: "ref_logprobs", "old_logprobs"."""
     length: Length
-    """Normalisation over tokens and sequences (`token_coefficients` in `core/training/samples.py`)."""
+    """Normalisation over tokens and sequences (`coterie.token_coefficients`)."""
     entropy: float
     """Coefficient of the entropy bonus. The trainer adds the bonus, which needs the whole distribution."""
 

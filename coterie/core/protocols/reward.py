@@ -113,3 +113,4 @@ class NamedRewardSource:
 
 
 View = ActionView | JointView | SiblingsView | EpisodeView
+"""Input of a reward source; its `scope` decides which."""

@@ -16,6 +16,7 @@ from pydantic import Field
 from coterie.core.plugins import PluginConfig
 
 Status = Literal["finished", "failed", "timeout", "killed"]
+"""How a program ended."""
 
 
 class Limits(PluginConfig):

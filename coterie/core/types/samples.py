@@ -73,6 +73,7 @@ class Sample:
 
 
 Metrics = dict[str, float]
+"""Numbers of a step by name, e.g. `policy/shared/loss`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -66,7 +66,7 @@ differences of potentials, and leave counterfactuals out."""
 
 @dataclass(frozen=True, slots=True)
 class RewardWeights:
-    """The weights that sum components to a role's reward, for selection and for credit alike:
+    """The weights that sum components to a role's reward, for selection and for credit alike.
 
     reward(role) = team_weight * sum_c weights[c] * team score c + sum_c weights[c] * the role's score c
     """

@@ -11,6 +11,7 @@ from coterie.core.errors import DataError
 
 Record = Mapping[str, Any]
 Split = Literal["train", "val", "test"]
+"""Name of a split."""
 SPLITS: tuple[Split, ...] = ("train", "val", "test")
 
 

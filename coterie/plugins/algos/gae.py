@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from pydantic import Field
 
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import Plugin
 from coterie.core.protocols import Batch, Plan, Team
-from coterie.core.types import TEAM, Credit, Key, Node
-from coterie.plugins.algos.blocks.groups import Counts, Normalised, Normaliser, normalise_batch
-from coterie.plugins.algos.blocks.returns import Potentials, gain, lost_chains, token_counts
+from coterie.core.types import Key, Node
+from coterie.plugins.algos.blocks.groups import Normalised, Normaliser
+from coterie.plugins.algos.blocks.returns import Potentials, Row, gain, lost_chains
+from coterie.plugins.algos.blocks.rows import Advantage, RowEstimator, Rows, ScoredRow
 
 
-class GAE(Plugin):
+class GAE(RowEstimator):
     """A_t = sum of (gamma lam)^k delta_{t+k}, with delta_t = r_t + gamma V(s_{t+1}) - V(s_t), by token.
 
     A role's tokens on a chain, action after action, are one trajectory. The rewards of the team and the role
@@ -40,11 +39,7 @@ class GAE(Plugin):
         )
 
     needs = ("values",)
-    sums_over_turns = True
-
-    @property
-    def weights(self) -> Mapping[str, float]:
-        return {TEAM: self.config.alpha}
+    returns = "to_go"
 
     def check(self, plan: Plan, team: Team) -> None:
         if plan.branches > 1:
@@ -54,51 +49,42 @@ class GAE(Plugin):
                 why="the rewards after a branch that was not played out are unknown",
                 fix="set sampler.branches=1, and sampler.chains to any number",
             )
-        if self.config.normalise.type != "none" and self.config.normalise.scope == "group":
-            raise ConfigError(
-                "gae has no groups to normalise over",
-                path="algorithm.normalise.scope",
-                fix="set it to global or role, or algorithm.normalise.type=none",
-            )
+        self.check_scope()
 
-    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
-        values = batch.annotations["values"]
-        advantage: dict[Key, np.ndarray] = {}
-        target: dict[Key, np.ndarray] = {}
-        returns: dict[Key, float] = {}
-        counts: dict[str, Counts] = {}
+    def rows(self, batch: Batch) -> Iterator[Row]:
+        """One row per (chain, role): its actions, and what was paid after each."""
         for tree in batch.trees:
             for path in (*tree.chains(), *lost_chains(tree)):
                 for role in sorted({role for node, _ in path for role in node.decisions}):
                     paid = _paid(path, role, batch)
-                    rewards = [reward for reward in paid.values() if reward is not None]
-                    missing = len(rewards) < len(paid)
-                    counts.setdefault(role, Counts()).add(False, False, missing)
-                    if missing or not paid:
-                        continue
-                    per_action = self._advantages([values[key] for key in paid], rewards)
-                    for key, tokens, reward in zip(paid, per_action, rewards, strict=True):
-                        advantage[key], target[key], returns[key] = tokens, tokens + values[key], reward
-        scaled: Mapping[Key, Any] = advantage
-        if self.config.normalise.type != "none":
-            scaled = normalise_batch(advantage, token_counts(batch.trees), self.config.normalise)
-        metrics = {name: value for role, count in counts.items() for name, value in count.metrics(role)}
-        if target:
-            metrics["value/target"] = float(np.concatenate(list(target.values())).mean())
-        return Credit(advantage=dict(scaled), target=target, returns=returns, metrics=metrics), state
+                    rewards = tuple(reward for reward in paid.values() if reward is not None)
+                    value = sum(rewards) if len(rewards) == len(paid) else None
+                    yield Row(role, value, tuple(paid), paid=rewards)
 
-    def _advantages(self, values: Sequence[np.ndarray], rewards: Sequence[float]) -> list[np.ndarray]:
-        """Advantages by action, shape (tokens,) each; `rewards` are paid on the actions' last tokens."""
+    def advantages(self, rows: Rows) -> list[np.ndarray]:
+        """A_t of each trajectory's tokens; rewards are paid on the actions' last tokens."""
+        return [self._trajectory(rows, row) for row in rows]
+
+    def _trajectory(self, rows: Rows, row: ScoredRow) -> np.ndarray:
         gamma, lam = self.config.gamma, self.config.lam
-        value = np.concatenate(values).astype(np.float64)
-        ends = np.cumsum([len(action_values) for action_values in values])
+        value = rows.annotation(row, "values").astype(np.float64)
         reward = np.zeros(len(value))
-        reward[ends - 1] = rewards
+        reward[np.cumsum([rows.tokens[key] for key in row.branches]) - 1] = row.paid
         delta = reward + gamma * np.append(value[1:], 0.0) - value
         advantage, following = np.empty_like(delta), 0.0
         for t in range(len(delta) - 1, -1, -1):
             advantage[t] = following = delta[t] + gamma * lam * following
-        return np.split(advantage, ends[:-1])
+        return advantage
+
+    def targets(self, rows: Rows, values: Sequence[Advantage]) -> list[np.ndarray]:
+        """A_t + V(s_t)."""
+        pairs = zip(rows, values, strict=True)
+        return [advantage + rows.annotation(row, "values") for row, advantage in pairs]
+
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
+        """The mean target, over tokens."""
+        targets = self.targets(rows, values)
+        return {"value/target": float(np.concatenate(targets).mean())} if targets else {}
 
 
 def _paid(path: Sequence[tuple[Node, int]], role: str, batch: Batch) -> dict[Key, float | None]:

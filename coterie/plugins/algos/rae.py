@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from coterie.core.protocols import Batch
-from coterie.core.types import Credit
-from coterie.plugins.algos.blocks.estimator import GroupEstimator, SumConfig
-from coterie.plugins.algos.blocks.groups import GROUPINGS, Normaliser, credit_groups, grouped, no_baseline
-from coterie.plugins.algos.blocks.returns import RETURNS, Row, token_counts
+from coterie.core.types import Key
+from coterie.plugins.algos.blocks.rows import Advantage, RowConfig, RowEstimator, Rows
 
 
-class RAE(GroupEstimator):
+class RAE(RowEstimator):
     """A = R - b[role], with a running mean b of each role's returns; it needs no siblings.
 
     A prompt that is played once has no group, and one baseline over all roles would reward the role with the
@@ -27,36 +23,34 @@ class RAE(GroupEstimator):
     little about one task.
     """
 
-    class Config(SumConfig):
-        normalise: Normaliser = Field(default_factory=lambda: Normaliser(type="none"))
+    class Config(RowConfig):
         decay: float = Field(0.95, ge=0, le=1, description="Decay of the running mean, per step.")
 
     group = "role"
     returns = "episode"
-    baseline = "none"
 
-    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
-        """Credit, and the running means {role: b}."""
-        baseline: Mapping[str, float] = state or {}
-        rows = list(RETURNS[self.returns](batch, self.horizon))
-        centred = [
-            Row(
-                row.role, None if row.value is None else row.value - baseline.get(row.role, 0.0), row.branches
-            )
-            for row in rows
-        ]
-        credit = credit_groups(
-            grouped(centred, GROUPINGS[self.group]),
-            no_baseline,
-            self.config.normalise,
-            drop_zero_variance=self.config.zero_variance == "drop",
-            tokens=token_counts(batch.trees),
-        )
-        updated, decay = dict(baseline), self.config.decay
+    def advantages(self, rows: Rows) -> list[float]:
+        """R - b[role] for each row."""
+        return [row.value - self.b(rows, row.role) for row in rows]
+
+    def next_state(self, rows: Rows) -> dict[str, float]:
+        """The running means {role: b}, with the step's."""
+        updated, decay = dict(rows.state or {}), self.config.decay
         for role in sorted({row.role for row in rows}):
-            values = [row.value for row in rows if row.role == role and row.value is not None]
-            if values:
-                updated[role] = decay * baseline.get(role, 0.0) + (1 - decay) * float(np.mean(values))
-            credit.metrics[f"baseline/{role}"] = baseline.get(role, 0.0)
-        returns = {key: value + baseline.get(key.role, 0.0) for key, value in credit.returns.items()}
-        return replace(credit, returns=returns), updated
+            mean = float(np.mean([row.value for row in rows if row.role == role]))
+            updated[role] = decay * self.b(rows, role) + (1 - decay) * mean
+        return updated
+
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
+        """The means that were subtracted, by role."""
+        return {f"baseline/{role}": self.b(rows, role) for role in sorted({row.role for row in rows.all})}
+
+    def shown(self, rows: Rows, unscaled: Mapping[Key, Any]) -> dict[Key, float]:
+        """The returns, as A + b."""
+        # Not the rows' values: these differ by rounding, and rollout files stay the same bit for bit.
+        return {key: value + self.b(rows, key.role) for key, value in unscaled.items()}
+
+    @staticmethod
+    def b(rows: Rows, role: str) -> float:
+        """The role's running mean before the step."""
+        return float((rows.state or {}).get(role, 0.0))

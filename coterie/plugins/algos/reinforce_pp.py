@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 from pydantic import Field
 
-from coterie.core.plugins import Plugin
-from coterie.core.protocols import Batch, Plan, Team
-from coterie.core.types import TEAM, Credit, Key
-from coterie.plugins.algos.blocks.estimator import Pieces, check_pieces
-from coterie.plugins.algos.blocks.groups import Counts, Normalised, Normaliser, normalise_batch
-from coterie.plugins.algos.blocks.returns import RETURNS, Horizon, Row, token_counts
+from coterie.plugins.algos.blocks.estimator import Pieces
+from coterie.plugins.algos.blocks.groups import Normalised, Normaliser
+from coterie.plugins.algos.blocks.returns import Row
+from coterie.plugins.algos.blocks.rows import Advantage, RowEstimator, Rows, ScoredRow
 
 log = logging.getLogger("coterie")
 
@@ -33,7 +31,7 @@ class BatchNormaliser(Normaliser):
     )
 
 
-class ReinforcePP(Plugin):
+class ReinforcePP(RowEstimator):
     """A_t = score - beta * sum of KL from token t to the action's end, normalised over the whole batch.
 
     Every action is a sequence of its own. Its score is paid on its last token; every token also pays -beta *
@@ -61,66 +59,38 @@ class ReinforcePP(Plugin):
         model_config = {"populate_by_name": True}
 
     @property
-    def needs(self) -> tuple[str, ...]:
+    def needs(self) -> tuple[str, ...]:  # type: ignore[override]
         return ("ref_logprobs",) if self.config.beta > 0 else ()
 
     @property
-    def weights(self) -> Mapping[str, float]:
-        return {TEAM: self.config.alpha}
-
-    @property
-    def sums_over_turns(self) -> bool:
-        return bool(self.config.returns == "to_go")
-
-    def check(self, plan: Plan, team: Team) -> None:
-        pieces = Pieces(
+    def pieces(self) -> Pieces:
+        # `gamma` is per token here: the return to go is not discounted.
+        return Pieces(
             group="batch", returns=self.config.returns, baseline="none", normalise=self.config.normalise
         )
-        check_pieces(pieces, plan, team)
 
-    def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
-        reference = batch.annotations.get("ref_logprobs", {})
-        decisions = {
-            node.key.of_role(role): decision
-            for tree in batch.trees
-            for node in tree.nodes()
-            for role, decision in node.decisions.items()
-        }
-        advantage: dict[Key, np.ndarray] = {}
-        returns: dict[Key, float] = {}
-        counts: dict[str, Counts] = {}
-        truncated: dict[str, int] = {}
-        for row in self._rows(batch):
-            key, count = row.branches[0], counts.setdefault(row.role, Counts())
-            decision = decisions[key.decision]
-            action = decision.branches[key.branch]
-            count.add(False, False, row.value is None)
-            at_limit = bool(action.calls) and action.calls[-1].finish == "length"
-            truncated[row.role] = truncated.get(row.role, 0) + at_limit
-            if row.value is None or (at_limit and self.config.truncated == "drop"):
-                continue
-            logprobs = np.array([value for call in action.calls for value in call.logprobs])
-            if len(logprobs):
-                # An untrained policy is its own reference.
-                penalised = self.config.beta > 0 and decision.trainable
-                kl = logprobs - reference[key] if penalised else np.zeros(len(logprobs))
-                advantage[key] = self._return_to_go(row.value, kl)
-                returns[key] = row.value
-        if not advantage and any(truncated.values()):
+    def advantages(self, rows: Rows) -> list[np.ndarray | None]:
+        """Rewards summed back from each action's last token; None: dropped, or without tokens."""
+        values = [self._action(rows, row) for row in rows]
+        truncated = sum(_at_limit(rows, row) for row in rows.all)
+        if truncated and all(value is None for value in values):
             log.warning(
                 "reinforce_pp: all %d actions reached the token limit, and nothing is trained on: raise "
                 "sampler.sampling.max_new_tokens, or set algorithm.truncated=keep",
-                sum(truncated.values()),
+                truncated,
             )
-        metrics = {name: value for role, count in counts.items() for name, value in count.metrics(role)}
-        metrics |= {f"groups/{role}/truncated": float(number) for role, number in truncated.items()}
-        scaled = advantage
-        if self.config.normalise.type != "none":
-            scaled = normalise_batch(advantage, token_counts(batch.trees), self.config.normalise)
-        return Credit(advantage=dict(scaled), returns=returns, metrics=metrics), state
+        return values
 
-    def _rows(self, batch: Batch) -> Iterator[Row]:
-        yield from RETURNS[self.config.returns](batch, Horizon())
+    def _action(self, rows: Rows, row: ScoredRow) -> np.ndarray | None:
+        if self.config.truncated == "drop" and _at_limit(rows, row):
+            return None
+        logprobs = rows.logprobs(row)
+        if not len(logprobs):
+            return None
+        # An untrained policy is its own reference.
+        penalised = self.config.beta > 0 and rows.decisions(row)[0].trainable
+        kl = logprobs - rows.annotation(row, "ref_logprobs") if penalised else np.zeros(len(logprobs))
+        return self._return_to_go(row.value, kl)
 
     def _return_to_go(self, score: float, kl: np.ndarray) -> np.ndarray:
         """Rewards summed back from the last token, shape (tokens,)."""
@@ -130,3 +100,16 @@ class ReinforcePP(Plugin):
         for t in range(len(rewards) - 1, -1, -1):
             rewards[t] = following = rewards[t] + self.config.gamma * following
         return rewards
+
+    def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
+        """The number of actions that reached the token limit, by role."""
+        truncated: dict[str, float] = {}
+        for row in rows.all:
+            name = f"groups/{row.role}/truncated"
+            truncated[name] = truncated.get(name, 0.0) + _at_limit(rows, row)
+        return truncated
+
+
+def _at_limit(rows: Rows, row: Row) -> bool:
+    calls = rows.actions(row)[0].calls
+    return bool(calls) and calls[-1].finish == "length"

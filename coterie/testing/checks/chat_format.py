@@ -44,7 +44,7 @@ def check_chat_format(
     with guarded(f"{name}.codec"):
         codec, fresh = (chat_format.codec(tokenizer, _CONTEXT) for _ in range(2))
     missing = lacking(Codec, codec)
-    fix = "see coterie.core.protocols.chat_format.Codec"
+    fix = "see coterie.Codec"
     require(not missing, f"its codec lacks {', '.join(missing)}", where=f"{name}.codec", fix=fix)
     questions = [_user(text) for text in texts]
     _check_encoding(codec, fresh, questions, name)

@@ -39,4 +39,4 @@ def check_column(target: Any, where: str = "") -> None:
     try:
         check_variants(read_column(path, path.stem))
     except CoterieError as error:
-        raise ConformanceError(str(error), where=where, fix="see coterie.studies.columns") from error
+        raise ConformanceError(str(error), where=where, fix="see docs/reproduce.md") from error

@@ -144,7 +144,7 @@ def _surrogate(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
                 f"is {values[token]} where the log-prob is {tokens.logprobs[token]} and the behaviour's "
                 f"{tokens.behaviour[token]}",
                 where=where,
-                fix="clip log-ratios before exponentiating (see coterie.plugins.losses.blocks.ratios)",
+                fix="clip log-ratios before exponentiating (coterie.log_ratio does)",
             )
     return surrogate
 

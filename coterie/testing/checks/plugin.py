@@ -29,7 +29,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
       `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes.
       A recipe is a YAML file with a table, or the new spelling of an old name (`recipe --with overlays`); an
       overlay is a YAML file with the keys of a recipe but `extends`, `with` and `name`. A column passes
-      `check_column`, a study is a `coterie.studies.Study`, and a command is click's.
+      `check_column`, a study is a `coterie.Study`, and a command is click's.
 
     Args:
         module: the module, or any object with the hook implementations.
@@ -46,7 +46,7 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
         report.ok,
         "; ".join(report.errors),
         where=name,
-        fix="see coterie.core.plugins.hookspecs for the hooks",
+        fix="the hooks are in docs/writing_plugins.md",
     )
     for kind, names in report.provides.items():
         for target in names:
@@ -105,7 +105,7 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
             isinstance(target, Study),
             f"is a {type(target).__name__}",
             where=where,
-            fix="a coterie.studies.Study",
+            fix="a coterie.Study",
         )
         return
     require(inspect.isclass(target), f"is a {type(target).__name__}", where=where, fix="a class")
@@ -117,7 +117,7 @@ def _check_entry(entry: Entry, where: str, extras: bool) -> None:
 def _check_class(target: type, kind: str, where: str) -> None:
     protocol = PROTOCOL[kind]
     missing = lacking(protocol, target)
-    fix = f"see coterie.core.protocols.{protocol.__name__}"
+    fix = f"see coterie.{protocol.__name__}"
     require(not missing, f"{target.__name__} lacks {', '.join(missing)}", where=where, fix=fix)
     require_read(target, kind, f"{where}: {target.__name__}")
     with guarded(f"{where}: constructor", "it is called as cls(config, build)"):

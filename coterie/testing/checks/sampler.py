@@ -69,14 +69,14 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
 def _check_plan(sampler: Any, name: str) -> None:
     plan = sampler.plan
     sound = isinstance(plan, Plan) and plan.chains >= 1 and plan.branches >= 1
-    require(sound, f"is {plan!r}", where=f"{name}.plan", fix="a coterie.core.protocols.Plan")
+    require(sound, f"is {plan!r}", where=f"{name}.plan", fix="a coterie.Plan")
     for role in ROLES:
         sampling = sampler.sampling(role)
         require(
             isinstance(sampling, Sampling),
             f"returned {sampling!r}",
             where=f"{name}.sampling",
-            fix="a coterie.core.types.Sampling",
+            fix="a coterie.Sampling",
         )
 
 
@@ -273,7 +273,7 @@ def _check_complete(tree: Tree, engine: LetterEngine, ctx: JobContext, name: str
         joints <= scored,
         "left a played joint action without scores",
         where=where,
-        fix="coterie.core.rollout.rewards.score_selection",
+        fix="call coterie.NodeExpansion.score",
     )
 
 

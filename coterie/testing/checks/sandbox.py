@@ -65,7 +65,7 @@ class _Sandbox:
             isinstance(result, Ran),
             f"returned {result!r}",
             where=where,
-            fix="a coterie.core.protocols.sandbox.Ran",
+            fix="a coterie.Ran",
         )
         return result
 

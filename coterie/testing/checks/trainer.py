@@ -327,7 +327,7 @@ class _TrainerChecker:
                 batch.sequence is not None,
                 "gave the loss no sequence ids",
                 where=where,
-                fix="set TokenBatch.sequence and .sequences: coterie.core.training.samples.span_ids",
+                fix="set TokenBatch.sequence and .sequences: coterie.span_ids",
             )
             ids = _numpy(batch.sequence)
             tokens, sequences = tokens + len(ids), sequences + batch.sequences

@@ -70,7 +70,7 @@ def require_kind(plugin: Any, kind: str) -> str:
         not missing,
         f"lacks {', '.join(missing)}",
         where=name,
-        fix=f"see coterie.core.protocols.{protocol.__name__}",
+        fix=f"see coterie.{protocol.__name__}",
     )
     require_read(plugin, kind, name)
     return name

@@ -162,13 +162,14 @@ def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
         )
 
 
-class GroupEstimator(Plugin):
-    """Base of the estimators that compare rows within groups; a subclass names its pieces."""
+class PiecedEstimator(Plugin):
+    """What the bases of estimators share: the reward weights, the pieces, and the rules between them."""
 
     Config: type[PluginConfig] = GroupConfig
-    group: GroupName = "decision"
+    group: GroupName | None = None
+    """The grouping; None: no row is compared with another."""
     returns: ReturnName = "immediate"
-    baseline: BaselineName = "mean"
+    baseline: BaselineName = "none"
     needs: tuple[str, ...] = ()
     _max_turns: int = 1
 
@@ -181,7 +182,7 @@ class GroupEstimator(Plugin):
     def pieces(self) -> Pieces:
         """The pieces, as the class and the configuration name them."""
         return Pieces(
-            group=self.group,
+            group=self.group or "batch",
             returns=self.returns,
             baseline=self.baseline,
             normalise=self.config.normalise,
@@ -204,6 +205,13 @@ class GroupEstimator(Plugin):
         """The settings of the return."""
         pieces = self.pieces
         return Horizon(gamma=pieces.gamma, fill=pieces.fill, max_turns=self._max_turns)
+
+
+class GroupEstimator(PiecedEstimator):
+    """Base of the estimators that compare rows within groups; a subclass names its pieces."""
+
+    group: GroupName = "decision"
+    baseline: BaselineName = "mean"
 
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
         """Credit of the batch; the state is passed on unchanged."""

@@ -48,8 +48,8 @@ GROUPINGS: dict[str, Callable[[Row], Hashable]] = {
     "role": lambda row: row.role,
     "batch": lambda row: "",
 }
-"""The key that the rows of a group share: the prompt; the task, role and turn; the task and role; the role;
-only the step."""
+"""The groupings by name: the key that the rows of a group share. It is the prompt; the task, role and turn;
+the task and role; the role; only the step."""
 
 
 def grouped(rows: Iterable[Row], key: Callable[[Row], Hashable]) -> list[Group]:
@@ -105,6 +105,7 @@ BASELINES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": no_baseline,
     "max": max_baseline,
 }
+"""The baselines by name: each maps the values of a group to the same less their baseline, shape (n,)."""
 
 
 # ------------------------------------------------------------------------------------------ normaliser

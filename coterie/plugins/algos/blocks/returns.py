@@ -32,6 +32,8 @@ class Row:
     branches: tuple[Key, ...]
     turn: int = 0
     """Turn of the first branch."""
+    paid: tuple[float, ...] = ()
+    """By branch, its part of `value`; empty where `value` is worth every branch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,6 +244,7 @@ RETURNS: dict[str, Return] = {
     "tree": tree_return,
     "to_go": tree_return,  # a chain is a tree without siblings
 }
+"""The returns by name: each makes the rows of a step."""
 
 
 def token_counts(trees: Sequence[Tree]) -> dict[Key, int]:

@@ -2,10 +2,17 @@
 
 import click
 
-from coterie import TEAM, Plugin, PluginConfig, PolicyFault, Step, Task
-from coterie.core.types import Credit
-from coterie.plugins.algos.blocks.estimator import GroupEstimator
-from coterie.plugins.algos.blocks.groups import by_decision
+from coterie import (
+    TEAM,
+    Credit,
+    GroupEstimator,
+    Plugin,
+    PluginConfig,
+    PolicyFault,
+    Step,
+    Task,
+    by_decision,
+)
 
 
 class Countdown(Plugin):
