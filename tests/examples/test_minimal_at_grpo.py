@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from coterie.testing.support.trees import Forest, J
 from examples import minimal_at_grpo as example
-from tests.plugins.algos.support import Forest, J, advantages
+from tests.plugins.algos.support import advantages
 
 SOURCE = Path(example.__file__)
 LEFT, UP = 2, 0

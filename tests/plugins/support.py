@@ -12,6 +12,7 @@ from coterie.core.config import validate
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import StepContext
 from coterie.core.types import Action, Fault, RoleInput, Task
+from coterie.testing import coterie_run
 
 
 @dataclass
@@ -42,6 +43,11 @@ def make(plugin: Any, build: Build | None = None, **settings: Any) -> Any:
     """An instance of a plugin class, its settings validated as `compose` does."""
     build = build or Build()
     return plugin(validate(plugin.Config, settings, build.path), build)
+
+
+def team_run(answers: Any = "1", *, branches: int = 4, **tables: Any) -> Any:
+    """A run of two turns."""
+    return coterie_run(answers, max_turns=2, sampler={"branches": branches}, **tables)
 
 
 def wait(work: Coroutine[Any, Any, Any]) -> Any:

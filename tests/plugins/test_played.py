@@ -5,10 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from coterie.compose import compose
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.recipes import load
-from tests.games import play
+from coterie.testing import play_episode
+from tests.plugins.support import team_run
 
 
 def walker(request: Any, text: str) -> str:
@@ -24,35 +23,13 @@ def answerer(request: Any, text: str) -> str:
     return str(number * 2 if request.key.role == "checker" and request.key.branch == 2 else number)
 
 
-def run_of(env: dict[str, Any], roles: dict[str, dict[str, Any]], play_: str, **more: Any) -> Any:
-    return compose(
-        load(
-            {
-                "env": env,
-                "team": {
-                    "order": list(roles),
-                    "max_turns": 2,
-                    "roles": {name: {"policy": "p", **table} for name, table in roles.items()},
-                },
-                "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
-                "sampler": {"branches": 4},
-                "algorithm": {"type": "at_grpo"},
-                "engine": {"type": "scripted", "play": play_},
-                "trainer": {"type": "none"},
-                "schedule": {"steps": 1, "tasks_per_step": 2},
-                **more,
-            }
-        )
-    )
-
-
 def test_the_planners_branches_are_paid_by_their_own_plans():
-    run = run_of(
-        {"type": "plan_path", "size": 4, "min_distance": 3},
-        {"planner": {"type": "plan_path_planner"}, "executor": {"type": "plan_path_executor"}},
-        "tests.plugins.test_played:walker",
+    run = team_run(
+        walker,
+        env={"type": "plan_path", "size": 4, "min_distance": 3},
+        roles={"planner": {"type": "plan_path_planner"}, "executor": {"type": "plan_path_executor"}},
     )
-    trees, scores = play(run, 8)
+    trees, scores = play_episode(run, 8)
     spread = {"planner": 0, "executor": 0}
     for tree in trees:
         for node in tree.nodes():
@@ -80,12 +57,12 @@ def test_a_team_of_templates_on_own_records(tmp_path):
             "parser": "number",
         },
     }
-    run = run_of(
-        {"type": "team_task", "path": str(path), "stop_when": "agree", "success": {"match": "number"}},
-        roles,
-        "tests.plugins.test_played:answerer",
+    run = team_run(
+        answerer,
+        env={"type": "team_task", "path": str(path), "stop_when": "agree", "success": {"match": "number"}},
+        roles=roles,
     )
-    trees, scores = play(run, 3)
+    trees, scores = play_episode(run, 3)
     for tree in trees:
         writer, checker, *_ = tree.nodes()
         assert branch_rewards(writer, "writer", scores, run.reward_weights) == [0.0] * 4
@@ -97,13 +74,13 @@ def test_a_team_of_templates_on_own_records(tmp_path):
         )
         for _, leaf in tree.leaves():
             assert leaf.outcome["success"] == 1.0
-    result = run_of(
-        {"type": "team_task", "path": str(path)},
-        roles,
-        "tests.plugins.test_played:answerer",
+    result = team_run(
+        answerer,
+        env={"type": "team_task", "path": str(path)},
+        roles=roles,
         rewards={"mine": {"type": "function", "function": "tests.plugins.test_played:length"}},
     )
-    trees, scores = play(result, 1)
+    trees, scores = play_episode(result, 1)
     assert {component for _, _, component, _ in scores} == {"mine"}
 
 
@@ -112,16 +89,12 @@ def length(view: Any) -> float:
 
 
 def test_the_diagnosis_reaches_prose_roles_in_the_second_turn():
-    run = run_of(
-        {"type": "plan_path", "size": 6, "min_distance": 6, "rendering": "prose"},
-        {"solver": {"type": "plan_path_solver"}},
-        "tests.plugins.test_played:sleeper",
+    run = team_run(
+        "[]",
+        env={"type": "plan_path", "size": 6, "min_distance": 6, "rendering": "prose"},
+        roles={"solver": {"type": "plan_path_solver"}},
         transition="diagnosis",
     )
-    nodes = list(play(run)[0][0].nodes())
+    nodes = list(play_episode(run)[0][0].nodes())
     assert "Last turn" not in nodes[0].decisions["solver"].messages[-1]["content"]
     assert "You played no move last turn" in nodes[1].decisions["solver"].messages[-1]["content"]
-
-
-def sleeper(request: Any, text: str) -> str:
-    return "[]"

@@ -17,9 +17,9 @@ from coterie.core.protocols import RolloutJob
 from coterie.core.types import Task
 from coterie.core.types.digest import digest
 from coterie.plugins.samplers.tree import TreeSampler
+from coterie.testing import coterie_run
 from tests.cli.support import plugin_package
 from tests.core.rollout import spawned
-from tests.games import run_of
 
 PLUGIN = '''
 """A game of numbers in which a role learns what it wrote last, judged once it is over."""
@@ -180,7 +180,7 @@ class Counting(TreeSampler):
 
 
 def test_what_plugins_count_is_summed_in_the_row():
-    run = run_of(play="tests.games:constant", sampler={"type": f"{__name__}:Counting", "chains": 3})
+    run = coterie_run(answers="1", sampler={"type": f"{__name__}:Counting", "chains": 3})
 
     async def go():
         await open_run(run)
@@ -193,7 +193,7 @@ def test_what_plugins_count_is_summed_in_the_row():
 
 
 def test_a_count_never_hides_a_metric_of_the_framework():
-    run = run_of(play="tests.games:constant")
+    run = coterie_run(answers="1")
 
     async def go():
         await open_run(run)
@@ -224,7 +224,7 @@ def test_jobs_and_results_are_values():
 
 def test_stale_weights_are_missing_scores_and_never_samples():
     """The engine holds version 0, and the step asks for version 1."""
-    run = run_of(play="tests.games:constant")
+    run = coterie_run(answers="1")
 
     async def go():
         await open_run(run)

@@ -6,17 +6,8 @@ import math
 
 import pytest
 
-from tests.plugins.algos.support import (
-    BRANCHES,
-    CHAINS,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import BRANCHES, CHAINS, advantages, credit, estimator
 
 SEQUENTIAL = (("one",), ("two",))
 

@@ -8,8 +8,9 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
-from tests.games import play, run_of
-from tests.plugins.algos.support import CROSS, TREES, Forest, J, advantages, credit, estimator, places
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.trees import Forest, J, places
+from tests.plugins.algos.support import CROSS, TREES, advantages, credit, estimator
 
 PAIR = (("one", "two"),)
 
@@ -156,13 +157,13 @@ def test_a_turn_may_weigh_nothing():
     ],
 )
 def test_the_leaves_of_a_played_tree(order, turns, branches, pairing):
-    run = run_of(
+    run = coterie_run(
         order=order,
         max_turns=turns,
         sampler={"branches": branches, "expand": "all", "pairing": pairing},
         algorithm={"type": "magrpo"},
     )
-    (tree,), scores = play(run)
+    (tree,), scores = play_episode(run)
     roles = sum(1 if isinstance(stage, str) else len(stage) for stage in order)
     exponent = (roles if pairing == "cross" else len(order)) * turns
     assert len(list(tree.leaves())) == branches**exponent
@@ -176,13 +177,13 @@ def test_the_leaves_of_a_played_tree(order, turns, branches, pairing):
 
 def test_a_played_cross_knows_what_each_role_added():
     """Branch b writes b: the team earns the sum and the writer a tenth, so an action is worth 1.1 b."""
-    run = run_of(
+    run = coterie_run(
         order=[["one", "two"]],
         max_turns=2,
         sampler={"branches": 2, "expand": "all", "pairing": "cross"},
         algorithm={"type": "magrpo"},
     )
-    (tree,), scores = play(run)
+    (tree,), scores = play_episode(run)
     result, _ = run.estimator(
         Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )

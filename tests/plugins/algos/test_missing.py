@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from tests.plugins.algos.support import (
-    ALL,
-    PLANS,
-    TREES,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, PLANS, TREES, advantages, credit, estimator
 
 COMPARING = ("at_grpo", "grpo", "dr_grpo", "rloo", "magrpo", "marloo", "maremax", "reinforce_pp_baseline")
 """A group of one says nothing to them."""

@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
-from tests.plugins.algos.support import (
-    ALL,
-    PLANS,
-    TREES,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, PLANS, TREES, advantages, credit, estimator
 
 PLAIN = {"normalise": {"type": "none"}}
 SETTINGS = {

@@ -26,8 +26,7 @@ from tests.plugins.envs.paying import (
     send,
 )
 from tests.plugins.envs.programs import INLINE
-from tests.plugins.support import Build, context, make, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import Build, context, make, team_run, wait
 
 games = pytest.mark.parametrize("name", list(PLUGINS))
 INDICES = st.integers(0, 300)
@@ -203,7 +202,7 @@ def test_the_split_of_a_content_is_written_down():
 def composed(name, order, settings=None, **more):
     env = {"type": name, **SMALL[name], **more.pop("env", {})}
     roles = {role: {"type": f"{name}_{role}", **(settings or {})} for role in order}
-    return run_of(env, roles, "tests.games:constant", **more)
+    return team_run(env=env, roles=roles, **more)
 
 
 @games

@@ -17,7 +17,7 @@ from coterie.core.types import TEAM
 from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.recipes import load
-from tests.games import play
+from coterie.testing import play_episode
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
 from tests.plugins.envs.programs import INLINE, Inline, answer, search
 from tests.plugins.support import Build, action, context, make, role_input, wait
@@ -101,7 +101,7 @@ def run_of(*overrides: str, **env: Any) -> Any:
 
 def test_a_step_of_at_grpo_with_real_programs():
     run = run_of("sampler.branches=7", "sandbox.limits={cpu_seconds: 0.3}", max_moves=2)
-    (tree,), scores = play(run, 1)
+    (tree,), scores = play_episode(run, 1)
     credit, _ = run.estimator(
         Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )
@@ -150,7 +150,7 @@ def test_a_sandbox_that_fails_leaves_the_score_missing():
         f"sandbox.type={INLINE}",
         "engine.play=tests.plugins.envs.test_plan_path_tool:loser",
     )
-    (tree,), scores = play(run, 1)
+    (tree,), scores = play_episode(run, 1)
     root = tree.root
     rewards = branch_rewards(root, "tool", scores, run.reward_weights)
     assert rewards[1] is None and None not in (rewards[0], rewards[2])

@@ -21,10 +21,9 @@ from coterie.plugins.envs.common.turn_game import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
-from tests.games import play
+from coterie.testing import play_episode
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import Build, action, context, make, role_input, team_run, wait
 
 ROLE_PLUGINS = {
     name: make(getattr(roles, f"Sokoban{name.title()}"), Build(name=name, path=f"team.roles.{name}"))
@@ -312,12 +311,12 @@ def pusher(request, text):
 
 
 def test_branches_are_paid_by_their_own_plans():
-    run = run_of(
-        {"type": "sokoban", "size": 4, "push_words": "directions", "views": "split"},
-        {"planner": {"type": "sokoban_planner"}, "executor": {"type": "sokoban_executor"}},
-        "tests.plugins.envs.test_sokoban:pusher",
+    run = team_run(
+        pusher,
+        env={"type": "sokoban", "size": 4, "push_words": "directions", "views": "split"},
+        roles={"planner": {"type": "sokoban_planner"}, "executor": {"type": "sokoban_executor"}},
     )
-    trees, scores = play(run, 8)
+    trees, scores = play_episode(run, 8)
     spread = {"planner": 0, "executor": 0}
     for tree in trees:
         for node in tree.nodes():

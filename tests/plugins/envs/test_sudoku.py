@@ -13,10 +13,9 @@ from coterie.core.types import TEAM
 from coterie.plugins.agents.sudoku import SudokuExecutor, SudokuPlanner, SudokuSolver
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.render import compact
-from tests.games import play
+from coterie.testing import play_episode
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import Build, action, context, make, role_input, team_run, wait
 
 ROLE_PLUGINS = {
     name: make(plugin, Build(name=name, path=f"team.roles.{name}"))
@@ -285,8 +284,8 @@ def team_player(request, text):
 
 def test_a_team_is_played_and_the_best_plan_is_committed():
     roles = {name: {"type": f"sudoku_{name}"} for name in ("planner", "executor")}
-    player = "tests.plugins.envs.test_sudoku:team_player"
-    trees, _ = play(run_of({"type": "sudoku", "views": "split"}, roles, player), 4)
+    run = team_run(team_player, env={"type": "sudoku", "views": "split"}, roles=roles)
+    trees, _ = play_episode(run, 4)
     for tree in trees:
         solution = tree.task.payload.solution
         for node in tree.nodes():

@@ -17,7 +17,7 @@ from coterie.plugins.algos.blocks.returns import (
     token_counts,
     tree_return,
 )
-from tests.plugins.algos.support import Forest, J, chain, place
+from coterie.testing.support.trees import Forest, J, chain, place
 
 REWARD_WEIGHTS = RewardWeights(
     kinds={"potential": "potential", "own_potential": "potential", "fork": "counterfactual"}
