@@ -100,14 +100,16 @@ def _check_texts(answers: Any, name: str) -> None:
         return
     if not isinstance(answers, Sequence):
         raise UserError(
-            f"{name} are a {type(answers).__name__}",
+            f"{name} are {answers!r}, of the type {type(answers).__name__}",
             fix="a text, a list of texts, a function (request, prompt) -> text, or a dict by role of these",
         )
     if not answers:
         raise UserError(f"{name} are empty", fix="a list of at least one text")
     for index, item in enumerate(answers):
         if not isinstance(item, str):
-            raise UserError(f"{name}: item {index} is a {type(item).__name__}, {item!r}", fix="a text")
+            raise UserError(
+                f"{name}: item {index} is {item!r}, of the type {type(item).__name__}", fix="a text"
+            )
 
 
 def branch_number(request: Request, text: str) -> str:
@@ -209,7 +211,7 @@ def play_episode(run: Run, tasks: int = 1) -> tuple[list[Tree], Scores]:
     """
     if not isinstance(run, Run):
         raise UserError(
-            f"play_episode got a {type(run).__name__}, not a run", fix="play_episode(coterie_run())"
+            f"play_episode received a {type(run).__name__}, not a run", fix="play_episode(coterie_run())"
         )
     if isinstance(tasks, bool) or not isinstance(tasks, int) or tasks < 1:
         raise UserError(f"play_episode: tasks is {tasks!r}", fix="a whole number from 1")
