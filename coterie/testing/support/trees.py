@@ -134,6 +134,8 @@ class Forest:
     """Branches whose call the engine lost, though their joint action was scored."""
     untrained: Sequence[str] = ()
     """Roles whose policy isn't trained."""
+    rule: str = ""
+    """`Node.rule` of every node."""
     trees: list[Tree] = field(default_factory=list)
     scores: Scores = field(default_factory=Scores)
 
@@ -172,6 +174,7 @@ class Forest:
             decisions={role: self._decision(key, role, count, lost) for role in roles},
             joints=joint_actions,
             expanded=tuple(index for index, joint in enumerate(joints) if joint.committed and not joint.lost),
+            rule=self.rule,
         )
 
     def combinations(self, roles: Sequence[str], branches: int) -> list[Mapping[str, int]]:
