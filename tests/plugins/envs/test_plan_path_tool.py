@@ -10,36 +10,24 @@ from typing import Any
 import pytest
 
 from coterie.compose import compose
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.recipes import load
 from coterie.testing import play_episode
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
+from tests.plugins.envs.players import PLAN_PATH
 from tests.plugins.envs.programs import INLINE, Inline, answer, search
-from tests.plugins.support import Build, action, context, make, role_input, wait
+from tests.plugins.support import Build, make
 
-ROLE_PLUGINS = {
-    "tool": make(PlanPathTool, Build(name="tool", path="team.roles.tool")),
-    "plan": make(PlanPathPlan, Build(name="plan", path="team.roles.plan")),
-}
+send, prompt = PLAN_PATH.send_one, PLAN_PATH.prompt
 
 
 def game(order=("tool", "plan"), **settings):
     settings = {"size": 4, "rendering": "prose", "sandbox": Inline(), **settings}
     return make(PlanPath, Build(order=list(order)), **settings)
-
-
-def send(env, state, role, text):
-    message = action(text, ROLE_PLUGINS[role], env.observe(state, role))
-    return wait(env.step(state, {role: message}, context()))
-
-
-def prompt(env, state, role):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def worth(maze, cell, moves, limit=None):
@@ -378,9 +366,3 @@ def test_the_plan_role_may_play_without_a_tool():
     env = game(order=["plan"], sandbox=None)
     assert not env.concurrent and game().concurrent
     assert "program" not in prompt(env, start(env, *WALLED), "plan").partition("The goal")[2]
-
-
-def test_an_action_that_was_lost_is_no_program():
-    env = game()
-    with pytest.raises(SystemFault, match="the worker was lost"):
-        send(env, start(env, *WALLED), "tool", answer("# lost"))

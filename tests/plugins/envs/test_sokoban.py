@@ -2,13 +2,7 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import os
-import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,74 +10,16 @@ import pytest
 from coterie.core.errors import ConfigError
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents import sokoban as roles
 from coterie.plugins.envs.common.turn_game import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
 from coterie.testing import play_episode
+from tests.plugins.envs.players import SOKOBAN
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, action, context, make, role_input, team_run, wait
+from tests.plugins.support import Build, make, team_run
 
-ROLE_PLUGINS = {
-    name: make(getattr(roles, f"Sokoban{name.title()}"), Build(name=name, path=f"team.roles.{name}"))
-    for name in ("planner", "executor", "solver")
-}
-ROOT = Path(__file__).parents[3]
-
-
-def send(env, state, **texts):
-    actions = {
-        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
-    }
-    return wait(env.step(state, actions, context()))
-
-
-def prompt(env, state, role, feedback=()):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))[-1][
-        "content"
-    ]
-
-
-# ---- states are values
-
-
-def test_a_step_never_mutates_the_state_and_forks_are_independent():
-    env = make(Sokoban, size=4)
-    root = start(env, *CORNER)
-    before = copy.deepcopy(root)
-    planned = send(env, root, planner="r1c2L r1c1D").state
-    ends = [send(env, planned, executor=moves).state for moves in ("U", "R", "L U", "U R R D L", "")]
-    assert root == before and planned.boxes == root.boxes
-    assert len({env.digest(end) for end in ends}) == len(ends)
-    assert send(env, planned, executor="U R R D L").state == ends[3]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        root.player = 3
-
-
-def test_states_pickle_and_have_the_same_digest_in_another_process():
-    env = make(Sokoban, size=4)
-    state = send(env, send(env, start(env, *CORNER), planner="r1c2L").state, executor="U U").state
-    again = pickle.loads(pickle.dumps(state))
-    assert again == state and env.digest(again) == env.digest(state)
-    code = (
-        "from tests.plugins.envs.test_sokoban import *; env = make(Sokoban, size=4); "
-        "planned = send(env, start(env, *CORNER), planner='r1c2L').state; "
-        "print(env.digest(send(env, planned, executor='U U').state))"
-    )
-    other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
-    )
-    assert process.stdout.strip() == env.digest(state)
-
-
-def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
-    env = make(Sokoban, size=4)
-    step = send(env, start(env, *CORNER), executor="north")
-    assert step.state.player_cell == (1, 1) and step.state.turn == 1
-    assert step.info == {"executor": {"readable": False}}
-    assert "couldn't be read" in env.diagnose(step.state, "executor")
+send, prompt = SOKOBAN.send, SOKOBAN.prompt
 
 
 # ---- who sees what
@@ -172,21 +108,6 @@ Your moves (U, D, L, R, at most 9) as a list such as [U, R, R]:"""
         "Name the pushes in order, each the cell of a box and a direction (U, D, L, R), as a list such as "
         "[r1c2R, r1c3U]:"
     )
-
-
-def test_a_plan_is_for_the_turn_it_was_made_in():
-    env = make(Sokoban, size=4)
-    state = send(env, start(env, *CORNER), planner="r1c2L").state
-    assert env.observe(state, "executor").plan == (((1, 2), "L"),)
-    after = send(env, state, executor="U").state
-    assert env.observe(after, "executor").plan == () and after.last_plan.pushes == (((1, 2), "L"),)
-
-
-def test_a_plan_made_while_the_executor_walks_is_for_the_next_turn():
-    env = make(Sokoban, Build(order=[["planner", "executor"]]), size=4)
-    step = send(env, start(env, *CORNER), planner="r1c2L", executor="U")
-    assert env.observe(step.state, "executor").plan == (((1, 2), "L"),)
-    assert step.state.last_plan is None and (TEAM, "plan_team") not in step.scores
 
 
 def test_a_planner_that_plays_alone_makes_its_pushes():

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents.sudoku import SudokuPlan, SudokuTool
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.testing import play_episode
+from tests.plugins.envs.players import SUDOKU
 from tests.plugins.envs.programs import INLINE, Inline, answer
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, context, make, role_input, team_run, wait
+from tests.plugins.support import Build, make, team_run
 
-ROLE_PLUGINS = {
-    "tool": make(SudokuTool, Build(name="tool", path="team.roles.tool")),
-    "plan": make(SudokuPlan, Build(name="plan", path="team.roles.plan")),
-}
+send, prompt = SUDOKU.send_one, SUDOKU.prompt
 
 SOLVER = '''\
 grid = [[0 if word == "." else int(word) for word in row.replace("|", " ").split()] for row in """
@@ -52,15 +49,6 @@ search(0)
 def game(order=("tool", "plan"), **settings):
     settings = {"rendering": "prose", "sandbox": Inline(), **settings}
     return make(Sudoku, Build(order=list(order)), **settings)
-
-
-def send(env, state, role, text):
-    message = action(text, ROLE_PLUGINS[role], env.observe(state, role))
-    return wait(env.step(state, {role: message}, context()))
-
-
-def prompt(env, state, role):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def programmer(request, text):
@@ -188,12 +176,6 @@ def test_the_oracles_program_solves_the_game():
             assert proposed.scores["tool", "correct"] == 1.0
             state = send(env, proposed.state, "plan", env.demonstrate(proposed.state, "plan", 0.0, rng)).state
         assert state.solved
-
-
-def test_a_sandbox_that_fails_is_the_systems_fault():
-    env = game()
-    with pytest.raises(SystemFault):
-        send(env, start(env, *EASY), "tool", answer("# lost"))
 
 
 def test_a_run_without_a_sandbox_is_refused_when_composed():
