@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from coterie.core.config import validate
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import StepContext
@@ -62,6 +64,15 @@ def action(text: str, role: Any = None, observation: Any = None) -> Action:
         return Action(calls=(), text=text, parsed=role.parse(text, observation))
     except PolicyFault as fault:
         return Action(calls=(), text=text, fault=Fault(kind="policy", reason=str(fault)))
+
+
+def read(role: Any, text: str, observation: Any, parsed: Any) -> None:
+    """Assert that a role reads a text so; None: that it can't."""
+    if parsed is None:
+        with pytest.raises(PolicyFault):
+            role.parse(text, observation)
+    else:
+        assert role.parse(text, observation) == parsed
 
 
 def context(task: Task | None = None, turn: int = 0) -> StepContext:

@@ -1,20 +1,27 @@
-"""Plan-Path and team_task played through the core, on a scripted engine."""
+"""Plan-Path, Sokoban and team_task played through the core, on a scripted engine."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
+import pytest
+
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.testing import play_episode
 from tests.plugins.support import team_run
 
-
-def walker(request: Any, text: str) -> str:
-    """Every branch says something else; the planner's last can't be read."""
-    if request.key.role == "planner":
-        return ["r0c0", "r0c1", "r9c9", "D"][request.key.branch]
-    return ["U", "R R", "D", "L L L"][request.key.branch]
+PLANNER_AND_EXECUTOR: dict[str, Any] = {
+    "plan_path": (
+        {"size": 4, "min_distance": 3},
+        {"planner": ["r0c0", "r0c1", "r9c9", "D"], "executor": ["U", "R R", "D", "L L L"]},
+    ),
+    "sokoban": (
+        {"size": 4, "push_words": "directions", "views": "split"},
+        {"planner": ["pU", "pD", "pL pL", "U"], "executor": ["U", "R R", "D L", "no"]},
+    ),
+}
+"""Settings of the environment, and what each branch writes; the planner's last can't be read."""
 
 
 def answerer(request: Any, text: str) -> str:
@@ -23,12 +30,11 @@ def answerer(request: Any, text: str) -> str:
     return str(number * 2 if request.key.role == "checker" and request.key.branch == 2 else number)
 
 
-def test_the_planners_branches_are_paid_by_their_own_plans():
-    run = team_run(
-        walker,
-        env={"type": "plan_path", "size": 4, "min_distance": 3},
-        roles={"planner": {"type": "plan_path_planner"}, "executor": {"type": "plan_path_executor"}},
-    )
+@pytest.mark.parametrize("name", list(PLANNER_AND_EXECUTOR))
+def test_the_planners_branches_are_paid_by_their_own_plans(name):
+    settings, answers = PLANNER_AND_EXECUTOR[name]
+    roles = {role: {"type": f"{name}_{role}"} for role in answers}
+    run = team_run(answers, env={"type": name, **settings}, roles=roles)
     trees, scores = play_episode(run, 8)
     spread = {"planner": 0, "executor": 0}
     for tree in trees:
@@ -37,8 +43,11 @@ def test_the_planners_branches_are_paid_by_their_own_plans():
                 rewards = branch_rewards(node, role, scores, run.reward_weights)
                 assert node.expanded == (rewards.index(max(rewards)),) and node.rule == "best"
                 spread[role] += len(set(rewards)) > 1
-                if role == "planner":
+                if role == "planner" or name == "sokoban":
                     assert decision.branches[3].fault is not None and rewards[3] == 0.0
+                if role == "executor" and name == "sokoban":
+                    words = decision.messages[-1]["content"].split()
+                    assert not any(word.startswith("T") for word in words) and "plan" in words
     assert min(spread.values()) > 4  # no role's branches get identical rewards by construction
     last = [list(tree.nodes())[-1] for tree in trees]
     assert any(node.decisions and node.turn == 1 for node in last)

@@ -44,6 +44,16 @@ class Game:
     def start(self, env: Any) -> Any:
         return self.draw(env, *self.rows)
 
+    def seen(self, role: str, **settings: Any) -> Any:
+        """What a role observes of the drawn task."""
+        env = self.make(**settings)
+        return env.observe(self.start(env), role)
+
+    def seen_with_tools(self, role: str) -> Any:
+        """The same in the paper's form."""
+        env = self.tooled()
+        return env.observe(self.start(env), role)
+
     def role_class(self, name: str) -> Any:
         return getattr(self.roles, "".join(part.title() for part in (*self.name.split("_"), name)))
 

@@ -8,16 +8,14 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
 from coterie.plugins.envs.common.turn_game import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
-from coterie.testing import play_episode
 from tests.plugins.envs.players import SOKOBAN
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, make, team_run
+from tests.plugins.support import Build, make
 
 send, prompt = SOKOBAN.send, SOKOBAN.prompt
 
@@ -219,37 +217,6 @@ def test_tasks_go_to_records_and_back():
     with pytest.raises(ConfigError, match="record 0 of the test split") as caught:
         wrong[0]
     assert "2 boxes" in caught.value.why
-
-
-# ---- played through the core
-
-
-def pusher(request, text):
-    """Every branch says something else; the planner's last can't be read."""
-    if request.key.role == "planner":
-        return ["pU", "pD", "pL pL", "U"][request.key.branch]
-    return ["U", "R R", "D L", "no"][request.key.branch]
-
-
-def test_branches_are_paid_by_their_own_plans():
-    run = team_run(
-        pusher,
-        env={"type": "sokoban", "size": 4, "push_words": "directions", "views": "split"},
-        roles={"planner": {"type": "sokoban_planner"}, "executor": {"type": "sokoban_executor"}},
-    )
-    trees, scores = play_episode(run, 8)
-    spread = {"planner": 0, "executor": 0}
-    for tree in trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, scores, run.reward_weights)
-                assert node.expanded == (rewards.index(max(rewards)),) and node.rule == "best"
-                spread[role] += len(set(rewards)) > 1
-                assert decision.branches[3].fault is not None and rewards[3] == 0.0
-                if role == "executor":
-                    words = decision.messages[-1]["content"].split()
-                    assert not any(word.startswith("T") for word in words) and "plan" in words
-    assert min(spread.values()) > 4  # no role's branches get identical rewards by construction
 
 
 # ---- configurations that make no sense
