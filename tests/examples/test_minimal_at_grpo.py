@@ -45,7 +45,7 @@ def credit(start: example.State, groups: list[example.Group]) -> dict[str, float
     joints: list[J] = []
     for role, best, pays in reversed(stages):
         joints = [
-            J(team, joints if branch == best else (), own={role: local})
+            J(team, joints if branch == best else (), role_gain={role: local})
             for branch, (team, local) in enumerate(pays)
         ]
     forest = Forest(order=tuple((role,) for role in example.ROLES)).grow(joints)

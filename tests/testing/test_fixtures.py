@@ -209,7 +209,7 @@ def credit_of(forest, name="at_grpo", **settings):
 
 
 def test_a_literal_is_a_tree_with_scores(tree_literals):
-    forest = tree_literals([J(0, [J(2), J(0)]), J(1, own={"one": 0.5}), J(lost=True)], chain(1, 3))
+    forest = tree_literals([J(0, [J(2), J(0)]), J(1, role_gain={"one": 0.5}), J(lost=True)], chain(1, 3))
     tree, second = forest.trees
     root, child = tree.nodes()
     assert (tree.task.id, tree.chain, second.chain) == ("t", 0, 1) and len(list(second.nodes())) == 2

@@ -89,9 +89,10 @@ class J:
     then: Sequence[J] = ()
     potential: Number = ...
     """The value of the state reached."""
-    own: Mapping[str, Number] = field(default_factory=dict)
-    """Increments of the roles' own, scored at their branches."""
-    own_potential: Mapping[str, Number] = field(default_factory=dict)
+    role_gain: Mapping[str, Number] = field(default_factory=dict)
+    """Increments of single roles, scored at their branches; the component `own`."""
+    role_potential: Mapping[str, Number] = field(default_factory=dict)
+    """Values of the state for single roles, scored at their branches; the component `own_potential`."""
     fork: Number = ...
     """A counterfactual."""
     scores: Mapping[tuple[str, str], Number] = field(default_factory=dict)
@@ -204,7 +205,7 @@ class Forest:
             self._score(at, TEAM, component, value)
         for (role, component), value in joint.scores.items():
             self._score(at, role, component, value)
-        for component, table in (("own", joint.own), ("own_potential", joint.own_potential)):
+        for component, table in (("own", joint.role_gain), ("own_potential", joint.role_potential)):
             for role, value in table.items():
                 self._score(key.of_branch(role, combination[role]), role, component, value)
         fault = Fault(kind="system", reason="the connection was lost") if joint.lost else None

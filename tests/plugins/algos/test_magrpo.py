@@ -21,7 +21,7 @@ def two_turns() -> Forest:
     Joint 0 pays 1 and leads to joints that pay 2 and 6, joint 1 pays 4 and is over:
     R_00 = 2, R_01 = 6, R_0 = 1 + (2 + 6)/2 * 1/2 = 3, R_1 = 4. `one` has .5 of its own on branch 0.
     """
-    return Forest(order=PAIR).grow([J(1, [J(2), J(6)], own={"one": 0.5}), J(4)])
+    return Forest(order=PAIR).grow([J(1, [J(2), J(6)], role_gain={"one": 0.5}), J(4)])
 
 
 BY_HAND = {
