@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import json
 import os
 import pickle
 import subprocess
@@ -134,20 +135,27 @@ def played(game: Game, drawn: Drawn) -> tuple[Any, Any]:
     return env, game.send(env, planned, executor=f"{drawn.moves} {drawn.moves}").state
 
 
-@games
-def test_states_pickle_and_have_the_same_digest_in_another_process(name):
-    env, state = played(GAMES[name], DRAWN[name])
-    again = pickle.loads(pickle.dumps(state))
-    assert again == state and env.digest(again) == env.digest(state)
+@pytest.fixture(scope="module")
+def digests_elsewhere() -> dict[str, str]:
+    """The digest of each game's state, from a process with another hash seed."""
     code = (
-        "from tests.plugins.envs.test_common import *; "
-        f"env, state = played(GAMES[{name!r}], DRAWN[{name!r}]); print(env.digest(state))"
+        "import json; from tests.plugins.envs.test_common import *; "
+        "states = {name: played(GAMES[name], DRAWN[name]) for name in GAMES}; "
+        "print(json.dumps({name: env.digest(state) for name, (env, state) in states.items()}))"
     )
     other = {**os.environ, "PYTHONHASHSEED": "12345"}
     process = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
     )
-    assert process.stdout.strip() == env.digest(state)
+    digests: dict[str, str] = json.loads(process.stdout)
+    return digests
+
+
+@games
+def test_states_pickle_and_have_the_same_digest_in_another_process(name, digests_elsewhere):
+    env, state = played(GAMES[name], DRAWN[name])
+    again = pickle.loads(pickle.dumps(state))
+    assert again == state and env.digest(again) == env.digest(state) == digests_elsewhere[name]
 
 
 # ---- messages and plans
