@@ -224,6 +224,25 @@ def test_a_literal_is_a_tree_with_scores(tree_literals):
     }
 
 
+def test_what_a_literal_may_say_of_branches_and_ends(tree_literals):
+    forest = tree_literals(
+        [J(1, committed=False), J(2, outcome={"success": 1.0}, scores={("one", "style"): 0.25})],
+        logprobs={"0:one0": (-1.0, -2.0)},
+        truncated=["0:one1"],
+        untrained=["one"],
+        rule="best",
+    )
+    root = forest.trees[0].root
+    assert root.expanded == (1,) and root.rule == "best" and not root.joints[0].terminated
+    assert root.joints[1].terminated and root.joints[1].outcome == {"success": 1.0}
+    assert forest.scores.at(root.key.of_joint(1))["one", "style"].value == 0.25
+    first, second = (branch.calls[0] for branch in root.decisions["one"].branches)
+    assert first.logprobs == (-1.0, -2.0) and (first.finish, second.finish) == ("stop", "length")
+    assert not root.decisions["one"].trainable
+    lost = tree_literals([J(0), J(lost=["one"])], order=[["one", "two"]]).trees[0].root
+    assert [lost.decisions[role].branches[1].trainable for role in ("one", "two")] == [False, True]
+
+
 def test_roles_take_turns_or_act_at_once(tree_literals):
     turns = tree_literals(chain(0, 1, 2), order=["one", "two"]).trees[0]
     assert [(node.turn, node.stage, *node.decisions) for node in turns.nodes()] == [
@@ -242,6 +261,8 @@ def test_roles_take_turns_or_act_at_once(tree_literals):
         ([], {}, "a list of `J`"),
         ([J(1), 2], {}, "item 1 of the node at 0 is 2"),
         ([J(1, [J(0), None])], {}, "item 1 of the node at 0.0 is None"),
+        ([J(0)], {"truncated": ["0:one1"]}, "no branch '0:one1'"),
+        ([J(0)], {"logprobs": {"0:noe0": (-1.0,)}}, "no branch '0:noe0'"),
         ([J(0)] * 3, {"order": [["one", "two"]], "pairing": "cross"}, "3 joint actions are not all"),
     ],
 )

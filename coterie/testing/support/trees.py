@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from coterie.core.errors import UserError
+from coterie.core.errors import UserError, did_you_mean
 from coterie.core.types import (
     TEAM,
     Action,
@@ -282,9 +282,14 @@ def tree_literals(
         settings: fields of `Forest`, such as `pairing="cross"`.
 
     Raises:
-        UserError: see `Forest.grow`.
+        UserError: see `Forest.grow`; or a setting names a branch that isn't there.
     """
-    return Forest(order=as_tuple(order), **settings).grow(*roots)
+    forest = Forest(order=as_tuple(order), **settings).grow(*roots)
+    names = [place(key) for key, _ in forest.actions()]
+    for name in (*forest.logprobs, *forest.truncated, *forest.aborted):
+        if name not in names:
+            raise UserError(f"the literals have no branch '{name}'", fix=did_you_mean(name, names))
+    return forest
 
 
 def _check_node(joints: Any, key: Key) -> None:
