@@ -148,6 +148,7 @@ if TYPE_CHECKING:
         Opens as Opens,
     )
     from coterie.core.protocols.trainer import (
+        CountsOptimizerSteps as CountsOptimizerSteps,
         FollowsBudget as FollowsBudget,
         WarmStarts as WarmStarts,
     )
@@ -315,7 +316,7 @@ _PUBLIC = {
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes HasSchemas Opens",
-    "coterie.core.protocols.trainer": "FollowsBudget WarmStarts",
+    "coterie.core.protocols.trainer": "CountsOptimizerSteps FollowsBudget WarmStarts",
     "coterie.core.rollout.rewards": "branch_rewards joint_reward",
     "coterie.core.rollout.turns": "History Stage first_stage next_stage",
     "coterie.core.concurrency.active_rollouts": "ActiveRollouts",

@@ -10,22 +10,10 @@ import pytest
 
 from coterie.core.plugins import plugins
 from coterie.core.protocols import Batch
-from coterie.core.types import (
-    TEAM,
-    Action,
-    Decision,
-    JointAction,
-    Key,
-    Node,
-    RewardWeights,
-    Score,
-    Scores,
-    Task,
-    Tree,
-)
+from coterie.core.types import Key, RewardWeights
 from coterie.plugins.algos.blocks.estimator import RULES, GroupEstimator
 from coterie.plugins.algos.blocks.groups import turn_weights
-from coterie.testing import build
+from coterie.testing import J, build, tree_literals
 
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "algorithms.md").read_text(encoding="utf-8")
 
@@ -67,45 +55,16 @@ def test_the_rules_are_the_ones_that_check_enforces():
 # ------------------------------------------------------------------------------------------ the example
 
 
-def node(key: Key, turn: int, pays: list[float], scores: Scores, children: list[Any] = ()) -> Node:  # type: ignore[assignment]
-    decision = Decision(
-        role="r",
-        policy="p",
-        observation="",
-        messages=(),
-        prompt_ids=(),
-        prompt_sha256="",
-        branches=tuple(Action(calls=(), text="") for _ in pays),
-    )
-    for index, pay in enumerate(pays):
-        scores.add(key.of_joint(index), TEAM, "pay", Score(pay))
-    joints = tuple(
-        JointAction(branches={"r": index}, state_digest="", child=children[index] if children else None)
-        for index in range(len(pays))
-    )
-    return Node(
-        key=key,
-        turn=turn,
-        stage=0,
-        decisions={"r": decision},
-        joints=joints,
-        expanded=tuple(range(len(pays))),
-    )
-
-
 def example() -> Batch:
-    scores, root = Scores(), Key("example")
-    below = [node(root.child(0), 1, [2.0, 0.0], scores), node(root.child(1), 1, [1.0, 1.0], scores)]
-    top = node(root, 0, [0.0, 1.0], scores, below)
-    tree = Tree(task=Task(id="example"), chain=0, epoch=0, root=top)
-    return Batch(trees=[tree], scores=scores, annotations={}, reward_weights=RewardWeights())
+    step = tree_literals([J(0.0, [J(2.0), J(0.0)]), J(1.0, [J(1.0), J(1.0)])])
+    return Batch(trees=step.trees, scores=step.scores, annotations={}, reward_weights=RewardWeights())
 
 
 def pairs(by_branch: dict[Key, Any]) -> list[list[float]]:
     """Of the root, x and y."""
-    root = Key("example")
+    root = Key("t")
     return [
-        [by_branch[place.of_branch("r", branch)] for branch in (0, 1)]
+        [by_branch[place.of_branch("one", branch)] for branch in (0, 1)]
         for place in (root, root.child(0), root.child(1))
     ]
 

@@ -81,9 +81,8 @@ def run_python(folder: Path, *arguments: str) -> str:
 
 
 def test_the_example_passes_its_own_tests(example):
-    assert "5 passed" in run_python(
-        example, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_countdown.py"
-    )
+    tests = ["test_countdown.py", "test_runs.py"]
+    assert "8 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
 
 
 def test_the_example_trains(example):

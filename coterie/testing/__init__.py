@@ -36,9 +36,21 @@ if TYPE_CHECKING:
     from coterie.testing.checks.transition import check_transition as check_transition
     from coterie.testing.support.building import build as build
     from coterie.testing.support.failure import ConformanceError as ConformanceError
+    from coterie.testing.support.runs import (
+        coterie_run as coterie_run,
+        play_episode as play_episode,
+        scripted_engine as scripted_engine,
+    )
+    from coterie.testing.support.trees import Forest as Forest, J as J, tree_literals as tree_literals
 
 _LAZY = {
     "build": "support.building",
+    "coterie_run": "support.runs",
+    "play_episode": "support.runs",
+    "scripted_engine": "support.runs",
+    "tree_literals": "support.trees",
+    "J": "support.trees",
+    "Forest": "support.trees",
     "ConformanceError": "support.failure",
     "check_environment": "checks.environment",
     "check_role": "checks.role",

@@ -1,6 +1,8 @@
-"""The pytest plugin: the fixture `coterie_build`.
+"""The pytest plugin: the kit's functions as fixtures.
 
-pytest imports this module wherever Coterie is installed, so it imports nothing else.
+pytest imports this module wherever Coterie is installed (entry point `coterie` of the group `pytest11`), so
+it imports nothing else. Where the entry point is switched off, a conftest.py names the module:
+`pytest_plugins = ["coterie.testing.fixtures"]`.
 """
 
 from __future__ import annotations
@@ -10,6 +12,8 @@ from typing import Any
 
 import pytest
 
+__all__ = ["coterie_build", "coterie_run", "play_episode", "scripted_engine", "tree_literals"]
+
 
 @pytest.fixture(scope="session")
 def coterie_build() -> Callable[..., Any]:
@@ -17,3 +21,35 @@ def coterie_build() -> Callable[..., Any]:
     from coterie.testing import build
 
     return build
+
+
+@pytest.fixture(scope="session")
+def coterie_run() -> Callable[..., Any]:
+    """`coterie.testing.coterie_run`: a small composed run of a toy game, or of your own."""
+    from coterie import testing
+
+    return testing.coterie_run
+
+
+@pytest.fixture(scope="session")
+def play_episode() -> Callable[..., Any]:
+    """`coterie.testing.play_episode`: the trees and scores of one step of a run."""
+    from coterie import testing
+
+    return testing.play_episode
+
+
+@pytest.fixture(scope="session")
+def scripted_engine() -> Callable[..., Any]:
+    """`coterie.testing.scripted_engine`: the table of an engine that answers without a model."""
+    from coterie import testing
+
+    return testing.scripted_engine
+
+
+@pytest.fixture(scope="session")
+def tree_literals() -> Callable[..., Any]:
+    """`coterie.testing.tree_literals`: a step's trees and scores, written as nested lists."""
+    from coterie import testing
+
+    return testing.tree_literals

@@ -14,14 +14,15 @@ from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import RolloutJob
 from coterie.core.types import Key, Sampling, Task
 from coterie.recipes import load
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import ROLE, EchoRole
 from examples.signals import WORDS, Signals
-from tests.games import PlainRole, play as played, run_of
 
 ASKED: list[str] = []
 """Roles of the engine's requests; a test clears the list."""
 
 
-class Signalling(PlainRole):
+class Signalling(EchoRole):
     """An empty message is a fault."""
 
     def parse(self, text, observation):
@@ -39,7 +40,7 @@ def talks(request, prompt):
     return next((known[word] for word in heard if word in known), "0")
 
 
-def signals(role_type="tests.games:PlainRole", **tables):
+def signals(role_type=ROLE, **tables):
     """A team that understands all 3 numbers."""
     role = {"type": role_type}
     return {
@@ -58,7 +59,7 @@ def signals(role_type="tests.games:PlainRole", **tables):
     }
 
 
-@pytest.mark.parametrize("role_type", ["tests.games:PlainRole", "tests.api.test_compare:Signalling"])
+@pytest.mark.parametrize("role_type", [ROLE, "tests.api.test_compare:Signalling"])
 def test_without_its_speaker_the_team_knows_what_a_constant_guess_knows(role_type):
     """Of 3 numbers, saying 0 to all is right for one, also where the parser calls silence a fault."""
     ASKED.clear()
@@ -102,7 +103,7 @@ def test_swapped_the_ear_speaks_the_mouth_listens_and_nothing_is_understood():
 
 def test_what_a_null_hands_over():
     """An empty action without calls; what its parser makes of it; no prompt ids, and no training."""
-    run = run_of(play="tests.games:constant")
+    run = coterie_run(answers="1")
     job = RolloutJob(task=Task(id="t"), evaluation=True, policies={"one": None})
     ctx = run.rollout_side.context(job, run.engine_client)
 
@@ -118,7 +119,7 @@ def test_what_a_null_hands_over():
 
 
 def test_training_play_is_what_it_was():
-    trees, _ = played(run_of())
+    trees, _ = play_episode(coterie_run())
     decisions = [decision for tree in trees for node in tree.nodes() for decision in node.decisions.values()]
     assert decisions and all(action.calls for decision in decisions for action in decision.branches)
 

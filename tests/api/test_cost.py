@@ -16,7 +16,8 @@ from coterie.backends.trainers.none import NoTrainer
 from coterie.core.errors import ConfigError
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
-from tests.games import CALLS, play, run_of
+from coterie.testing import coterie_run, play_episode
+from tests.games import stops
 
 ASKED: Counter[str] = Counter()
 """Outside calls of this file's judges, by scope."""
@@ -84,23 +85,26 @@ class Adder(Plugin):
 
 
 def two_policies():
-    """Overrides of `run_of`: role one plays policy p, role two policy q; both are trained."""
+    """Arguments of `coterie_run`: role one plays policy p, role two policy q; both are trained."""
     trained = {"model": {"init": "none"}, "train": "full"}
-    policies = {"one": "p", "two": "q"}
     return {
         "policies": {"p": trained, "q": trained},
-        "team": {
-            "roles": {role: {"type": "tests.games:PlainRole", "policy": policies[role]} for role in policies}
-        },
+        "roles": {"one": {"policy": "p"}, "two": {"policy": "q"}},
         "trainer": {"type": "tests.api.test_cost:Idle", "minibatch_size": 4, "epochs": 3},
     }
 
 
 def played(run, tasks=2):
     """(trees, scores, calls of the engine) of one step."""
-    CALLS.clear()
-    trees, scores = play(run, tasks)
-    return trees, scores, len(CALLS)
+    calls, generate = [], run.engine.generate
+
+    def counted(request):
+        calls.append(request)
+        return generate(request)
+
+    run.engine.generate = counted
+    trees, scores = play_episode(run, tasks)
+    return trees, scores, len(calls)
 
 
 def actions_of(trees):
@@ -129,7 +133,7 @@ def actions_of(trees):
 )
 def test_a_step_asks_for_what_was_counted(order, sampler):
     algorithm = {"algorithm": {"type": "grpo" if sampler["branches"] == 1 else "at_grpo"}}
-    run = run_of(order=order, max_turns=2, sampler=sampler, **algorithm)
+    run = coterie_run(order=order, max_turns=2, sampler=sampler, **algorithm)
     counts = count(run)
     trees, _, calls = played(run)
     assert counts.trees == len(trees)
@@ -145,31 +149,33 @@ def test_leaves_of_trees_that_are_expanded_everywhere(branches, roles, turns):
     names = [f"r{index}" for index in range(roles)]
     together = {"order": [names], "max_turns": turns}
     cross = {"branches": branches, "expand": "all", "pairing": "cross"}
-    assert count(run_of(**together, sampler=cross)).leaves == 2 * branches ** (roles * turns)
+    assert count(coterie_run(**together, sampler=cross)).leaves == 2 * branches ** (roles * turns)
     aligned = {"branches": branches, "expand": "all"}
-    assert count(run_of(**together, sampler=aligned)).leaves == 2 * branches**turns
+    assert count(coterie_run(**together, sampler=aligned)).leaves == 2 * branches**turns
     one_by_one = {"order": names, "max_turns": turns}
-    assert count(run_of(**one_by_one, sampler=aligned)).leaves == 2 * branches ** (roles * turns)
+    assert count(coterie_run(**one_by_one, sampler=aligned)).leaves == 2 * branches ** (roles * turns)
 
 
 def test_the_joint_of_each_roles_best_is_counted_too():
     sampler = {"branches": 3, "commit": "per_role"}
-    counts = count(run_of(order=[["one", "two"]], sampler=sampler))
-    trees, _, _ = played(run_of(order=[["one", "two"]], sampler=sampler))
+    counts = count(coterie_run(order=[["one", "two"]], sampler=sampler))
+    trees, _, _ = played(coterie_run(order=[["one", "two"]], sampler=sampler))
     assert counts.joints == 2 * (3 + 1)
     assert sum(len(tree.root.joints) for tree in trees) <= counts.joints
-    assert count(run_of(order=["one", "two"], sampler=sampler)).joints == 2 * (3 + 3), "one role has one best"
+    assert count(coterie_run(order=["one", "two"], sampler=sampler)).joints == 2 * (3 + 3), (
+        "one role has one best"
+    )
 
 
 def test_an_early_end_only_makes_it_less():
-    run = run_of(play="tests.games:stops", max_turns=3, sampler={"branches": 2, "expand": "all"})
+    run = coterie_run(answers=stops, max_turns=3, sampler={"branches": 2, "expand": "all"})
     counts = count(run)
     trees, _, _ = played(run)
     assert len(list(actions_of(trees))) < counts.actions
 
 
 def test_each_policy_has_what_its_roles_do():
-    run = run_of(
+    run = coterie_run(
         order=["one", "two"],
         max_turns=2,
         sampler={"branches": 2, "roles": {"two": {"max_new_tokens": 9}}, "sampling": {"max_new_tokens": 5}},
@@ -183,16 +189,15 @@ def test_each_policy_has_what_its_roles_do():
 
 
 def test_a_policy_that_is_not_trained_gives_no_samples():
-    counts = count(run_of()).policies["p"]
+    counts = count(coterie_run()).policies["p"]
     assert counts.generations and not counts.samples and not counts.optimizer_steps
 
 
 def test_a_tool_may_be_used_as_often_as_the_team_allows():
-    role = {"type": "tests.games:PlainRole", "policy": "p", "tools": ["adder"]}
-    run = run_of(
-        order=["one"],
+    run = coterie_run(
+        roles={"one": {"tools": ["adder"]}},
         tools={"adder": {"type": "tests.api.test_cost:Adder"}},
-        team={"order": ["one"], "max_tool_turns": 3, "roles": {"one": role}},
+        team={"max_tool_turns": 3},
     )
     counts = count(run)
     trees, _, calls = played(run)
@@ -207,7 +212,7 @@ def test_outside_calls_are_those_that_a_source_makes(expand):
     judges = {"of_joints": "Judge", "of_actions": "JudgeOfActions", "of_siblings": "JudgeOfSiblings"}
     if expand == "all":  # `best` can't wait for an episode's score
         judges["of_episodes"] = "JudgeOfEpisodes"
-    run = run_of(
+    run = coterie_run(
         order=[["one", "two"], "three"],
         max_turns=2,
         sampler={"branches": 2, "expand": expand, "pairing": "cross"},
@@ -227,9 +232,9 @@ def test_outside_calls_are_those_that_a_source_makes(expand):
 
 def test_evaluation_plays_each_task_once():
     schedule = {"evaluate_every": 2, "evaluate_tasks": 5}
-    counts = count(run_of(max_turns=3, sampler={"branches": 4, "chains": 2}, schedule=schedule))
+    counts = count(coterie_run(max_turns=3, sampler={"branches": 4, "chains": 2}, schedule=schedule))
     assert counts.evaluation == 5 * 3 * 2
-    assert count(run_of()).evaluation == 0, "this run never evaluates"
+    assert count(coterie_run()).evaluation == 0, "this run never evaluates"
 
 
 # ------------------------------------------------------------------------------------------------ minibatches
@@ -240,7 +245,7 @@ def test_evaluation_plays_each_task_once():
 def test_optimiser_steps_are_the_minibatches_that_are_made(tasks, branches, size):
     chains = {"chains": 2} if branches == 1 else {}
     algorithm = {"type": "grpo" if branches == 1 else "at_grpo"}
-    run = run_of(
+    run = coterie_run(
         order=["one", "two"],
         sampler={"branches": branches, **chains},
         algorithm=algorithm,
@@ -264,10 +269,10 @@ def test_no_samples_no_optimiser_steps():
 
 def test_an_environment_that_says_who_acts_makes_the_counts_bounds():
     stages = {"stages": [["one"], ["two", "one"], ["two"]]}
-    run = run_of(env=stages, order=[["one", "two"]], sampler={"branches": 2}, max_turns=3)
+    run = coterie_run(env=stages, order=[["one", "two"]], sampler={"branches": 2}, max_turns=3)
     counts = count(run)
     assert "decides which roles act" in counts.notes[0]
-    by_order = count(run_of(order=[["one", "two"]], sampler={"branches": 2}, max_turns=3))
+    by_order = count(coterie_run(order=[["one", "two"]], sampler={"branches": 2}, max_turns=3))
     assert not by_order.notes
     trees, _, calls = played(run)
     assert calls <= counts.generations and counts.joints >= by_order.joints
@@ -275,15 +280,15 @@ def test_an_environment_that_says_who_acts_makes_the_counts_bounds():
 
 
 def test_a_first_task_that_cant_be_read_is_said():
-    run = run_of()
+    run = coterie_run()
     run.environment.reset = None
     counts = count(run)
-    assert counts.generations == count(run_of()).generations
+    assert counts.generations == count(coterie_run()).generations
     assert "the first task can't be read here" in counts.notes[0]
 
 
 def test_first_prompts_are_those_that_a_step_asks(monkeypatch):
-    run = run_of(order=["one", "two"], max_turns=2)
+    run = coterie_run(order=["one", "two"], max_turns=2)
     codec = run.engine.codec("p")
     trees, _, _ = played(run, tasks=8)
     prompt_lengths = [len(tree.root.decisions["one"].prompt_ids) for tree in trees]
@@ -292,25 +297,24 @@ def test_first_prompts_are_those_that_a_step_asks(monkeypatch):
 
 
 def test_a_role_that_remembers_sees_its_own_words_again():
-    role = {"type": "tests.games:PlainRole", "policy": "p"}
     lengths = {}
     for remembers in (False, True):
-        run = run_of(
-            order=["one"],
+        run = coterie_run(
+            max_turns=3,
             sampler={"sampling": {"max_new_tokens": 7}},
-            team={"order": ["one"], "max_turns": 3, "roles": {"one": {**role, "remembers": remembers}}},
+            roles={"one": {"remembers": remembers}},
         )
         lengths[remembers] = first_prompts(run, {"p": run.engine.codec("p")})["one"]
     assert lengths[True] == 3 * lengths[False] + 2 * 7
 
 
 def test_policies_without_a_codec_are_left_out():
-    run = run_of(order=["one", "two"], **two_policies())
+    run = coterie_run(order=["one", "two"], **two_policies())
     assert set(first_prompts(run, {"q": run.engine.codec("q")})) == {"two"}
 
 
 def test_a_context_bounds_prompts_and_answers():
-    counts = count(run_of(sampler={"branches": 3, "sampling": {"max_new_tokens": 64}})).policies["p"]
+    counts = count(coterie_run(sampler={"branches": 3, "sampling": {"max_new_tokens": 64}})).policies["p"]
     assert counts.prompt_tokens is None
     tight = counts.bounded(32, 64)
     assert tight.prompt_tokens == counts.prompts * 31
@@ -323,7 +327,7 @@ def test_a_context_bounds_prompts_and_answers():
 
 def cross(turns, tasks=1):
     sampler = {"branches": 4, "expand": "all", "pairing": "cross"}
-    return run_of(
+    return coterie_run(
         order=[["one", "two"]], max_turns=turns, sampler=sampler, schedule={"tasks_per_step": tasks}
     )
 

@@ -11,8 +11,9 @@ import pytest
 
 from coterie.api.rollouts import read_rollouts, rollout_rows, write_rollouts
 from coterie.core.errors import RunFolderError
-from coterie.core.types import TEAM, Credit, Key, Node, RewardWeights, Score, Scores, Task, Tree
-from tests.core.toy_trees import action, decision, leaf, toy
+from coterie.core.types import Credit, Key, RewardWeights
+from coterie.testing import J, tree_literals
+from tests.core.toy_trees import toy
 
 
 def written(tmp_path: Path, **options: object) -> dict[str, list[dict]]:
@@ -61,22 +62,11 @@ def test_branch_rows_have_scores_of_the_branch_and_of_its_joints_without_recombi
 
 
 def test_a_cross_pairing_gives_a_branch_the_mean_over_its_joints():
-    scores, key = Scores(), Key("t")
-    combinations = [{"a": a, "b": b} for a in range(2) for b in range(2)]
-    for index, value in enumerate((1.0, 2.0, 5.0, None)):
-        scores.add(key.of_joint(index), TEAM, "team", Score(value, "" if value else "lost"))
-    node = Node(
-        key=key,
-        turn=0,
-        stage=0,
-        joints=tuple(leaf(combination, 1.0) for combination in combinations),
-        expanded=(0, 1, 2, 3),
-        rule="all",
-        decisions={role: decision(role, action(1), action(1)) for role in "ab"},
-    )
-    tree = Tree(task=Task(id="t"), chain=0, epoch=0, root=node)
-    rows = [r for r in rollout_rows([tree], scores, None, RewardWeights()) if r["kind"] == "branch"]
-    assert [r["scores"]["team.team"] for r in rows] == [1.5, None, 3.0, None]
+    forest = tree_literals([J(1.0), J(2.0), J(5.0), J(None)], order=[["a", "b"]], pairing="cross")
+    rows = [
+        r for r in rollout_rows(forest.trees, forest.scores, None, RewardWeights()) if r["kind"] == "branch"
+    ]
+    assert [r["scores"]["team.gain"] for r in rows] == [1.5, None, 3.0, None]
     assert all(r["advantage"] is None and r["return"] is None for r in rows)
 
 
@@ -108,28 +98,20 @@ def test_texts_and_annotations_are_added_on_request(tmp_path):
 
 def test_advantages_can_be_computed_again_from_the_file_alone(tmp_path):
     """AT-GRPO's group: the branches of one decision; advantage = (return - mean) / population deviation."""
-    scores, key, credit = Scores(), Key("t"), Credit(advantage={})
+    key, credit = Key("t"), Credit(advantage={})
     team_scores = (0.1, 0.7, 0.25, None)
-    for index, value in enumerate(team_scores):
-        scores.add(key.of_joint(index), TEAM, "progress", Score(value))
+    forest = tree_literals(
+        [J(value, committed=value == 0.7) for value in team_scores], order=["a"], rule="best"
+    )
     present = [value for value in team_scores if value is not None]
     for index, value in enumerate(present):
         branch = key.of_branch("a", index)
         credit.returns[branch] = value
         credit.advantage[branch] = (value - statistics.fmean(present)) / statistics.pstdev(present)
-    node = Node(
-        key=key,
-        turn=0,
-        stage=0,
-        joints=tuple(leaf({"a": i}, 0.0) for i in range(4)),
-        expanded=(1,),
-        rule="best",
-        decisions={"a": decision("a", *[action(2)] * 4)},
-    )
     path = tmp_path / "step-000001.jsonl"
     write_rollouts(
         path,
-        rollout_rows([Tree(task=Task(id="t"), chain=0, epoch=0, root=node)], scores, credit, RewardWeights()),
+        rollout_rows(forest.trees, forest.scores, credit, RewardWeights()),
     )
     rows = [r for r in read_rollouts(path) if r["kind"] == "branch"]
     for source in ("return", "reward"):

@@ -12,7 +12,7 @@ from coterie.api.open_run import open_run
 from coterie.api.warm_start import Oracle
 from coterie.core.errors import ConfigError
 from coterie.core.types import Task
-from tests.games import run_of
+from coterie.testing import coterie_run
 
 
 class Counting(Plugin):
@@ -77,16 +77,13 @@ def answer(request, text):
 
 
 def toy(**tables):
-    return run_of(
+    return coterie_run(
+        answer,
         env={"type": f"{__name__}:Counting"},
         order=["one", "two"],
-        play=f"{__name__}:answer",
+        max_turns=3,
+        roles={name: {"type": f"{__name__}:Teller"} for name in ("one", "two")},
         transition="diagnosis",
-        team={
-            "order": ["one", "two"],
-            "max_turns": 3,
-            "roles": {name: {"type": f"{__name__}:Teller", "policy": "p"} for name in ("one", "two")},
-        },
         sampler={"branches": 1},
         algorithm={"type": "reinforce"},
         **tables,

@@ -16,6 +16,7 @@ import yaml
 from coterie.api.evaluate import evaluate
 from coterie.compose import compose
 from coterie.recipes import load
+from coterie.testing.support.toys import ROLE
 from tests.cli.support import TABULAR, coterie
 
 SPLITS = ("train", "val", "test")
@@ -266,7 +267,7 @@ def test_under_a_curriculum_the_train_tasks_are_those_of_its_levels(tmp_path: Pa
     env = {"type": "tests.core.training.test_curriculum:Guess", "curriculum": levels}
     team = {
         "order": ["one"],
-        "roles": {"one": {"type": "tests.games:PlainRole", "policy": "shared"}},
+        "roles": {"one": {"type": ROLE, "policy": "shared"}},
     }
     file = tmp_path / "guess.yaml"
     file.write_text(yaml.safe_dump({**recipe, "env": env, "team": team}))

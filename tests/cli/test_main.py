@@ -146,14 +146,14 @@ def test_a_failure_that_a_plugin_caused_names_it(monkeypatch):
 
 def test_a_traceback_of_a_plugin_names_it_and_whom_to_tell(tmp_path):
     (tmp_path / "acme_broken_game.py").write_text(
-        "from tests.games import Ledger\n\n\nclass Broken(Ledger):\n"
+        "from coterie.testing.support.toys import NumberGame\n\n\nclass Broken(NumberGame):\n"
         "    def reset(self, task, seed):\n        return {}[task.id]\n"
     )
     recipe = tmp_path / "broken.yaml"
     recipe.write_text(
         "env: {type: acme_broken_game:Broken}\npolicies: {p: {model: {init: tabular}}}\nalgorithm: at_grpo\n"
         "rewards: {environment: {}}\n"
-        "team: {order: [one], roles: {one: {type: tests.games:PlainRole, policy: p}}}\n"
+        "team: {order: [one], roles: {one: {type: coterie.testing.support.toys:EchoRole, policy: p}}}\n"
         "engine: tabular\ntrainer: tabular\nsampler: {branches: 2}\nschedule: {steps: 1}\n"
     )
     path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH", "")])

@@ -10,17 +10,16 @@ from pydantic import BaseModel
 
 from coterie import Plugin, PluginConfig
 from coterie.core.errors import PluginError
-from coterie.testing import build
-from tests import games
+from coterie.testing import build, coterie_run
+from coterie.testing.support.toys import GAME, EchoRole, NumberGame
 from tests.core.protocols.test_kinds import Misspelt
-from tests.games import run_of
 
 HERE = "tests.compose.test_builder"
 
 
 def made(kind, **members):
     """Build a plugin of a kind whose class has these members."""
-    bases = {"environment": (games.Ledger,), "reward": (Source,), "role": (games.PlainRole,)}[kind]
+    bases = {"environment": (NumberGame,), "reward": (Source,), "role": (EchoRole,)}[kind]
     globals()["Made"] = type("Made", bases, members)
     return build(kind, f"{HERE}:Made")
 
@@ -35,7 +34,7 @@ class Source(Plugin):
         return {}
 
 
-class Loose(games.Ledger):
+class Loose(NumberGame):
     class Config(BaseModel):
         start: int = 3
 
@@ -45,13 +44,13 @@ Late = type(
     (Plugin,),
     {
         {"acting_roles": "acting_role"}.get(name, name): value
-        for name, value in vars(games.Ledger).items()
+        for name, value in vars(NumberGame).items()
         if not name.startswith("__")
     },
 )
 
 
-class Fails(games.Ledger):
+class Fails(NumberGame):
     def __init__(self, config, build):
         raise KeyError("board")
 
@@ -64,7 +63,7 @@ def test_misspelt_members_are_warned_of_once_a_class(caplog):
 
     globals()["Twice"] = Twice
     for _ in range(2):
-        run_of(env={"type": f"{HERE}:Twice"}, order=["one"])
+        coterie_run(env={"type": f"{HERE}:Twice"}, order=["one"])
     messages = [record.getMessage() for record in caplog.records]
     name = f"environment '{HERE}:Twice' of tests has"
     assert messages == [
@@ -126,7 +125,7 @@ def test_a_config_that_is_no_plugin_config_is_refused():
     with pytest.raises(PluginError, match="is no PluginConfig") as caught:
         build("environment", f"{HERE}:Loose")
     assert f"environment '{HERE}:Loose' of tests" in str(caught.value)
-    globals()["Made"] = type("Made", (games.Ledger,), {"Config": {"start": 3}})
+    globals()["Made"] = type("Made", (NumberGame,), {"Config": {"start": 3}})
     with pytest.raises(PluginError, match="is no PluginConfig"):
         build("environment", f"{HERE}:Made")
 
@@ -138,7 +137,7 @@ def test_a_constructor_that_fails_is_named():
 
 
 def test_settings_are_the_users_and_get_no_note():
-    assert issubclass(games.Ledger.Config, PluginConfig)
+    assert issubclass(NumberGame.Config, PluginConfig)
     with pytest.raises(Exception, match="tasks") as caught:
-        build("environment", {"type": "tests.games:Ledger", "tasks": "many"})
+        build("environment", {"type": GAME, "tasks": "many"})
     assert not hasattr(caught.value, "__notes__")

@@ -13,7 +13,7 @@ from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import RewardSource
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.recipes import load
-from tests.games import play, run_of
+from coterie.testing import coterie_run, play_episode
 
 
 class Twice(Plugin):
@@ -51,8 +51,8 @@ INNER = {"type": "function", "function": "tests.compose.test_run:always_one"}
 
 
 def test_a_field_annotated_with_a_kind_is_composed():
-    run = run_of(rewards=twice(INNER), order=["one"])
-    trees, scores = play(run)
+    run = coterie_run(rewards=twice(INNER), order=["one"])
+    trees, scores = play_episode(run)
     assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [2.0, 2.0, 2.0]
 
 
@@ -66,7 +66,7 @@ def test_a_field_annotated_with_a_kind_is_composed():
 )
 def test_an_error_in_a_nested_table_names_its_path(inner, path):
     with pytest.raises((ConfigError, PluginError)) as error:
-        run_of(rewards=twice(inner))
+        coterie_run(rewards=twice(inner))
     assert error.value.path == path
 
 
@@ -87,7 +87,7 @@ def test_a_top_level_table_is_used_by_the_component_with_its_field(tmp_path):
         "trainer": "none",
         "schedule": {"steps": 1, "tasks_per_step": 4},
     }
-    trees, _ = play(compose(load(config)), tasks=4)
+    trees, _ = play_episode(compose(load(config)), tasks=4)
     assert [leaf.outcome["success"] for tree in trees for _, leaf in tree.leaves()] == [1.0] * 4
 
 
@@ -98,18 +98,18 @@ def adds(request, text):
 def test_a_class_that_lacks_a_method_of_its_kind_is_refused_by_name():
     roles = {"one": {"type": "tests.compose.test_run:Mute", "policy": "p"}}
     with pytest.raises(PluginError, match="lacks parse") as error:
-        run_of(order=["one"], team={"order": ["one"], "roles": roles})
+        coterie_run(order=["one"], team={"order": ["one"], "roles": roles})
     assert error.value.path == "team.roles.one.type"
 
 
 def test_a_type_that_is_no_class_is_refused():
     with pytest.raises(PluginError, match="is no class"):
-        run_of(rewards={"r": {"type": "tests.compose.test_run:always_one"}})
+        coterie_run(rewards={"r": {"type": "tests.compose.test_run:always_one"}})
 
 
 @pytest.mark.parametrize("weights", [{"sum": 0.0, "own": 0.0, "best": 1.0}, {"best": 1.0}])
 def test_a_threshold_warns_of_increments_that_a_stopped_episode_forgoes(weights, caplog):
-    run_of(
+    coterie_run(
         order=[["one", "two"]],
         sampler={"expand": "all"},
         algorithm={"type": "magrpo", "termination_threshold": 0.5},

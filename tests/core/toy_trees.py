@@ -1,15 +1,15 @@
-"""Trees made by hand, with scores and credit, for tests of rows and metrics."""
+"""A tree whose nodes ask different roles, with scores and credit, for tests of rows and metrics."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from coterie.core.types import (
     TEAM,
     Action,
-    Call,
     Credit,
     Decision,
     Fault,
@@ -22,37 +22,18 @@ from coterie.core.types import (
     Task,
     Tree,
 )
+from coterie.testing.support import trees
 
 
-def action(
-    tokens: int, *, text: str = "go", finish: str = "stop", fault: Fault | None = None, prompt: int = 3
-) -> Action:
-    calls = (
-        (
-            Call(
-                prompt_ids=tuple(range(prompt)),
-                token_ids=tuple(range(tokens)),
-                logprobs=tuple(-1 / (3 + i) for i in range(tokens)),
-                version=5,
-                finish=finish,
-            ),  # type: ignore[arg-type]
-        )
-        if tokens
-        else ()
-    )
-    return Action(calls=calls, text=text, fault=fault)
+def action(tokens: int, **fields: Any) -> Action:
+    """An action of so many tokens, sampled by version 5."""
+    return trees.action(*(-1 / (3 + i) for i in range(tokens)), prompt=(0, 1, 2), version=5, **fields)
 
 
 def decision(role: str, *branches: Action) -> Decision:
     messages = ({"role": "system", "content": f"You are the {role}."}, {"role": "user", "content": "Go on."})
-    return Decision(
-        role=role,
-        policy=f"p_{role}",
-        observation=None,
-        messages=messages,
-        prompt_ids=(1, 2, 3),
-        prompt_sha256="abc",
-        branches=branches,
+    return trees.decision(
+        role, *branches, policy=f"p_{role}", messages=messages, prompt=(1, 2, 3), prompt_sha256="abc"
     )
 
 

@@ -13,8 +13,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings, strategies as st
 
+from coterie.testing.support.trees import Forest, J
 from examples import minimal_at_grpo as example
-from tests.plugins.algos.support import Forest, J, advantages
+from tests.plugins.algos.support import advantages
 
 SOURCE = Path(example.__file__)
 LEFT, UP = 2, 0
@@ -44,7 +45,7 @@ def credit(start: example.State, groups: list[example.Group]) -> dict[str, float
     joints: list[J] = []
     for role, best, pays in reversed(stages):
         joints = [
-            J(team, joints if branch == best else (), own={role: local})
+            J(team, joints if branch == best else (), role_gain={role: local})
             for branch, (team, local) in enumerate(pays)
         ]
     forest = Forest(order=tuple((role,) for role in example.ROLES)).grow(joints)

@@ -12,7 +12,7 @@ import numpy as np
 from coterie.backends.models.minibatches import span_ids, token_coefficients
 from coterie.core.protocols import TokenBatch
 from coterie.core.types import Key, Sample
-from tests.plugins.algos.support import Forest, J, Number
+from coterie.testing.support.trees import Forest, J, Number
 
 Record = dict[str, Any]
 

@@ -21,6 +21,7 @@ from coterie.core.protocols import AdvantageEstimator
 from coterie.core.training.evaluation import evaluate
 from coterie.core.training.run import Run
 from coterie.recipes import load
+from coterie.testing.support.toys import ROLE
 
 GAMES: dict[str, dict[str, Any]] = {
     "matrix": {"env": {"type": "tests.games:Matrix"}, "roles": ("row", "column"), "together": True},
@@ -46,7 +47,7 @@ def game(name: str, sampler: Mapping[str, Any], algorithm: Any, seed: int, **tab
         "team": {
             "order": [list(roles)] if chosen.get("together") else list(roles),
             "max_turns": chosen.get("turns", 1),
-            "roles": {role: {"type": "tests.games:PlainRole", "policy": role} for role in roles},
+            "roles": {role: {"type": ROLE, "policy": role} for role in roles},
         },
         "policies": {role: {"model": {"init": "tabular"}} for role in roles},
         "sampler": {**sampler, "sampling": {"max_new_tokens": 1}},

@@ -8,10 +8,13 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from coterie.core.config import validate
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import StepContext
 from coterie.core.types import Action, Fault, RoleInput, Task
+from coterie.testing import coterie_run
 
 
 @dataclass
@@ -44,6 +47,11 @@ def make(plugin: Any, build: Build | None = None, **settings: Any) -> Any:
     return plugin(validate(plugin.Config, settings, build.path), build)
 
 
+def team_run(answers: Any = "1", *, branches: int = 4, **tables: Any) -> Any:
+    """A run of two turns."""
+    return coterie_run(answers, max_turns=2, sampler={"branches": branches}, **tables)
+
+
 def wait(work: Coroutine[Any, Any, Any]) -> Any:
     return asyncio.run(work)
 
@@ -56,6 +64,15 @@ def action(text: str, role: Any = None, observation: Any = None) -> Action:
         return Action(calls=(), text=text, parsed=role.parse(text, observation))
     except PolicyFault as fault:
         return Action(calls=(), text=text, fault=Fault(kind="policy", reason=str(fault)))
+
+
+def read(role: Any, text: str, observation: Any, parsed: Any) -> None:
+    """Assert that a role reads a text so; None: that it can't."""
+    if parsed is None:
+        with pytest.raises(PolicyFault):
+            role.parse(text, observation)
+    else:
+        assert role.parse(text, observation) == parsed
 
 
 def context(task: Task | None = None, turn: int = 0) -> StepContext:

@@ -1,21 +1,27 @@
-"""Plan-Path and team_task played through the core, on a scripted engine."""
+"""Plan-Path, Sokoban and team_task played through the core, on a scripted engine."""
 
 from __future__ import annotations
 
 import json
 from typing import Any
 
-from coterie.compose import compose
+import pytest
+
 from coterie.core.rollout.rewards import branch_rewards
-from coterie.recipes import load
-from tests.games import play
+from coterie.testing import play_episode
+from tests.plugins.support import team_run
 
-
-def walker(request: Any, text: str) -> str:
-    """Every branch says something else; the planner's last can't be read."""
-    if request.key.role == "planner":
-        return ["r0c0", "r0c1", "r9c9", "D"][request.key.branch]
-    return ["U", "R R", "D", "L L L"][request.key.branch]
+PLANNER_AND_EXECUTOR: dict[str, Any] = {
+    "plan_path": (
+        {"size": 4, "min_distance": 3},
+        {"planner": ["r0c0", "r0c1", "r9c9", "D"], "executor": ["U", "R R", "D", "L L L"]},
+    ),
+    "sokoban": (
+        {"size": 4, "push_words": "directions", "views": "split"},
+        {"planner": ["pU", "pD", "pL pL", "U"], "executor": ["U", "R R", "D L", "no"]},
+    ),
+}
+"""Settings of the environment, and what each branch writes; the planner's last can't be read."""
 
 
 def answerer(request: Any, text: str) -> str:
@@ -24,35 +30,12 @@ def answerer(request: Any, text: str) -> str:
     return str(number * 2 if request.key.role == "checker" and request.key.branch == 2 else number)
 
 
-def run_of(env: dict[str, Any], roles: dict[str, dict[str, Any]], play_: str, **more: Any) -> Any:
-    return compose(
-        load(
-            {
-                "env": env,
-                "team": {
-                    "order": list(roles),
-                    "max_turns": 2,
-                    "roles": {name: {"policy": "p", **table} for name, table in roles.items()},
-                },
-                "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
-                "sampler": {"branches": 4},
-                "algorithm": {"type": "at_grpo"},
-                "engine": {"type": "scripted", "play": play_},
-                "trainer": {"type": "none"},
-                "schedule": {"steps": 1, "tasks_per_step": 2},
-                **more,
-            }
-        )
-    )
-
-
-def test_the_planners_branches_are_paid_by_their_own_plans():
-    run = run_of(
-        {"type": "plan_path", "size": 4, "min_distance": 3},
-        {"planner": {"type": "plan_path_planner"}, "executor": {"type": "plan_path_executor"}},
-        "tests.plugins.test_played:walker",
-    )
-    trees, scores = play(run, 8)
+@pytest.mark.parametrize("name", list(PLANNER_AND_EXECUTOR))
+def test_the_planners_branches_are_paid_by_their_own_plans(name):
+    settings, answers = PLANNER_AND_EXECUTOR[name]
+    roles = {role: {"type": f"{name}_{role}"} for role in answers}
+    run = team_run(answers, env={"type": name, **settings}, roles=roles)
+    trees, scores = play_episode(run, 8)
     spread = {"planner": 0, "executor": 0}
     for tree in trees:
         for node in tree.nodes():
@@ -60,8 +43,11 @@ def test_the_planners_branches_are_paid_by_their_own_plans():
                 rewards = branch_rewards(node, role, scores, run.reward_weights)
                 assert node.expanded == (rewards.index(max(rewards)),) and node.rule == "best"
                 spread[role] += len(set(rewards)) > 1
-                if role == "planner":
+                if role == "planner" or name == "sokoban":
                     assert decision.branches[3].fault is not None and rewards[3] == 0.0
+                if role == "executor" and name == "sokoban":
+                    words = decision.messages[-1]["content"].split()
+                    assert not any(word.startswith("T") for word in words) and "plan" in words
     assert min(spread.values()) > 4  # no role's branches get identical rewards by construction
     last = [list(tree.nodes())[-1] for tree in trees]
     assert any(node.decisions and node.turn == 1 for node in last)
@@ -80,12 +66,12 @@ def test_a_team_of_templates_on_own_records(tmp_path):
             "parser": "number",
         },
     }
-    run = run_of(
-        {"type": "team_task", "path": str(path), "stop_when": "agree", "success": {"match": "number"}},
-        roles,
-        "tests.plugins.test_played:answerer",
+    run = team_run(
+        answerer,
+        env={"type": "team_task", "path": str(path), "stop_when": "agree", "success": {"match": "number"}},
+        roles=roles,
     )
-    trees, scores = play(run, 3)
+    trees, scores = play_episode(run, 3)
     for tree in trees:
         writer, checker, *_ = tree.nodes()
         assert branch_rewards(writer, "writer", scores, run.reward_weights) == [0.0] * 4
@@ -97,13 +83,13 @@ def test_a_team_of_templates_on_own_records(tmp_path):
         )
         for _, leaf in tree.leaves():
             assert leaf.outcome["success"] == 1.0
-    result = run_of(
-        {"type": "team_task", "path": str(path)},
-        roles,
-        "tests.plugins.test_played:answerer",
+    result = team_run(
+        answerer,
+        env={"type": "team_task", "path": str(path)},
+        roles=roles,
         rewards={"mine": {"type": "function", "function": "tests.plugins.test_played:length"}},
     )
-    trees, scores = play(result, 1)
+    trees, scores = play_episode(result, 1)
     assert {component for _, _, component, _ in scores} == {"mine"}
 
 
@@ -112,16 +98,12 @@ def length(view: Any) -> float:
 
 
 def test_the_diagnosis_reaches_prose_roles_in_the_second_turn():
-    run = run_of(
-        {"type": "plan_path", "size": 6, "min_distance": 6, "rendering": "prose"},
-        {"solver": {"type": "plan_path_solver"}},
-        "tests.plugins.test_played:sleeper",
+    run = team_run(
+        "[]",
+        env={"type": "plan_path", "size": 6, "min_distance": 6, "rendering": "prose"},
+        roles={"solver": {"type": "plan_path_solver"}},
         transition="diagnosis",
     )
-    nodes = list(play(run)[0][0].nodes())
+    nodes = list(play_episode(run)[0][0].nodes())
     assert "Last turn" not in nodes[0].decisions["solver"].messages[-1]["content"]
     assert "You played no move last turn" in nodes[1].decisions["solver"].messages[-1]["content"]
-
-
-def sleeper(request: Any, text: str) -> str:
-    return "[]"

@@ -11,14 +11,14 @@ from coterie.recipes import load, parse_override, read_yaml, recipes
 
 BASE = """
 summary: base
-env: {type: "tests.games:Ledger", tasks: 4}
+env: {type: "coterie.testing.support.toys:NumberGame", tasks: 4}
 team:
   order: [one]
-  roles: {one: {type: "tests.games:PlainRole", policy: p}}
+  roles: {one: {type: "coterie.testing.support.toys:EchoRole", policy: p}}
 policies: {p: {model: {init: none}, train: none}}
 sampler: {branches: 2}
 algorithm: {type: at_grpo, alpha: 0.5}
-engine: {type: scripted, play: "tests.games:numbers"}
+engine: {type: scripted, play: "coterie.testing.support.runs:branch_number"}
 trainer: none
 schedule: {steps: 3}
 scales:

@@ -16,16 +16,16 @@ from coterie.recipes import list_overlays, load, recipes
 
 TEAM = """
 summary: Two roles.
-env: {type: "tests.games:Ledger", tasks: 4}
+env: {type: "coterie.testing.support.toys:NumberGame", tasks: 4}
 team:
   order: [one, two]
   roles:
-    one: {type: "tests.games:PlainRole", policy: p}
-    two: {type: "tests.games:PlainRole", policy: p}
+    one: {type: "coterie.testing.support.toys:EchoRole", policy: p}
+    two: {type: "coterie.testing.support.toys:EchoRole", policy: p}
 policies: {p: {model: {init: none}, train: none}}
 sampler: {branches: 2}
 algorithm: {type: at_grpo, alpha: 0.5}
-engine: {type: scripted, play: "tests.games:numbers"}
+engine: {type: scripted, play: "coterie.testing.support.runs:branch_number"}
 trainer: none
 schedule: {steps: 3}
 scales:

@@ -94,7 +94,7 @@ def test_the_check_covers_studies_and_columns_of_plugins():
         return SimpleNamespace(register_studies=register_studies, register_columns=register_columns)
 
     check_plugin(plugin("tests.studies.tiny:ONE", str(COLUMN)))
-    with pytest.raises(ConformanceError, match=r"a coterie\.studies\.Study"):
+    with pytest.raises(ConformanceError, match=r"a coterie\.Study"):
         check_plugin(plugin("tests.studies.tiny:register_studies", str(COLUMN)))
     with pytest.raises(ConformanceError, match="there is no file"):
         check_plugin(plugin("tests.studies.tiny:ONE", "none.yaml"))

@@ -16,8 +16,9 @@ from coterie import Plugin, PluginConfig, PolicyConfig, hookimpl
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import ConfigError, PluginError
 from coterie.testing import build, check_plugin
+from coterie.testing.support.toys import GAME, ROLE, EchoRole, NumberGame
 from tests.core.protocols.test_kinds import Misspelt
-from tests.games import Ledger, Matrix, PlainRole
+from tests.games import Matrix
 from tests.testing.support import caught
 
 
@@ -41,24 +42,24 @@ class Loose(Plugin):
     class Config(PluginConfig):
         model_config = {"extra": "ignore"}
 
-    render = PlainRole.render
-    parse = PlainRole.parse
+    render = EchoRole.render
+    parse = EchoRole.parse
 
 
-class OldStage(Ledger):
-    stage = Ledger.acting_roles
+class OldStage(NumberGame):
+    stage = NumberGame.acting_roles
 
 
-class NoSettings(PlainRole):
+class NoSettings(EchoRole):
     Config: Any = dict
 
 
-class Lonely(PlainRole):
+class Lonely(EchoRole):
     def __init__(self) -> None:
         super().__init__()
 
 
-class Misread(PlainRole):
+class Misread(EchoRole):
     def parse(self, text: str) -> Any:
         return text
 
@@ -68,7 +69,7 @@ class Mute(Plugin):
         return text
 
 
-class Silent(PlainRole):
+class Silent(EchoRole):
     parse: Any = None
 
 
@@ -99,8 +100,8 @@ def test_sound_plugins_pass(tmp_path):
     overlay.write_text('summary: Large.\npolicies: {"*": {model: large}}\n')
     check_plugin(
         module(
-            environment=[("ledger", Ledger), ("matrix", "tests.games:Matrix")],
-            role=[("speaker", PlainRole)],
+            environment=[("ledger", NumberGame), ("matrix", "tests.games:Matrix")],
+            role=[("speaker", EchoRole)],
             recipe=[
                 ("mine", str(recipe)),
                 ("shipped", "coterie.recipes:quickstart.yaml"),
@@ -119,18 +120,18 @@ def test_sound_plugins_pass(tmp_path):
     (SimpleNamespace(hook=asks_for_more), "an argument 'environment'"),
     (SimpleNamespace(hook=fails), "boom"),
     (SimpleNamespace(), "implements no hook"),
-    (module(role=[("speaker", PlainRole), ("speaker", PlainRole)]), "already registered"),
-    (module(role=[("a:b", PlainRole)]), "is not a plain word"),
+    (module(role=[("speaker", EchoRole), ("speaker", EchoRole)]), "already registered"),
+    (module(role=[("a:b", EchoRole)]), "is not a plain word"),
     (module(role=[("speaker", "tests.games:Chair")]), "can't be imported"),
     (module(role=[("speaker", "tests.no_such_module:PlainRole")]), "can't be imported"),
-    (module(role=[("speaker", PlainRole())]), "role 'speaker' of mine: is a PlainRole"),
+    (module(role=[("speaker", EchoRole())]), "role 'speaker' of mine: is a EchoRole"),
     (module(role=[("speaker", Mute)]), "Mute lacks render"),
     (module(role=[("speaker", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
     (module(role=[("speaker", Silent)]), "Silent.parse can't be called"),
     (module(role=[("speaker", Lonely)]), "cls(config, build)"),
     (module(role=[("speaker", Loose)]), "takes unknown keys"),
     (module(role=[("speaker", NoSettings)]), "Config is no PluginConfig"),
-    (module(environment=[("matrix", PlainRole)]), "PlainRole lacks tasks, reset"),
+    (module(environment=[("matrix", EchoRole)]), "EchoRole lacks tasks, reset"),
     (module(recipe=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
     (module(recipe=[("mine", "coterie.recipes:nothing.yaml")]), "there is no file"),
     (module(recipe=[("mine", __file__)]), "raised ConfigError"),
@@ -183,11 +184,19 @@ def test_a_missing_extra_is_no_fault_unless_asked(monkeypatch, tmp_path):
 
 
 def test_build_makes_what_a_run_makes():
-    game = build("environment", {"type": "tests.games:Ledger", "tasks": 3}, order=["one", ["two", "three"]])
+    game = build(
+        "environment",
+        {"type": GAME, "tasks": 3},
+        order=["one", ["two", "three"]],
+    )
     assert len(game.tasks("train", 0)) == 3 and game.build.path == "env"
     assert list(game.build.run.team.roles) == ["one", "two", "three"]
     role = build(
-        "role", "tests.games:PlainRole", name="critic", env={"type": "tests.games:Matrix"}, order=["row"]
+        "role",
+        ROLE,
+        name="critic",
+        env={"type": "tests.games:Matrix"},
+        order=["row"],
     )
     assert role.build.path == "team.roles.critic" and role.build.name == "critic"
     assert isinstance(role.build.environment, Matrix)
@@ -199,7 +208,7 @@ def test_build_makes_what_a_run_makes():
 
 def test_build_raises_what_a_run_would_raise(tmp_path):
     with pytest.raises(ConfigError, match="unknown key 'start'"):
-        build("environment", {"type": "tests.games:Ledger", "start": 3})
+        build("environment", {"type": GAME, "start": 3})
     with pytest.raises(PluginError, match="did you mean 'plan_path'"):
         build("environment", "plan_pth")
     with pytest.raises(PluginError, match="did you mean 'environment'"):

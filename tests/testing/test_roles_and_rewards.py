@@ -12,6 +12,7 @@ import pytest
 from coterie import TEAM, PolicyFault
 from coterie.core.errors import SystemFault
 from coterie.testing import build, check_reward, check_role, check_transition
+from coterie.testing.support.toys import GAME
 from tests.testing.support import caught
 
 TICK = itertools.count()
@@ -107,7 +108,7 @@ def source(**members: Any) -> Any:
 
 
 def check(reward: Any, **keywords: Any) -> None:
-    game = build("environment", "tests.games:Ledger", order=["one", "two"])
+    game = build("environment", GAME, order=["one", "two"])
     check_reward(
         reward, **{"environment": game, "roles": ["one", "two"], "act": ["1", "2", "one two"], **keywords}
     )
@@ -172,7 +173,7 @@ def mode(tell: Any) -> Any:
 
 
 def check_mode(transition: Any, **keywords: Any) -> None:
-    game = build("environment", "tests.games:Ledger", order=["one", "two"])
+    game = build("environment", GAME, order=["one", "two"])
     check_transition(transition, game, roles=["one", "two"], act=["1", "2"], **keywords)
 
 

@@ -50,7 +50,11 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "reward": (protocols.reward.CountsCalls, protocols.reward.RunsInBackground),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
     "loss": (protocols.loss.HasLengthConstant,),
-    "trainer": (protocols.trainer.FollowsBudget, protocols.trainer.WarmStarts),
+    "trainer": (
+        protocols.trainer.FollowsBudget,
+        protocols.trainer.CountsOptimizerSteps,
+        protocols.trainer.WarmStarts,
+    ),
     "sandbox": (protocols.sandbox.ReportsProtections,),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
 }

@@ -13,7 +13,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch, Member, Plan, Team
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
-from coterie.testing.support.forest import PLANS, Forest, grow, order, reward_weights
+from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
 from coterie.testing.support.toys import EchoRole, NoFeedback
 from coterie.testing.support.values import fingerprint
 
@@ -87,7 +87,7 @@ def _accepts(estimator: Any, plan: Plan, name: str) -> bool:
     return True
 
 
-def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
+def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> int:
     """Check one step; return the number of branches with credit."""
     mark = fingerprint((forest.trees, list(forest.scores)))
     credit, state = _credit(estimator, forest, name, None)
@@ -95,7 +95,7 @@ def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
     require(unchanged, "changed the trees or the scores", where=name, fix="they are values")
     _check_credit(credit, forest, name)
 
-    shuffled = Forest(list(forest.trees), forest.scores, forest.tokens, forest.missing)
+    shuffled = SyntheticStep(list(forest.trees), forest.scores, forest.tokens, forest.missing)
     np.random.default_rng(seed).shuffle(shuffled.trees)  # type: ignore[arg-type]
     _same(
         credit, _credit(estimator, shuffled, name, None)[0], name, "the order of the trees changes the credit"
@@ -121,7 +121,7 @@ def _check_on(estimator: Any, forest: Forest, name: str, seed: int) -> int:
     return len(credit.advantage)
 
 
-def _credit(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Credit, Any]:
+def _credit(estimator: Any, forest: SyntheticStep, name: str, state: Any) -> tuple[Credit, Any]:
     team_weight = float(estimator.weights.get(TEAM, 1.0))
     overrides = {component: weight for component, weight in estimator.weights.items() if component != TEAM}
     annotations = forest.annotations(tuple(estimator.needs))
@@ -140,7 +140,7 @@ def _credit(estimator: Any, forest: Forest, name: str, state: Any) -> tuple[Cred
     return answer
 
 
-def _check_credit(credit: Credit, forest: Forest, name: str) -> None:
+def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
     for table in ("advantage", "weight", "target", "returns"):
         for key, value in getattr(credit, table).items():
             where = f"{name}: {table} of {key.text()}"

@@ -11,7 +11,7 @@ from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.types import Key, Node, Request, RewardWeights, Sampling, Task, Tree, as_tuple
 from coterie.core.types.digest import digest, ids_sha256
 from coterie.testing.support.failure import guarded, require, require_kind
-from coterie.testing.support.toys import DigitGame, EchoRole, EmittedScores, LetterEngine, NoFeedback
+from coterie.testing.support.toys import EchoRole, EmittedScores, LetterEngine, NoFeedback, NumberGame
 
 ROLES = ("planner", "executor", "critic")
 _TURNS = 2
@@ -95,7 +95,7 @@ def _grow(
     active_rollouts = client.active_rollouts
     source: Any = EmittedScores()
     ctx = JobContext(
-        environment=DigitGame(),
+        environment=NumberGame(),
         team=team,
         engine=client,
         reward_sources=[NamedRewardSource("environment", source, {})],

@@ -10,8 +10,8 @@ from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunCo
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
 from coterie.core.protocols.kinds import PROTOCOL
+from coterie.testing.support.toys import GAME, ROLE
 
-TOY = "coterie.testing.support.toys"
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}
 _MAP_OF = {kind: table for table, kind in MAPS.items()}
 
@@ -49,7 +49,7 @@ def build(
         name = _last(str(settings.get("type", ""))) if kind in _MAP_OF else "solver" if kind == "role" else ""
     if order is None:
         order = [name if kind == "role" else "solver"]
-    environment = as_table(settings if kind == "environment" else env or f"{TOY}:DigitGame")
+    environment = as_table(settings if kind == "environment" else env or GAME)
     builder = ComponentBuilder(_config(environment, order, run))
     builder.environment = builder.make("environment", environment, "env")
     if kind == "environment":
@@ -60,7 +60,7 @@ def build(
 
 def _config(environment: Mapping[str, Any], order: Sequence[Any], run: Mapping[str, Any]) -> RunConfig:
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
-    roles = {role: {"type": f"{TOY}:EchoRole", "policy": "policy"} for role in dict.fromkeys(names)}
+    roles = {role: {"type": ROLE, "policy": "policy"} for role in dict.fromkeys(names)}
     team = {"order": list(order), "max_turns": 3, "roles": roles}
     return validate(
         RunConfig,

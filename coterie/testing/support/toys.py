@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import random
 import re
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
-from coterie.core.errors import SystemFault
+from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Codec, Length, StepContext, Surrogate, TokenBatch
 from coterie.core.types import (
@@ -24,51 +26,108 @@ from coterie.core.types import (
     Weights,
 )
 
+GAME = "coterie.testing.support.toys:NumberGame"
+ROLE = "coterie.testing.support.toys:EchoRole"
+"""The game and the role, as a configuration names them."""
 
-class DigitGame(Plugin):
-    """Each role writes a digit; the team earns its value, the role a tenth of it.
 
-    The state is the tuple of (role, text) so far.
+class NumberTasks:
+    """Tasks whose payload is their index."""
+
+    def __init__(self, split: str, count: int) -> None:
+        self.split, self.count = split, count
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getitem__(self, index: int) -> Task:
+        if not 0 <= index < self.count:
+            raise IndexError(index)
+        return Task(id=f"{self.split}-{index}", payload=index)
+
+
+class NumberGame(Plugin):
+    """Each role writes a number; the team earns its value, the role a tenth of it. `stop` ends the game.
+
+    The state is the tuple of (role, text) so far, and every role observes all of it.
     """
 
     class Config(PluginConfig):
-        tasks: int = 4
+        tasks: int = 8
+        pause: bool = False
+        """Whether a step takes an unseeded time, so that the order in which episodes finish varies."""
+        fail_on: str = ""
+        """A text at which the step raises SystemFault; empty: none."""
+        stages: list[list[str]] | None = None
+        """Roles that act in each stage of an episode; None: `team.order` decides."""
 
     config: Config
     roles: tuple[str, ...] = ()
-    components: Mapping[str, ComponentKind] = {"sum": "increment", "individual": "increment"}
-    weights: Mapping[str, float] = {}
+    components: Mapping[str, ComponentKind] = {"sum": "increment", "best": "potential", "own": "increment"}
+    weights: Mapping[str, float] = {"best": 0.0}
 
     def tasks(self, split: str, seed: int) -> Sequence[Task]:
-        return [Task(id=f"{split}-{index}", payload=(split, index)) for index in range(self.config.tasks)]
+        return cast(Sequence[Task], NumberTasks(split, self.config.tasks))
 
     def reset(self, task: Task, seed: int) -> Any:
         return ()
 
     def acting_roles(self, state: Any) -> tuple[str, ...] | None:
-        return None
+        if state and state[-1][1] == "stop":
+            return ()
+        stages = self.config.stages
+        if stages is None:
+            return None
+        return tuple(stages[len(state)]) if len(state) < len(stages) else ()
 
     def observe(self, state: Any, role: str) -> str:
-        return " ".join(f"{author}:{text}" for author, text in state)
+        return " ".join(f"{author}={text}" for author, text in state)
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        if self.config.pause:
+            await asyncio.sleep(random.random() / 200)
         texts = {role: action.text for role, action in actions.items()}
-        values = {role: float(text) if text.isdecimal() else 0.0 for role, text in texts.items()}
-        scores: dict[tuple[str, str], float | None] = {(TEAM, "sum"): sum(values.values())}
-        scores |= {(role, "individual"): value / 10 for role, value in values.items()}
-        return Step(state=(*state, *sorted(texts.items())), scores=scores, info={"texts": texts})
+        if self.config.fail_on and self.config.fail_on in texts.values():
+            raise SystemFault("the world broke")
+        values = {role: number(text) for role, text in texts.items()}
+        after = (*state, *sorted(texts.items()))
+        scores: dict[tuple[str, str], float | None] = {
+            (TEAM, "sum"): sum(value or 0.0 for value in values.values()),
+            (TEAM, "best"): max(
+                (value for _, text in after if (value := number(text)) is not None), default=0.0
+            ),
+        }
+        scores |= {(role, "own"): (value or 0.0) / 10 for role, value in values.items()}
+        return Step(state=after, scores=scores, info={"texts": texts})
 
     def outcome(self, state: Any) -> Mapping[str, float]:
-        return {"success": float(bool(state) and state[-1][1] == "9")}
+        return {"success": float(bool(state) and state[-1][1] == "stop"), "length": float(len(state))}
+
+
+def number(text: str) -> float | None:
+    """The number that a text is."""
+    return float(text) if text.lstrip("-").replace(".", "").isdigit() else None
 
 
 class EchoRole(Plugin):
-    """A role whose prompt is the observation and whose parser accepts any text."""
+    """A role whose prompt is the observation and whose parser refuses the text `bad`."""
+
+    class Config(PluginConfig):
+        remembers: bool = False
+
+    config: Config
+
+    @property
+    def remembers(self) -> bool:
+        return self.config.remembers
 
     def render(self, role_input: RoleInput) -> list[Message]:
-        return [{"role": "user", "content": f"{role_input.role} {role_input.turn} {role_input.observation}"}]
+        words = [role_input.role, f"turn{role_input.turn}", str(role_input.observation), *role_input.feedback]
+        return [{"role": "user", "content": " ".join(words)}]
 
     def parse(self, text: str, observation: Any) -> str:
+        if text == "bad":
+            raise PolicyFault("said bad")
         return text
 
 
@@ -76,7 +135,7 @@ class EmittedScores:
     """A reward source that returns the scores which the environment's step emitted."""
 
     scope = "joint"
-    components = DigitGame.components
+    components = NumberGame.components
     weights: Mapping[str, float] = {}
     policy_fault = 0.0
 

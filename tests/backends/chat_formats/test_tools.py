@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from coterie.testing.support.toys import EchoRole
+
 pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import AutoChat, PlainChat
@@ -21,7 +23,6 @@ from coterie.core.types import Call, Credit, Key, Node, RewardWeights, Sampling,
 from tests.backends.chat_formats.qwen3 import FORGETS, QWEN3, QWEN3_THINKING
 from tests.backends.chat_formats.tokenizers import KEEPS, bpe
 from tests.backends.tools.support import Subprocess, native
-from tests.games import PlainRole
 
 pytestmark = pytest.mark.torch
 
@@ -69,7 +70,7 @@ def played(
     settings = PythonTool.Config(sandbox=Subprocess(), calls="native" if native else "fenced")
     tool = PythonTool(settings, SimpleNamespace(name="python"))
     engine = Recited(chat().codec(bpe(template), context), *texts, truncate_last=truncate_last)
-    one = Member(role=PlainRole(), policy="p", tools=(tool,), max_tool_turns=turns, show_thoughts=shows)
+    one = Member(role=EchoRole(), policy="p", tools=(tool,), max_tool_turns=turns, show_thoughts=shows)
     transition = SimpleNamespace(tell=nothing)
     team = Team(members={"one": one}, order=(("one",),), max_turns=1, transition=transition)
     game = SimpleNamespace(observe=lambda state, role: "go")

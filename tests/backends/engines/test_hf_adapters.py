@@ -8,6 +8,8 @@ import threading
 
 import pytest
 
+from coterie.testing.support.toys import ROLE
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 peft = pytest.importorskip("peft")
@@ -292,7 +294,7 @@ def test_two_roles_that_act_at_once_on_two_lora_policies_generate_in_one_batch_a
         "team": {
             "order": [["row", "column"]],
             "max_turns": 1,
-            "roles": {role: {"type": "tests.games:PlainRole", "policy": role} for role in policies},
+            "roles": {role: {"type": ROLE, "policy": role} for role in policies},
         },
         "policies": policies,
         "sampler": {"branches": 4, "sampling": {"max_new_tokens": 3}},

@@ -9,9 +9,8 @@ import pytest
 from coterie.backends.tools.python import described
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Limits, Ran
-from coterie.testing import build
+from coterie.testing import build, coterie_run, play_episode
 from tests.backends.tools.support import SANDBOX, native, opened, python_tool, used
-from tests.games import play, run_of
 
 
 def block(code: str) -> str:
@@ -107,17 +106,13 @@ def computes(request, text):
 
 
 def test_it_runs_in_the_runs_sandbox():
-    run = run_of(
-        play="tests.backends.tools.test_python:computes",
-        order=["one"],
+    run = coterie_run(
+        answers=computes,
         sandbox={"type": SANDBOX},
         tools={"python": {}},
-        team={
-            "order": ["one"],
-            "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p", "tools": ["python"]}},
-        },
+        roles={"one": {"tools": ["python"]}},
     )
-    trees, _ = play(run)
+    trees, _ = play_episode(run)
     for action in trees[0].root.decisions["one"].branches:
         assert action.tool_results == ("exit code 0\nstdout:\n42",) and action.text == "done"
     sandbox, tool = run.rollout_side.resources

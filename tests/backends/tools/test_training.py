@@ -8,6 +8,8 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from coterie.testing.support.toys import GAME, ROLE
+
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
@@ -62,9 +64,14 @@ def tokenizer(folder, template):
 def run_of(folder, template, **team):
     tokenizer(folder, template)
     size = {"init": "qwen3", "hidden_size": 16, "layers": 1, "heads": 2, "head_dim": 8, "mlp_size": 16}
-    role = {"type": "tests.games:PlainRole", "policy": "p", "tools": ["vowels"], "max_tool_turns": 3}
+    role = {
+        "type": ROLE,
+        "policy": "p",
+        "tools": ["vowels"],
+        "max_tool_turns": 3,
+    }
     return compose(load({
-        "env": {"type": "tests.games:Ledger"},
+        "env": {"type": GAME},
         "team": {"order": ["one"], "max_turns": 2, "roles": {"one": {**role, **team}}},
         "policies": {"p": {"model": {**size, "context": 2000, "tokenizer": str(folder)},
                            "optimizer": {"learning_rate": 1e-2}}},

@@ -9,8 +9,8 @@ import pytest
 
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, record_origin
-from tests import games
-from tests.games import run_of
+from coterie.testing import coterie_run
+from tests.games import Matrix
 
 TOY = Origin("environment", "toy", "coterie-toys", "env")
 
@@ -20,28 +20,28 @@ class Slotted:
 
 
 def test_a_built_component_knows_its_origin():
-    run = run_of(env={"type": "tests.games:Ledger"}, order=["one"])
-    assert origin_of(run.environment) == ("environment", "tests.games:Ledger", "tests", "env")
-    assert origin_of(run.team.members["one"].role).path == "team.roles.one"
+    run = coterie_run(env={"type": "tests.games:Matrix"}, order=[["row", "column"]])
+    assert origin_of(run.environment) == ("environment", "tests.games:Matrix", "tests", "env")
+    assert origin_of(run.team.members["row"].role).path == "team.roles.row"
     assert str(origin_of(run.sampler)) == "sampler 'tree' of coterie"
 
 
 def test_an_object_that_no_builder_made_is_named_by_its_class():
-    assert str(origin_of(games.Ledger())) == "plugin 'Ledger' of tests"
+    assert str(origin_of(Matrix())) == "plugin 'Matrix' of tests"
     slotted = Slotted()
     record_origin(slotted, TOY)
     assert str(origin_of(slotted)) == f"plugin 'Slotted' of {__name__.partition('.')[0]}"
 
 
 def test_two_objects_of_a_class_have_their_own_origins():
-    first, second = games.Ledger(), games.Ledger()
+    first, second = Matrix(), Matrix()
     record_origin(first, TOY)
     record_origin(second, TOY._replace(path="level"))
     assert (origin_of(first).path, origin_of(second).path) == ("env", "level")
 
 
 def test_an_exception_names_the_plugin_and_the_method_once():
-    game = games.Ledger()
+    game = Matrix()
     record_origin(game, TOY)
     with pytest.raises(KeyError) as caught:
         with plugin_call(game, "reset"), plugin_call(game, "reset"):

@@ -22,6 +22,7 @@ from coterie.core.protocols.environment import (
     StepsConcurrently,
 )
 from coterie.core.protocols.kinds import CAPABILITIES, PROTOCOL, ignored, members
+from coterie.testing.support.toys import NumberGame
 from tests import games
 
 
@@ -45,12 +46,12 @@ def test_members_are_told_from_attributes():
 
 def test_a_plugin_has_a_capability_by_its_members_alone():
     assert isinstance(games.Matrix(), HasVocabulary)
-    assert not isinstance(games.Ledger(), HasVocabulary)
+    assert not isinstance(NumberGame(), HasVocabulary)
     assert not isinstance(type("Without", (games.Matrix,), {"vocabulary": None})(), HasVocabulary)
     assert not isinstance(games.Matrix(), (Diagnoses, Demonstrates, HasNotSummable))
 
 
-class Misspelt(games.Ledger):
+class Misspelt(NumberGame):
     immediate_onyl = ("sum",)
 
     def diagnoze(self, state, role):
@@ -105,17 +106,17 @@ def test_a_near_name_is_found_for_every_kind(kind, name, value, meant):
     ],
 )
 def test_other_attributes_are_nobodys_business(members):
-    assert ignored(type("Mine", (games.Ledger,), members)(), "environment") == []
+    assert ignored(type("Mine", (NumberGame,), members)(), "environment") == []
 
 
 def test_attributes_that_a_constructor_sets_count():
-    game = games.Ledger()
+    game = NumberGame()
     game.concurent = True
     assert ignored(game, "environment") == ["`concurent`, which nothing reads: did you mean `concurrent`?"]
 
 
 def test_a_capability_in_part_is_told():
-    half = type("Half", (games.Ledger,), {"task_of": lambda self, record, id: None})()
+    half = type("Half", (NumberGame,), {"task_of": lambda self, record, id: None})()
     assert ignored(half, "environment") == ["`task_of` alone, which nothing reads without `record`"]
     assert not isinstance(half, RecordsTasks)
 

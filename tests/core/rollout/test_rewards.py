@@ -8,7 +8,8 @@ from coterie import PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, PluginError, TooManyMissing
 from coterie.core.rollout.rewards import branch_rewards, missing_share
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
-from tests.games import PlainRole, play, run_of
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import EchoRole
 
 
 def source(name, **settings):
@@ -16,7 +17,7 @@ def source(name, **settings):
 
 
 def values(run, role="one"):
-    trees, scores = play(run)
+    trees, scores = play_episode(run)
     return branch_rewards(trees[0].root, role, scores, run.reward_weights), scores
 
 
@@ -58,7 +59,7 @@ def ending(view):
 
 def test_a_system_fault_makes_one_score_missing_and_no_others():
     rewards, scores = values(
-        run_of(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5})
+        coterie_run(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5})
     )
     assert rewards == [1.0, None, 1.0]
     missing, count, reasons = missing_share(scores)
@@ -67,7 +68,7 @@ def test_a_system_fault_makes_one_score_missing_and_no_others():
 
 def test_an_exception_of_a_source_makes_the_score_missing_with_its_reason():
     rewards, scores = values(
-        run_of(rewards={"r": source("buggy")}, order=["one"], schedule={"max_missing": 1.0})
+        coterie_run(rewards={"r": source("buggy")}, order=["one"], schedule={"max_missing": 1.0})
     )
     assert rewards == [None] * 3
     assert "KeyError" in next(iter(scores))[3].reason
@@ -75,21 +76,23 @@ def test_an_exception_of_a_source_makes_the_score_missing_with_its_reason():
 
 def test_too_many_missing_scores_stop_the_run_with_the_reason():
     with pytest.raises(TooManyMissing, match=r"(?s)3 of 3 scores.*KeyError"):
-        play(run_of(rewards={"r": source("buggy")}, order=["one"]))
+        play_episode(coterie_run(rewards={"r": source("buggy")}, order=["one"]))
 
 
 def test_an_output_that_hangs_the_verifier_earns_less_than_a_wrong_one():
-    rewards, _ = values(run_of(rewards={"r": source("times_out_on_one", floor=-1.0)}, order=["one"]))
+    rewards, _ = values(coterie_run(rewards={"r": source("times_out_on_one", floor=-1.0)}, order=["one"]))
     assert rewards == [0.0, -1.0, 0.0]
 
 
 def test_nan_is_missing():
-    rewards, _ = values(run_of(rewards={"r": source("nan")}, order=["one"], schedule={"max_missing": 1.0}))
+    rewards, _ = values(
+        coterie_run(rewards={"r": source("nan")}, order=["one"], schedule={"max_missing": 1.0})
+    )
     assert rewards == [None] * 3
 
 
 def test_sources_of_all_scopes_add_scores():
-    run = run_of(
+    run = coterie_run(
         order=["one"],
         rewards={
             "environment": {"type": "environment", "weights": {"sum": 0, "own": 0}},
@@ -103,7 +106,7 @@ def test_sources_of_all_scopes_add_scores():
         },
         sampler={"expand": "sampled"},
     )
-    trees, scores = play(run)
+    trees, scores = play_episode(run)
     root = trees[0].root
     assert branch_rewards(root, "one", scores, run.reward_weights)[:2] == [
         1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0),
@@ -116,9 +119,9 @@ def test_sources_of_all_scopes_add_scores():
 
 def test_selection_by_a_score_of_the_whole_episode_is_refused():
     with pytest.raises(ConfigError, match="can't be chosen by a score of the whole episode") as error:
-        run_of(rewards={"e": source("ending", scope="episode", components={"ended": "potential"})})
+        coterie_run(rewards={"e": source("ending", scope="episode", components={"ended": "potential"})})
     assert error.value.path == "rewards.e"
-    run_of(
+    coterie_run(
         rewards={
             "environment": {"type": "environment"},
             "e": source("ending", scope="episode", components={"ended": "potential"})
@@ -128,15 +131,15 @@ def test_selection_by_a_score_of_the_whole_episode_is_refused():
 
 
 def test_truncated_sampling_warns(caplog):
-    run_of(sampler={"sampling": {"top_p": 0.9}})
+    coterie_run(sampler={"sampling": {"top_p": 0.9}})
     assert "role 'one' samples with top_p/top_k" in caplog.text
     caplog.clear()
-    run_of()
+    coterie_run()
     assert caplog.text == ""
 
 
 def test_a_ranking_of_too_few_breaks_the_contract_and_ends_the_run():
-    run = run_of(
+    run = coterie_run(
         rewards={"s": source("short_ranking", scope="siblings", components={"rank": "increment"})},
         order=["one"],
         schedule={"max_missing": 1.0},
@@ -147,22 +150,22 @@ def test_a_ranking_of_too_few_breaks_the_contract_and_ends_the_run():
 
 
 def test_an_environment_that_raises_loses_that_joint_only():
-    run = run_of(env={"fail_on": "1"}, order=["one"], schedule={"max_missing": 0.5})
-    trees, scores = play(run)
+    run = coterie_run(env={"fail_on": "1"}, order=["one"], schedule={"max_missing": 0.5})
+    trees, scores = play_episode(run)
     assert trees[0].root.joints[1].fault.reason == "the world broke"
     assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [0.0, None, pytest.approx(2.2)]
 
 
 def test_an_unparsable_action_is_played_and_scored():
-    run = run_of(play="tests.core.rollout.test_rewards:answers_bad", order=["one"])
-    trees, scores = play(run)
+    run = coterie_run(answers=answers_bad, order=["one"])
+    trees, scores = play_episode(run)
     fault = trees[0].root.decisions["one"].branches[1].fault
     assert (fault.kind, fault.reason) == ("policy", "said bad")
     assert branch_rewards(trees[0].root, "one", scores, run.reward_weights)[1] == 0.0
 
 
 def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
-    run = run_of(
+    run = coterie_run(
         order=["one"],
         team={
             "order": ["one"],
@@ -170,12 +173,12 @@ def test_a_parser_that_breaks_on_a_text_makes_it_unparsable():
             "roles": {"one": {"type": "tests.core.rollout.test_rewards:Fragile", "policy": "p"}},
         },
     )
-    trees, _ = play(run)
+    trees, _ = play_episode(run)
     faults = [action.fault for action in trees[0].root.decisions["one"].branches]
     assert faults[0] is None and faults[1].kind == "policy" and "ZeroDivisionError" in faults[1].reason
 
 
-class Fragile(PlainRole):
+class Fragile(EchoRole):
     def parse(self, text, observation):
         return 1 / (1 - int(text))
 
@@ -205,12 +208,12 @@ def test_a_score_is_added_once():
 
 def test_two_sources_of_one_component_are_refused():
     with pytest.raises(ConfigError, match="also comes from"):
-        run_of(
+        coterie_run(
             rewards={
                 "a": source("nan", components={"x": "increment"}),
                 "b": source("nan", components={"x": "potential"}),
             }
         )
     with pytest.raises(ConfigError, match="unknown component 'summ'") as error:
-        run_of(rewards={"environment": {"type": "environment", "weights": {"summ": 1}}})
+        coterie_run(rewards={"environment": {"type": "environment", "weights": {"summ": 1}}})
     assert error.value.path == "rewards.environment.weights.summ" and "'sum'" in error.value.fix

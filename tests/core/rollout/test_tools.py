@@ -11,7 +11,8 @@ from coterie.core.errors import ConfigError
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from coterie.plugins.algos.blocks.groups import by_decision
-from tests.games import PlainRole, play, run_of
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import EchoRole
 
 
 class Adder(Plugin):
@@ -31,22 +32,17 @@ def uses_the_tool(request, text):
 
 
 def run(**settings):
-    return run_of(
-        play="tests.core.rollout.test_tools:uses_the_tool",
+    return coterie_run(
+        answers=uses_the_tool,
         order=["one"],
         tools={"adder": {"type": "tests.core.rollout.test_tools:Adder"}},
-        team={
-            "order": ["one"],
-            "max_turns": 2,
-            "roles": {
-                "one": {"type": "tests.games:PlainRole", "policy": "p", "tools": ["adder"], **settings}
-            },
-        },
+        max_turns=2,
+        roles={"one": {"tools": ["adder"], **settings}},
     )
 
 
 def test_a_tools_result_is_in_the_next_call_and_the_ids_extend():
-    trees, _ = play(run())
+    trees, _ = play_episode(run())
     for branch, action in enumerate(trees[0].root.decisions["one"].branches):
         first, second = action.calls
         assert (
@@ -58,7 +54,7 @@ def test_a_tools_result_is_in_the_next_call_and_the_ids_extend():
 
 
 def test_the_sample_is_the_concatenated_calls_and_masks_the_tools_tokens():
-    trees, scores = play(run())
+    trees, scores = play_episode(run())
     decisions = {**trees[0].root.decisions}
     action = decisions["one"].branches[1]
     from coterie.core.training.samples import action_samples
@@ -88,7 +84,7 @@ def by_decision_of(trees, scores):
 
 
 def test_a_role_that_remembers_keeps_the_tools_results_in_its_ids():
-    trees, _ = play(run(remembers=True))
+    trees, _ = play_episode(run(remembers=True))
     first, second = list(trees[0].nodes())
     last_call = first.decisions["one"].branches[first.expanded[0]].calls[-1]
     assert (
@@ -101,18 +97,13 @@ def test_a_role_that_remembers_keeps_the_tools_results_in_its_ids():
 
 
 def test_max_tool_turns_bounds_the_loop():
-    endless = run_of(
-        play="tests.core.rollout.test_tools:never_stops",
-        order=["one"],
+    endless = coterie_run(
+        answers=never_stops,
         tools={"adder": {"type": "tests.core.rollout.test_tools:Adder"}},
-        team={
-            "order": ["one"],
-            "max_turns": 1,
-            "max_tool_turns": 3,
-            "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p", "tools": ["adder"]}},
-        },
+        team={"max_tool_turns": 3},
+        roles={"one": {"tools": ["adder"]}},
     )
-    action = play(endless)[0][0].root.decisions["one"].branches[0]
+    action = play_episode(endless)[0][0].root.decisions["one"].branches[0]
     assert len(action.calls) == 4 and len(action.tool_results) == 3
 
 
@@ -123,29 +114,29 @@ def never_stops(request, text):
 def team_of(script, *names, tools=("adder",), team=None, **role_settings):
     """A run whose roles act at once, one turn."""
     roles = {
-        name: {"type": "tests.core.rollout.test_tools:ParsingRole", "policy": "p", "tools": list(tools)}
-        for name in names
+        name: {"type": "tests.core.rollout.test_tools:ParsingRole", "tools": list(tools)} for name in names
     }
     for name, table in role_settings.items():
         roles[name] |= table
-    return run_of(
-        play=f"tests.core.rollout.test_tools:{script}",
+    return coterie_run(
+        answers=globals()[script],
         order=[list(names)],
         tools={name: {"type": f"tests.core.rollout.test_tools:{name.capitalize()}"} for name in tools},
-        team={"order": [list(names)], "max_turns": 1, "roles": roles, **(team or {})},
+        roles=roles,
+        team=team or {},
         schedule={"max_missing": 1},
     )
 
 
 def recorded_rows(run):
     """(trees, the record's rows of branches)."""
-    trees, scores = play(run)
+    trees, scores = play_episode(run)
     return trees, [
         row for row in rollout_rows(trees, scores, None, run.reward_weights) if row["kind"] == "branch"
     ]
 
 
-class ParsingRole(PlainRole):
+class ParsingRole(EchoRole):
     """A role whose parser marks what it read."""
 
     def parse(self, text, observation):
@@ -174,7 +165,9 @@ def test_an_action_without_further_tool_calls_did_not_reach_the_limit():
 
 def test_without_tool_turns_there_is_no_result():
     (action, *_) = (
-        play(team_of("never_stops", "one", one={"max_tool_turns": 0}))[0][0].root.decisions["one"].branches
+        play_episode(team_of("never_stops", "one", one={"max_tool_turns": 0}))[0][0]
+        .root.decisions["one"]
+        .branches
     )
     assert len(action.calls) == 1 and not action.tool_results and action.tool_limit
 
@@ -199,7 +192,7 @@ def test_a_limit_without_tools_is_read_by_nothing():
 
 def test_branches_are_drawn_once_and_each_has_its_own_loop():
     REQUESTED.clear()
-    (tree,) = play(team_of("recorded", "one"))[0]
+    (tree,) = play_episode(team_of("recorded", "one"))[0]
     branches = tree.root.decisions["one"].branches
     assert len(branches) == 3
     # Branch b has b + 1 calls, numbered from 0: nothing is drawn K times inside a loop.
@@ -244,7 +237,7 @@ class Adds(Adder):
 
 def test_every_tool_that_a_reply_calls_answers_in_the_order_of_the_roles_tools():
     (action, *_) = (
-        play(team_of("both", "one", tools=("doubler", "adds")))[0][0].root.decisions["one"].branches
+        play_episode(team_of("both", "one", tools=("doubler", "adds")))[0][0].root.decisions["one"].branches
     )
     assert action.tool_results == ("4", "3") and len(action.calls) == 2
     assert [message["role"] for message in action.dialogue] == ["user", "assistant", "tool", "tool"]
@@ -273,7 +266,7 @@ def breaks(request, text):
 
 def test_a_tools_faults_belong_to_the_system_or_to_the_output():
     run = team_of("breaks", "one", tools=("breaks",))
-    trees, scores = play(run)
+    trees, scores = play_episode(run)
     root = trees[0].root
     system, policy, bug = root.decisions["one"].branches
     assert (system.fault.kind, system.fault.reason) == ("system", "tool breaks: lost")
@@ -295,7 +288,9 @@ def unreadable(request, text):
 
 
 def test_a_tool_that_cannot_read_a_text_is_a_fault_of_the_system():
-    (action, *_) = play(team_of("unreadable", "one", tools=("breaks",)))[0][0].root.decisions["one"].branches
+    (action, *_) = (
+        play_episode(team_of("unreadable", "one", tools=("breaks",)))[0][0].root.decisions["one"].branches
+    )
     assert action.fault.kind == "system" and "KeyError: 'find'" in action.fault.reason
 
 
@@ -306,7 +301,7 @@ class Announced(Adder):
 
 def test_a_tool_that_the_chat_format_cannot_announce_is_refused():
     with pytest.raises(ConfigError, match="can't describe the tools of role 'one'") as caught:
-        play(team_of("never_stops", "one", tools=("announced",)))
+        play_episode(team_of("never_stops", "one", tools=("announced",)))
     assert "announce: false" in caught.value.fix
 
 
@@ -320,19 +315,13 @@ def thinks(request, text):
 
 
 def thoughts(**settings):
-    run = run_of(
-        play="tests.core.rollout.test_tools:thinks",
+    run = coterie_run(
+        answers=thinks,
         order=["one", "two"],
-        team={
-            "order": ["one", "two"],
-            "max_turns": 2,
-            "roles": {
-                "one": {"type": "tests.core.rollout.test_tools:ParsingRole", "policy": "p", **settings},
-                "two": {"type": "tests.games:PlainRole", "policy": "p"},
-            },
-        },
+        max_turns=2,
+        roles={"one": {"type": "tests.core.rollout.test_tools:ParsingRole", **settings}},
     )
-    return play(run)[0][0]
+    return play_episode(run)[0][0]
 
 
 def test_a_thought_is_trained_and_neither_shown_nor_parsed():

@@ -20,9 +20,9 @@ from coterie.core.types import Task
 from coterie.core.types.digest import digest
 from coterie.plugins.rewards.function import FunctionReward
 from coterie.plugins.samplers.tree import TreeSampler
+from coterie.testing import coterie_run
 from tests.cli.support import plugin_package
 from tests.core.rollout import spawned
-from tests.games import run_of
 
 PLUGIN = '''
 """A game of numbers in which a role learns what it wrote last, judged once it is over."""
@@ -187,10 +187,8 @@ class Counting(TreeSampler):
 
 
 def test_what_plugins_count_is_summed_in_the_row():
-    run = run_of(
-        play="tests.games:constant",
-        sampler={"type": f"{__name__}:Counting", "chains": 3, "branches": 2},
-        trackers={},
+    run = coterie_run(
+        answers="1", sampler={"type": f"{__name__}:Counting", "chains": 3, "branches": 2}, trackers={}
     )
 
     async def go():
@@ -204,7 +202,7 @@ def test_what_plugins_count_is_summed_in_the_row():
 
 
 def test_a_count_never_hides_a_metric_of_the_framework():
-    run = run_of(play="tests.games:constant")
+    run = coterie_run(answers="1")
 
     async def go():
         await open_run(run)
@@ -235,7 +233,7 @@ def test_jobs_and_results_are_values():
 
 def test_stale_weights_are_missing_scores_and_never_samples():
     """The engine holds version 0, and the step asks for version 1."""
-    run = run_of(play="tests.games:constant")
+    run = coterie_run(answers="1")
 
     async def go():
         await open_run(run)
@@ -271,7 +269,7 @@ LATE = {
 
 
 def test_a_rollouts_scores_wait_for_the_background():
-    run = run_of(play="tests.games:constant", rewards={"environment": {}, "late": LATE}, sampler={
+    run = coterie_run(answers="1", rewards={"environment": {}, "late": LATE}, sampler={
         "branches": 2, "expand": "sampled"})  # fmt: skip
 
     async def go():
@@ -289,7 +287,7 @@ def test_a_rollouts_scores_wait_for_the_background():
 
 
 def test_closing_a_run_cancels_what_is_still_being_scored():
-    run = run_of(play="tests.games:constant", rewards={"environment": {}, "late": LATE}, sampler={
+    run = coterie_run(answers="1", rewards={"environment": {}, "late": LATE}, sampler={
         "branches": 2, "expand": "sampled"})  # fmt: skip
 
     async def go():
@@ -304,7 +302,7 @@ def test_closing_a_run_cancels_what_is_still_being_scored():
 
 
 def test_decisions_of_an_evaluation_are_not_trainable():
-    run = run_of(play="tests.games:constant", policies={"p": {"model": {"init": "none"}}}, trainer={
+    run = coterie_run(answers="1", policies={"p": {"model": {"init": "none"}}}, trainer={
         "type": "tests.core.rollout.test_two_sides:Idle"})  # fmt: skip
 
     async def go():

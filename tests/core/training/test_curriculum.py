@@ -23,7 +23,9 @@ from coterie.core.training.curriculum import tree_success
 from coterie.core.training.run import Run
 from coterie.core.types import TEAM, Action, Step, Task
 from coterie.recipes import load
-from tests.games import play, run_of
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import ROLE
+from tests.games import stops
 from tests.test_resume import rows, same
 
 PROMPTS: list[str] = []
@@ -100,7 +102,10 @@ def table(engine: str, **env: Any) -> dict[str, Any]:
     model = {"model": {"init": "none"}, "train": "none"} if scripted else {"model": {"init": "tabular"}}
     return {
         "env": {"type": "tests.core.training.test_curriculum:Guess", **env},
-        "team": {"order": ["one"], "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p"}}},
+        "team": {
+            "order": ["one"],
+            "roles": {"one": {"type": ROLE, "policy": "p"}},
+        },
         "policies": {"p": model},
         "sampler": {"branches": 2 if scripted else 8, "sampling": {"max_new_tokens": 1}},
         "algorithm": "at_grpo",
@@ -184,23 +189,21 @@ def test_the_last_level_stays_and_none_comes_back(tmp_path: Path) -> None:
 
 def test_a_trees_success_leaves_out_what_a_fault_lost() -> None:
     def trees(**env: Any) -> Sequence[Any]:
-        run = run_of(
-            play="tests.games:stops",
+        run = coterie_run(
+            answers=stops,
             env=env,
             order=("one",),
             sampler={"branches": 4, "expand": "all"},
             algorithm={"type": "magrpo"},
             schedule={"max_missing": 1.0},
         )
-        return play(run)[0]
+        return play_episode(run)[0]
 
     # Of four branches the second writes `stop`, which is success; with fail_on the one that writes 2 is lost.
     assert [tree_success(tree) for tree in trees()] == [pytest.approx(1 / 4)]
     assert [tree_success(tree) for tree in trees(fail_on="2")] == [pytest.approx(1 / 3)]
-    lost = run_of(
-        play="tests.games:constant", env={"fail_on": "1"}, order=("one",), schedule={"max_missing": 1.0}
-    )
-    assert [tree_success(tree) for tree in play(lost)[0]] == [None]
+    lost = coterie_run(answers="1", env={"fail_on": "1"}, order=("one",), schedule={"max_missing": 1.0})
+    assert [tree_success(tree) for tree in play_episode(lost)[0]] == [None]
 
 
 # ------------------------------------------------------------------------------------------------- resume

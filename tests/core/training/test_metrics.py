@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
 from types import SimpleNamespace
 
 import pytest
 
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import episodes, step_metrics
-from coterie.core.types import Credit, Fault, JointAction, Key, Node, RewardWeights, Scores, Task, Tree
-from tests.core.toy_trees import action, decision, leaf, toy
+from coterie.core.types import Credit, Fault, JointAction, Key, Node, RewardWeights, Scores, Tree
+from coterie.testing import Forest, J, tree_literals
+from tests.core.toy_trees import toy
 
 
 def test_the_best_of_several_is_never_reported_as_success():
@@ -47,24 +47,16 @@ def test_advantages_lengths_faults_and_tokens():
     assert metrics["selection/uniform"] == 0.0
 
 
-def chain(task: str, success: float | None, rule: str = "sampled", *, fault: Fault | None = None) -> Tree:
-    """One stage, one branch."""
-    joint = leaf({"a": 0}, success, fault=fault)
-    node = Node(
-        key=Key(task),
-        turn=0,
-        stage=0,
-        joints=(joint,),
-        expanded=() if fault else (0,),
-        rule=rule,
-        decisions={"a": decision("a", action(0 if fault else 2, text="", fault=fault))},
-    )
-    return Tree(task=Task(id=task), chain=0, epoch=0, root=node)
+def chain(task: str, success: float | None, rule: str = "sampled", *, lost: bool = False) -> Tree:
+    """One stage, one branch of two tokens."""
+    outcome = None if success is None else {"success": success}
+    place = f"{task}/0:a0"
+    forest = Forest(order=(("a",),), rule=rule, logprobs={place: (-0.5, -0.5)})
+    return forest.grow([J(lost=lost, outcome=outcome)], task=task).trees[0]
 
 
 def test_sampled_paths_are_success_and_lost_episodes_are_counted_and_left_out():
-    lost = Fault(kind="system", reason="the worker died")
-    trees = [chain("a", 1.0), chain("b", 0.0), chain("c", 1.0), chain("d", None, "only", fault=lost)]
+    trees = [chain("a", 1.0), chain("b", 0.0), chain("c", 1.0), chain("d", None, "only", lost=True)]
     metrics = step_metrics(trees, Scores(), None, RewardWeights())
     assert metrics["success"] == pytest.approx(2 / 3) and "success_committed" not in metrics
     assert metrics["episodes/missing"] == 0.25 and metrics["turns_to_success"] == 1.0
@@ -99,31 +91,10 @@ def test_an_episode_that_is_a_joint_fault_is_counted_once():
     assert metrics["faults/system"] == 1.0 and math.isnan(metrics["success"]) and metrics["length/a"] == 2.0
 
 
-def uneven(success_by_leaf: Mapping[tuple[int, ...], float], path: tuple[int, ...] = ()) -> Node:
-    """A tree of `expand: all` with two joints at each node, and leaves where the table has them."""
-    joints = []
-    for index in range(2):
-        position = (*path, index)
-        if position in success_by_leaf:
-            joints.append(leaf({"a": index}, success_by_leaf[position]))
-        else:
-            joints.append(
-                JointAction(branches={"a": index}, state_digest="", child=uneven(success_by_leaf, position))
-            )
-    return Node(
-        key=Key("t", path=path),
-        turn=len(path),
-        stage=0,
-        joints=tuple(joints),
-        expanded=(0, 1),
-        rule="all",
-        decisions={"a": decision("a", action(1), action(1))},
-    )
-
-
 def test_a_subtree_with_many_leaves_does_not_outvote_the_others():
     """The policy succeeds at once half of the time, and never later: 1/2, though 1 of 3 leaves is solved."""
-    tree = Tree(task=Task(id="t"), chain=0, epoch=0, root=uneven({(0,): 1.0, (1, 0): 0.0, (1, 1): 0.0}))
+    solved, unsolved = J(outcome={"success": 1.0}), J(outcome={"success": 0.0})
+    (tree,) = tree_literals([solved, J(then=[unsolved, unsolved])], rule="all").trees
     assert [(e.share, e.turns) for e in episodes(tree)] == [(0.5, 1), (0.25, 2), (0.25, 2)]
     assert step_metrics([tree], Scores(), None, RewardWeights())["success"] == 0.5
 

@@ -7,26 +7,26 @@ from typing import Any
 import pytest
 
 from coterie.core.errors import PluginError
-from tests import games
-from tests.games import run_of
+from coterie.testing import coterie_run
+from coterie.testing.support.toys import NumberGame
 
 
-class OldStage(games.Ledger):
+class OldStage(NumberGame):
     """Its author renamed nothing: `acting_roles` is inherited, and `stage` would be ignored."""
 
     def stage(self, state: Any) -> None:
         return None
 
 
-class OldGains(games.Ledger):
+class OldGains(NumberGame):
     immediate_only = ("sum",)
 
 
-class OldKind(games.Ledger):
+class OldKind(NumberGame):
     components = {"sum": "increment", "best": "level", "own": "increment"}
 
 
-class WrongKind(games.Ledger):
+class WrongKind(NumberGame):
     components = {"sum": "incremental", "best": "potential", "own": "increment"}
 
 
@@ -41,5 +41,5 @@ class WrongKind(games.Ledger):
 )
 def test_an_old_word_is_refused_by_its_new_name(game, texts):
     with pytest.raises(PluginError) as caught:
-        run_of(env={"type": f"tests.core.training.test_renamed_words:{game}"})
+        coterie_run(env={"type": f"tests.core.training.test_renamed_words:{game}"})
     assert all(text in str(caught.value) for text in texts), str(caught.value)

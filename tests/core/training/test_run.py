@@ -15,7 +15,7 @@ from coterie.core.training import evaluation
 from coterie.core.training.evaluation import Evaluation
 from coterie.core.training.state import CurriculumState, RunState
 from coterie.stats import Interval
-from tests.games import run_of
+from coterie.testing import coterie_run
 
 
 def trained(run):
@@ -30,7 +30,7 @@ def trained(run):
 
 
 def test_training_changes_the_state_and_no_field():
-    run = run_of(play="tests.games:constant", trackers={}, schedule={"steps": 2})
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 2})
     before = {field.name: getattr(run, field.name) for field in dataclasses.fields(run)}
     row = trained(run)
     for name, value in before.items():
@@ -41,7 +41,7 @@ def test_training_changes_the_state_and_no_field():
 
 
 def test_a_loop_without_steps_leaves_no_row():
-    run = run_of(play="tests.games:constant", trackers={}, schedule={"steps": 0})
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 0})
     assert trained(run) == {} and run.state == RunState()
 
 
@@ -61,7 +61,7 @@ def test_a_checkpoints_meta_restores_the_state(state):
 def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
     """A trainer that fails to open leaves neither engine nor sandbox open."""
     events = []
-    run = run_of(play="tests.games:constant", trackers={})
+    run = coterie_run(answers="1", trackers={})
 
     def noted(thing, name, fails=False):
         async def call(*arguments):
@@ -87,7 +87,7 @@ def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
 def test_the_best_step_is_the_first_of_the_best(monkeypatch):
     """Success on val of .5, .75, .75 and .25 in four steps."""
     successes = iter([0.5, 0.75, 0.75, 0.25])
-    run = run_of(play="tests.games:constant", trackers={}, schedule={"steps": 4, "evaluate_every": 1})
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 4, "evaluate_every": 1})
 
     async def evaluated(run, split, tasks):
         interval = Interval(next(successes), 0.0, 1.0, tasks)

@@ -7,25 +7,12 @@ from contextlib import suppress
 import pytest
 from hypothesis import given, strategies as st
 
-from coterie.core.errors import ConfigError, PolicyFault
-from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
+from coterie.core.errors import PolicyFault
 from coterie.plugins.envs.common.code import read_program
-from coterie.plugins.envs.plan_path import PlanPath
-from tests.plugins.envs.mazes import WALLED, start
-from tests.plugins.envs.programs import Inline
-from tests.plugins.support import Build, make, role_input
+from tests.plugins.envs.players import PLAN_PATH
+from tests.plugins.support import role_input
 
-
-def role(plugin, name, **settings):
-    return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
-
-
-TOOL, PLAN = role(PlanPathTool, "tool"), role(PlanPathPlan, "plan")
-
-
-def seen(role):
-    env = make(PlanPath, Build(order=["tool", "plan"]), size=4, rendering="prose", sandbox=Inline())
-    return env.observe(start(env, *WALLED), role)
+TOOL, PLAN = PLAN_PATH.role("tool"), PLAN_PATH.role("plan")
 
 
 @pytest.mark.parametrize(
@@ -53,9 +40,9 @@ def seen(role):
 def test_the_program_of_an_answer(text, program):
     if program is None:
         with pytest.raises(PolicyFault, match="no closed block"):
-            TOOL.parse(text, seen("tool"))
+            TOOL.parse(text, PLAN_PATH.seen_with_tools("tool"))
     else:
-        assert TOOL.parse(text, seen("tool")) == program == read_program(text)
+        assert TOOL.parse(text, PLAN_PATH.seen_with_tools("tool")) == program == read_program(text)
 
 
 @given(st.text(alphabet="`py\n ax", max_size=80))
@@ -72,13 +59,15 @@ def test_reading_takes_time_linear_in_the_length():
 
 
 def test_the_plan_role_reads_moves_as_the_executor_does():
-    assert PLAN.parse("I overrule it: [U, right]", seen("plan")) == ("U", "R")
+    assert PLAN.parse("I overrule it: [U, right]", PLAN_PATH.seen_with_tools("plan")) == ("U", "R")
     with pytest.raises(PolicyFault):
-        PLAN.parse("as proposed", seen("plan"))
+        PLAN.parse("as proposed", PLAN_PATH.seen_with_tools("plan"))
 
 
 def test_what_the_tool_is_asked_for():
-    system, user = TOOL.render(role_input(seen("tool"), "tool", feedback=("Last turn it crashed.",)))
+    system, user = TOOL.render(
+        role_input(PLAN_PATH.seen_with_tools("tool"), "tool", feedback=("Last turn it crashed.",))
+    )
     assert "```python block" in system["content"] and "print the moves" in system["content"]
     assert (
         user["content"]
@@ -96,14 +85,3 @@ Last turn it crashed.
 Your program, in one ```python block; the last list that it prints, such as [U, R, R], is your proposal of \
 moves (U, D, L, R) from where you are now:"""
     )
-
-
-@pytest.mark.parametrize(("plugin", "name"), [(PlanPathTool, "tool"), (PlanPathPlan, "plan")])
-def test_the_roles_need_prose_and_their_own_names(plugin, name):
-    with pytest.raises(ConfigError, match="prose") as caught:
-        role(plugin, name, rendering="compact")
-    assert caught.value.path == f"team.roles.{name}.rendering"
-    with pytest.raises(ConfigError, match="of the role") as caught:
-        role(plugin, "executor")
-    assert caught.value.path == "team.roles.executor.type"
-    assert role(plugin, name, rendering="prose", system="").config.system == ""

@@ -2,54 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 import pytest
-from hypothesis import given, strategies as st
 
-from coterie.core.errors import ConfigError, PolicyFault
-from coterie.plugins.agents.sokoban import SokobanExecutor, SokobanPlanner, SokobanSolver, SokobanTool
-from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.messages import as_moves, as_pushes
-from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, make, role_input
-
-
-def seen(role, **settings):
-    env = make(Sokoban, size=4, **settings)
-    return env.observe(start(env, *CORNER), role)
-
-
-def role(plugin=SokobanExecutor, name="executor", **settings):
-    return make(plugin, Build(name=name, path=f"team.roles.{name}"), **settings)
-
-
-@pytest.mark.parametrize(
-    ("rendering", "text", "moves"),
-    [
-        ("compact", "U R R", "URR"),
-        ("compact", "", ""),
-        ("compact", "U r", None),
-        ("compact", "[U, R]", None),
-        ("prose", "[U, R, R]", "URR"),
-        ("prose", "First [D], no. The answer is [Up, right].", "UR"),
-        ("prose", "I go up.\n**Moves:** U, R", "UR"),
-        ("prose", '{"moves": ["U", "L"]}', "UL"),
-        ("prose", "U R R", "URR"),
-        ("prose", "[]", ""),
-        ("prose", "   ", ""),
-        ("prose", "I would go up and right", None),
-        ("prose", "[U, R] or rather [1, 2]", None),
-        ("prose", "[" * 3000, None),
-    ],
-)
-def test_reading_moves(rendering, text, moves):
-    observation = seen("executor", rendering=rendering)
-    if moves is None:
-        with pytest.raises(PolicyFault):
-            role().parse(text, observation)
-    else:
-        assert role().parse(text, observation) == tuple(moves)
+from tests.plugins.envs.players import SOKOBAN
+from tests.plugins.support import read
 
 
 @pytest.mark.parametrize(
@@ -75,20 +32,8 @@ def test_reading_moves(rendering, text, moves):
     ],
 )
 def test_reading_pushes(settings, text, pushes):
-    planner = role(SokobanPlanner, "planner")
-    if pushes is None:
-        with pytest.raises(PolicyFault):
-            planner.parse(text, seen("planner", **settings))
-    else:
-        assert planner.parse(text, seen("planner", **settings)) == pushes
-
-
-@given(st.text(alphabet="UDLRp[](),:r0c1 \n\"'-+moves", max_size=60))
-def test_any_text_is_read_or_is_the_policys_fault(text):
-    for name, plugin in (("planner", SokobanPlanner), ("executor", SokobanExecutor)):
-        for settings in ({}, {"rendering": "prose"}, {"push_words": "offsets"}):
-            with suppress(PolicyFault):
-                assert isinstance(role(plugin, name).parse(text, seen(name, **settings)), tuple)
+    planner = SOKOBAN.role("planner")
+    read(planner, text, SOKOBAN.seen("planner", **settings), pushes)
 
 
 def test_what_other_roles_hand_over_is_read_too():
@@ -109,35 +54,3 @@ def test_what_other_roles_hand_over_is_read_too():
     ):
         assert as_moves(nonsense) is None and as_pushes(nonsense, "cells") is None
     assert as_pushes([[[1, 2], "R"]], "directions") is None
-
-
-def test_a_program_is_the_last_closed_block():
-    tool = role(SokobanTool, "tool")
-    observation = seen("tool", rendering="prose")
-    assert tool.parse("so:\n```python\nprint('U')\n```", observation) == "print('U')\n"
-    assert tool.parse("", observation) == ""
-    with pytest.raises(PolicyFault):
-        tool.parse("```python\nprint('U')", observation)
-
-
-def test_feedback_is_never_dropped_by_the_compact_rendering():
-    with pytest.raises(ConfigError, match="can't show the feedback") as caught:
-        role().render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
-    assert caught.value.path == "team.roles.executor"
-
-
-def test_a_role_may_override_the_rendering_and_the_system_prompt():
-    prose = role(rendering="prose", system="Walk.")
-    system, user = prose.render(role_input(seen("executor"), "executor", feedback=("You hit a wall.",)))
-    assert system == {"role": "system", "content": "Walk."} and "You hit a wall." in user["content"]
-    assert prose.parse("Hm. [U]", seen("executor")) == ("U",)
-    assert len(role(rendering="prose", system="").render(role_input(seen("executor"), "executor"))) == 1
-
-
-def test_a_role_refuses_another_roles_name_and_a_rendering_that_cannot_show_programs():
-    with pytest.raises(ConfigError, match="of the role") as caught:
-        role(SokobanSolver, "executor")
-    assert caught.value.path == "team.roles.executor.type"
-    with pytest.raises(ConfigError, match="compact") as caught:
-        role(SokobanTool, "tool", rendering="compact")
-    assert caught.value.path == "team.roles.tool.rendering"

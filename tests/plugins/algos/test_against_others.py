@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coterie.testing.support.trees import Forest
 from tests.golden.replay import EXACT, Record, branches, chains, completion, paths, records, roles, tree
-from tests.plugins.algos.support import ALL, CROSS, Forest, advantages, credit, estimator
+from tests.plugins.algos.support import ALL, CROSS, advantages, credit, estimator
 
 TRL = {record["name"]: record for record in records("trl")["advantages"]}
 COMLRL = {record["name"]: record for record in records("comlrl")["trees"]}

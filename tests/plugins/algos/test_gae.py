@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
-from tests.plugins.algos.support import ALL, BRANCHES, Forest, J, advantages, chain, credit, estimator, places
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, BRANCHES, advantages, credit, estimator
 
 PLAIN = {"normalise": {"type": "none"}}
 SEQUENTIAL = (("one",), ("two",))

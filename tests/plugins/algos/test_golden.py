@@ -6,17 +6,8 @@ import math
 
 import pytest
 
-from tests.plugins.algos.support import (
-    BRANCHES,
-    CHAINS,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import BRANCHES, CHAINS, advantages, credit, estimator
 
 SEQUENTIAL = (("one",), ("two",))
 
@@ -32,8 +23,8 @@ def play_of_two() -> Forest:
     """
     last = [J(2), J(None), J(0), J(1)]
     later = [J(1, last), J(1), J(1)]
-    second = [J(1, later, own={"two": 0.1}), J(0, own={"two": 0.1}), J(lost=True)]
-    first = [J(0, own={"one": 0.2}), J(1, own={"one": 0.0}), J(1, second, own={"one": 0.4})]
+    second = [J(1, later, role_gain={"two": 0.1}), J(0, role_gain={"two": 0.1}), J(lost=True)]
+    first = [J(0, role_gain={"one": 0.2}), J(1, role_gain={"one": 0.0}), J(1, second, role_gain={"one": 0.4})]
     return Forest(order=SEQUENTIAL).grow(first)
 
 
@@ -234,7 +225,7 @@ def test_a_shared_start_of_two_paths_gets_the_mean_of_their_advantages():
 
 def test_roles_that_act_at_once_share_the_pay_and_have_their_own():
     forest = Forest(order=(("one", "two"),)).grow(
-        [J(1, own={"one": 0.2}), J(0, own={"two": 0.6}), J(2, own={"one": 0.1, "two": 0.0})]
+        [J(1, role_gain={"one": 0.2}), J(0, role_gain={"two": 0.6}), J(2, role_gain={"one": 0.1, "two": 0.0})]
     )
     advantage = advantages("at_grpo", forest, plan=BRANCHES, normalise={"type": "none"})
     # one: 1.2, 0, 2.1, mean 1.1; two: 1, .6, 2, mean 1.2

@@ -9,20 +9,8 @@ import numpy as np
 import pytest
 from hypothesis import assume, given, settings, strategies as st
 
-from tests.plugins.algos.support import (
-    ALL,
-    BRANCHES,
-    CHAINS,
-    PLANS,
-    TREES,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, BRANCHES, CHAINS, PLANS, TREES, advantages, credit, estimator
 
 NONE = {"type": "none"}
 GROUPED = ("at_grpo", "grpo", "dr_grpo", "rloo", *TREES)

@@ -8,8 +8,9 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
-from tests.games import play, run_of
-from tests.plugins.algos.support import CROSS, TREES, Forest, J, advantages, credit, estimator, places
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.trees import Forest, J, places
+from tests.plugins.algos.support import CROSS, TREES, advantages, credit, estimator
 
 PAIR = (("one", "two"),)
 
@@ -20,7 +21,7 @@ def two_turns() -> Forest:
     Joint 0 pays 1 and leads to joints that pay 2 and 6, joint 1 pays 4 and is over:
     R_00 = 2, R_01 = 6, R_0 = 1 + (2 + 6)/2 * 1/2 = 3, R_1 = 4. `one` has .5 of its own on branch 0.
     """
-    return Forest(order=PAIR).grow([J(1, [J(2), J(6)], own={"one": 0.5}), J(4)])
+    return Forest(order=PAIR).grow([J(1, [J(2), J(6)], role_gain={"one": 0.5}), J(4)])
 
 
 BY_HAND = {
@@ -156,13 +157,13 @@ def test_a_turn_may_weigh_nothing():
     ],
 )
 def test_the_leaves_of_a_played_tree(order, turns, branches, pairing):
-    run = run_of(
+    run = coterie_run(
         order=order,
         max_turns=turns,
         sampler={"branches": branches, "expand": "all", "pairing": pairing},
         algorithm={"type": "magrpo"},
     )
-    (tree,), scores = play(run)
+    (tree,), scores = play_episode(run)
     roles = sum(1 if isinstance(stage, str) else len(stage) for stage in order)
     exponent = (roles if pairing == "cross" else len(order)) * turns
     assert len(list(tree.leaves())) == branches**exponent
@@ -176,13 +177,13 @@ def test_the_leaves_of_a_played_tree(order, turns, branches, pairing):
 
 def test_a_played_cross_knows_what_each_role_added():
     """Branch b writes b: the team earns the sum and the writer a tenth, so an action is worth 1.1 b."""
-    run = run_of(
+    run = coterie_run(
         order=[["one", "two"]],
         max_turns=2,
         sampler={"branches": 2, "expand": "all", "pairing": "cross"},
         algorithm={"type": "magrpo"},
     )
-    (tree,), scores = play(run)
+    (tree,), scores = play_episode(run)
     result, _ = run.estimator(
         Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )

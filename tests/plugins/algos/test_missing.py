@@ -6,18 +6,8 @@ import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from tests.plugins.algos.support import (
-    ALL,
-    PLANS,
-    TREES,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, PLANS, TREES, advantages, credit, estimator
 
 COMPARING = ("at_grpo", "grpo", "dr_grpo", "rloo", "magrpo", "marloo", "maremax", "reinforce_pp_baseline")
 """A group of one says nothing to them."""
@@ -51,7 +41,7 @@ def test_what_is_missing_is_out_of_everything_and_counted(name):
 
 @every_estimator
 def test_a_part_that_is_missing_makes_the_whole_missing(name):
-    joints = [J(1, own={"one": None}), J(1, own={"one": 2.0}), J(5, own={"one": 0.5}), J(2)]
+    joints = [J(1, role_gain={"one": None}), J(1, role_gain={"one": 2.0}), J(5, role_gain={"one": 0.5}), J(2)]
     result = credit(estimator(name, **SETTINGS.get(name, {})), forest_of(name, joints))
     first = "0:one0"
     assert first not in places(result.advantage) and len(result.advantage) == 3

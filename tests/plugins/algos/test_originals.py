@@ -13,16 +13,17 @@ from coterie import SystemFault
 from coterie.core.protocols import Batch
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
-from tests.games import play, run_of
-from tests.plugins.algos.support import Forest, J, advantages, chain, credit, estimator, places
+from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import advantages, credit, estimator
 
 PLAIN = {"normalise": {"type": "none"}}
 
 
 def played(tasks: int = 1, **tables: Any) -> tuple[list[Any], Credit]:
     """(trees, credit) of one step of a scripted run: branch b writes b, which pays 1.1 b by default."""
-    run = run_of(**tables)
-    trees, scores = play(run, tasks)
+    run = coterie_run(**tables)
+    trees, scores = play_episode(run, tasks)
     return trees, run.estimator(
         Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )[0]
@@ -58,7 +59,7 @@ def test_a_group_is_one_prompts_and_not_that_of_different_problems():
 def test_an_end_on_the_first_agent_keeps_what_was_sampled():
     """There, that turn's samples of later agents are lost. Here they were never asked, and all else stays."""
     (tree,), result = played(
-        play="tests.plugins.algos.test_originals:stops_in_turn_2",
+        answers=stops_in_turn_2,
         max_turns=3,
         sampler={"branches": 2},
         algorithm={"type": "at_grpo", **PLAIN},
@@ -96,7 +97,7 @@ def test_no_group_is_filtered_behind_ones_back():
 def test_a_failed_generation_is_not_trained():
     """There, it becomes a trained end-of-text token."""
     trees, result = played(
-        play="tests.plugins.algos.test_originals:loses_branch_1",
+        answers=loses_branch_1,
         order=["one"],
         algorithm={"type": "at_grpo", **PLAIN},
         schedule={"max_missing": 0.9},
@@ -145,7 +146,7 @@ def test_in_a_cross_every_branch_is_credited_with_its_own_joints():
     """There, `crossed` credits the wrong returns. `two` always writes 0 here, so its branches are equal."""
     tables = tree_of()
     tables["sampler"]["pairing"] = "cross"
-    (tree,), result = played(play="tests.plugins.algos.test_originals:only_one_counts", **tables)
+    (tree,), result = played(answers=only_one_counts, **tables)
     for node in tree.nodes():
         assert of(result, node, "one") == pytest.approx([-0.55, 0.55])
         assert of(result, node, "two") == [0.0, 0.0]
@@ -182,7 +183,7 @@ def test_a_coach_that_fails_gives_no_score():
     """There, the reward is silently 5.0."""
     _, result = played(
         tasks=4,
-        play="tests.plugins.algos.test_originals:names_its_chain",
+        answers=names_its_chain,
         order=["one"],
         sampler={"branches": 1, "chains": 2},
         algorithm={"type": "reinforce_pp", "beta": 0.0, **PLAIN},
@@ -209,7 +210,7 @@ def test_one_lost_episode_costs_itself():
     """There, one failed workflow floors the batch: 31 become 16, 15 become 0."""
     trees, result = played(
         tasks=8,
-        play="tests.plugins.algos.test_originals:loses_task_3",
+        answers=loses_task_3,
         order=["one"],
         sampler={"branches": 1},
         algorithm={"type": "reinforce_pp", "beta": 0.0},

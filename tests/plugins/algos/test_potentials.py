@@ -7,18 +7,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
-from tests.plugins.algos.support import (
-    ALL,
-    PLANS,
-    TREES,
-    Forest,
-    J,
-    advantages,
-    chain,
-    credit,
-    estimator,
-    places,
-)
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, PLANS, TREES, advantages, credit, estimator
 
 PLAIN = {"normalise": {"type": "none"}}
 SETTINGS = {
@@ -179,8 +169,8 @@ def test_immediate_credit_takes_a_potential_as_it_is(name):
 
 def test_a_potentials_owner_may_be_a_role():
     paths = [
-        chain(J(own_potential={"one": 0.4}), J(own_potential={"one": 1.0})),
-        chain(J(own_potential={"one": 0.5})),
+        chain(J(role_potential={"one": 0.4}), J(role_potential={"one": 1.0})),
+        chain(J(role_potential={"one": 0.5})),
     ]
     forest = Forest(order=(("one", "two"),)).grow([path[0] for path in paths])
     advantage = advantages("mareinforce", forest, plan=ALL)

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.protocols import Plan
-from tests.plugins.algos.support import CHAINS, Forest, J, advantages, chain, credit, estimator, places, step
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import CHAINS, advantages, credit, estimator, step
 
 SEQUENTIAL = (("one",), ("two",))
 SINGLE = Plan(chains=1, branches=1, expand="best", pairing="aligned")

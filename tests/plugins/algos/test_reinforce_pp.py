@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.errors import ConfigError
-from tests.plugins.algos.support import BRANCHES, Forest, J, advantages, chain, credit, estimator, places
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import BRANCHES, advantages, credit, estimator
 
 PLAIN = {"normalise": {"type": "none"}}
 numbers = st.floats(-3, 3).map(lambda value: round(value, 3))

@@ -6,7 +6,7 @@ import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Plan
-from tests.games import run_of
+from coterie.testing import coterie_run
 from tests.plugins.algos.support import ALL, BRANCHES, CHAINS, CROSS, PLANS, TREES, estimator
 
 SINGLE = Plan(chains=1, branches=1, expand="best", pairing="aligned")
@@ -62,7 +62,7 @@ def test_who_accepts_what(name, way):
 )
 def test_a_sampling_that_means_nothing_is_refused(algorithm, sampler, path, says):
     with pytest.raises(ConfigError, match=says) as error:
-        run_of(algorithm=algorithm, sampler=sampler)
+        coterie_run(algorithm=algorithm, sampler=sampler)
     assert error.value.path == path and error.value.fix
 
 
@@ -91,7 +91,7 @@ def test_a_sampling_that_means_nothing_is_refused(algorithm, sampler, path, says
 )
 def test_a_key_that_nothing_reads_is_refused(algorithm, path):
     with pytest.raises(ConfigError) as error:
-        run_of(algorithm=algorithm, sampler={"branches": 2})
+        coterie_run(algorithm=algorithm, sampler={"branches": 2})
     assert error.value.path == path
 
 
@@ -109,16 +109,16 @@ def test_to_fill_up_turns_roles_must_act_at_once():
         "algorithm": {"type": "magrpo", "fill": "repeat"},
     }
     with pytest.raises(ConfigError, match="one stage a turn") as error:
-        run_of(order=["one", "two"], **settings)
+        coterie_run(order=["one", "two"], **settings)
     assert error.value.path == "algorithm.fill" and error.value.fix
-    run_of(order=[["one", "two"]], **settings)
+    coterie_run(order=[["one", "two"]], **settings)
 
 
 def test_turn_weights_are_as_many_as_the_teams_turns():
     settings = {"sampler": {"branches": 2, "expand": "all"}, "order": ["one"]}
     with pytest.raises(ConfigError, match="has 2 weights, and an episode 3 turns"):
-        run_of(algorithm={"type": "magrpo", "turn_weights": [1.2, 0.8]}, max_turns=3, **settings)
-    run_of(algorithm={"type": "magrpo", "turn_weights": [1.2, 0.8]}, max_turns=2, **settings)
+        coterie_run(algorithm={"type": "magrpo", "turn_weights": [1.2, 0.8]}, max_turns=3, **settings)
+    coterie_run(algorithm={"type": "magrpo", "turn_weights": [1.2, 0.8]}, max_turns=2, **settings)
 
 
 # ------------------------------------------------------------------------- the normaliser's own defaults

@@ -9,13 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.plugins.agents import plan_path, sokoban, sudoku
-from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.sokoban import Sokoban
-from coterie.plugins.envs.sudoku import Sudoku
-from tests.plugins.support import Build, action, context, make, wait
+from tests.plugins.envs.players import GAMES
 
-PLUGINS = {"plan_path": PlanPath, "sudoku": Sudoku, "sokoban": Sokoban}
 SMALL: dict[str, dict[str, Any]] = {
     "plan_path": {"size": 4, "wall_density": 0.25, "min_distance": 2},
     "sudoku": {},
@@ -25,25 +20,16 @@ LIMIT = {"plan_path": "max_moves", "sudoku": "max_cells"}
 """The settings that cut a message; Sokoban's bound is for uncut ones."""
 ILLEGAL = {"plan_path": "walk", "sudoku": "illegal", "sokoban": "walk"}
 """The settings that say what an illegal word does to the rest."""
-ROLE_PLUGINS = {
-    (name, role): make(
-        getattr(roles, "".join(part.title() for part in f"{name}_{role}".split("_"))),
-        Build(name=role, path=f"team.roles.{role}"),
-    )
-    for name, roles in (("plan_path", plan_path), ("sudoku", sudoku), ("sokoban", sokoban))
-    for role in ("planner", "executor", "solver")
-}
 COSTS = {"illegal": -0.1, "empty": -0.1}
 """As a recipe might weigh; they can only lower a return."""
 
 
 def game(name: str, **settings: Any) -> Any:
-    return make(PLUGINS[name], Build(order=["planner", "solver"]), **{**SMALL[name], **settings})
+    return GAMES[name].make("planner", "solver", **{**SMALL[name], **settings})
 
 
 def send(env: Any, name: str, state: Any, text: str, role: str = "solver") -> Any:
-    message = action(text, ROLE_PLUGINS[name, role], env.observe(state, role))
-    return wait(env.step(state, {role: message}, context()))
+    return GAMES[name].send_one(env, state, role, text)
 
 
 def message_text(name: str, state: Any, numbers: Iterable[int]) -> str:

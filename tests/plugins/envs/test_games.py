@@ -15,7 +15,6 @@ from tests.plugins.envs import mazes, sokobans, sudokus
 from tests.plugins.envs.paying import (
     ILLEGAL,
     LIMIT,
-    PLUGINS,
     SMALL,
     above,
     game,
@@ -25,11 +24,11 @@ from tests.plugins.envs.paying import (
     returned,
     send,
 )
+from tests.plugins.envs.players import GAMES
 from tests.plugins.envs.programs import INLINE
-from tests.plugins.support import Build, context, make, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import context, team_run, wait
 
-games = pytest.mark.parametrize("name", list(PLUGINS))
+games = pytest.mark.parametrize("name", list(GAMES))
 INDICES = st.integers(0, 300)
 MESSAGE = st.lists(st.integers(0, 255), max_size=7)
 MESSAGES = st.lists(MESSAGE, max_size=7)
@@ -203,7 +202,7 @@ def test_the_split_of_a_content_is_written_down():
 def composed(name, order, settings=None, **more):
     env = {"type": name, **SMALL[name], **more.pop("env", {})}
     roles = {role: {"type": f"{name}_{role}", **(settings or {})} for role in order}
-    return run_of(env, roles, "tests.games:constant", **more)
+    return team_run(env=env, roles=roles, **more)
 
 
 @games
@@ -244,7 +243,7 @@ def test_a_sandbox_may_be_there_for_a_tool(name):
 )
 def test_teams_that_cannot_play_are_refused(name, order, more, path, message):
     with pytest.raises(ConfigError, match=message) as caught:
-        make(PLUGINS[name], Build(order=order), **SMALL[name], **more)
+        GAMES[name].make(*order, **SMALL[name], **more)
     assert caught.value.path == path
 
 
@@ -259,7 +258,7 @@ def test_an_action_that_the_system_lost_is_no_action(name):
 @games
 def test_a_planner_that_moves_isnt_asked_for_what_it_did_already(name):
     """Its plan was played: who moves next is shown none."""
-    env = make(PLUGINS[name], Build(order=["planner", "executor"]), **SMALL[name], plan_moves=True)
+    env = GAMES[name].make(**SMALL[name], plan_moves=True)
     state = env.reset(env.tasks("train", 0)[0], 0)
     noisy = env.demonstrate(state, "planner", 1.0, np.random.default_rng(1))
     after = send(env, name, state, noisy, "planner").state

@@ -11,10 +11,11 @@ import pytest
 from coterie.core.types import TEAM
 from coterie.plugins.envs.sudoku.grid import solutions
 from tests.plugins.envs import mazes, sokobans, sudokus
-from tests.plugins.envs.paying import PLUGINS, ROLE_PLUGINS, game, oracle, send
+from tests.plugins.envs.paying import game, oracle, send
+from tests.plugins.envs.players import GAMES
 from tests.plugins.support import role_input
 
-games = pytest.mark.parametrize("name", list(PLUGINS))
+games = pytest.mark.parametrize("name", list(GAMES))
 
 
 def states(env, split, count, seed=0):
@@ -74,9 +75,11 @@ def test_the_present_is_shown_after_a_move(name):
     env = game(name, **({"boxes": 1} if name == "sokoban" else {}))
     after = send(env, name, start(env, *rows), text).state
     for role_name in ("planner", "executor", "solver"):
-        prompt_text = ROLE_PLUGINS[name, role_name].render(
-            role_input(env.observe(after, role_name), role_name)
-        )[-1]["content"]
+        prompt_text = (
+            GAMES[name]
+            .role_plugin(role_name)
+            .render(role_input(env.observe(after, role_name), role_name))[-1]["content"]
+        )
         assert shown in prompt_text and gone not in prompt_text.split()
 
 
@@ -84,9 +87,11 @@ def test_a_digit_that_was_filled_in_is_shown_apart_from_the_given():
     env = game("sudoku", rendering="prose")
     state = sudokus.start(env, *sudokus.EASY)
     step = send(env, "sudoku", state, "[r0c2=3]", "executor")
-    prompt_text = ROLE_PLUGINS["sudoku", "executor"].render(
-        role_input(env.observe(step.state, "executor"), "executor")
-    )[-1]["content"]
+    prompt_text = (
+        GAMES["sudoku"]
+        .role_plugin("executor")
+        .render(role_input(env.observe(step.state, "executor"), "executor"))[-1]["content"]
+    )
     assert "1 2 | 3 ." in prompt_text and "Filled in so far, and open to change: r0c2=3." in prompt_text
 
 

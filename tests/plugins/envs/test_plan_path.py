@@ -2,90 +2,18 @@
 
 from __future__ import annotations
 
-import copy
-import dataclasses
-import os
-import pickle
-import subprocess
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import TEAM
-from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner, PlanPathSolver
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.plugins.envs.plan_path.render import compact
 from tests.plugins.envs.mazes import WALLED, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
+from tests.plugins.envs.players import PLAN_PATH
+from tests.plugins.support import Build, make
 
-ROLE_PLUGINS = {
-    name: make(plugin, Build(name=name, path=f"team.roles.{name}"))
-    for name, plugin in (
-        ("planner", PlanPathPlanner),
-        ("executor", PlanPathExecutor),
-        ("solver", PlanPathSolver),
-    )
-}
-
-
-def send(env, state, **texts):
-    actions = {
-        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
-    }
-    return wait(env.step(state, actions, context()))
-
-
-def prompt(env, state, role, feedback=()):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))
-
-
-# ---- states are values
-
-
-def test_a_step_never_mutates_the_state_and_forks_are_independent():
-    env = make(PlanPath, size=4, rendering="compact")
-    root = start(env, *WALLED)
-    before = copy.deepcopy(root)
-    planned = send(env, root, planner="r0c1 r0c3").state
-    ends = [send(env, planned, executor=moves).state for moves in ("U", "D", "L D", "U R R", "")]
-    assert root == before and planned.position == root.position
-    assert len({env.digest(end) for end in ends}) == len(ends)
-    assert send(env, planned, executor="U R R").state == ends[3]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        root.position = 3
-
-
-def test_states_pickle_and_equal_states_have_equal_digests():
-    env = make(PlanPath, size=4)
-    state = send(env, send(env, start(env, *WALLED), planner="r0c1").state, executor="U U").state
-    again = pickle.loads(pickle.dumps(state))
-    assert again == state and env.digest(again) == env.digest(state)
-    # The same in another process, under another hash seed.
-    code = (
-        "from tests.plugins.envs.test_plan_path import *; env = make(PlanPath, size=4); "
-        "planned = send(env, start(env, *WALLED), planner='r0c1').state; "
-        "print(env.digest(send(env, planned, executor='U U').state))"
-    )
-    other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
-    )
-    assert process.stdout.strip() == env.digest(state)
-
-
-ROOT = Path(__file__).parents[3]
-
-
-def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
-    env = make(PlanPath, size=4)
-    step = send(env, start(env, *WALLED), executor="north")
-    assert step.state.cell == (1, 1) and step.state.turn == 1
-    assert step.info == {"executor": {"readable": False}}
-    assert "couldn't be read" in env.diagnose(step.state, "executor")
-
+send, prompt = PLAN_PATH.send, PLAN_PATH.prompt
 
 # ---- who sees what
 
@@ -97,7 +25,7 @@ def test_the_present_position_is_shown_after_a_move():
             env, start(env, *WALLED), executor="U R R" if rendering == "compact" else "[U, R, R]"
         ).state
         for role in ("planner", "executor", "solver"):
-            prompt_text = prompt(env, state, role)[-1]["content"]
+            prompt_text = prompt(env, state, role)
             assert "r0c3" in prompt_text and "r1c1" not in prompt_text
             assert env.observe(state, role).position == (0, 3)
 
@@ -109,7 +37,7 @@ def test_compact_prompts_golden():
     assert compact(env.observe(state, "solver")) == "solver r1c1 G+2+2 #+0+1 #+1+0 :"
     assert compact(env.observe(state, "executor")) == "executor r1c1 G+2+2 #+0+1 #+1+0 plan :"
     planned = send(env, state, planner="r0c1 r0c3").state
-    assert prompt(env, planned, "executor") == [
+    assert PLAN_PATH.messages(env, planned, "executor") == [
         {"role": "user", "content": "executor r1c1 G+2+2 #+0+1 #+1+0 plan r0c1 r0c3 :"}
     ]
     moved = send(env, planned, executor="U R R").state
@@ -130,14 +58,14 @@ def test_split_views_tell_the_executor_its_plan_and_the_walls_beside_it_only():
     assert compact(env.observe(state, "planner")) == "planner r1c1 G+2+2 #+0+1 #+2+0 :"
     assert compact(env.observe(state, "executor")) == "executor r1c1 #+0+1 plan -1+0 -1+2 :"
     prose = make(PlanPath, size=4, views="split", rendering="prose")
-    prompt_text = prompt(prose, state, "executor")[-1]["content"]
+    prompt_text = prompt(prose, state, "executor")
     assert (
         "goal" not in prompt_text
         and "r3c3" not in prompt_text
         and "walls: R (wall)" in prompt_text
         and "r0c1, r0c3" in prompt_text
     )
-    assert "The goal is r3c3" in prompt(prose, state, "planner")[-1]["content"]
+    assert "The goal is r3c3" in prompt(prose, state, "planner")
 
 
 def test_compact_prompts_are_short_and_in_the_vocabulary():
@@ -163,7 +91,7 @@ def test_compact_prompts_are_short_and_in_the_vocabulary():
 def test_prose_golden():
     env = make(PlanPath, size=4, rendering="prose", max_moves=4)
     state = send(env, start(env, *WALLED), planner="[r0c1, r0c3]").state
-    system, user = prompt(env, state, "executor", feedback=("Last turn you slept.",))
+    system, user = PLAN_PATH.messages(env, state, "executor", feedback=("Last turn you slept.",))
     assert system["role"] == "system" and "executor" in system["content"]
     assert (
         user["content"]
@@ -181,22 +109,6 @@ The planner's way-points: r0c1, r0c3.
 Last turn you slept.
 Your moves (U, D, L, R, at most 4) as a list such as [U, R, R]:"""
     )
-
-
-def test_a_plan_is_for_the_turn_it_was_made_in():
-    env = make(PlanPath, size=4)
-    state = send(env, start(env, *WALLED), planner="r0c1").state
-    assert env.observe(state, "executor").plan == ((0, 1),)
-    after = send(env, state, executor="U").state
-    assert env.observe(after, "executor").plan == () and after.last_plan.waypoints == ((0, 1),)
-
-
-def test_a_plan_made_while_the_executor_walks_is_for_the_next_turn():
-    env = make(PlanPath, Build(order=[["planner", "executor"]]), size=4)
-    step = send(env, start(env, *WALLED), planner="r0c3", executor="U")
-    assert env.observe(step.state, "executor").plan == ((0, 3),)
-    assert step.state.last_plan is None
-    assert step.scores[TEAM, "team"] == pytest.approx(1 / 6) and (TEAM, "plan_team") not in step.scores
 
 
 # ---- feedback

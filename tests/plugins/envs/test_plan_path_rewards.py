@@ -9,19 +9,13 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.types import TEAM
-from coterie.plugins.agents.plan_path import PlanPathExecutor, PlanPathPlanner
 from coterie.plugins.envs.plan_path import PlanPath
-from coterie.plugins.envs.plan_path.rewards import COMPONENTS, WEIGHTS, team_rewards
+from coterie.plugins.envs.plan_path.rewards import team_rewards
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
-from tests.plugins.support import Build, action, context, make, wait
+from tests.plugins.envs.players import PLAN_PATH
+from tests.plugins.support import make
 
-PLANNER = make(PlanPathPlanner, Build(name="planner", path="team.roles.planner"))
-EXECUTOR = make(PlanPathExecutor, Build(name="executor", path="team.roles.executor"))
-
-
-def send(env, state, role, text):
-    plugin = {"planner": PLANNER, "executor": EXECUTOR}[role]
-    return wait(env.step(state, {role: action(text, plugin, env.observe(state, role))}, context()))
+send = PLAN_PATH.send_one
 
 
 def team(step, component="team"):
@@ -76,32 +70,6 @@ def test_golden_numbers_of_an_episode():
     assert env.acting_roles(three.state) == () and env.acting_roles(two.state) is None
     assert env.outcome(three.state) == {"success": 1.0, "turns": 3.0, "distance_left": 0.0}
     assert env.outcome(two.state) == {"success": 0.0, "turns": 2.0, "distance_left": 2.0}
-
-
-@pytest.mark.parametrize("text", ["", "hello", "planner planner"])
-def test_silence_and_noise_earn_nothing(text):
-    env = make(PlanPath, size=4)
-    for role in ("planner", "executor"):
-        step = send(env, start(env, *WALLED), role, text)
-        assert step.scores[role, "empty"] == float(text == "")
-        assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
-
-
-def test_components_are_declared_and_the_defaults_are_the_papers():
-    env = make(PlanPath, size=4)
-    emitted = {
-        name
-        for role in ("planner", "executor")
-        for _, name in send(env, start(env, *WALLED), role, "r0c1" if role == "planner" else "U").scores
-    }
-    assert emitted == set(COMPONENTS) == set(env.components)
-    assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
-        "team": 1.0,
-        "plan_team": 1.0,
-        "format": 0.1,
-        "legal": 0.1,
-        "shortest": 0.8,
-    }
 
 
 @pytest.mark.parametrize("form", ["progress", "potential", "paper"])

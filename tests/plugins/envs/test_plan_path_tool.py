@@ -10,36 +10,24 @@ from typing import Any
 import pytest
 
 from coterie.compose import compose
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents.plan_path import PlanPathPlan, PlanPathTool
 from coterie.plugins.envs.plan_path import PlanPath
 from coterie.recipes import load
-from tests.games import play
+from coterie.testing import play_episode
 from tests.plugins.envs.mazes import WALLED, distance_by_the_book, start
+from tests.plugins.envs.players import PLAN_PATH
 from tests.plugins.envs.programs import INLINE, Inline, answer, search
-from tests.plugins.support import Build, action, context, make, role_input, wait
+from tests.plugins.support import Build, make
 
-ROLE_PLUGINS = {
-    "tool": make(PlanPathTool, Build(name="tool", path="team.roles.tool")),
-    "plan": make(PlanPathPlan, Build(name="plan", path="team.roles.plan")),
-}
+send, prompt = PLAN_PATH.send_one, PLAN_PATH.prompt
 
 
 def game(order=("tool", "plan"), **settings):
     settings = {"size": 4, "rendering": "prose", "sandbox": Inline(), **settings}
     return make(PlanPath, Build(order=list(order)), **settings)
-
-
-def send(env, state, role, text):
-    message = action(text, ROLE_PLUGINS[role], env.observe(state, role))
-    return wait(env.step(state, {role: message}, context()))
-
-
-def prompt(env, state, role):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
 
 
 def worth(maze, cell, moves, limit=None):
@@ -101,7 +89,7 @@ def run_of(*overrides: str, **env: Any) -> Any:
 
 def test_a_step_of_at_grpo_with_real_programs():
     run = run_of("sampler.branches=7", "sandbox.limits={cpu_seconds: 0.3}", max_moves=2)
-    (tree,), scores = play(run, 1)
+    (tree,), scores = play_episode(run, 1)
     credit, _ = run.estimator(
         Batch(trees=[tree], scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )
@@ -150,7 +138,7 @@ def test_a_sandbox_that_fails_leaves_the_score_missing():
         f"sandbox.type={INLINE}",
         "engine.play=tests.plugins.envs.test_plan_path_tool:loser",
     )
-    (tree,), scores = play(run, 1)
+    (tree,), scores = play_episode(run, 1)
     root = tree.root
     rewards = branch_rewards(root, "tool", scores, run.reward_weights)
     assert rewards[1] is None and None not in (rewards[0], rewards[2])
@@ -378,9 +366,3 @@ def test_the_plan_role_may_play_without_a_tool():
     env = game(order=["plan"], sandbox=None)
     assert not env.concurrent and game().concurrent
     assert "program" not in prompt(env, start(env, *WALLED), "plan").partition("The goal")[2]
-
-
-def test_an_action_that_was_lost_is_no_program():
-    env = game()
-    with pytest.raises(SystemFault, match="the worker was lost"):
-        send(env, start(env, *WALLED), "tool", answer("# lost"))

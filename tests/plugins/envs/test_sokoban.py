@@ -2,89 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import os
-import pickle
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents import sokoban as roles
 from coterie.plugins.envs.common.turn_game import FrozenTasks
 from coterie.plugins.envs.sokoban import Sokoban
 from coterie.plugins.envs.sokoban.render import compact
 from coterie.plugins.envs.sokoban.solver import solve
-from tests.games import play
+from tests.plugins.envs.players import SOKOBAN
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import Build, make
 
-ROLE_PLUGINS = {
-    name: make(getattr(roles, f"Sokoban{name.title()}"), Build(name=name, path=f"team.roles.{name}"))
-    for name in ("planner", "executor", "solver")
-}
-ROOT = Path(__file__).parents[3]
-
-
-def send(env, state, **texts):
-    actions = {
-        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
-    }
-    return wait(env.step(state, actions, context()))
-
-
-def prompt(env, state, role, feedback=()):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))[-1][
-        "content"
-    ]
-
-
-# ---- states are values
-
-
-def test_a_step_never_mutates_the_state_and_forks_are_independent():
-    env = make(Sokoban, size=4)
-    root = start(env, *CORNER)
-    before = copy.deepcopy(root)
-    planned = send(env, root, planner="r1c2L r1c1D").state
-    ends = [send(env, planned, executor=moves).state for moves in ("U", "R", "L U", "U R R D L", "")]
-    assert root == before and planned.boxes == root.boxes
-    assert len({env.digest(end) for end in ends}) == len(ends)
-    assert send(env, planned, executor="U R R D L").state == ends[3]
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        root.player = 3
-
-
-def test_states_pickle_and_have_the_same_digest_in_another_process():
-    env = make(Sokoban, size=4)
-    state = send(env, send(env, start(env, *CORNER), planner="r1c2L").state, executor="U U").state
-    again = pickle.loads(pickle.dumps(state))
-    assert again == state and env.digest(again) == env.digest(state)
-    code = (
-        "from tests.plugins.envs.test_sokoban import *; env = make(Sokoban, size=4); "
-        "planned = send(env, start(env, *CORNER), planner='r1c2L').state; "
-        "print(env.digest(send(env, planned, executor='U U').state))"
-    )
-    other = {**os.environ, "PYTHONHASHSEED": "12345"}
-    process = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, env=other, cwd=ROOT, check=True
-    )
-    assert process.stdout.strip() == env.digest(state)
-
-
-def test_an_unreadable_message_moves_nothing_and_counts_as_a_turn():
-    env = make(Sokoban, size=4)
-    step = send(env, start(env, *CORNER), executor="north")
-    assert step.state.player_cell == (1, 1) and step.state.turn == 1
-    assert step.info == {"executor": {"readable": False}}
-    assert "couldn't be read" in env.diagnose(step.state, "executor")
+send, prompt = SOKOBAN.send, SOKOBAN.prompt
 
 
 # ---- who sees what
@@ -173,21 +106,6 @@ Your moves (U, D, L, R, at most 9) as a list such as [U, R, R]:"""
         "Name the pushes in order, each the cell of a box and a direction (U, D, L, R), as a list such as "
         "[r1c2R, r1c3U]:"
     )
-
-
-def test_a_plan_is_for_the_turn_it_was_made_in():
-    env = make(Sokoban, size=4)
-    state = send(env, start(env, *CORNER), planner="r1c2L").state
-    assert env.observe(state, "executor").plan == (((1, 2), "L"),)
-    after = send(env, state, executor="U").state
-    assert env.observe(after, "executor").plan == () and after.last_plan.pushes == (((1, 2), "L"),)
-
-
-def test_a_plan_made_while_the_executor_walks_is_for_the_next_turn():
-    env = make(Sokoban, Build(order=[["planner", "executor"]]), size=4)
-    step = send(env, start(env, *CORNER), planner="r1c2L", executor="U")
-    assert env.observe(step.state, "executor").plan == (((1, 2), "L"),)
-    assert step.state.last_plan is None and (TEAM, "plan_team") not in step.scores
 
 
 def test_a_planner_that_plays_alone_makes_its_pushes():
@@ -299,37 +217,6 @@ def test_tasks_go_to_records_and_back():
     with pytest.raises(ConfigError, match="record 0 of the test split") as caught:
         wrong[0]
     assert "2 boxes" in caught.value.why
-
-
-# ---- played through the core
-
-
-def pusher(request, text):
-    """Every branch says something else; the planner's last can't be read."""
-    if request.key.role == "planner":
-        return ["pU", "pD", "pL pL", "U"][request.key.branch]
-    return ["U", "R R", "D L", "no"][request.key.branch]
-
-
-def test_branches_are_paid_by_their_own_plans():
-    run = run_of(
-        {"type": "sokoban", "size": 4, "push_words": "directions", "views": "split"},
-        {"planner": {"type": "sokoban_planner"}, "executor": {"type": "sokoban_executor"}},
-        "tests.plugins.envs.test_sokoban:pusher",
-    )
-    trees, scores = play(run, 8)
-    spread = {"planner": 0, "executor": 0}
-    for tree in trees:
-        for node in tree.nodes():
-            for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, scores, run.reward_weights)
-                assert node.expanded == (rewards.index(max(rewards)),) and node.rule == "best"
-                spread[role] += len(set(rewards)) > 1
-                assert decision.branches[3].fault is not None and rewards[3] == 0.0
-                if role == "executor":
-                    words = decision.messages[-1]["content"].split()
-                    assert not any(word.startswith("T") for word in words) and "plan" in words
-    assert min(spread.values()) > 4  # no role's branches get identical rewards by construction
 
 
 # ---- configurations that make no sense

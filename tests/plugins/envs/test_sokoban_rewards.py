@@ -7,26 +7,17 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie.core.types import TEAM
-from coterie.plugins.agents.sokoban import SokobanPlanner, SokobanSolver
 from coterie.plugins.envs.sokoban import Sokoban
-from coterie.plugins.envs.sokoban.rewards import COMPONENTS, WEIGHTS
 from coterie.plugins.envs.sokoban.solver import solve
-from tests.plugins.envs.sokobans import CORNER, Slow, start
-from tests.plugins.support import Build, action, context, make, wait
+from tests.plugins.envs.players import SOKOBAN
+from tests.plugins.envs.sokobans import Slow, start
+from tests.plugins.support import Build, make
 
-ROLE_PLUGINS = {
-    "planner": make(SokobanPlanner, Build(name="planner", path="team.roles.planner")),
-    "solver": make(SokobanSolver, Build(name="solver", path="team.roles.solver")),
-}
+send = SOKOBAN.send_one
+
 ALONE = Build(order=["planner", "solver"])
 TWO = ("------", "-@$-.-", "------", "--$--.", "------")
 """Two boxes, two pushes and three away."""
-
-
-def send(env, state, role, text):
-    return wait(
-        env.step(state, {role: action(text, ROLE_PLUGINS[role], env.observe(state, role))}, context())
-    )
 
 
 def team(step, component="team"):
@@ -85,34 +76,6 @@ def test_a_deadlock_is_not_safe_and_counts_as_the_whole_board():
     assert env.outcome(step.state)["deadlocked"] == 1.0
     assert env.acting_roles(step.state) is None  # it goes on
     assert make(Sokoban, ALONE, size=4, stop_at_deadlock=True).acting_roles(step.state) == ()
-
-
-@pytest.mark.parametrize("text", ["", "hello", "planner planner"])
-@pytest.mark.parametrize("role", ["planner", "solver"])
-def test_silence_and_noise_earn_nothing(role, text):
-    env = game(size=4)
-    step = send(env, start(env, *CORNER), role, text)
-    assert step.scores[role, "empty"] == float(text == "")
-    assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
-
-
-def test_components_are_declared_and_the_defaults_are_the_papers():
-    env = game(size=4)
-    emitted = {
-        name
-        for role in ("planner", "solver")
-        for _, name in send(env, start(env, *CORNER), role, "r1c2L" if role == "planner" else "U").scores
-    }
-    assert emitted == set(COMPONENTS) == set(env.components) == set(WEIGHTS)
-    assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
-        "team": 1.0,
-        "plan_team": 1.0,
-        "format": 0.1,
-        "legal": 0.1,
-        "safe": 0.8,
-    }
-    assert env.not_summable == ("team", "progress", "pushed")
-    assert game(team="potential").not_summable == ()
 
 
 # ---- an independent formula, along the oracle's way

@@ -5,29 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from coterie.core.errors import SystemFault
 from coterie.core.types import TEAM
-from coterie.plugins.agents.sokoban import SokobanPlan, SokobanTool
 from coterie.plugins.envs.sokoban import Sokoban
+from tests.plugins.envs.players import SOKOBAN
 from tests.plugins.envs.programs import Inline, answer
 from tests.plugins.envs.sokobans import CORNER, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
+from tests.plugins.support import Build, make
 
-ROLE_PLUGINS = {
-    "tool": make(SokobanTool, Build(name="tool", path="team.roles.tool")),
-    "plan": make(SokobanPlan, Build(name="plan", path="team.roles.plan")),
-}
-
-
-def send(env, state, **texts):
-    actions = {
-        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
-    }
-    return wait(env.step(state, actions, context()))
-
-
-def prompt(env, state, role):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
+send, prompt = SOKOBAN.send, SOKOBAN.prompt
 
 
 def tooled(**more):
@@ -72,12 +57,6 @@ def test_a_program_that_proposes_nothing_earns_nothing(text, sentence):
     assert step.scores["tool", "empty"] == float(text == "")
     after = send(env, step.state, plan="[U]").state
     assert sentence in env.diagnose(after, "tool")
-
-
-def test_a_lost_sandbox_is_the_systems_fault():
-    with pytest.raises(SystemFault):
-        env = tooled()
-        send(env, start(env, *CORNER), tool=answer("# lost"))
 
 
 def test_a_tool_that_plays_alone_makes_the_moves_that_it_prints():

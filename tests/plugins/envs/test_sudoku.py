@@ -2,60 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 import dataclasses
-import pickle
 
 import numpy as np
 import pytest
 
 from coterie.core.types import TEAM
-from coterie.plugins.agents.sudoku import SudokuExecutor, SudokuPlanner, SudokuSolver
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.render import compact
-from tests.games import play
+from coterie.testing import play_episode
+from tests.plugins.envs.players import SUDOKU
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import Build, make, team_run
 
-ROLE_PLUGINS = {
-    name: make(plugin, Build(name=name, path=f"team.roles.{name}"))
-    for name, plugin in (("planner", SudokuPlanner), ("executor", SudokuExecutor), ("solver", SudokuSolver))
-}
-
-
-def send(env, state, **texts):
-    actions = {
-        role: action(text, ROLE_PLUGINS[role], env.observe(state, role)) for role, text in texts.items()
-    }
-    return wait(env.step(state, actions, context()))
-
-
-def prompt(env, state, role, feedback=()):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role, feedback=feedback))[-1][
-        "content"
-    ]
-
+send, prompt = SUDOKU.send, SUDOKU.prompt
 
 # ---- states are values
-
-
-def test_a_step_never_mutates_the_state_and_forks_are_independent():
-    env = make(Sudoku)
-    root = start(env, *EASY)
-    before = copy.deepcopy(root)
-    planned = send(env, root, planner="3 4").state
-    ends = [
-        send(env, planned, executor=message).state
-        for message in ("r0c2=3", "r0c2=1", "r0c2=3 r0c2=1 r0c3=4", "")
-    ]
-    assert root == before and planned.grid == root.grid
-    assert len({env.digest(end) for end in ends}) == len(ends)
-    assert send(env, planned, executor="r0c2=1").state == ends[1]
-    again = pickle.loads(pickle.dumps(ends[2]))
-    assert again == ends[2] and env.digest(again) == env.digest(ends[2])
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        root.grid = ()
 
 
 def test_clues_are_never_overwritten_and_fills_may_be():
@@ -74,14 +36,6 @@ def test_a_message_ends_with_the_solution():
     env = make(Sudoku)
     step = send(env, start(env, *EASY), solver=f"{ORACLE} r0c2=1 r9c9=9")
     assert step.state.solved and step.scores["solver", "legal"] == 1.0
-
-
-def test_an_unreadable_message_fills_nothing_and_counts_as_a_turn():
-    env = make(Sudoku)
-    step = send(env, start(env, *EASY), executor="3 in the corner")
-    assert step.state.grid == step.state.puzzle.clues and step.state.turn == 1
-    assert step.info == {"executor": {"readable": False}}
-    assert "couldn't be read" in env.diagnose(step.state, "executor")
 
 
 # ---- who sees what
@@ -178,20 +132,8 @@ The planner says: r0c2=3, r2c0=2.
 You slept.
 Your assignments as a list such as [r0c1=3, r2c3=1] (at most 9):"""
     )
-    system = ROLE_PLUGINS["executor"].render(role_input(env.observe(state, "executor"), "executor"))[0]
+    system = SUDOKU.messages(env, state, "executor")[0]
     assert system["role"] == "system" and "executor" in system["content"]
-
-
-def test_a_plan_is_for_the_turn_it_was_made_in():
-    env = make(Sudoku)
-    state = send(env, start(env, *EASY), planner="3").state
-    assert env.observe(state, "executor").plan == ((0, 2, 3),)
-    after = send(env, state, executor="r0c2=3").state
-    assert env.observe(after, "executor").plan is None and after.last_plan.assignments == ((0, 2, 3),)
-    both = make(Sudoku, Build(order=[["planner", "executor"]]))
-    step = send(both, start(both, *EASY), planner="3", executor="r0c3=4")
-    assert both.observe(step.state, "executor").plan == ((0, 2, 3),) and step.state.last_plan is None
-    assert step.scores[TEAM, "team"] == pytest.approx(1 / 6) and (TEAM, "plan_team") not in step.scores
 
 
 def test_a_planner_that_plays_alone_fills():
@@ -285,8 +227,8 @@ def team_player(request, text):
 
 def test_a_team_is_played_and_the_best_plan_is_committed():
     roles = {name: {"type": f"sudoku_{name}"} for name in ("planner", "executor")}
-    player = "tests.plugins.envs.test_sudoku:team_player"
-    trees, _ = play(run_of({"type": "sudoku", "views": "split"}, roles, player), 4)
+    run = team_run(team_player, env={"type": "sudoku", "views": "split"}, roles=roles)
+    trees, _ = play_episode(run, 4)
     for tree in trees:
         solution = tree.task.payload.solution
         for node in tree.nodes():

@@ -6,24 +6,16 @@ import numpy as np
 import pytest
 
 from coterie.core.types import TEAM
-from coterie.plugins.agents.sudoku import SudokuPlanner, SudokuSolver
 from coterie.plugins.envs.sudoku import Sudoku
 from coterie.plugins.envs.sudoku.messages import assignment_word
 from coterie.plugins.envs.sudoku.rewards import COMPONENTS, WEIGHTS, team_rewards
+from tests.plugins.envs.players import SUDOKU
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, context, make, wait
+from tests.plugins.support import make
 
-ROLE_PLUGINS = {
-    "planner": make(SudokuPlanner, Build(name="planner", path="team.roles.planner")),
-    "executor": make(SudokuSolver, Build(name="solver", path="team.roles.solver")),
-}
+send = SUDOKU.send_one
+
 LOCAL = ("format", "legal", "correct")
-
-
-def send(env, state, role, text):
-    return wait(
-        env.step(state, {role: action(text, ROLE_PLUGINS[role], env.observe(state, role))}, context())
-    )
 
 
 def local(step, role="executor"):
@@ -73,31 +65,6 @@ def test_an_illegal_assignment_may_stop_the_message():
     step = send(env, start(env, *EASY), "executor", "r0c2=3 r9c9=1 r0c3=4")
     assert step.scores[TEAM, "team"] == pytest.approx(1 / 6)
     assert (local(step)["legal"], local(step)["correct"]) == (0.5, 0.5)
-
-
-@pytest.mark.parametrize("text", ["", "hello", "- - -", "r0c1"])
-def test_silence_and_noise_earn_nothing(text):
-    env = make(Sudoku)
-    for role in ("planner", "executor"):
-        step = send(env, start(env, *EASY), role, text)
-        silent = text == "" or (role == "planner" and text == "- - -")
-        assert step.scores[role, "empty"] == float(silent)
-        assert all(value == 0 for (_, name), value in step.scores.items() if name != "empty")
-
-
-def test_components_are_declared_and_the_defaults_are_the_papers():
-    env = make(Sudoku)
-    emitted = {
-        name
-        for role, text in (("planner", "3"), ("executor", "r0c2=3"))
-        for _, name in send(env, start(env, *EASY), role, text).scores
-    }
-    assert emitted == set(COMPONENTS) == set(env.components)
-    assert {name: weight for name, weight in WEIGHTS.items() if weight} == {
-        "team": 1.0, "plan_team": 1.0, "format": 0.1, "legal": 0.1, "correct": 0.8,
-    }  # fmt: skip
-    assert make(Sudoku, team="potential").not_summable == ()
-    assert env.not_summable == ("team", "progress")
 
 
 # ---- an independent formula

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM
-from coterie.plugins.agents.sudoku import SudokuPlan, SudokuTool
 from coterie.plugins.envs.sudoku import Sudoku
-from tests.games import play
+from coterie.testing import play_episode
+from tests.plugins.envs.players import SUDOKU
 from tests.plugins.envs.programs import INLINE, Inline, answer
 from tests.plugins.envs.sudokus import EASY, ORACLE, start
-from tests.plugins.support import Build, action, context, make, role_input, wait
-from tests.plugins.test_played import run_of
+from tests.plugins.support import Build, make, team_run
 
-ROLE_PLUGINS = {
-    "tool": make(SudokuTool, Build(name="tool", path="team.roles.tool")),
-    "plan": make(SudokuPlan, Build(name="plan", path="team.roles.plan")),
-}
+send, prompt = SUDOKU.send_one, SUDOKU.prompt
 
 SOLVER = '''\
 grid = [[0 if word == "." else int(word) for word in row.replace("|", " ").split()] for row in """
@@ -55,15 +51,6 @@ def game(order=("tool", "plan"), **settings):
     return make(Sudoku, Build(order=list(order)), **settings)
 
 
-def send(env, state, role, text):
-    message = action(text, ROLE_PLUGINS[role], env.observe(state, role))
-    return wait(env.step(state, {role: message}, context()))
-
-
-def prompt(env, state, role):
-    return ROLE_PLUGINS[role].render(role_input(env.observe(state, role), role))[-1]["content"]
-
-
 def programmer(request, text):
     """Branch 1 solves and prints the grid; the plan role's branch 2 adopts what it is shown."""
     if request.key.role == "plan":
@@ -83,9 +70,9 @@ def programmer(request, text):
 
 def test_a_step_with_real_programs():
     roles = {name: {"type": f"sudoku_{name}"} for name in ("tool", "plan")}
-    play_ = "tests.plugins.envs.test_sudoku_tool:programmer"
-    run = run_of({"type": "sudoku", "rendering": "prose"}, roles, play_, sandbox={"type": "local"})
-    (tree,), scores = play(run, 1)
+    env = {"type": "sudoku", "rendering": "prose"}
+    run = team_run(programmer, env=env, roles=roles, sandbox={"type": "local"})
+    (tree,), scores = play_episode(run, 1)
     asked, following = list(tree.nodes())[:2]
     rewards = branch_rewards(asked, "tool", scores, run.reward_weights)
     assert rewards == pytest.approx([0.0, 2.0, 1.5, 0.0]) and asked.expanded == (1,)
@@ -191,15 +178,9 @@ def test_the_oracles_program_solves_the_game():
         assert state.solved
 
 
-def test_a_sandbox_that_fails_is_the_systems_fault():
-    env = game()
-    with pytest.raises(SystemFault):
-        send(env, start(env, *EASY), "tool", answer("# lost"))
-
-
 def test_a_run_without_a_sandbox_is_refused_when_composed():
     roles = {name: {"type": f"sudoku_{name}"} for name in ("tool", "plan")}
     with pytest.raises(ConfigError, match="no sandbox") as caught:
-        run_of({"type": "sudoku", "rendering": "prose"}, roles, "tests.games:constant")
+        team_run(env={"type": "sudoku", "rendering": "prose"}, roles=roles)
     assert caught.value.path == "env.sandbox"
-    run_of({"type": "sudoku", "rendering": "prose", "sandbox": INLINE}, roles, "tests.games:constant")
+    team_run(env={"type": "sudoku", "rendering": "prose", "sandbox": INLINE}, roles=roles)

@@ -11,6 +11,7 @@ import pytest
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Key
 from coterie.testing import build
+from coterie.testing.support.trees import place
 from tests.golden.replay import (
     EXACT,
     Record,
@@ -23,7 +24,7 @@ from tests.golden.replay import (
     tree,
     update,
 )
-from tests.plugins.algos.support import ALL, CROSS, credit, estimator, place
+from tests.plugins.algos.support import ALL, CROSS, credit, estimator
 
 RECORDS = records("trl")
 TRL = {record["name"]: (rollout, record) for rollout, found in RECORDS["losses"].items() for record in found}

@@ -10,7 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
 from coterie.core.training.samples import samples_of
 from coterie.core.types import Sampling
-from tests.games import play, run_of
+from coterie.testing import coterie_run, play_episode
 
 SEEN: dict[str, Sampling] = {}
 
@@ -21,8 +21,8 @@ def notes_sampling(request: Any, text: str) -> str:
 
 
 def run(**roles: Any) -> Any:
-    return run_of(
-        play="tests.plugins.samplers.test_sampling_settings:notes_sampling",
+    return coterie_run(
+        answers=notes_sampling,
         policies={"p": {"model": {"init": "tabular"}}},
         trainer="tabular",
         sampler={
@@ -35,14 +35,14 @@ def run(**roles: Any) -> Any:
 
 def test_a_roles_settings_come_over_the_common_ones():
     SEEN.clear()
-    play(run(two={"temperature": 0.5, "top_k": 3, "stop": ["!"]}))
+    play_episode(run(two={"temperature": 0.5, "top_k": 3, "stop": ["!"]}))
     assert SEEN["one"] == Sampling(temperature=0.9, max_new_tokens=7, stop=(".",))
     assert SEEN["two"] == Sampling(temperature=0.5, top_k=3, max_new_tokens=7, stop=("!",))
 
 
 def test_samples_carry_the_temperature_they_were_drawn_at():
     two_runs = run(two={"temperature": 0.5})
-    trees, scores = play(two_runs)
+    trees, scores = play_episode(two_runs)
     credit, _ = two_runs.estimator(
         Batch(trees=trees, scores=scores, annotations={}, reward_weights=two_runs.reward_weights), None
     )

@@ -12,8 +12,8 @@ from coterie.api.open_run import open_run
 from coterie.core.errors import ConfigError, CoterieError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
+from coterie.testing import coterie_run, play_episode
 from tests import games
-from tests.games import play, run_of
 
 
 def nodes(tree):
@@ -21,7 +21,7 @@ def nodes(tree):
 
 
 def test_siblings_share_prompt_and_state_and_the_best_goes_on():
-    tree = play(run_of())[0][0]
+    tree = play_episode(coterie_run())[0][0]
     first, second = nodes(tree)
     assert [action.text for action in first.decisions["one"].branches] == ["0", "1", "2"]
     prompts = {call.prompt_ids for action in first.decisions["one"].branches for call in action.calls}
@@ -31,21 +31,21 @@ def test_siblings_share_prompt_and_state_and_the_best_goes_on():
 
 
 def test_commit_comes_between_stages_so_the_next_role_sees_it():
-    tree = play(run_of())[0][0]
+    tree = play_episode(coterie_run())[0][0]
     second = nodes(tree)[1]
     assert second.decisions["two"].messages[0]["content"] == "two turn0 one=2"
 
 
 def test_every_role_is_rewarded_on_its_own_branches():
-    run = run_of()
-    trees, scores = play(run)
+    run = coterie_run()
+    trees, scores = play_episode(run)
     for node in trees[0].nodes():
         for role in node.decisions:
             assert branch_rewards(node, role, scores, run.reward_weights) == pytest.approx([0, 1.1, 2.2])
 
 
 def test_the_state_moves_on_over_turns():
-    tree = play(run_of(max_turns=3))[0][0]
+    tree = play_episode(coterie_run(max_turns=3))[0][0]
     last = nodes(tree)[-1]
     assert last.turn == 2 and last.decisions["two"].observation == "one=2 two=2 one=2 two=2 one=2"
     digests = [node.state_digest for node in tree.nodes()]
@@ -53,7 +53,7 @@ def test_the_state_moves_on_over_turns():
 
 
 def test_first_of_equals_is_committed():
-    tree = play(run_of(play="tests.games:constant"))[0][0]
+    tree = play_episode(coterie_run(answers="1"))[0][0]
     assert all(node.expanded == (0,) for node in tree.nodes())
 
 
@@ -68,17 +68,17 @@ def test_first_of_equals_is_committed():
     ],
 )
 def test_expanding_all_grows_every_leaf(order, turns, branches, pairing, leaves):
-    run = run_of(
+    run = coterie_run(
         order=order, max_turns=turns, sampler={"branches": branches, "expand": "all", "pairing": pairing}
     )
-    tree = play(run)[0][0]
+    tree = play_episode(run)[0][0]
     assert len(list(tree.leaves())) == leaves == len(list(tree.chains()))
     assert all(node.rule == "all" for node in tree.nodes())
 
 
 def test_cross_pairs_every_branch_with_every_other():
-    run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
-    node = nodes(play(run)[0][0])[0]
+    run = coterie_run(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
+    node = nodes(play_episode(run)[0][0])[0]
     assert [dict(joint.branches) for joint in node.joints] == [
         {"one": 0, "two": 0},
         {"one": 0, "two": 1},
@@ -88,15 +88,15 @@ def test_cross_pairs_every_branch_with_every_other():
 
 
 def test_in_a_cross_a_branch_is_worth_the_mean_of_its_joints():
-    run = run_of(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
-    trees, scores = play(run)
+    run = coterie_run(order=[["one", "two"]], sampler={"branches": 2, "pairing": "cross"})
+    trees, scores = play_episode(run)
     # sum pays both: branch b of `one` meets 0 and 1, so team mean = b + 0.5, own = b / 10
     assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == pytest.approx([0.5, 1.6])
 
 
 def test_chains_are_trees_of_their_own_with_draws_of_their_own():
-    run = run_of(play="tests.games:keyed", sampler={"chains": 5, "branches": 1}, algorithm={"type": "grpo"})
-    trees, _ = play(run)
+    run = coterie_run(answers=games.keyed, sampler={"chains": 5, "branches": 1}, algorithm={"type": "grpo"})
+    trees, _ = play_episode(run)
     assert [tree.chain for tree in trees] == [0, 1, 2, 3, 4]
     assert (
         len(
@@ -110,20 +110,20 @@ def test_chains_are_trees_of_their_own_with_draws_of_their_own():
 
 
 def test_sampled_expansion_is_a_uniform_keyed_draw():
-    run = run_of(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"])
-    trees, _ = play(run, 600)
+    run = coterie_run(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"])
+    trees, _ = play_episode(run, 600)
     taken = collections.Counter(tree.root.expanded[0] for tree in trees)
     assert {tree.root.rule for tree in trees} == {"sampled"}
     assert all(150 < taken[branch] < 250 for branch in range(3))
-    again, _ = play(
-        run_of(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"]), 600
+    again, _ = play_episode(
+        coterie_run(env={"tasks": 600}, sampler={"branches": 3, "expand": "sampled"}, order=["one"]), 600
     )
     assert [tree.root.expanded for tree in trees] == [tree.root.expanded for tree in again]
 
 
 def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
-    run = run_of(
-        play="tests.games:stops",
+    run = coterie_run(
+        answers=games.stops,
         order=["one", "two"],
         max_turns=4,
         sampler={"branches": 2},
@@ -132,7 +132,7 @@ def test_a_terminal_commit_ends_the_turn_and_keeps_what_was_sampled():
             "halt": {"type": "function", "function": "tests.plugins.samplers.test_tree:likes_stop"},
         },
     )
-    tree = play(run)[0][0]
+    tree = play_episode(run)[0][0]
     assert len(nodes(tree)) == 1 and tree.root.joints[1].terminated
     assert len(tree.root.decisions["one"].branches) == 2
     assert tree.root.joints[1].outcome == {"success": 1.0, "length": 1.0}
@@ -148,7 +148,7 @@ def likes_stop(view):
 def stopping(threshold, **tables):
     algorithm = {"type": "magrpo", "termination_threshold": threshold}
     tables = {"order": ["one"], "max_turns": 2, "sampler": {"expand": "all"}, **tables}
-    return run_of(algorithm=algorithm, **tables)
+    return coterie_run(algorithm=algorithm, **tables)
 
 
 def went_on(node):
@@ -156,7 +156,7 @@ def went_on(node):
 
 
 def test_a_joint_that_earns_enough_is_not_expanded_and_the_others_are():
-    (tree,), _ = play(stopping(1.1))  # branch b earns 1.1 b
+    (tree,), _ = play_episode(stopping(1.1))  # branch b earns 1.1 b
     assert went_on(tree.root) == [0]
     assert tree.root.expanded == (0, 1, 2) and len(list(tree.leaves())) == 2 + 3
     enough = tree.root.joints[1]
@@ -167,21 +167,21 @@ def test_a_joint_that_earns_enough_is_not_expanded_and_the_others_are():
     ("threshold", "wanted"), [(None, [0, 1, 2]), (2.3, [0, 1, 2]), (2.0, [0, 1]), (0.0, [])]
 )
 def test_enough_is_the_threshold_or_more(threshold, wanted):
-    (tree,), _ = play(stopping(threshold))
+    (tree,), _ = play_episode(stopping(threshold))
     assert went_on(tree.root) == wanted
 
 
 def test_enough_is_the_average_of_the_roles_that_acted():
     """In a cross the sum pays both, and each a tenth of its own: (a, b) is worth 1.05 (a + b) on average."""
     run = stopping(2.0, order=[["one", "two"]], sampler={"expand": "all", "pairing": "cross"})
-    (tree,), _ = play(run)
+    (tree,), _ = play_episode(run)
     combinations = [tuple(tree.root.joints[index].branches.values()) for index in went_on(tree.root)]
     assert combinations == [(0, 0), (0, 1), (1, 0)]
 
 
 def test_a_joint_whose_score_is_missing_goes_on():
     rewards = {"judge": {"type": "function", "function": "tests.plugins.samplers.test_tree:withholds_2"}}
-    (tree,), _ = play(stopping(0.5, rewards=rewards, schedule={"max_missing": 1.0}))
+    (tree,), _ = play_episode(stopping(0.5, rewards=rewards, schedule={"max_missing": 1.0}))
     assert went_on(tree.root) == [0, 2]
 
 
@@ -191,7 +191,7 @@ def withholds_2(view):
 
 
 def test_an_evaluation_plays_to_the_end():
-    run = stopping(1.0, play="tests.games:constant", max_turns=3)
+    run = stopping(1.0, answers="1", max_turns=3)
 
     async def go():
         await open_run(run)
@@ -238,7 +238,7 @@ def test_stopping_at_a_potential_earns_no_less_than_going_on_from_it(fill):
         )
         estimator = type(run.estimator)(run.estimator.config.model_copy(update={"fill": fill}))
         estimator.check(run.sampler.plan, run.team)
-        trees, scores = play(run)
+        trees, scores = play_episode(run)
         credit, _ = estimator(
             Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
         )
@@ -252,25 +252,25 @@ def test_stopping_at_a_potential_earns_no_less_than_going_on_from_it(fill):
 
 
 def test_the_turn_limit_cuts_and_says_so():
-    ((_, leaf),) = play(run_of())[0][0].leaves()
+    ((_, leaf),) = play_episode(coterie_run())[0][0].leaves()
     assert leaf.truncated and not leaf.terminated
 
 
 def test_an_environment_may_decide_who_acts():
-    run = run_of(env={"stages": [["two"], ["one"], ["two"]]}, max_turns=3)
-    tree = play(run)[0][0]
+    run = coterie_run(env={"stages": [["two"], ["one"], ["two"]]}, max_turns=3)
+    tree = play_episode(run)[0][0]
     assert [tuple(node.decisions) for node in tree.nodes()] == [("two",), ("one",), ("two",)]
     assert next(iter(tree.leaves()))[1].terminated
 
 
 def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
-    run = run_of(
+    run = coterie_run(
         order=[["one", "two"]],
-        play="tests.plugins.samplers.test_tree:opposed",
+        answers=opposed,
         max_turns=2,
         sampler={"branches": 3, "commit": "per_role"},
     )
-    trees, scores = play(run)
+    trees, scores = play_episode(run)
     root = trees[0].root
     assert root.rule == "per_role" and len(root.joints) == 4
     assert root.joints[3].recombined and dict(root.joints[3].branches) == {"one": 2, "two": 0}
@@ -285,7 +285,9 @@ def opposed(request, text):
 
 def test_the_same_run_twice_is_the_same_whatever_the_order_of_finishing():
     def texts():
-        trees, _ = play(run_of(play="tests.games:keyed", env={"pause": True, "tasks": 20}, max_turns=2), 20)
+        trees, _ = play_episode(
+            coterie_run(answers=games.keyed, env={"pause": True, "tasks": 20}, max_turns=2), 20
+        )
         return [
             [
                 (node.key, action.text)
@@ -300,11 +302,11 @@ def test_the_same_run_twice_is_the_same_whatever_the_order_of_finishing():
 
 
 def test_when_every_candidate_is_missing_a_keyed_draw_decides_and_is_recorded():
-    run = run_of(
+    run = coterie_run(
         rewards={"broken": {"type": "function", "function": "tests.plugins.samplers.test_tree:breaks"}},
         schedule={"max_missing": 1.0},
     )
-    trees, _ = play(run)
+    trees, _ = play_episode(run)
     assert {node.rule for node in trees[0].nodes()} == {"uniform (all missing)"}
 
 
@@ -314,20 +316,12 @@ def breaks(view):
 
 def test_a_task_that_is_over_before_anybody_acts_is_an_error():
     with pytest.raises(CoterieError, match="over before any role acts"):
-        play(run_of(env={"stages": []}))
+        play_episode(coterie_run(env={"stages": []}))
 
 
 def test_a_conversation_extends_the_ids_that_were_sampled():
-    run = run_of(
-        order=["one"],
-        max_turns=2,
-        team={
-            "order": ["one"],
-            "max_turns": 2,
-            "roles": {"one": {"type": "tests.games:PlainRole", "policy": "p", "remembers": True}},
-        },
-    )
-    first, second = nodes(play(run)[0][0])
+    run = coterie_run(max_turns=2, roles={"one": {"remembers": True}})
+    first, second = nodes(play_episode(run)[0][0])
     call = first.decisions["one"].branches[2].calls[0]
     assert (
         second.decisions["one"].prompt_ids[: len(call.prompt_ids) + len(call.token_ids)]
@@ -337,6 +331,11 @@ def test_a_conversation_extends_the_ids_that_were_sampled():
 
 
 def test_scripted_prompts_are_what_the_engine_is_asked():
-    games.CALLS.clear()
-    play(run_of())
-    assert [text.strip() for text in games.CALLS[:3]] == ["one turn0"] * 3
+    asked = []
+
+    def records(request, text):
+        asked.append(text)
+        return "1"
+
+    play_episode(coterie_run(records))
+    assert [text.strip() for text in asked[:3]] == ["one turn0"] * 3

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import Member, Plan, Team
+from coterie.core.protocols import Plan
 from coterie.plugins.algos.blocks.estimator import RULES, Pieces, check_pieces
 from coterie.plugins.algos.blocks.groups import Normaliser
-from coterie.testing.support.toys import EchoRole, NoFeedback
+from tests.plugins.algos.support import team
 
 SCALE, WHITEN, NONE = (Normaliser(type=kind) for kind in ("scale", "whiten", "none"))
 GLOBAL = Normaliser(type="scale", scope="global")
@@ -21,17 +21,7 @@ ALL = Plan(chains=1, branches=2, expand="all", pairing="aligned")
 ONE = replace(CHAINS, chains=1)
 
 
-def team(*order: tuple[str, ...]) -> Team:
-    names = [role for stage in order for role in stage]
-    return Team(
-        members={name: Member(role=EchoRole(), policy="p") for name in names},
-        order=order,
-        max_turns=2,
-        transition=NoFeedback(),
-    )
-
-
-AT_ONCE, IN_TURN = team(("one", "two")), team(("one",), ("two",))
+AT_ONCE, IN_TURN = team([("one", "two")], turns=2), team([("one",), ("two",)], turns=2)
 EPISODE = Pieces(group="task", returns="episode")
 BARE = Pieces(group="batch", baseline="none", normalise=NONE)
 

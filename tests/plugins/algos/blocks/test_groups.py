@@ -20,7 +20,7 @@ from coterie.plugins.algos.blocks.groups import (
     normalise_batch,
 )
 from coterie.plugins.algos.blocks.returns import Row
-from tests.games import play, run_of
+from coterie.testing import coterie_run, play_episode
 
 
 def group(values, role="r"):
@@ -190,14 +190,16 @@ def test_what_a_normaliser_would_not_read_is_refused(table):
 
 
 def credit_of(run, tasks=1):
-    trees, scores = play(run, tasks)
+    trees, scores = play_episode(run, tasks)
     return trees, run.estimator(
         Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
     )[0]
 
 
 def test_at_grpo_groups_the_branches_of_one_decision():
-    trees, credit = credit_of(run_of(algorithm={"type": "at_grpo", "normalise": {"type": "none"}}), tasks=2)
+    trees, credit = credit_of(
+        coterie_run(algorithm={"type": "at_grpo", "normalise": {"type": "none"}}), tasks=2
+    )
     for tree in trees:  # rewards 0, 1.1, 2.2 for each role: mean 1.1
         for node in tree.nodes():
             for role in node.decisions:
@@ -208,15 +210,15 @@ def test_at_grpo_groups_the_branches_of_one_decision():
 
 def test_alpha_scales_the_teams_part_only():
     trees, credit = credit_of(
-        run_of(algorithm={"type": "at_grpo", "alpha": 0.5, "normalise": {"type": "none"}})
+        coterie_run(algorithm={"type": "at_grpo", "alpha": 0.5, "normalise": {"type": "none"}})
     )
     key = trees[0].root.key
     assert credit.advantage[key.of_branch("one", 2)] == pytest.approx(0.5 * 1.0 + 0.1)
 
 
 def test_grpo_compares_the_chains_of_a_task_role_by_role():
-    run = run_of(
-        play="tests.plugins.algos.blocks.test_groups:by_chain",
+    run = coterie_run(
+        answers=by_chain,
         sampler={"chains": 3, "branches": 1},
         algorithm={"type": "grpo", "normalise": {"type": "none"}},
         max_turns=2,
@@ -235,18 +237,18 @@ def by_chain(request, text):
 
 def test_groups_of_one_are_refused_by_name():
     with pytest.raises(ConfigError, match="one member") as error:
-        run_of(sampler={"branches": 1})
+        coterie_run(sampler={"branches": 1})
     assert error.value.path == "sampler.branches"
     with pytest.raises(ConfigError, match="one member") as error:
-        run_of(sampler={"branches": 1, "chains": 1}, algorithm={"type": "grpo"})
+        coterie_run(sampler={"branches": 1, "chains": 1}, algorithm={"type": "grpo"})
     assert error.value.path == "sampler.chains"
     with pytest.raises(ConfigError, match="whole chains"):
-        run_of(sampler={"branches": 2, "chains": 2}, algorithm={"type": "grpo"})
+        coterie_run(sampler={"branches": 2, "chains": 2}, algorithm={"type": "grpo"})
 
 
 def test_a_branch_that_the_engine_lost_is_not_credited():
-    run = run_of(
-        play="tests.plugins.algos.blocks.test_groups:loses_one",
+    run = coterie_run(
+        answers=loses_one,
         algorithm={"type": "at_grpo", "normalise": {"type": "none"}},
         order=["one"],
         schedule={"max_missing": 0.9},

@@ -17,7 +17,7 @@ from coterie.plugins.algos.blocks.returns import (
     token_counts,
     tree_return,
 )
-from tests.plugins.algos.support import Forest, J, chain, place
+from coterie.testing.support.trees import Forest, J, chain, place
 
 REWARD_WEIGHTS = RewardWeights(
     kinds={"potential": "potential", "own_potential": "potential", "fork": "counterfactual"}
@@ -64,7 +64,7 @@ def test_staying_unsolved_never_pays_and_early_success_is_never_punished(before)
 
 
 def test_weights_and_alpha_scale_potentials_and_increments_alike():
-    path, scores = path_of(J(2, potential=0.5, own={"one": 3.0}), J(1, potential=1.0))
+    path, scores = path_of(J(2, potential=0.5, role_gain={"one": 3.0}), J(1, potential=1.0))
     reward_weights = RewardWeights(
         weights={"gain": 0.5, "potential": 10.0}, team_weight=0.1, kinds=REWARD_WEIGHTS.kinds
     )
@@ -73,7 +73,7 @@ def test_weights_and_alpha_scale_potentials_and_increments_alike():
 
 
 def test_a_role_is_not_paid_what_is_anothers_own():
-    path, scores = path_of(J(1, own={"one": 0.5, "two": 7.0}), order=PAIR)
+    path, scores = path_of(J(1, role_gain={"one": 0.5, "two": 7.0}), order=PAIR)
     assert episode_return(path, "one", scores, REWARD_WEIGHTS) == 1.5
 
 
@@ -118,12 +118,12 @@ def test_a_potential_after_a_missing_one_pays_an_unknown_difference():
 def test_a_source_that_failed_as_a_whole_makes_its_roles_potentials_unknown():
     """It can't say whose its components would have been, so it says team."""
     own = {"one": 0.25}, {"one": 0.75}, {"one": 1.0}
-    joints = [J(own_potential=own[0]), J(0), J(own_potential=own[1]), J(own_potential=own[2])]
+    joints = [J(role_potential=own[0]), J(0), J(role_potential=own[1]), J(role_potential=own[2])]
     assert gains("one", *joints, also=[(1, TEAM, "own_potential", None)]) == [0.25, None, None, 0.25]
 
 
 def test_what_is_known_again_can_be_filled_up():
-    forest = Forest().grow(chain(J(0), J(own_potential={"one": 0.75}), J(own_potential={"one": 1.0})))
+    forest = Forest().grow(chain(J(0), J(role_potential={"one": 0.75}), J(role_potential={"one": 1.0})))
     forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "own_potential", Score(None, "503"))
     rows = worth(tree_return, forest, Horizon(fill="repeat", max_turns=4))
     assert [value for _, value, _ in rows] == [None, 0.75 + 1.0 + 1.0, 1.0 + 1.0]
@@ -146,7 +146,7 @@ def test_a_filled_up_episode_is_missing_where_its_last_potential_is():
 
 
 def test_immediate_looks_at_the_action_alone():
-    forest = Forest().grow([J(1, [J(100)], own={"one": 0.5}), J(2), J(lost=True)])
+    forest = Forest().grow([J(1, [J(100)], role_gain={"one": 0.5}), J(2), J(lost=True)])
     assert worth(immediate, forest) == [
         ("one", 1.5, ["0:one0"]),
         ("one", 2.0, ["0:one1"]),
