@@ -14,7 +14,6 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, PromptRequest, RolloutJob, StepContext
-from coterie.core.protocols.environment import Demonstrates
 from coterie.core.protocols.trainer import WarmStarts
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.turns import History, extended, first_stage, next_stage
@@ -45,7 +44,7 @@ async def warm_start(run: Run) -> None:
     """Warm-start every group of policies with the same initial weights, as configured.
 
     Raises:
-        ConfigError: the environment has no oracle, or the trainer no supervised steps.
+        ConfigError: the trainer has no supervised steps.
     """
     configured = {
         name: policy.warm_start
@@ -55,13 +54,6 @@ async def warm_start(run: Run) -> None:
     if not configured:
         return
     first = next(iter(configured))
-    if not isinstance(run.environment, Demonstrates):
-        raise ConfigError(
-            "the environment has no oracle to imitate",
-            path=f"policies.{first}.warm_start",
-            why=f"'{run.config.env['type']}' has no demonstrate(state, role, noise, rng)",
-            fix="remove it",
-        )
     if not isinstance(run.trainer, WarmStarts):
         raise ConfigError(
             "the trainer has no supervised steps", path=f"policies.{first}.warm_start", fix="remove it"

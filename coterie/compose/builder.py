@@ -24,6 +24,17 @@ SHARED = {kind: table for table, kind in TABLES.items() if table in ("sandbox", 
 """Kinds whose top-level table serves every component with a field for the kind that sets none itself."""
 
 
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A component whose settings are valid and whose plugin is not imported yet."""
+
+    config: Any
+    make: Callable[[], Any]
+
+    def __call__(self) -> Any:
+        return self.make()
+
+
 @dataclass(slots=True)
 class ComponentBuilder:
     """Builds components and remembers which tables were consumed."""
@@ -45,10 +56,8 @@ class ComponentBuilder:
         """
         return self.prepare(kind, table, path, name, also)()
 
-    def prepare(
-        self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()
-    ) -> Callable[[], Any]:
-        """Validate a component's table now; the result imports its plugin and makes the component."""
+    def prepare(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Prepared:
+        """Validate a component's table now; calling the result imports the plugin and makes the component."""
         settings = dict(as_table(table))
         plugin = settings.pop("type", None)
         if plugin is None and name in plugins().registry.names(kind):
@@ -60,7 +69,7 @@ class ComponentBuilder:
                 fix=f"one of: {', '.join(plugins().registry.names(kind))}",
             )
         config = self._config(kind, str(plugin), settings, path, also)
-        return partial(self._make, kind, str(plugin), config, path, name)
+        return Prepared(config, partial(self._make, kind, str(plugin), config, path, name))
 
     def _make(self, kind: str, plugin: str, config: Any, path: str, name: str) -> Any:
         entry = plugins().registry.find(kind, plugin, path=f"{path}.type")

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
-from coterie.core.config import TABLES, Resolved
+from coterie.core.config import TABLES, Resolved, RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import AdvantageEstimator, Environment
-from coterie.core.protocols.environment import HasNotSummable
+from coterie.core.protocols.environment import Demonstrates, HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
@@ -21,6 +22,19 @@ from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types import RewardWeights
 
 log = logging.getLogger("coterie")
+
+
+@runtime_checkable
+class ChecksNeeds(Protocol):
+    """A trainer's `Config` that is checked against estimator and loss before the trainer is imported."""
+
+    def check_needs(self, needs: Collection[str], path: str) -> None:
+        """Raise ConfigError for a setting without an effect.
+
+        Args:
+            needs: annotations that the estimator or the loss reads.
+            path: dotted path of the settings.
+        """
 
 
 def compose(resolved: Resolved) -> Run:
@@ -67,6 +81,10 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
     _warn_truncation(side)
+    _check_oracle(config, side.environment)
+    settings = late["trainer"].config
+    if isinstance(settings, ChecksNeeds):
+        settings.check_needs({*parts.estimator.needs, *components["loss"].needs}, "trainer")
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 
@@ -87,6 +105,18 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
         )
 
     return make
+
+
+def _check_oracle(config: RunConfig, environment: Environment) -> None:
+    """Refuse a warm start in an environment without demonstrations."""
+    for name, policy in config.policies.items():
+        if policy.warm_started and not isinstance(environment, Demonstrates):
+            raise ConfigError(
+                "the environment has no oracle to imitate",
+                path=f"policies.{name}.warm_start",
+                why=f"'{config.env['type']}' has no demonstrate(state, role, noise, rng)",
+                fix="remove it",
+            )
 
 
 def _check_selection(side: LocalRolloutSide) -> None:

@@ -46,6 +46,7 @@ LATE = {
     "trainer.micro_token=1": "trainer.micro_token",
     "trainer.value.clop=1": "trainer.value.clop",
     "trainer=tortch": "trainer.type",
+    "trainer.value.clip=0.1": "trainer.value",
     "policies.shared.optimiser={}": "policies.shared.optimiser",
     "policies.shared.optimizer.schedule=linear": "policies.shared.optimizer.horizon",
     "policies.shared.train=full": "policies.shared.lora",

@@ -120,6 +120,10 @@ class TrainingFields(TensorFields):
     def follows_budget(self) -> bool:
         return self.optimizer.horizon == "budget"
 
+    @property
+    def warm_started(self) -> bool:
+        return self.warm_start is not None
+
     def check(self, path: str, run: RunConfig) -> None:
         """Refuse settings without an effect, and a decay without an end."""
         check_settings(self, path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from pydantic import Field
 
+from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
 
 
@@ -31,3 +34,12 @@ class TorchConfig(PluginConfig):
     gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, more time.")
     device: str = Field("auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1.")
     value: ValueSettings = ValueSettings()
+
+    def check_needs(self, needs: Collection[str], path: str) -> None:
+        """Refuse settings of value learning where neither the estimator nor the loss needs values."""
+        if "value" in self.model_fields_set and "values" not in needs:
+            raise ConfigError(
+                "`value` is set and has no effect: neither the estimator nor the loss needs values",
+                path=f"{path}.value",
+                fix="set algorithm=gae, or drop the table",
+            )

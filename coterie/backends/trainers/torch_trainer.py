@@ -56,13 +56,7 @@ class TorchTrainer(Plugin):
         self._computing = threading.Lock()
 
     async def open(self, ctx: TrainerContext) -> None:
-        values = "values" in ctx.needs
-        if "value" in self.config.model_fields_set and not values:
-            raise ConfigError(
-                "`value` is set and has no effect: neither the estimator nor the loss needs values",
-                path="trainer.value",
-                fix="set algorithm=gae, or drop the table",
-            )
+        self.config.check_needs(ctx.needs, "trainer")
         self._ctx = ctx
         self._device = _device(self.config.device)
         plan = Plan(
@@ -73,7 +67,7 @@ class TorchTrainer(Plugin):
             budget=self.config.micro_tokens,
             checkpointing=self.config.gradient_checkpointing,
             references="ref_logprobs" in ctx.needs,
-            values=values,
+            values="values" in ctx.needs,
             value_rate=self.config.value.learning_rate,
         )
         self._initial_weights, self._policies = await compute(

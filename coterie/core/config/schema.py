@@ -53,6 +53,11 @@ class PolicyConfig(Strict):
         return False
 
     @property
+    def warm_started(self) -> bool:
+        """Whether its initial weights are trained on an oracle's demonstrations first."""
+        return False
+
+    @property
     def weights_kind(self) -> str:
         """What an engine holds of it, e.g. `tensors`; policies of one kind can play together; "": nothing."""
         return ""
