@@ -18,7 +18,7 @@ from coterie.core.rollout.rewards import branch_rewards, joint_reward
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
 from coterie.core.storage.run_folder import RunFolder
-from coterie.core.training.run import Recorder
+from coterie.core.training.step_rollouts import Recorder
 from coterie.core.types import (
     TEAM,
     Annotations,

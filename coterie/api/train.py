@@ -118,7 +118,7 @@ def _warn_untrained(run: Run) -> None:
     if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(
             "nothing is trained: every policy has train: none; the run plays and records its games "
-            "(`coterie eval` measures the team)",
+            "(`coterie eval` with the run's folder measures the team)",
         )
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Batch
+from coterie.core.rollout.contracts import check_credit
 from coterie.core.training.evaluation import evaluate_if_due
 from coterie.core.training.run import Run
 
@@ -27,7 +28,9 @@ async def train(run: Run) -> dict[str, Any]:
             reward_weights=run.reward_weights,
         )
         with plugin_call(run.estimator, "__call__"):
-            credit, run.state.credit_state = run.estimator(batch, run.state.credit_state)
+            returned = run.estimator(batch, run.state.credit_state)
+        check_credit(run.estimator, returned)
+        credit, run.state.credit_state = returned
         updated = await run.update(rollouts, credit, annotations)  # then weights to the engine
         run.record(step, rollouts, scores, credit)  # the rollout files
         row = run.metrics(step, rollouts, scores, credit, updated)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import logging
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from coterie.core.plugins import plugins
 from coterie.recipes.layers import gather, locate, read_overlay, read_yaml, resolve, resource_path
 from coterie.recipes.merging import Layers
 from coterie.recipes.overlays import WITH, policy_of
+
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,8 +61,12 @@ def list_overlays() -> list[OverlayInfo]:
     """Every registered overlay."""
     infos = []
     for entry in plugins().registry.entries("overlay"):
-        path = resource_path(entry.target)
-        summary = str(read_yaml(path).get("summary", ""))
+        try:
+            path = resource_path(entry.target)
+            summary = str(read_yaml(path).get("summary", ""))
+        except (ConfigError, ModuleNotFoundError) as error:
+            log.warning("overlay '%s' of %s is left out: %s", entry.name, entry.distribution, error)
+            continue
         infos.append(
             OverlayInfo(name=entry.name, summary=summary, path=str(path), distribution=entry.distribution)
         )
@@ -67,10 +74,11 @@ def list_overlays() -> list[OverlayInfo]:
 
 
 def _recipe(name: str, distribution: str, details: bool) -> RecipeInfo:
-    info = RecipeInfo(name=name, summary="", path=str(locate(name)[0]), distribution=distribution)
-    if not details:
-        return replace(info, summary=str(read_yaml(Path(info.path)).get("summary", "")))
+    info = RecipeInfo(name=name, summary="", path="", distribution=distribution)
     try:
+        info = replace(info, path=str(locate(name)[0]))
+        if not details:
+            return replace(info, summary=str(read_yaml(Path(info.path)).get("summary", "")))
         merged = gather(name)
         config = resolve(copy.deepcopy(merged)).config
     except ConfigError as error:

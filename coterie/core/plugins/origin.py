@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from coterie.core.errors import UserError
+
+log = logging.getLogger("coterie")
 
 
 class Origin(NamedTuple):
@@ -44,6 +47,14 @@ def record_origin(plugin: Any, origin: Origin) -> None:
 def failure(plugin: Any, method: str, error: BaseException) -> str:
     """The reason of a fault: the plugin, its distribution, the method and the exception."""
     return f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {error}"
+
+
+async def closed(plugin: Any) -> None:
+    """Close a plugin. A failure is logged: it must not hide the error that ended the run."""
+    try:
+        await plugin.close()
+    except Exception as error:
+        log.warning("%s", failure(plugin, "close", error))
 
 
 @contextmanager

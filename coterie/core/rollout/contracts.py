@@ -5,12 +5,16 @@ Each raises a `PluginError` that names the plugin, its distribution and the meth
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NoReturn, SupportsFloat
 
+import numpy as np
+
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of
-from coterie.core.types import Step
+from coterie.core.protocols import Rollout, RolloutJob
+from coterie.core.types import Credit, Key, Step
 
 
 def check_messages(role: Any, messages: Any) -> None:
@@ -89,6 +93,42 @@ def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
             _refuse(environment, "acting_roles", role, f"roles of the team; {did_you_mean(str(role), known)}")
     if len(set(roles)) < len(roles):
         _refuse(environment, "acting_roles", roles, "name each role once")
+
+
+def check_credit(estimator: Any, returned: Any) -> None:
+    """Of `AdvantageEstimator.__call__`: (Credit with finite advantages, the next state as JSON)."""
+    if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Credit)):
+        _refuse(estimator, "__call__", returned, "return (coterie.Credit(...), state)")
+    credit, state = returned
+    for table in (credit.advantage, credit.weight, credit.target):
+        for key, value in table.items():
+            try:
+                sound = isinstance(key, Key) and bool(np.isfinite(value).all())
+            except TypeError:
+                sound = False
+            if not sound:
+                _refuse(estimator, "__call__", {key: value}, "finite numbers by branch, or none for a branch")
+    try:
+        json.dumps(state)
+    except (TypeError, ValueError):
+        _refuse(estimator, "__call__", state, "a state of plain JSON: a checkpoint keeps it")
+
+
+def check_rollouts(executor: Any, jobs: Sequence[RolloutJob], rollouts: Any) -> None:
+    """Of `Executor.play`: a list with the rollout of each job, in the order of the jobs."""
+    if not isinstance(rollouts, list) or not all(isinstance(rollout, Rollout) for rollout in rollouts):
+        _refuse(executor, "play", rollouts, "return a list of the rollout side's rollouts")
+    wanted = [(job.task.id, job.epoch, job.chain) for job in jobs]
+    trees = [rollout.tree for rollout in rollouts]
+    if [(tree.task.id, tree.epoch, tree.chain) for tree in trees] != wanted:
+        what = f"{len(trees)} rollouts for {len(jobs)} jobs, or in another order"
+        _refuse(executor, "play", what, "return the rollout of each job, in the order of the jobs")
+
+
+def check_table(plugin: Any, method: str, returned: Any) -> None:
+    """Of a method that returns values by name, e.g. `Trainer.update`."""
+    if not isinstance(returned, Mapping):
+        _refuse(plugin, method, returned, "return a mapping")
 
 
 def _refuse(plugin: Any, method: str, returned: Any, fix: str) -> NoReturn:

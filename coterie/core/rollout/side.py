@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.protocols import (
     Codec,
     EngineClient,
@@ -61,7 +61,7 @@ class LocalRolloutSide:
                     with plugin_call(resource, "open"):
                         await resource.open()
                 if isinstance(resource, Closes):
-                    self._opened.push_async_callback(resource.close)
+                    self._opened.push_async_callback(closed, resource)
         except BaseException:
             await self._opened.aclose()
             raise
@@ -107,7 +107,8 @@ class LocalRolloutSide:
 
     def _evaluation_sampler(self, greedy: bool) -> Sampler:
         if greedy not in self._samplers:
-            self._samplers[greedy] = self.sampler.for_evaluation(greedy)
+            with plugin_call(self.sampler, "for_evaluation"):
+                self._samplers[greedy] = self.sampler.for_evaluation(greedy)
         return self._samplers[greedy]
 
     async def _scored(self, tree: Tree, context: JobContext) -> ScoredRollout:

@@ -17,7 +17,7 @@ from typing import Any
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import PluginError, TooManyMissing
 from coterie.core.plugins import plugins
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.protocols import (
     AdvantageEstimator,
     ChatFormat,
@@ -37,6 +37,7 @@ from coterie.core.protocols import (
     TrainerContext,
 )
 from coterie.core.protocols.trainer import FollowsBudget
+from coterie.core.rollout.contracts import check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.rewards import missing_share
 from coterie.core.rollout.side import LocalRolloutSide
@@ -47,18 +48,13 @@ from coterie.core.training.metrics import step_metrics
 from coterie.core.training.samples import branches, merge_annotations, samples_of
 from coterie.core.training.schedule import End, end_of, tokens_until
 from coterie.core.training.state import RunState
-from coterie.core.training.step_rollouts import StepRollouts
+from coterie.core.training.step_rollouts import Progress as Progress, Recorder, StepRollouts
 from coterie.core.training.tasks import TaskOrder
-from coterie.core.types import Annotations, Credit, Key, RewardWeights, Scores, Tree
+from coterie.core.types import Annotations, Credit, Key, RewardWeights, Scores
 
 log = logging.getLogger("coterie")
 RARELY = (100_000, 50, 1000)
 """Thresholds of the garbage collector while a run is open."""
-Progress = Callable[[int, int, Mapping[str, Any]], None]
-"""Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
-
-Recorder = Callable[[int, Sequence[Tree], Scores, Credit], None]
-"""Writes the rollouts of a step: (step, trees, scores, credit)."""
 
 
 @dataclass(frozen=True)
@@ -169,7 +165,7 @@ class Run:
         # half of the framework's time (benchmarks/orchestration.py).
         self.closing.callback(gc.set_threshold, *gc.get_threshold())
         gc.set_threshold(*RARELY)
-        self.closing.push_async_callback(self.engine.close)
+        self.closing.push_async_callback(closed, self.engine)
         ctx = EngineContext(
             policies={**self.config.policies, **(extra_policies or {})},
             chat=self.chat,
@@ -179,13 +175,13 @@ class Run:
         )
         with plugin_call(self.engine, "open"):
             await self.engine.open(ctx)
-        self.closing.push_async_callback(self.executor.close)
+        self.closing.push_async_callback(closed, self.executor)
         await self.executor.open(
             ExecutorContext(
                 side=self.rollout_side, make_side=self.make_rollout_side, engine=self.engine_client
             )
         )
-        self.closing.push_async_callback(self.trainer.close)
+        self.closing.push_async_callback(closed, self.trainer)
         await self.open_trainer(restore)
 
     async def open_trainer(self, restore: Path | None = None) -> None:
@@ -230,7 +226,8 @@ class Run:
     @property
     def versions(self) -> dict[str, int]:
         """The version of each policy's weights."""
-        return {policy: self.trainer.weights(policy).version for policy in self.config.policies}
+        with plugin_call(self.trainer, "weights"):
+            return {policy: self.trainer.weights(policy).version for policy in self.config.policies}
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -261,7 +258,9 @@ class Run:
         """The rollouts of the jobs, in their order, once all trees are played."""
         started = time.perf_counter()
         with plugin_call(self.executor, "play"):
-            rollouts = StepRollouts(await self.executor.play(jobs), started)
+            played = await self.executor.play(jobs)
+        check_rollouts(self.executor, jobs, played)
+        rollouts = StepRollouts(played, started)
         rollouts.lap("rollouts")
         return rollouts
 
@@ -315,6 +314,7 @@ class Run:
         before = self.versions
         with plugin_call(self.trainer, "update"):
             updated = await self.trainer.update(samples, self.state.step)
+        check_table(self.trainer, "update", updated)
         await self.sync(before)
         rollouts.lap("update")
         return {
@@ -353,7 +353,7 @@ class Run:
         counted: Counter[str] = Counter()
         for rollout in rollouts.rollouts:
             counted.update(rollout.scored.result().metrics)
-        if taken := counted.keys() & row.keys():
+        if taken := counted.keys() & {*row, "", "step"}:
             raise PluginError(
                 f"a plugin counted the metric '{min(taken)}', which is the framework's",
                 fix="pass another name to ctx.count, e.g. one that begins with the plugin's",

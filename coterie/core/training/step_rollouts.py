@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from coterie.core.protocols import Rollout
-from coterie.core.types import Tree
+from coterie.core.types import Credit, Scores, Tree
+
+Progress = Callable[[int, int, Mapping[str, Any]], None]
+"""Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
+
+Recorder = Callable[[int, Sequence[Tree], Scores, Credit], None]
+"""Writes the rollouts of a step: (step, trees, scores, credit)."""
 
 
 @dataclass(frozen=True, slots=True)

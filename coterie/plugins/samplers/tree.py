@@ -113,14 +113,15 @@ class TreeSampler(Plugin):
     async def _grow(self, position: NodePosition, ctx: RolloutContext) -> Node:
         """The node at a position, with the subtrees below it."""
         expansion = await self._sample(position, ctx)
-        steps = [
-            expansion.step(index, branches)
-            for index, branches in enumerate(self._combinations(position.stage.roles))
-        ]
+        combinations = list(enumerate(self._combinations(position.stage.roles)))
         # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
         # `concurrent`.
         concurrent = isinstance(ctx.environment, StepsConcurrently) and ctx.environment.concurrent
-        expansion.stepped = list(await asyncio.gather(*steps)) if concurrent else [await s for s in steps]
+        if concurrent:
+            steps = [expansion.step(index, branches) for index, branches in combinations]
+            expansion.stepped = list(await asyncio.gather(*steps))
+        else:
+            expansion.stepped = [await expansion.step(index, branches) for index, branches in combinations]
         # Slow reward sources that selection does not need are scored in the background.
         selects = (self.config.expand == "best" and len(expansion.stepped) > 1) or ctx.stop_above is not None
 

@@ -8,10 +8,12 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 
-from coterie import TEAM, Step
+from coterie import TEAM, Step, Task
 from coterie.core.errors import PluginError
 from coterie.core.plugins.origin import Origin, record_origin
+from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.rollout import contracts
+from coterie.core.types import Credit, Key, Tree
 
 
 class Game:
@@ -110,3 +112,44 @@ def test_siblings_get_a_list_with_a_table_for_each_branch(game, returned):
     contracts.check_source(game, [RIGHT, {}], branches=2)
     with pytest.raises(PluginError, match="score returned"):
         contracts.check_source(game, returned, branches=2)
+
+
+KEY = Key("t").of_branch("one", 0)
+
+
+@pytest.mark.parametrize("returned", [
+    None, Credit(advantage={}), ({}, None), (Credit(advantage={KEY: float("nan")}), None),
+    (Credit(advantage={KEY: np.array([1.0, np.inf])}), None), (Credit(advantage={KEY: "1"}), None),
+    (Credit(advantage={"t": 1.0}), None), (Credit(advantage={KEY: 1.0}), {"mean": object()}),
+    (Credit(advantage={}, target={KEY: np.array([np.nan])}), None),
+], ids=str)  # fmt: skip
+def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
+    with pytest.raises(PluginError, match="environment 'toy' of coterie-toys: __call__ returned"):
+        contracts.check_credit(game, returned)
+
+
+def test_sound_credit_passes(game):
+    credit = Credit(advantage={KEY: 1.0, KEY._replace(branch=1): np.array([1.0, -2.0])})
+    contracts.check_credit(game, (credit, {"mean": [0.5]}))
+    contracts.check_credit(game, (Credit(advantage={}), None))
+
+
+def test_an_executor_returns_the_rollout_of_each_job_in_order(game):
+    jobs = [RolloutJob(task=Task(id=name)) for name in ("a", "b")]
+
+    def rollout(name):
+        tree = Tree(task=Task(id=name), chain=0, epoch=0, root=None)
+        return Rollout(tree, None)
+
+    contracts.check_rollouts(game, jobs, [rollout("a"), rollout("b")])
+    contracts.check_rollouts(game, [], [])
+    for wrong in (
+        [],
+        [rollout("a")],
+        [rollout("b"), rollout("a")],
+        None,
+        [3, 4],
+        (rollout("a"), rollout("b")),
+    ):
+        with pytest.raises(PluginError, match="play returned"):
+            contracts.check_rollouts(game, jobs, wrong)

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import TEAM, Credit
@@ -140,8 +140,18 @@ def check_pieces(pieces: Pieces, plan: Plan, team: Team) -> None:
     """Refuse pieces that don't fit together or don't fit the way of sampling.
 
     Raises:
+        PluginError: a piece that doesn't exist.
         ConfigError: with the first broken rule.
     """
+    for piece, name, known in (
+        ("returns", pieces.returns, RETURNS),
+        ("group", pieces.group, GROUPINGS),
+        ("baseline", pieces.baseline, BASELINES),
+    ):
+        if name is not None and name not in known:
+            raise PluginError(
+                f"unknown `{piece}` {name!r}", path="algorithm", fix=did_you_mean(str(name), known)
+            )
     for rule in RULES:
         if rule.broken(pieces, plan, team):
             size = {"sampler.branches": plan.branches, "sampler.chains": plan.chains}.get(rule.path)

@@ -177,7 +177,13 @@ class RowEstimator(PiecedEstimator):
             PluginError: `advantages` returned another number of values than rows, or of another shape.
         """
         rows = Rows(self.rows(batch), batch, state)
-        values = list(self.advantages(rows))
+        returned: Any = self.advantages(rows)
+        if not isinstance(returned, (Sequence, np.ndarray)) or isinstance(returned, str):
+            raise PluginError(
+                f"{type(self).__name__}.advantages returned {returned!r:.200}",
+                fix="return a list with a value for each row, in their order",
+            )
+        values: list[Advantage] = list(returned)
         self._check_values(rows, values)
         credit = self._grouped(rows, values) if self.group is not None else self._alone(rows, values)
         targets = self.targets(rows, values)
@@ -228,6 +234,15 @@ class RowEstimator(PiecedEstimator):
                 fix="return one value per row, in their order; None leaves a row out",
             )
         for row, value in zip(rows, values, strict=True):
+            try:
+                sound = value is None or bool(np.isfinite(value).all())
+            except TypeError:
+                sound = False
+            if not sound:
+                raise PluginError(
+                    f"{where} returned {value!r:.200} for the row {row.branches[0].text()}",
+                    fix="return finite numbers; None leaves a row out",
+                )
             shape, tokens = np.shape(value) if value is not None else (), _tokens(rows, row)
             if shape != () and (self.group is not None or shape != (tokens,)):
                 raise PluginError(

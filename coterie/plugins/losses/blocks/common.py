@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, field_validator
 
+from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Length, Surrogate, TokenBatch
 from coterie.plugins.losses.blocks.ratios import k2, k3, log_ratio, sequence_sums, within
@@ -86,6 +87,14 @@ class TokenLoss(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
+        for name in ("length", "length_constant", "entropy", "needs"):
+            if hasattr(type(self), name):
+                raise PluginError(
+                    f"{type(self).__name__} sets `{name}`, which TokenLoss takes from its Config",
+                    fix=f"give `{name}` a default in `class Config(LossConfig)`"
+                    if name != "needs"
+                    else "extend `self.needs` in __init__",
+                )
         self.length: Length = self.config.length
         self.length_constant: float | None = self.config.length_constant
         self.entropy: float = self.config.entropy
