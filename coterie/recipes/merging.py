@@ -20,6 +20,31 @@ ENTRY_TABLES = {("team",), ("team", "roles"), ("policies",), *((name,) for name 
 """Tables of named entries, and the table around the roles: they are merged entry by entry from the start."""
 
 
+def check_scales(scales: Any) -> None:
+    """Refuse `scales` that isn't a table of tables."""
+    blocks = scales if isinstance(scales, Mapping) else {"": scales}
+    for name, block in blocks.items():
+        if block is not None and not isinstance(block, Mapping):
+            path = ".".join(filter(None, ("scales", str(name))))
+            raise ConfigError("a scale is a table of settings by name", path=path, why=f"got {block!r}")
+
+
+def role_policy(value: Any, path: tuple[str, ...]) -> Any:
+    """The policy that a role's table names; `{role}` stands for the role's name."""
+    if value is not None and not isinstance(value, (str, int)):
+        raise ConfigError(
+            "a role's policy is a name",
+            path=".".join(path),
+            why=f"got {value!r}",
+            fix='quote it: policy: "{role}"',
+        )
+    name = value.replace("{role}", path[2]) if isinstance(value, str) else value
+    if isinstance(name, str) and ("{" in name or "}" in name):
+        fix = "`{role}` is the only placeholder; it stands for the role's name"
+        raise ConfigError(f"the policy's name {value!r} has a brace", path=".".join(path), fix=fix)
+    return name
+
+
 class Layers:
     """The merged table, with the origin of every leaf."""
 
@@ -43,6 +68,7 @@ class Layers:
             self.every_scale.clear()
         elif not isinstance(block, Mapping):
             raise ConfigError("every_scale is not a table", path=EVERY_SCALE, why=f"got {block!r}")
+        check_scales(table.get("scales"))
         self.every_scale.append((dict(block or {}), late_origin))
         self.add(table, origin)
 
@@ -76,8 +102,8 @@ class Layers:
     def _set(self, into: Table, key: str, value: Any, origin: str, path: tuple[str, ...]) -> None:
         if is_component(path):
             value = as_table(value)
-        if path[:2] == ("team", "roles") and path[3:] == ("policy",) and isinstance(value, str):
-            value = value.replace("{role}", path[2])
+        if path[:2] == ("team", "roles") and path[3:] == ("policy",):
+            value = role_policy(value, path)
         if value is None and is_entry(path):  # inside `scales`, null is kept until the scale is merged
             self._drop_origins(path, value, origin)
             self._origins[".".join(path)] = origin

@@ -122,7 +122,7 @@ KEY = Key("t").of_branch("one", 0)
     (Credit(advantage={KEY: np.array([1.0, np.inf])}), None), (Credit(advantage={KEY: "1"}), None),
     (Credit(advantage={"t": 1.0}), None), (Credit(advantage={KEY: 1.0}), {"mean": object()}),
     (Credit(advantage={}, target={KEY: np.array([np.nan])}), None),
-], ids=str)  # fmt: skip
+], ids=[str(number) for number in range(9)])  # fmt: skip
 def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
     with pytest.raises(PluginError, match="environment 'toy' of coterie-toys: __call__ returned"):
         contracts.check_credit(game, returned)

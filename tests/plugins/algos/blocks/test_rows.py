@@ -12,7 +12,8 @@ from coterie.core.errors import ConfigError, PluginError
 from coterie.plugins.algos.blocks.groups import Normaliser
 from coterie.plugins.algos.blocks.rows import Advantage, RowConfig, RowEstimator, Rows
 from coterie.testing import check_estimator
-from tests.plugins.algos.support import ALL, BRANCHES, CHAINS, Forest, J, chain, places, step, team
+from coterie.testing.support.trees import Forest, J, chain, places
+from tests.plugins.algos.support import ALL, BRANCHES, CHAINS, step, team
 
 SEQUENTIAL = (("one",), ("two",))
 
