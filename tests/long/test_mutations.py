@@ -26,8 +26,8 @@ MUTATIONS = {
     ),
     "2 the next stage is prompted with the state before the commit": (
         "coterie/plugins/samplers/expansion.py",
-        "NodePosition(position.key.child(index), joint.step.state,",
-        "NodePosition(position.key.child(index), position.state,",
+        "NodePosition(at.task, at.key.child(index), joint.step.state,",
+        "NodePosition(at.task, at.key.child(index), at.state,",
         "tests/plugins/samplers/test_tree.py",
     ),
     "3 a missing score counts as zero": (
@@ -44,7 +44,7 @@ MUTATIONS = {
     ),
     "4 truncation is silent": (
         "coterie/compose/run.py",
-        "if sampler.sampling(role).filtered:",
+        "if side.sampler.sampling(role).filtered:",
         "if False:",
         "tests/core/rollout/test_rewards.py",
     ),
@@ -74,8 +74,8 @@ MUTATIONS = {
     ),
     "8 a resume forgets where it was": (
         "coterie/core/training/run.py",
-        "self.done = checkpoint.step",
-        "self.done = max(checkpoint.step - 1, 0)",
+        "self.state.restore(checkpoint.step, ",
+        "self.state.restore(max(checkpoint.step - 1, 0), ",
         "tests/test_resume.py::test_n_steps_are_k_steps_and_resume",
     ),
     "9 unknown keys are ignored": (
@@ -104,7 +104,7 @@ MUTATIONS = {
     ),
     "11 a choice may wait for the episode's score": (
         "coterie/compose/run.py",
-        "    _check_selection(sampler, estimator, reward_sources)\n",
+        "    _check_selection(side)\n",
         "",
         "tests/core/rollout/test_rewards.py",
     ),
