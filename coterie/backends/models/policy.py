@@ -174,6 +174,10 @@ class TabularPolicy(TrainingFields):
         """Refuse another model, an adapter, and an optimiser: the trainer has settings of its own."""
         super().check(path, run)
         refuse_budget(self, path, "tabular")
+        if self.warm_started:
+            raise ConfigError(
+                "the trainer has no supervised steps", path=f"{path}.warm_start", fix="remove it"
+            )
         check_trained_table(self, path)
 
 
