@@ -104,12 +104,12 @@ class ComponentBuilder:
                 why = f"{kind} '{plugin}' has no settings"
                 raise ConfigError(f"unknown key '{key}'", path=f"{path}.{key}", why=why)
             return None
-        for field_name, kind in composed_fields(model).items():
-            shared = SHARED.get(kind)
+        for field_name, inner in composed_fields(model).items():
+            shared = SHARED.get(inner)
             if shared is not None and field_name not in settings and getattr(self.run, shared) is not None:
-                if kind not in self.shared:
-                    self.shared[kind] = self.make(kind, getattr(self.run, shared), shared)
-                settings[field_name] = self.shared[kind]
+                if inner not in self.shared:
+                    self.shared[inner] = self.make(inner, getattr(self.run, shared), shared)
+                settings[field_name] = self.shared[inner]
                 self.consumed.add(shared)
 
         def nested(kind: str, table: Table, where: str) -> Any:

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
 from coterie.core.config import TEAM_KEYS, Resolved, RoleConfig, RunConfig, validate
-from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
-from coterie.core.types import TEAM, ComponentKind, RewardWeights, as_tuple
+from coterie.core.types import TEAM, RewardWeights, as_tuple
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +185,6 @@ def _rewards(
                     path=f"rewards.{name}",
                     fix="give one of them another name",
                 )
-            _check_kind(component, kind, f"rewards.{name}")
             owner[component], kinds[component] = name, kind
             weights[component] = _number(
                 given.get(component, plugin.weights.get(component, 1.0)),
@@ -195,18 +194,6 @@ def _rewards(
     return reward_sources, RewardWeights(
         weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
     )
-
-
-def _check_kind(component: str, kind: Any, path: str) -> None:
-    known = get_args(ComponentKind)
-    if kind not in known:
-        renamed = "`level` is called `potential` since 0.2" if kind == "level" else ""
-        raise PluginError(
-            f"component '{component}' is of an unknown kind {kind!r}",
-            path=path,
-            why=renamed,
-            fix=did_you_mean("potential" if kind == "level" else str(kind), known),
-        )
 
 
 def _number(value: Any, path: str) -> float:

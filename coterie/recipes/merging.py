@@ -88,6 +88,7 @@ class Layers:
         carry_policies(self.table, (block for block, _ in self.every_scale), before, self._origins)
         for table, origin in overlays:
             self.add_file(table, origin, origin)
+        # The blocks are merged after the scale; merged here, on a copy, they show where overlays disagree.
         trial = copy.deepcopy(self)
         for block, origin in trial.every_scale:
             trial.add(block, origin)

@@ -3,6 +3,7 @@ accept."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from typing import Any, ClassVar
 
@@ -16,7 +17,7 @@ from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.common.roles import PROSE_ROLES
 
 
-class GameRole(Plugin):
+class GameRole(Plugin, ABC):
     """A role of a game. The environment decides what it observes and how its messages are written."""
 
     class Config(PluginConfig):
@@ -91,14 +92,14 @@ class GameRole(Plugin):
 
     # ---- of each game --------------------------------------------------------------------------------------
 
+    @abstractmethod
     def compact(self, seen: Any) -> str:
         """The prompt in the compact rendering."""
-        raise NotImplementedError
 
+    @abstractmethod
     def prose(self, seen: Any, feedback: tuple[str, ...]) -> str:
         """The prompt in English."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read(self, text: str, seen: Any, rendering: Rendering) -> Any:
         """The message as a value of the game; raises PolicyFault."""
-        raise NotImplementedError

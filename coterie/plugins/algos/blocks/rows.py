@@ -7,6 +7,7 @@ splits values by branch into `Credit`. What it keeps from step to step is a stat
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -110,7 +111,7 @@ class Rows(Sequence[ScoredRow]):
         }
 
 
-class RowEstimator(PiecedEstimator):
+class RowEstimator(PiecedEstimator, ABC):
     """Base of the estimators that give each row an advantage of its own.
 
     `advantages` must be written; `returns` names the rows that it gets. With a `group` the groups of the rows
@@ -120,9 +121,9 @@ class RowEstimator(PiecedEstimator):
 
     Config: type[PluginConfig] = RowConfig
 
+    @abstractmethod
     def advantages(self, rows: Rows) -> Sequence[Advantage]:
         """The advantage of each row, in the order of the rows, before the normaliser."""
-        raise NotImplementedError(f"{type(self).__name__}.advantages: write it")
 
     def rows(self, batch: Batch) -> Iterable[Row]:
         """The rows of a step; default: those of the return that `returns` names."""

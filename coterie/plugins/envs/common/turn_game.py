@@ -7,6 +7,7 @@ Beside it: the roles of a team (`roles.py`), reward components (`rewards.py`), p
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar
@@ -70,7 +71,7 @@ def split_of(content: str) -> Split:
 
 
 @dataclass(frozen=True, slots=True)
-class Generated:
+class Generated(ABC):
     """The `count` generated tasks of one split; task i is a function of (split, seed, i).
 
     Problems are drawn until one meets the settings and belongs to the split. There are few small grids, so
@@ -89,13 +90,13 @@ class Generated:
             raise IndexError(index)
         return Task(id=f"{self.split}-{index}", payload=self.draw(index))
 
+    @abstractmethod
     def draw(self, index: int) -> Any:
         """The problem.
 
         Raises:
             ConfigError: no draw met the settings.
         """
-        raise NotImplementedError
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +171,7 @@ def reported_plan(state: Any, role: str) -> Any:
     return plan if plan is not None and plan.author == role else None
 
 
-class Game(Plugin):
+class Game(Plugin, ABC):
     """A game of turns: proposers write plans, then a mover's message changes the state.
 
     A state has `turn`, `plan` (of the current turn), `last_plan` (the plan that the last mover saw),
@@ -265,42 +266,42 @@ class Game(Plugin):
 
     # ---- of each game --------------------------------------------------------------------------------------
 
+    @abstractmethod
     def _generated(self, split: Split, seed: int) -> Generated:
         """The generated tasks of a split."""
-        raise NotImplementedError
 
+    @abstractmethod
     def task_of(self, record: Mapping[str, Any], id: str) -> Task:
         """The task of a record.
 
         Raises:
             ValueError: the record is no task of this game and size that the oracle solves.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def _propose(self, state: Any, role: str, parsed: Any) -> Any:
         """The plan of the planner or the tool."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _read(self, state: Any, parsed: Any) -> Any:
         """The effect that a mover's message would have; None where it can't be read."""
-        raise NotImplementedError
 
     def _unreadable(self, state: Any) -> Any:
         """The effect of a message that can't be read: none."""
         return replace(self._read(state, ()), readable=False)
 
+    @abstractmethod
     def _changes(self, effect: Any) -> dict[str, Any]:
         """The fields of a state that an effect changes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _team_rewards(self, state: Any, effect: Any) -> dict[str, float]:
         """The team's components for an effect (None: no message)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _local_rewards(self, state: Any, effect: Any, *, empty: bool) -> dict[str, float]:
         """A role's components for its message's effect (None: the message can't be read)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _info(self, state: Any, effect: Any) -> dict[str, Any]:
         """An effect as plain data, for coaches and records."""
-        raise NotImplementedError

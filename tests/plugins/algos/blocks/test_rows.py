@@ -11,7 +11,7 @@ import pytest
 from coterie.core.errors import ConfigError, PluginError
 from coterie.plugins.algos.blocks.groups import Normaliser
 from coterie.plugins.algos.blocks.rows import Advantage, RowConfig, RowEstimator, Rows
-from coterie.testing import check_estimator
+from coterie.testing import build, check_estimator
 from coterie.testing.support.trees import Forest, J, chain, places
 from tests.plugins.algos.support import ALL, BRANCHES, CHAINS, step, team
 
@@ -177,9 +177,14 @@ def test_the_rules_of_returns_hold():
     Plain().check(ALL, team())
 
 
+class Unwritten(RowEstimator):
+    """Lacks `advantages`."""
+
+
 def test_a_subclass_without_advantages_is_told():
-    with pytest.raises(NotImplementedError, match=r"RowEstimator\.advantages"):
-        step(RowEstimator(), Forest().grow(chain(1)))
+    with pytest.raises(PluginError, match=r"estimator '.*:Unwritten' of tests can't be made") as caught:
+        build("estimator", f"{__name__}:Unwritten")
+    assert "abstract method advantages" in caught.value.why
 
 
 def test_rows_are_a_sequence_with_what_was_sampled():
