@@ -268,9 +268,14 @@ LATE = {
 }
 
 
+def run_with_late_scores():
+    """No selection needs the slow source's scores."""
+    rewards, sampler = {"environment": {}, "late": LATE}, {"branches": 2, "expand": "sampled"}
+    return coterie_run(answers="1", rewards=rewards, sampler=sampler)
+
+
 def test_a_rollouts_scores_wait_for_the_background():
-    run = coterie_run(answers="1", rewards={"environment": {}, "late": LATE}, sampler={
-        "branches": 2, "expand": "sampled"})  # fmt: skip
+    run = run_with_late_scores()
 
     async def go():
         await open_run(run)
@@ -287,8 +292,7 @@ def test_a_rollouts_scores_wait_for_the_background():
 
 
 def test_closing_a_run_cancels_what_is_still_being_scored():
-    run = coterie_run(answers="1", rewards={"environment": {}, "late": LATE}, sampler={
-        "branches": 2, "expand": "sampled"})  # fmt: skip
+    run = run_with_late_scores()
 
     async def go():
         await open_run(run)
