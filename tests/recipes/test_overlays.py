@@ -365,3 +365,15 @@ def test_recipes_and_overlays_of_plugins_compose_with_ours(other_plugin, caplog)
 def test_a_misspelt_old_name_is_told(other_plugin):
     with pytest.raises(ConfigError, match="did you mean 'sudoku_split_per_role'"):
         load("sudoku_split_per_rol")
+
+
+def test_a_plugins_missing_files_leave_the_other_recipes_listed(other_plugin, caplog):
+    plugins().registry.add("overlay", "gone", "/no/such/overlay.yaml", "other")
+    plugins().registry.add("recipe", "lost", "/no/such/recipe.yaml", "other")
+    with caplog.at_level(logging.WARNING, "coterie"):
+        overlays = {info.name for info in list_overlays()}
+    assert "per_role" in overlays and "gone" not in overlays
+    assert "overlay 'gone' of other is left out" in caplog.text
+    for details in (False, True):
+        listed = {info.name: info for info in recipes(details=details)}
+        assert "/no/such/recipe.yaml" in listed["lost"].error and not listed["sudoku_split"].error

@@ -1,6 +1,6 @@
-"""Checks of what a plugin's method returned, cheap enough for every call (about a microsecond).
+"""Checks of what a plugin's method returned. Each error names the plugin, its distribution and the method.
 
-Each raises a `PluginError` that names the plugin, its distribution and the method.
+Those of a rollout take about a microsecond a call; those of a step, about a microsecond a branch.
 """
 
 from __future__ import annotations

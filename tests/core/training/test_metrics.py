@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
+from coterie.core.errors import PluginError
 from coterie.core.storage.jsonl import to_json
 from coterie.core.training.metrics import episodes, step_metrics
 from coterie.core.types import Credit, Fault, JointAction, Key, Node, RewardWeights, Scores, Tree
@@ -105,3 +107,10 @@ def test_a_step_without_trees_has_every_metric_as_nan():
     assert math.isnan(metrics["success"]) and math.isnan(metrics["reward/planner"])
     assert all(isinstance(value, float) for value in metrics.values())
     assert json.loads(to_json(metrics))["success"] is None
+
+
+def test_an_estimators_metric_never_replaces_the_frameworks():
+    tree, scores, credit, reward_weights = toy()
+    credit = replace(credit, metrics={"success_committed": 5.0})
+    with pytest.raises(PluginError, match="'success_committed', which is the framework's"):
+        step_metrics([tree], scores, credit, reward_weights)

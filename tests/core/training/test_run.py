@@ -10,6 +10,7 @@ from collections import deque
 import pytest
 
 from coterie.api.open_run import open_run
+from coterie.core.errors import PluginError
 from coterie.core.loop import train
 from coterie.core.training import evaluation
 from coterie.core.training.evaluation import Evaluation
@@ -96,3 +97,31 @@ def test_the_best_step_is_the_first_of_the_best(monkeypatch):
     monkeypatch.setattr(evaluation, "evaluate", evaluated)
     row = trained(run)
     assert (run.state.best, run.state.best_step) == (0.75, 2) and row["eval/success"] == 0.25
+
+
+def test_a_failing_close_is_told_and_hides_nothing(monkeypatch, caplog):
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 1})
+
+    async def fails(*arguments):
+        raise OSError("at its end")
+
+    async def breaks(*arguments):
+        raise ValueError("in the middle")
+
+    monkeypatch.setattr(run.engine, "close", fails)
+    monkeypatch.setattr(run.trainer, "update", breaks)
+    with pytest.raises(ValueError, match="in the middle") as caught:
+        trained(run)
+    assert caught.value.__notes__ == ["in trainer 'none' of coterie: update"]
+    assert "close raised OSError: at its end" in caplog.text
+
+
+def test_a_trainer_that_returns_no_metrics_is_refused(monkeypatch):
+    run = coterie_run(answers="1", trackers={}, schedule={"steps": 1})
+
+    async def nothing(*arguments):
+        return None
+
+    monkeypatch.setattr(run.trainer, "update", nothing)
+    with pytest.raises(PluginError, match="trainer 'none' of coterie: update returned None"):
+        trained(run)

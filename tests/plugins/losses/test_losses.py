@@ -10,8 +10,9 @@ import numpy as np
 import pydantic
 import pytest
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import Loss, TokenBatch
+from coterie.plugins.losses.blocks.common import TokenLoss
 from coterie.plugins.losses.cispo import CISPO
 from coterie.plugins.losses.gspo import GSPO
 from coterie.plugins.losses.ppo_clip import PPOClip
@@ -352,3 +353,9 @@ def test_length_and_entropy_reach_the_protocol() -> None:
     for kind in LOSSES:
         loss: Loss = make(kind, {"length": "token_mean", "entropy": 0.01})
         assert (loss.length, loss.entropy) == ("token_mean", 0.01)
+
+
+@pytest.mark.parametrize("name", ["length", "length_constant", "entropy", "needs"])
+def test_a_class_attribute_that_the_base_would_overwrite_is_refused(name):
+    with pytest.raises(PluginError, match=f"sets `{name}`, which TokenLoss takes from its Config"):
+        type("Own", (TokenLoss,), {name: "constant"})()

@@ -203,3 +203,20 @@ def test_rows_are_a_sequence_with_what_was_sampled():
     assert list(rows.logprobs(rows[0])) == [-1.0, -2.0, -0.5]
     with pytest.raises(KeyError):
         rows.annotation(rows[0], "values")
+
+
+@pytest.mark.parametrize(("values", "message"), [
+    ({0: 1.0}, "returned {0: 1.0}"), (None, "returned None"), ("1", "returned '1'"),
+    ({1.0}, "returned {1.0}"),
+    ([float("nan")], "finite numbers"), ([float("inf")], "finite numbers"), (["1"], "finite numbers"),
+])  # fmt: skip
+def test_values_that_can_not_be_trained_on_are_refused(values, message):
+    with pytest.raises(PluginError, match=message):
+        step(Given(values), Forest().grow(chain(1)))
+
+
+@pytest.mark.parametrize("piece", ["returns", "group"])
+def test_a_piece_that_does_not_exist_is_told(piece):
+    estimator = type("Wrong", (Plain,), {piece: "imediate"})()
+    with pytest.raises(PluginError, match=f"unknown `{piece}` 'imediate'"):
+        estimator.check(CHAINS, team())
