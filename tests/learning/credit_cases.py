@@ -33,6 +33,7 @@ ESTIMATORS = (
     "rae",
     "compose",
     "gae",
+    "at_grpo",
     "reinforce_pp",
     "compose",
     "compose",
@@ -301,7 +302,7 @@ def _sampler(chance: random.Random, algorithm: Mapping[str, Any], order: list[An
     if table["branches"] > 1 and together:
         table["pairing"] = chance.choice(("aligned", "cross"))
         if table["expand"] == "best":
-            table["commit"] = chance.choice(("joint", "per_role"))
+            table["commit"] = chance.choice(("joint", "per_role", "per_role"))
     return table
 
 
@@ -336,7 +337,10 @@ def _sources(
 ) -> tuple[SourceSpec, ...]:
     scopes = ["action", "joint", "joint", "siblings", "episode"]
     kinds = ("increment", "potential", "potential", "counterfactual")
-    ties = chance.random() < 0.4
+    values = chance.choice(("normal", "normal", "normal", "ties", "ties"))
+    flat = algorithm["type"] == "reinforce_pp" and chance.random() < 0.3
+    if flat:  # one number for every action, whatever fails
+        scopes, kinds, values = ["action", "siblings"], ("increment",), "flat"
     sources = []
     for index in range(chance.choice((1, 2, 2, 3))):
         name = f"s{index}"
@@ -352,8 +356,8 @@ def _sources(
                 kinds=components,
                 weights={component: chance.choice((*WEIGHTS, 1.0)) for component in components},
                 owners=owners,
-                floor=chance.choice(FLOORS),
-                ties=ties or chance.random() < 0.2,
+                floor=0.5 if flat else chance.choice(FLOORS),
+                values=values if flat or chance.random() < 0.8 else "ties",
                 failing=failing,
             )
         )

@@ -243,7 +243,7 @@ def _turn_weights(
     return weights
 
 
-# ------------------------------------------------------------------------------------ estimators without groups
+# ---------------------------------------------------------------------------------- estimators without groups
 
 
 def _rae(
@@ -347,7 +347,7 @@ def _gae(
             acts = [at for at, one in enumerate(leaf.path) if role in one.branches]
             keys = [leaf.path[at].key(role) for at in acts]
             pays = [book.pay(one, role) for one in leaf.path]
-            if None in pays or not trained(leaf.path[acts[0]], role):
+            if None in pays[acts[0] :] or not trained(leaf.path[acts[0]], role):
                 continue
             rewards, states = [], []
             for key, start, stop in zip(keys, acts, [*acts[1:], len(pays)], strict=True):

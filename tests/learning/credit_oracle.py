@@ -1,4 +1,4 @@
-"""An independent oracle of credit: scores, rewards, pay and returns, in plain float64, from the specification.
+"""An independent oracle of credit: scores, rewards, pay and returns, in plain float64, from a specification.
 
 It reads the played trees (nodes, decisions, joint actions, calls, faults) and knows what each source answers.
 It imports no estimator, no return, no grouping and none of the framework's scores or weights.
@@ -9,9 +9,9 @@ episode the last joint action of a path; a table names its owners, and a failure
 missing) is *whole*: the team's, and in place of every owner's score. A number that isn't finite is missing.
 At a joint action with a system fault everything is missing.
 
-**Reward** of a role at a joint action: the sum of w * v over its own scores and alpha * w * v over the team's,
-missing where a score that counts is missing. A score counts where w != 0 and it is the role's own, or the
-team's and alpha != 0, or whole. A whole floor at alpha 0 adds 0.
+**Reward** of a role at a joint action: the sum of w * v over its own scores and alpha * w * v over the
+team's, missing where a score that counts is missing. A score counts where w != 0 and it is the role's own, or
+the team's and alpha != 0, or whole. A whole floor at alpha 0 adds 0.
 
 **Pay** is the reward as sums over turns see it: a potential pays its difference to the value before on the
 path, a counterfactual nothing. A whole score stands for all owners of its component: it pays its value less
@@ -318,8 +318,24 @@ def trained(one: Played, role: str) -> bool:
     return one.node.decisions[role].trainable
 
 
+def immediate_values(joints: Sequence[Played], role: str, book: Book) -> list[float | None]:
+    """The rewards of the branches of a role's decision, given all joint actions of its node."""
+    return _branch_values(joints, role, book.reward)
+
+
+def _branch_values(joints: Sequence[Played], role: str, value_of: Any) -> list[float | None]:
+    """By branch the mean of the values of the joint actions that contain it, missing if any is."""
+    values: list[float | None] = []
+    for branch, action in enumerate(joints[0].node.decisions[role].branches):
+        of = [one for one in joints if one.counts and one.branches[role] == branch]
+        sum_ = total(value_of(one, role) for one in of)
+        lost = not of or sum_ is None or not action.trainable
+        values.append(None if lost or sum_ is None else sum_ / len(of))
+    return values
+
+
 def _branch_rows(every: Sequence[Played], value_of: Any, frozen: bool = False) -> list[Row]:
-    """A row per branch: the mean of the values of the joint actions that contain it, missing if any is."""
+    """A row per branch."""
     nodes: dict[int, list[Played]] = {}
     for one in every:
         nodes.setdefault(id(one.node), []).append(one)
@@ -329,11 +345,7 @@ def _branch_rows(every: Sequence[Played], value_of: Any, frozen: bool = False) -
         for role, decision in node.decisions.items():
             if not (decision.trainable or frozen):
                 continue
-            for branch, action in enumerate(decision.branches):
-                of = [one for one in joints if one.counts and one.branches[role] == branch]
-                sum_ = total(value_of(one, role) for one in of)
-                lost = not of or sum_ is None or not action.trainable
-                value = None if lost or sum_ is None else sum_ / len(of)
+            for branch, value in enumerate(_branch_values(joints, role, value_of)):
                 key = node.key.of_branch(role, branch)
                 rows.append(Row(role, value, (key,), tree.task.id, tree.epoch, tree.chain, node.turn))
     return rows

@@ -50,11 +50,11 @@ class SourceSpec:
     """Component -> increment, potential or counterfactual."""
     weights: Mapping[str, float]
     owners: tuple[str, ...] = (TEAM,)
-    """Owners of the scores of scope joint and episode: TEAM, names of roles, or ACTING. A role is scored where
-    it acts; for scope episode, in the last joint action."""
+    """Owners of the scores of scope joint and episode: TEAM, names of roles, or ACTING. A source of scope
+    joint scores a role where it acts."""
     floor: float = 0.0
-    ties: bool = False
-    """Whether its values are from a set of three."""
+    values: str = "normal"
+    """Normal numbers, `ties`: one of 0, .5 and 1, or `flat`: always .5."""
     failing: float = 0.08
     """Share of calls that fail: half by PolicyFault, half without a score."""
 
@@ -68,7 +68,7 @@ class SourceSpec:
             "kinds": dict(self.kinds),
             "owners": list(self.owners),
             "floor": self.floor,
-            "ties": self.ties,
+            "values": self.values,
             "failing": self.failing,
         }
 
@@ -113,13 +113,16 @@ def _scores(source: Any, texts: Texts, task: str, turn: int, shown: Any) -> Tabl
         owners = acting
     else:
         named = [role for owner in source.owners for role in (acting if owner == ACTING else [owner])]
-        owners = [owner for owner in dict.fromkeys(named) if owner in (TEAM, *acting)]
+        known = [TEAM, *acting] if source.scope == "joint" else named
+        owners = [owner for owner in dict.fromkeys(named) if owner in known]
     chance = drawn("value", source.salt, task, turn, shown)
-    return {
-        (owner, component): chance.choice((0.0, 0.5, 1.0)) if source.ties else chance.gauss(0.0, 1.0)
-        for owner in owners
-        for component in source.kinds
-    }
+
+    def number() -> float:
+        if source.values == "normal":
+            return chance.gauss(0.0, 1.0)
+        return chance.choice((0.0, 0.5, 1.0)) if source.values == "ties" else 0.5
+
+    return {(owner, component): number() for owner in owners for component in source.kinds}
 
 
 class Source(Plugin):
@@ -131,7 +134,7 @@ class Source(Plugin):
         kinds: dict[str, str]
         owners: list[str]
         floor: float
-        ties: bool
+        values: str
         failing: float
 
     config: Config
