@@ -29,7 +29,7 @@ quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
 test: setup lint  ## lint, then every test that takes seconds
 	$(BIN)/python -m pytest
 
-test-learning: setup  ## the quickstart's team and every algorithm really learn (4 minutes)
+test-learning: setup  ## the quickstart's team and every algorithm really learn, and credit is as an oracle says (5 minutes)
 	$(BIN)/python -m pytest -n2 -m learning tests/learning
 
 test-resume: setup  ## N steps equal k steps and a resume, also after kill -9 (2 minutes)

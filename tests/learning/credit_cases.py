@@ -175,7 +175,8 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
     chance = random.Random(f"case {seed}")
     names = ["one", "two", "three"][: chance.choice((1, 2, 2, 2, 3))]
     algorithm = _algorithm(chance, estimator)
-    order = _order(chance, names, alone=algorithm.get("fill") == "repeat")
+    together = algorithm.get("fill") == "repeat" or (estimator == "at_grpo" and chance.random() < 0.6)
+    order = _order(chance, names, together)
     turns = chance.choice((1, 2, 2, 3))
     sampler = _sampler(chance, algorithm, order)
     turns = _bounded(sampler, order, turns)
@@ -205,11 +206,11 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
     )
 
 
-def _order(chance: random.Random, names: list[str], alone: bool) -> list[Any]:
-    """The order of a turn; `alone`: in one stage."""
+def _order(chance: random.Random, names: list[str], together: bool) -> list[Any]:
+    """The order of a turn; `together`: in one stage."""
     if len(names) == 1:
         return list(names)
-    if alone or chance.random() < 0.4:
+    if together or chance.random() < 0.4:
         return [names]
     if len(names) == 3 and chance.random() < 0.5:
         return chance.choice(([names[:2], names[2]], [names[0], names[1:]]))
@@ -295,7 +296,7 @@ def _sampler(chance: random.Random, algorithm: Mapping[str, Any], order: list[An
         table = {
             "chains": chance.choice((1, 2)),
             "branches": chance.choice((2, 3, 4)),
-            "expand": chance.choice(("best", "best", "sampled", "all")),
+            "expand": chance.choice(("best", "best", "best", "sampled", "all")),
         }
     elif grows and name not in ("reinforce", "gae"):
         table = {"chains": chance.choice((1, 2)), "branches": chance.choice((2, 2, 3)), "expand": "all"}
@@ -339,6 +340,8 @@ def _sources(
     kinds = ("increment", "potential", "potential", "counterfactual")
     values = chance.choice(("normal", "normal", "normal", "ties", "ties"))
     flat = algorithm["type"] == "reinforce_pp" and chance.random() < 0.3
+    if sampler.get("expand") == "best" and chance.random() < 0.9:  # the choice can't wait for the end
+        scopes.remove("episode")
     if flat:  # one number for every action, whatever fails
         scopes, kinds, values = ["action", "siblings"], ("increment",), "flat"
     sources = []
@@ -358,6 +361,7 @@ def _sources(
                 owners=owners,
                 floor=0.5 if flat else chance.choice(FLOORS),
                 values=values if flat or chance.random() < 0.8 else "ties",
+                silent=chance.choice((0.0, 0.0, 0.3)),
                 failing=failing,
             )
         )

@@ -55,6 +55,8 @@ class SourceSpec:
     floor: float = 0.0
     values: str = "normal"
     """Normal numbers, `ties`: one of 0, .5 and 1, or `flat`: always .5."""
+    silent: float = 0.0
+    """Share of calls that are answered with an empty table."""
     failing: float = 0.08
     """Share of calls that fail: half by PolicyFault, half without a score."""
 
@@ -69,6 +71,7 @@ class SourceSpec:
             "owners": list(self.owners),
             "floor": self.floor,
             "values": self.values,
+            "silent": self.silent,
             "failing": self.failing,
         }
 
@@ -94,6 +97,8 @@ def answer(source: Any, task: str, turn: int, *texts: Texts) -> Answer:
         missing = chance.choice(("lost", "bug", "none", "nan", "inf"))
     if missing in ("lost", "bug"):
         return Answer(missing)
+    if chance.random() < source.silent:
+        return Answer("", tuple({} for _ in (texts[0] if source.scope == "siblings" else texts[-1:])))
     if source.scope == "siblings":
         views = [((role, text),) for role, text in texts[0]]
         tables = [_scores(source, view, task, turn, (view,)) for view in views]
@@ -135,6 +140,7 @@ class Source(Plugin):
         owners: list[str]
         floor: float
         values: str
+        silent: float
         failing: float
 
     config: Config
