@@ -1,4 +1,4 @@
-"""The oracle's third part: which joint actions a sampler must go on from, by the same rewards as credit.
+"""The oracle's fourth part: which joint actions a sampler must go on from, by the same rewards as credit.
 
 `best` goes on from the joint action with the largest sum of the acting roles' rewards. `per_role` goes on
 from the combination of each role's best branch, by the mean over the joint actions that contain it. Joint
@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.learning.credit_oracle import Book, Played, immediate_values, total
+from tests.learning.credit_oracle import Book, Played, total
+from tests.learning.credit_rows import immediate_values
 
 CLOSE = 1e-9
 

@@ -1,4 +1,4 @@
-"""The oracle's second half: from rows to advantages and loss weights, by algorithm, in plain float64.
+"""The oracle's third part: from rows to advantages and loss weights, by algorithm, in plain float64.
 
 Rows of one group are compared with each other. A row that is missing is in nothing. A group with fewer than
 two present rows isn't trained where rows are compared. Values that are equal up to rounding have centred
@@ -16,17 +16,8 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Key, Tree
-from tests.learning.credit_oracle import (
-    Book,
-    Played,
-    Row,
-    Voice,
-    episode_rows,
-    immediate_rows,
-    played,
-    trained,
-    tree_rows,
-)
+from tests.learning.credit_oracle import Book, Played, Voice, played
+from tests.learning.credit_rows import Row, episode_rows, immediate_rows, trained, tree_rows
 from tests.learning.credit_sources import SourceSpec, answer
 
 NONE = {"type": "none"}
