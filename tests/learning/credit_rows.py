@@ -1,9 +1,9 @@
 """The oracle's second part: returns, as rows of a role, a value and the branches that get its credit.
 
-An immediate row and a row of a tree belong to one branch: the mean over the joint actions that contain it, and
-missing where one of them is. Where groups span chains, an immediate potential is its difference to the path
-before. A tree's value is the pay and gamma times the mean of what comes after. An episode's row belongs to a
-path: the discounted sum of the pay. Roles whose policy isn't trained have no rows.
+An immediate row and a row of a tree belong to one branch: the mean over the joint actions that contain it,
+or missing where one of them is. Where groups span chains, an immediate potential is its difference to the
+path before. A tree's value is the pay and gamma times the mean of what comes after. An episode's row belongs
+to a path: the discounted sum of the pay. Roles whose policy isn't trained have no rows.
 """
 
 from __future__ import annotations
