@@ -135,8 +135,12 @@ if TYPE_CHECKING:
         StopsEpisodes as StopsEpisodes,
         SumsOverTurns as SumsOverTurns,
     )
-    from coterie.core.protocols.loss import HasLengthConstant as HasLengthConstant
+    from coterie.core.protocols.loss import (
+        HasLengthConstant as HasLengthConstant,
+        NeedsFreshSamples as NeedsFreshSamples,
+    )
     from coterie.core.protocols.reward import (
+        BoundsCalls as BoundsCalls,
         CountsCalls as CountsCalls,
         RunsInBackground as RunsInBackground,
     )
@@ -311,8 +315,8 @@ _PUBLIC = {
         HasVocabulary RecordsTasks StepsConcurrently
     """,
     "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
-    "coterie.core.protocols.loss": "HasLengthConstant",
-    "coterie.core.protocols.reward": "CountsCalls RunsInBackground",
+    "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
+    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground",
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes HasSchemas Opens",

@@ -68,9 +68,9 @@ def hooks_table() -> str:
 def kinds_table() -> str:
     """Every kind: where a configuration names it, its Protocol, its check."""
     import coterie.testing
+    from coterie.compose.kinds import PROTOCOL
     from coterie.core.config import MAPS, TABLES
     from coterie.core.plugins import KINDS
-    from coterie.core.protocols.kinds import PROTOCOL
 
     where = {kind: f"`{table}`" for table, kind in TABLES.items()}
     where |= {kind: f"`{table}.<name>`" for table, kind in MAPS.items()} | {"role": "`team.roles.<name>`"}
@@ -84,7 +84,7 @@ def kinds_table() -> str:
 
 def members_table() -> str:
     """Every optional member, by kind, with the capability that declares it and its docstring."""
-    from coterie.core.protocols.kinds import CAPABILITIES
+    from coterie.compose.kinds import CAPABILITIES
 
     rows = ["| kind | optional member | what it is | capability |", "|---|---|---|---|"]
     for kind, capabilities in CAPABILITIES.items():
@@ -153,7 +153,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
 def public_table() -> str:
     """Every public name, by section, with the first sentence of its docstring."""
     import coterie
-    from coterie.core.protocols.kinds import CAPABILITIES
+    from coterie.compose.kinds import CAPABILITIES
 
     capabilities = {capability.__name__ for several in CAPABILITIES.values() for capability in several}
     capabilities |= {"DescribesTools", "HasTokenIds"}  # of codecs

@@ -73,7 +73,7 @@ def test_the_words_are_in_alphabetical_order_and_each_is_defined_once():
 
 @pytest.mark.parametrize("package", [coterie.core.types, coterie.core.protocols], ids=["types", "protocols"])
 def test_every_public_value_and_contract_of_the_core_is_in_the_glossary(package):
-    from coterie.core.protocols.kinds import CAPABILITIES
+    from coterie.compose.kinds import CAPABILITIES
 
     named = {reference.rpartition(".")[2] for reference in REFERENCES}
     # docs/writing_plugins.md lists them all.
@@ -82,7 +82,7 @@ def test_every_public_value_and_contract_of_the_core_is_in_the_glossary(package)
 
 
 def test_every_kind_of_plugin_with_a_protocol_is_a_word():
-    from coterie.core.protocols.kinds import PROTOCOL
+    from coterie.compose.kinds import PROTOCOL
 
     kinds = {kind.replace("_", " ") for kind in PROTOCOL} - {"reward", "transition"}
     words = {row[0] for row in ROWS}

@@ -17,7 +17,7 @@ import coterie
 import coterie.core.protocols
 import coterie.core.types
 import coterie.testing
-from coterie.core.protocols.kinds import CAPABILITIES, PROTOCOL
+from coterie.compose.kinds import CAPABILITIES, PROTOCOL
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN = (ROOT / "tests" / "golden" / "public_names.txt").read_text(encoding="utf-8").split()

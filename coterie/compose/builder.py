@@ -9,12 +9,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
-from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
 
 log = logging.getLogger("coterie")
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
-from coterie.core.config import TEAM_KEYS, Resolved, RoleConfig, RunConfig, validate
+from coterie.core.config import TEAM_KEYS, Resolved, RewardConfig, RoleConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
+from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
@@ -166,11 +168,11 @@ def _rewards(
     kinds: dict[str, Any] = {}
     owner: dict[str, str] = {}
     for name, table in config.rewards.items():
-        settings = {key: value for key, value in table.items() if key != "weights"}
-        plugin = builder.make("reward", settings, f"rewards.{name}", name, also=["weights"])
-        given = table.get("weights") or {}
-        if not isinstance(given, Mapping):
-            raise ConfigError("weights is no table", path=f"rewards.{name}.weights", fix="component: weight")
+        keys = list(RewardConfig.model_fields)
+        settings = {key: value for key, value in table.items() if key not in keys}
+        plugin = builder.make("reward", settings, f"rewards.{name}", name, also=keys)
+        common = validate(RewardConfig, {key: table[key] for key in keys if key in table}, f"rewards.{name}")
+        given = common.weights or {}
         for component in given:
             if component not in plugin.components:
                 raise ConfigError(
@@ -190,15 +192,24 @@ def _rewards(
                 given.get(component, plugin.weights.get(component, 1.0)),
                 f"rewards.{name}.weights.{component}",
             )
-        reward_sources.append(NamedRewardSource(name, plugin, {c: weights[c] for c in plugin.components}))
+        reward_sources.append(
+            NamedRewardSource(
+                name,
+                plugin,
+                {component: weights[component] for component in plugin.components},
+                common.concurrency
+                or (plugin.concurrency if isinstance(plugin, BoundsCalls) else CONCURRENCY),
+                common.max_missing,
+            )
+        )
     return reward_sources, RewardWeights(
         weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
     )
 
 
 def _number(value: Any, path: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        raise ConfigError("a weight is a number", path=path, why=f"got {value!r}")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError("a weight is a finite number", path=path, why=f"got {value!r}")
     return float(value)
 
 

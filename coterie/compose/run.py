@@ -5,16 +5,17 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
 from coterie.core.config import TABLES, Resolved, RunConfig
 from coterie.core.errors import ConfigError
-from coterie.core.protocols import AdvantageEstimator, Environment
+from coterie.core.protocols import AdvantageEstimator, Environment, Loss
 from coterie.core.protocols.environment import Demonstrates, HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
+from coterie.core.protocols.loss import NeedsFreshSamples
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.run import Run
@@ -35,6 +36,15 @@ class ChecksNeeds(Protocol):
             needs: annotations that the estimator or the loss reads.
             path: dotted path of the settings.
         """
+
+
+@runtime_checkable
+class RepeatsSteps(Protocol):
+    """A trainer's `Config` that may set several optimiser steps an update."""
+
+    @property
+    def repeats(self) -> str:
+        """The setting that does, as `key=value`; empty: an update is one step."""
 
 
 def compose(resolved: Resolved) -> Run:
@@ -76,7 +86,7 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
     weights = side.reward_weights.weights
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
-    _check_selection(side)
+    _check_selection(side, parts.estimator)
     _warn_stopping(side)
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
@@ -85,6 +95,7 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
     settings = late["trainer"].config
     if isinstance(settings, ChecksNeeds):
         settings.check_needs({*parts.estimator.needs, *components["loss"].needs}, "trainer")
+    _check_steps(components["loss"], settings)
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 
@@ -107,6 +118,21 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
     return make
 
 
+def _check_steps(loss: Loss, settings: Any) -> None:
+    """Refuse steps on samples that the policy has left behind, where the loss doesn't notice."""
+    repeats = settings.repeats if isinstance(settings, RepeatsSteps) else ""
+    if repeats and isinstance(loss, NeedsFreshSamples) and loss.fresh_samples:
+        key = repeats.split("=")[0]
+        single = "1" if key == "epochs" else "null (micro_tokens bounds the memory)"
+        raise ConfigError(
+            f"the loss needs one optimiser step an update, and trainer.{repeats} makes several",
+            path=f"trainer.{key}",
+            why="it has no ratio and no correction: from the second step on, its gradient is of a policy that "
+            "is gone",
+            fix=f"set trainer.{key}={single}, or choose a loss with a ratio: loss.type=ppo_clip",
+        )
+
+
 def _check_oracle(config: RunConfig, environment: Environment) -> None:
     """Refuse a warm start in an environment without demonstrations."""
     for name, policy in config.policies.items():
@@ -119,20 +145,32 @@ def _check_oracle(config: RunConfig, environment: Environment) -> None:
             )
 
 
-def _check_selection(side: LocalRolloutSide) -> None:
-    """Refuse a selection during play by a score of the episode's end (invariant 11)."""
+def _check_selection(side: LocalRolloutSide, estimator: AdvantageEstimator) -> None:
+    """Refuse to select or to compare siblings by a score that not all of them get (invariant 11)."""
     late = [
         source.name
         for source in side.reward_sources
         if source.scope == "episode" and any(source.weights.values())
     ]
     plan = side.sampler.plan
+    fix = (
+        "play whole episodes (sampler.branches=1, and sampler.chains to the group's size, with a return over "
+    )
+    fix += "turns), set sampler.expand=all with the return tree, or give its components weight 0"
     if late and plan.expand == "best" and plan.branches > 1:
         raise ConfigError(
             "the best branch can't be chosen by a score of the whole episode",
             path=f"rewards.{late[0]}",
             why="the choice is made before the episode has ended",
-            fix="set sampler.expand to sampled or all, or give its components weight 0",
+            fix=fix,
+        )
+    sums = isinstance(estimator, SumsOverTurns) and estimator.sums_over_turns
+    if late and plan.expand == "sampled" and plan.branches > 1 and not sums:
+        raise ConfigError(
+            "siblings can't be compared by a score of the whole episode",
+            path=f"rewards.{late[0]}",
+            why="with sampler.expand=sampled one branch of a decision is played on, and gets the score alone",
+            fix=fix,
         )
     if late and side.stop_above is not None:
         raise ConfigError(

@@ -87,7 +87,7 @@ class PolicyFault(CoterieError):
 
 
 class TooManyMissing(CoterieError):
-    """The share of missing scores in a step exceeds `schedule.max_missing`."""
+    """The share of a source's missing scores, or of lost joint actions, exceeds `max_missing` in a step."""
 
 
 def nearest(word: str, known: Iterable[str]) -> str | None:

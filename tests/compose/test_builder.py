@@ -12,7 +12,7 @@ from coterie import Plugin, PluginConfig
 from coterie.core.errors import PluginError
 from coterie.testing import build, coterie_run
 from coterie.testing.support.toys import GAME, EchoRole, NumberGame
-from tests.core.protocols.test_kinds import Misspelt
+from tests.compose.test_kinds import Misspelt
 
 HERE = "tests.compose.test_builder"
 

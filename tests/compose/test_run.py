@@ -116,3 +116,51 @@ def test_a_threshold_warns_of_increments_that_a_stopped_episode_forgoes(weights,
         rewards={"environment": {"type": "environment", "weights": weights}},
     )
     assert ("forgoes what 'own', 'sum' would pay" in caplog.text) == ("sum" not in weights)
+
+
+TABULAR = {
+    "policies": {"p": {"model": {"init": "tabular"}}},
+    "engine": {"type": "tabular"},
+    "sampler": {"branches": 3, "sampling": {"max_new_tokens": 2}},
+}
+
+
+@pytest.mark.parametrize(
+    ("trainer", "one"),
+    [({"minibatch_size": 4}, "null"), ({"epochs": 2}, "1"), ({"epochs": 3, "minibatch_size": 4}, "1")],
+)
+def test_a_loss_without_a_ratio_takes_one_optimiser_step_an_update(trainer, one):
+    """From the second step on its gradient is that of a policy that is gone."""
+    tables = TABULAR | {"trainer": {"type": "tabular", **trainer}}
+    with pytest.raises(ConfigError, match="one optimiser step an update") as error:
+        coterie_run(loss={"type": "reinforce"}, **tables)
+    key = "epochs" if "epochs" in trainer else "minibatch_size"
+    assert error.value.path == f"trainer.{key}" and f"trainer.{key}={one}" in error.value.fix
+    for loss in ("ppo_clip", "gspo", "cispo", {"type": "reinforce", "correction": {"cap": 2.0}}):
+        coterie_run(loss=loss if isinstance(loss, dict) else {"type": loss}, **tables)
+    coterie_run(loss={"type": "reinforce"}, **TABULAR, trainer={"type": "tabular"})
+
+
+def test_the_torch_trainer_is_asked_too():
+    trainer = {"type": "torch", "minibatch_size": 8}
+    with pytest.raises(ConfigError, match="minibatch_size=8 makes several"):
+        load_and_compose("plan_path", ["loss={type: reinforce}"], trainer)
+
+
+def load_and_compose(recipe, overrides, trainer):
+    return compose(load(recipe, overrides=[*overrides, f"trainer={json.dumps(trainer)}"], scale="smoke"))
+
+
+@pytest.mark.parametrize("recipe", ["magrpo", "magrpo_v1"])
+@pytest.mark.parametrize("scale", ["gpu", "cpu", "smoke", None])
+def test_the_recipes_with_such_a_loss_take_one(recipe, scale):
+    table = load(recipe, scale=scale).table
+    assert table["loss"]["type"] == "reinforce" and table["trainer"]["minibatch_size"] is None
+    assert table["trainer"].get("epochs", 1) == 1
+
+
+@pytest.mark.parametrize("weight", [float("inf"), float("nan"), True, "1"])
+def test_a_weight_is_a_finite_number(weight):
+    with pytest.raises(ConfigError, match="a weight is a finite number") as error:
+        coterie_run(rewards={"environment": {"type": "environment", "weights": {"sum": weight}}})
+    assert error.value.path == "rewards.environment.weights.sum"

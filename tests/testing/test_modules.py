@@ -17,7 +17,7 @@ from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import ConfigError, PluginError
 from coterie.testing import build, check_plugin
 from coterie.testing.support.toys import GAME, ROLE, EchoRole, NumberGame
-from tests.core.protocols.test_kinds import Misspelt
+from tests.compose.test_kinds import Misspelt
 from tests.games import Matrix
 from tests.testing.support import caught
 

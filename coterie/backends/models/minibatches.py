@@ -106,6 +106,13 @@ def minibatches(samples: Sequence[Sample], size: int | None, seed: int) -> list[
     return batches
 
 
+def repeats(size: int | None, epochs: int) -> str:
+    """The setting, as `key=value`, by which an update has several optimiser steps; empty: it has one."""
+    if epochs > 1:
+        return f"epochs={epochs}"
+    return "" if size is None else f"minibatch_size={size}"
+
+
 def count_minibatches(samples: int, siblings: int, size: int | None, epochs: int = 1) -> int:
     """Number of minibatches over all epochs that `minibatches` makes of groups of `siblings` samples."""
     if size is None or samples <= size:

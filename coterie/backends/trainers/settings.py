@@ -6,6 +6,7 @@ from collections.abc import Collection
 
 from pydantic import Field
 
+from coterie.backends.models.minibatches import repeats
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
 
@@ -34,6 +35,11 @@ class TorchConfig(PluginConfig):
     gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, more time.")
     device: str = Field("auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1.")
     value: ValueSettings = ValueSettings()
+
+    @property
+    def repeats(self) -> str:
+        """The setting by which an update has several optimiser steps; empty: it has one."""
+        return repeats(self.minibatch_size, self.epochs)
 
     def check_needs(self, needs: Collection[str], path: str) -> None:
         """Refuse settings of value learning where neither the estimator nor the loss needs values."""

@@ -11,7 +11,13 @@ from typing import Any, Literal
 import numpy as np
 from pydantic import Field
 
-from coterie.backends.models.minibatches import count_minibatches, minibatches, span_ids, token_coefficients
+from coterie.backends.models.minibatches import (
+    count_minibatches,
+    minibatches,
+    repeats,
+    span_ids,
+    token_coefficients,
+)
 from coterie.backends.models.policy import TABLE_FILE, TabularPolicy, check_trained_table, declared
 from coterie.backends.models.table import (
     Context,
@@ -102,6 +108,11 @@ class TabularTrainer(Plugin):
             None, ge=1, description="Samples of one optimiser step; null: all."
         )
         optimizer: Literal["sgd", "adam"] = "sgd"
+
+        @property
+        def repeats(self) -> str:
+            """The setting by which an update has several optimiser steps; empty: it has one."""
+            return repeats(self.minibatch_size, self.epochs)
 
     Policy = TabularPolicy
     config: Config

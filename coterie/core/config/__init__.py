@@ -19,6 +19,7 @@ from coterie.core.config.schema import (
     MAPS as MAPS,
     TABLES as TABLES,
     PolicyConfig as PolicyConfig,
+    RewardConfig as RewardConfig,
     RoleConfig as RoleConfig,
     RunConfig as RunConfig,
     ScheduleConfig as ScheduleConfig,

@@ -90,6 +90,18 @@ class RoleConfig(Strict):
     show_thoughts: bool = Field(False, description="Keep thoughts in the text that others and rewards read.")
 
 
+class RewardConfig(Strict):
+    """The keys of a reward source's table that every source has; the others are its plugin's settings."""
+
+    weights: dict[str, Any] | None = Field(None, description="By component; default: the source's own.")
+    concurrency: int | None = Field(
+        None, ge=1, description="Calls at once, over all episodes; default: the source's own, or 64."
+    )
+    max_missing: float | None = Field(
+        None, ge=0, le=1, description="Largest share of missing scores; default: schedule.max_missing."
+    )
+
+
 class ScheduleConfig(Strict):
     """The length of a run, and its regular evaluations, checkpoints and records."""
 
@@ -109,7 +121,13 @@ class ScheduleConfig(Strict):
     record_every: int = Field(1, ge=0, description="Write the rollouts of every n-th step; 0: none.")
     stratify: bool = Field(False, description="Keep each stratum's share of tasks in every step.")
     stop_after: float | None = Field(None, gt=0, description="Seconds; the step under way is completed.")
-    max_missing: float = Field(0.2, ge=0, le=1, description="Largest share of missing scores in a step.")
+    max_missing: float = Field(
+        0.2,
+        ge=0,
+        le=1,
+        description="Largest share of missing scores in a step, of each reward source over what it was asked "
+        "(`rewards.<name>.max_missing` overrides it), and of joint actions that a system fault lost.",
+    )
 
 
 class RunConfig(Strict):

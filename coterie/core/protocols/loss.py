@@ -35,6 +35,13 @@ class HasLengthConstant(Protocol):
     """Divisor of every sequence's sum, for `length = "constant"`."""
 
 
+@runtime_checkable
+class NeedsFreshSamples(Protocol):
+    fresh_samples: bool
+    """Whether the samples must be those of the current weights, since no ratio or correction accounts for the
+    difference: one optimiser step an update."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBatch:
     """Input of a loss: flat arrays over N sampled tokens, shape (N,)."""

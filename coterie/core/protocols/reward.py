@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from coterie.core.types import Action, ComponentKind, JointAction, Message, Node, Task
+
+CONCURRENCY = 64
+"""Calls of a reward source at once, where neither it nor the configuration sets a bound."""
 
 
 @runtime_checkable
@@ -43,6 +47,13 @@ class CountsCalls(Protocol):
 class RunsInBackground(Protocol):
     background: bool
     """Whether the source is slow: it is scored in the background where selection does not need it."""
+
+
+@runtime_checkable
+class BoundsCalls(Protocol):
+    concurrency: int
+    """Calls of `score` at once, unless `rewards.<name>.concurrency` says otherwise; default: CONCURRENCY.
+    With 1 they are made one after the other, without an asyncio task each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,17 +110,31 @@ class EpisodeView:
     """The last joint action."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class NamedRewardSource:
-    """A reward source with its name in the configuration and its weights."""
+    """A reward source with its name in the configuration and what the configuration says of it."""
 
     name: str
     plugin: RewardSource
     weights: Mapping[str, float]
+    concurrency: int = CONCURRENCY
+    """Calls of `score` at once, over all episodes of the process."""
+    max_missing: float | None = None
+    """Largest share of missing scores in a step; None: `schedule.max_missing`."""
+    failed: bool = False
+    """Whether a score has been missing."""
+    _slots: tuple[asyncio.AbstractEventLoop, asyncio.Semaphore] | None = None
 
     @property
     def scope(self) -> str:
         return self.plugin.scope
+
+    def slots(self) -> asyncio.Semaphore:
+        """Bounds the calls at once; a run may be opened in several event loops, one after the other."""
+        loop = asyncio.get_running_loop()
+        if self._slots is None or self._slots[0] is not loop:
+            self._slots = (loop, asyncio.Semaphore(self.concurrency))
+        return self._slots[1]
 
 
 View = ActionView | JointView | SiblingsView | EpisodeView

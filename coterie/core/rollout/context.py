@@ -282,7 +282,7 @@ class JobContext:
         for source in self.reward_sources:
             if source.scope == "joint":
                 for component in source.plugin.components:
-                    self.scores.add(key, TEAM, component, Score(None, reason, source.name))
+                    self.scores.add(key, TEAM, component, Score(None, reason, whole=True))
 
 
 def _message(role: str, content: str) -> Message:

@@ -3,19 +3,28 @@
 Three kinds of failure are kept apart (invariant 3). A `SystemFault`, or any exception that a source did not
 intend, leaves the score missing. A `PolicyFault` is caused by the output and gets the source's floor. The
 scores of an action that the engine aborted are missing everywhere.
+
+A failure belongs to the role whose action the source was asked about (scopes `action` and `siblings`). A
+source of scope `joint` or `episode` names the owners of its scores itself, so a failure of its call is the
+team's and *whole* (`Score.whole`): it concerns every role.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.errors import PluginError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure
-from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView
+from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
 from coterie.core.rollout.contracts import check_source
-from coterie.core.types import TEAM, Key, Node, RewardWeights, Score, Scores, Tree
+from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
+
+log = logging.getLogger("coterie")
 
 SELECTION_SCOPES = ("action", "joint", "siblings")
 """Scopes that selection during play may use; an episode's score comes too late (invariant 11)."""
@@ -58,56 +67,134 @@ def branch_rewards(
 
     Recombined joints are outside (`sampler.commit: per_role`). None: missing, or never played.
     """
-    rewards: list[list[float | None]] = [[] for _ in node.decisions[role].branches]
-    for index, joint in enumerate(node.joints):
+    rewards = [joint_reward(node, index, role, scores, reward_weights) for index in range(len(node.joints))]
+    return mean_by_branch(node.joints, role, len(node.decisions[role].branches), rewards)
+
+
+def mean_by_branch(
+    joints: Sequence[Any], role: str, branches: int, values: Sequence[float | None]
+) -> list[float | None]:
+    """By branch of a role, the mean value of the joint actions that were played with it.
+
+    A branch is None where one of its joint actions is: the others met other actions of the partners, so a
+    mean over them would compare it with its siblings unfairly. Recombined joint actions are outside.
+
+    Args:
+        joints: of one node, finished or not: with `branches` and `recombined`.
+        branches: number of the role's branches.
+        values: by joint action; None: missing.
+    """
+    parts: list[list[float | None]] = [[] for _ in range(branches)]
+    for joint, value in zip(joints, values, strict=True):
         if not joint.recombined:
-            rewards[joint.branches[role]].append(joint_reward(node, index, role, scores, reward_weights))
-    return [_mean(values) for values in rewards]
-
-
-def _mean(values: Sequence[float | None]) -> float | None:
-    present = [value for value in values if value is not None]
-    return sum(present) / len(present) if present and len(present) == len(values) else None
+            parts[joint.branches[role]].append(value)
+    return [None if not part or None in part else sum(part) / len(part) for part in parts]  # type: ignore[arg-type]
 
 
 async def ask(source: NamedRewardSource, view: Any) -> Any:
-    """Call a source; returns its table, or a Score that stands for all of its components."""
+    """Call a source; returns its table, or a Score that stands for all of its components.
+
+    The first missing score of a source is told at once; the others are counted.
+    """
+    whole = source.scope in ("joint", "episode")
     try:
-        table = await source.plugin.score(view)
+        async with source.slots():
+            table = await source.plugin.score(view)
     except PluginError:  # the source breaks its contract
         raise
     except PolicyFault as fault:
-        return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name)
+        return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name, whole)
     except SystemFault as fault:
-        return Score(None, str(fault), source.name)
+        reason = str(fault)
     except Exception as error:  # a source's bug must not become a number
-        return Score(None, failure(source.plugin, "score", error), source.name)
-    check_source(source.plugin, table, len(view.actions) if isinstance(view, SiblingsView) else None)
-    return table
+        reason = failure(source.plugin, "score", error)
+    else:
+        check_source(source.plugin, table, len(view.actions) if isinstance(view, SiblingsView) else None)
+        return table
+    if not source.failed:
+        source.failed = True
+        log.warning("rewards.%s: a score is missing: %s. Later ones are only counted", source.name, reason)
+    return Score(None, reason, source.name, whole)
 
 
-def write(scores: Scores, source: NamedRewardSource, key: Key, table: Any, roles: Sequence[str]) -> None:
+@dataclass(frozen=True, slots=True)
+class Question:
+    """A view that a source is asked about."""
+
+    source: NamedRewardSource
+    view: View
+    places: Sequence[tuple[Key, Action | None]]
+    """Keys of the scores, each with the action that it is of; several for the scope `siblings`."""
+    roles: Sequence[str]
+    """Roles that the answer may name beside TEAM."""
+    owner: str = TEAM
+    """Of a failure."""
+
+    async def ask(self) -> Any:
+        """The source's answer. It isn't asked about actions that were all lost."""
+        if any(action is None or action.trainable for _, action in self.places):
+            return await ask(self.source, self.view)
+        return Score(None)
+
+    def write(self, scores: Scores, answer: Any) -> None:
+        """Write an answer; the scores of an action that the engine aborted are missing."""
+        siblings = isinstance(self.view, SiblingsView) and not isinstance(answer, Score)
+        rows = answer if siblings else [answer] * len(self.places)
+        for (key, action), row in zip(self.places, rows, strict=True):
+            if action is not None and action.fault is not None and not action.trainable:
+                row = Score(None, action.fault.reason)
+            write(scores, self.source, key, row, self.roles, self.owner)
+
+
+def write(
+    scores: Scores, source: NamedRewardSource, key: Key, table: Any, roles: Sequence[str], owner: str = TEAM
+) -> None:
     """Write what a source returned for one place.
 
     A component that is not a finite number is missing. Where the source failed as a whole, each of its
-    components gets the same Score: under TEAM, so that every role of the place is concerned.
+    components gets the same Score, under the owner.
     """
-    if isinstance(table, Score):
-        for component in source.plugin.components:
-            scores.add(key, TEAM, component, table)
-        return
-    for (role, component), value in table.items():
-        if role != TEAM and role not in roles:
-            scores.add(
-                key,
-                TEAM,
-                component,
-                Score(None, f"scored role '{role}', which does not act here", source.name),
-            )
-            continue
-        number = None if value is None or not math.isfinite(value) else float(value)
-        reason = "" if number is not None else ("no score" if value is None else f"{value} is no number")
-        scores.add(key, role, component, Score(number, reason, source.name))
+    if not isinstance(table, Score):
+        stray = [role for role, _ in table if role != TEAM and role not in roles]
+        if not stray:
+            for (role, component), value in table.items():
+                scores.add(key, role, component, _score(value, source.name))
+            return
+        reason = f"scored role '{stray[0]}', which does not act here"
+        table = Score(None, reason, source.name, whole=owner == TEAM)
+    for component in source.plugin.components:
+        scores.add(key, owner, component, table)
+
+
+def _score(value: Any, source: str) -> Score:
+    if value is None:
+        return Score(None, "no score", source)
+    number = float(value)
+    return (
+        Score(number, "", source) if math.isfinite(number) else Score(None, f"{number} is no number", source)
+    )
+
+
+async def answer(questions: Sequence[Question], scores: Scores) -> None:
+    """Ask all questions, at the same time where their sources allow it, and write the answers in order."""
+    at_once = [question for question in questions if question.source.concurrency > 1]
+    one_by_one = [question for question in questions if question.source.concurrency == 1]
+
+    async def in_turn() -> list[Any]:
+        return [await question.ask() for question in one_by_one]
+
+    if len(at_once) > 1:
+        work = [asyncio.ensure_future(part) for part in (in_turn(), *(q.ask() for q in at_once))]
+        try:
+            first, *others = await asyncio.gather(*work)
+        finally:  # after a failure, no call goes on
+            for part in work:
+                part.cancel()
+    else:  # a task costs more than a quick call
+        first, others = await in_turn(), [await question.ask() for question in at_once]
+    answers = {id(q): a for q, a in zip((*one_by_one, *at_once), (*first, *others), strict=True)}
+    for question in questions:
+        question.write(scores, answers[id(question)])
 
 
 async def score_selection(
@@ -121,20 +208,20 @@ async def score_selection(
     siblings: Mapping[str, SiblingsView],
 ) -> None:
     """All scores of scopes action, joint and siblings at one node."""
+    questions: list[Question] = []
     for source in reward_sources:
         if source.scope == "joint":
-            for index, view in joints:
-                write(scores, source, key.of_joint(index), await ask(source, view), roles)
+            questions += [Question(source, view, [(key.of_joint(at), None)], roles) for at, view in joints]
         elif source.scope == "action":
-            for (role, branch), action in actions.items():
-                write(scores, source, key.of_branch(role, branch), await ask(source, action), roles)
+            questions += [
+                Question(source, view, [(key.of_branch(role, branch), view.action)], (role,), role)
+                for (role, branch), view in actions.items()
+            ]
         elif source.scope == "siblings":
             for role, group in siblings.items():
-                answer = await ask(source, group)
-                count = len(group.actions)
-                rows = [answer] * count if isinstance(answer, Score) else list(answer)
-                for branch, row in enumerate(rows):
-                    write(scores, source, key.of_branch(role, branch), row, roles)
+                places = [(key.of_branch(role, branch), act) for branch, act in enumerate(group.actions)]
+                questions.append(Question(source, group, places, (role,), role))
+    await answer(questions, scores)
 
 
 async def score_episodes(
@@ -142,20 +229,11 @@ async def score_episodes(
 ) -> None:
     """Scores of scope `episode`, one per leaf, after play."""
     episode = [source for source in reward_sources if source.scope == "episode"]
+    questions: list[Question] = []
     for tree in trees if episode else ():
         for path in tree.chains():
             node, index = path[-1]
             view = EpisodeView(task=tree.task, path=path, leaf=node.joints[index])
-            for source in episode:
-                write(scores, source, node.key.of_joint(index), await ask(source, view), roles)
-
-
-def missing_share(scores: Scores) -> tuple[int, int, dict[str, int]]:
-    """(missing, all, missing by reason)."""
-    missing = 0
-    reasons: dict[str, int] = {}
-    for _, _, _, score in scores:
-        if score.value is None:
-            missing += 1
-            reasons[score.reason] = reasons.get(score.reason, 0) + 1
-    return missing, len(scores), reasons
+            place = (node.key.of_joint(index), None)
+            questions += [Question(source, view, [place], roles) for source in episode]
+    await answer(questions, scores)

@@ -53,10 +53,14 @@ class LocalRolloutSide:
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self, engine: EngineClient) -> None:
-        """Open sandboxes and tools; `engine` generates for all later jobs. After a failure none is open."""
+        """Open sandboxes, tools and reward sources; after a failure none is open.
+
+        Args:
+            engine: generates for all later jobs.
+        """
         self._engine = engine
         try:
-            for resource in self.resources:
+            for resource in (*self.resources, *(source.plugin for source in self.reward_sources)):
                 if isinstance(resource, Opens):
                     with plugin_call(resource, "open"):
                         await resource.open()
@@ -67,7 +71,7 @@ class LocalRolloutSide:
             raise
 
     async def close(self) -> None:
-        """Cancel open scoring, and close sandboxes and tools."""
+        """Cancel open scoring, and close reward sources, tools and sandboxes."""
         for task in self._scoring:
             task.cancel()
         await asyncio.gather(*self._scoring, return_exceptions=True)

@@ -15,7 +15,7 @@ from threading import Event
 from typing import Any
 
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
-from coterie.core.errors import PluginError, TooManyMissing
+from coterie.core.errors import PluginError
 from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.protocols import (
@@ -39,7 +39,7 @@ from coterie.core.protocols import (
 from coterie.core.protocols.trainer import FollowsBudget
 from coterie.core.rollout.contracts import check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
-from coterie.core.rollout.rewards import missing_share
+from coterie.core.rollout.missing import check_missing
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
@@ -268,20 +268,15 @@ class Run:
         """The scores of all trees, when the last one is known. Missing stays missing.
 
         Raises:
-            TooManyMissing: the share of missing scores passed `schedule.max_missing`.
+            TooManyMissing: see `check_missing`.
         """
         scores = Scores()
         for rollout in rollouts.rollouts:
             scores.merge((await rollout.scored).scores)
         for tree in rollouts.trees:
             plugins().notify("episode_ended", tree=tree, scores=scores, evaluation=evaluation)
-        missing, count, reasons = missing_share(scores)
         bound = self.config.schedule.max_missing
-        if count and missing / count > bound:
-            raise TooManyMissing(
-                f"{missing} of {count} scores of this step are missing: above schedule.max_missing={bound}"
-                + "".join(f"\n  {number} x {reason}" for reason, number in Counter(reasons).most_common(3))
-            )
+        check_missing(rollouts.trees, scores, self.reward_sources, bound)
         return scores
 
     async def annotate(self, rollouts: StepRollouts) -> Annotations:

@@ -18,7 +18,15 @@ class Score:
     reason: str = ""
     """Why the score is missing or is its source's floor."""
     source: str = ""
-    """Name of the reward source."""
+    """Name of the reward source; empty where none was asked, since a system fault came before it."""
+    whole: bool = False
+    """Whether a failed call left it, of a source that names the owners of its scores itself (scopes `joint`
+    and `episode`). It stands under TEAM for every owner of its component."""
+
+    @property
+    def floor(self) -> bool:
+        """Whether it is its source's floor."""
+        return self.value is not None and self.reason != ""
 
 
 class Scores:
@@ -83,16 +91,24 @@ class RewardWeights:
         weight = self.weights.get(component, 1.0)
         return weight * self.team_weight if role == TEAM else weight
 
+    def counts(self, role: str, owner: str, component: str, score: Score) -> bool:
+        """Whether an owner's score is part of a role's reward.
+
+        A whole score may stand for the role's own, so a `team_weight` of 0 doesn't make it nothing.
+        """
+        if owner == TEAM:
+            counted = self.team_weight != 0.0 or score.whole
+        else:
+            counted = owner == role
+        return counted and self.weights.get(component, 1.0) != 0.0
+
     def reward(self, cell: Mapping[tuple[str, str], Score], role: str) -> float | None:
-        """A role's reward from the scores of one place; None where a score of nonzero weight is missing."""
+        """A role's reward from the scores of one place; None where a score that counts is missing."""
         total = 0.0
         for (owner, component), score in cell.items():
-            if owner not in (role, TEAM):
-                continue
-            weight = self.weight(owner, component)
-            if weight == 0.0:
+            if not self.counts(role, owner, component, score):
                 continue
             if score.value is None:
                 return None
-            total += weight * score.value
+            total += self.weight(owner, component) * score.value
         return total

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from coterie.plugins.algos.blocks.estimator import Pieces
-from coterie.plugins.algos.blocks.groups import Normalised, Normaliser
+from coterie.plugins.algos.blocks.groups import Normalised, Normaliser, equal
 from coterie.plugins.algos.blocks.returns import Row
 from coterie.plugins.algos.blocks.rows import Advantage, RowEstimator, Rows, ScoredRow
 
@@ -18,11 +18,17 @@ log = logging.getLogger("coterie")
 
 
 class BatchNormaliser(Normaliser):
-    """The normaliser of REINFORCE++: mean and deviation over all actions of the step."""
+    """The normaliser of REINFORCE++: mean and deviation over all actions of the step.
+
+    The deviation is at least 1e-4, as OpenRLHF clamps the variance at 1e-8.
+    """
 
     type: Literal["none", "scale", "whiten"] = "whiten"
     ddof: int = Field(0, ge=0, le=1)
-    eps: float = Field(1e-8, ge=0)
+    eps: float = Field(1e-4, ge=0)
+    eps_mode: Literal["add", "clamp"] = Field(
+        "clamp", description="Divide by deviation + eps, or by the larger of the two."
+    )
     scope: Literal["role", "global"] = Field(
         "global", description="Whether they are of each role, or of the whole step."
     )  # type: ignore[assignment]
@@ -38,6 +44,10 @@ class ReinforcePP(RowEstimator):
     (log pi - log pi_ref), the k1 estimate of the KL to the reference. Rewards are summed back to the action's
     start, never across actions. There are no groups: the mean and deviation over all tokens of the step
     (`normalise.scope: global`, or `role`) are the baseline and the scale, so one sample per prompt is enough.
+
+    Where all scores that the normaliser compares are equal, no action was better than another. What varies is
+    the KL alone, in fp32 down to rounding noise, so advantages are centred and not scaled; counted as
+    `normaliser/unscaled`.
 
     `truncated: drop` leaves actions that reached the token limit out of the statistics and the loss. The
     original normalises twice and per agent; this estimator doesn't. When it degenerates: with beta 0 and
@@ -101,9 +111,17 @@ class ReinforcePP(RowEstimator):
             rewards[t] = following = rewards[t] + self.config.gamma * following
         return rewards
 
+    def unscaled_scopes(self, rows: Rows, values: Sequence[Advantage]) -> set[str]:
+        """The scopes in which all scores are equal."""
+        scores: dict[str, list[float]] = {}
+        for row, value in zip(rows, values, strict=True):
+            if value is not None:
+                scores.setdefault(self.config.normalise.scope_of(row.role), []).append(row.value)
+        return {scope for scope, several in scores.items() if equal(np.array(several))}
+
     def metrics(self, rows: Rows, values: Sequence[Advantage]) -> Mapping[str, float]:
-        """The number of actions that reached the token limit, by role."""
-        truncated: dict[str, float] = {}
+        """The number of actions that reached the token limit, by role, and of scopes left unscaled."""
+        truncated: dict[str, float] = {"normaliser/unscaled": len(self.unscaled_scopes(rows, values))}
         for row in rows.all:
             name = f"groups/{row.role}/truncated"
             truncated[name] = truncated.get(name, 0.0) + _at_limit(rows, row)

@@ -21,6 +21,7 @@ class EnvironmentReward(Plugin):
 
     config: Config
     scope: Literal["joint"] = "joint"
+    concurrency = 1  # it waits for nothing
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)

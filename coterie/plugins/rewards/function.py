@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections.abc import Mapping, Sequence
 from numbers import Real
@@ -12,6 +13,7 @@ from pydantic import Field, field_validator
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ActionView, SiblingsView, View
+from coterie.core.protocols.reward import CONCURRENCY
 from coterie.core.types import TEAM, ComponentKind
 from coterie.plugins.functions import FunctionReference, call, load_function
 
@@ -63,6 +65,8 @@ class FunctionReward(Plugin):
         self.weights: Mapping[str, float] = {}
         self.policy_fault = config.floor
         self._function = load_function(config.function, f"{build.path}.function")
+        waits = inspect.iscoroutinefunction(self._function) or not inspect.isfunction(self._function)
+        self.concurrency = CONCURRENCY if waits else 1  # a plain function holds up the event loop anyway
 
     async def score(self, view: View) -> Table | Sequence[Table]:
         """The function's scores for the view.

@@ -16,7 +16,7 @@ from coterie.core.protocols import (
     SiblingsView,
 )
 from coterie.core.rollout.contracts import check_outcome
-from coterie.core.rollout.rewards import SELECTION_SCOPES, score_selection, stepped_reward
+from coterie.core.rollout.rewards import SELECTION_SCOPES, mean_by_branch, score_selection, stepped_reward
 from coterie.core.rollout.turns import History, Stage, extended, next_stage
 from coterie.core.types import Action, Decision, Fault, JointAction, Key, Node, Step, Task, committed
 
@@ -124,18 +124,18 @@ class NodeExpansion:
             values.append(sum(present) if len(present) == len(rewards) else None)
         return values
 
-    def best_branches(self) -> dict[str, int]:
-        """By role, the branch with the largest reward of a joint action; the first where all are missing."""
-        best: dict[str, int] = {}
+    def best_branches(self, best: int) -> dict[str, int]:
+        """By role, the branch with the largest mean reward over its joint actions, as it is trained.
+
+        Args:
+            best: the best joint action, whose branch a role keeps where the rewards of all are missing.
+        """
+        branches: dict[str, int] = {}
         for role, decision in self.decisions.items():
-            values: list[float | None] = [None] * len(decision.branches)
-            for index, joint in enumerate(self.stepped):
-                reward, branch = self.reward(index, role), joint.branches[role]
-                largest = values[branch]
-                if reward is not None and (largest is None or reward > largest):
-                    values[branch] = reward
-            best[role] = argmax(values) or 0
-        return best
+            rewards = [self.reward(index, role) for index in range(len(self.stepped))]
+            largest = argmax(mean_by_branch(self.stepped, role, len(decision.branches), rewards))
+            branches[role] = self.stepped[best].branches[role] if largest is None else largest
+        return branches
 
     def stop_above(self, bound: float) -> None:
         """End the episode at joint actions whose mean reward over the acting roles is at least `bound`."""

@@ -133,7 +133,7 @@ class TreeSampler(Plugin):
             expansion.stop_above(ctx.stop_above)
         chosen, rule = self._choose(expansion, ctx)
         if rule == "per_role":
-            chosen = [await self._recombine(expansion)]
+            chosen = [await self._recombine(expansion, chosen[0])]
         growing = {
             index: self._grow(child, ctx) for index in chosen if (child := expansion.child(index)) is not None
         }
@@ -188,9 +188,9 @@ class TreeSampler(Plugin):
             return [best], "per_role"
         return [best], "best"
 
-    async def _recombine(self, expansion: NodeExpansion) -> int:
+    async def _recombine(self, expansion: NodeExpansion, best: int) -> int:
         """Step the combination of each role's best branch, where it is new; returns its index."""
-        combination = expansion.best_branches()
+        combination = expansion.best_branches(best)
         for index, joint in enumerate(expansion.stepped):
             if joint.branches == combination:
                 return index

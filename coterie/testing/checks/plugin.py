@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import DECLARING, Entry, PluginConfig, Plugins, Report
-from coterie.core.protocols.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.recipes import read_overlay, read_yaml, resource_path
 from coterie.recipes.overlays import WITH
 from coterie.testing.checks.column import check_column

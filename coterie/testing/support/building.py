@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
+from coterie.compose.kinds import PROTOCOL
 from coterie.core.config import DEFAULT_TYPES, MAPS, TABLES, PolicyConfig, RunConfig, validate
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import as_table
-from coterie.core.protocols.kinds import PROTOCOL
 from coterie.testing.support.toys import GAME, ROLE
 
 _TABLE_OF = {kind: table for table, kind in TABLES.items()}

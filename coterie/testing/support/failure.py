@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.core.protocols.kinds import PROTOCOL, ignored
+from coterie.compose.kinds import PROTOCOL, ignored
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 

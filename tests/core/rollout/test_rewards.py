@@ -6,7 +6,7 @@ import pytest
 
 from coterie import PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, PluginError, TooManyMissing
-from coterie.core.rollout.rewards import branch_rewards, missing_share
+from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
 from coterie.testing import coterie_run, play_episode
 from coterie.testing.support.toys import EchoRole
@@ -62,8 +62,7 @@ def test_a_system_fault_makes_one_score_missing_and_no_others():
         coterie_run(rewards={"r": source("flaky")}, order=["one"], schedule={"max_missing": 0.5})
     )
     assert rewards == [1.0, None, 1.0]
-    missing, count, reasons = missing_share(scores)
-    assert (missing, count) == (1, 3) and reasons == {"503 from the judge": 1}
+    assert [score.reason for *_, score in scores] == ["", "503 from the judge", ""]
 
 
 def test_an_exception_of_a_source_makes_the_score_missing_with_its_reason():
@@ -104,17 +103,27 @@ def test_sources_of_all_scopes_add_scores():
             ),
             "e": source("ending", scope="episode", components={"ended": "potential"}),
         },
-        sampler={"expand": "sampled"},
+        sampler={"branches": 1, "chains": 2},
+        algorithm={"type": "grpo"},
     )
     trees, scores = play_episode(run)
     root = trees[0].root
-    assert branch_rewards(root, "one", scores, run.reward_weights)[:2] == [
-        1.0 - 0 + (1.0 if root.expanded == (0,) else 0.0),
-        0.0,
-    ]
-    assert scores.at(root.key.of_branch("one", 2))["one", "rank"].value == -2.0
+    assert branch_rewards(root, "one", scores, run.reward_weights) == [1.0 + 1.0]
+    assert scores.at(root.key.of_branch("one", 0))["one", "rank"].value == 0.0
     ((leaf, _),) = trees[0].leaves()
     assert scores.at(leaf)[TEAM, "ended"].value == 1.0
+
+
+@pytest.mark.parametrize("expand", ["best", "sampled"])
+def test_siblings_are_not_compared_by_what_only_one_of_them_gets(expand):
+    """Of four branches (.6, .3, 1.1, .7) the one that was played on would get 3 more."""
+    reward = {"e": source("ending", scope="episode", components={"ended": "increment"})}
+    with pytest.raises(ConfigError, match="by a score of the whole episode") as error:
+        coterie_run(rewards=reward, sampler={"branches": 4, "expand": expand})
+    assert error.value.path == "rewards.e"
+    assert "sampler.expand to sampled" not in str(error.value) and "sampler.branches=1" in str(error.value)
+    coterie_run(rewards=reward, sampler={"branches": 1, "chains": 4}, algorithm={"type": "grpo"})
+    coterie_run(rewards=reward, sampler={"branches": 4, "expand": "all"}, algorithm={"type": "magrpo"})
 
 
 def test_selection_by_a_score_of_the_whole_episode_is_refused():

@@ -84,11 +84,59 @@ def test_no_reference_is_asked_for_without_a_coefficient():
 
 def test_a_policy_that_is_not_trained_has_no_reference_and_needs_none():
     forest = Forest(order=(("one",), ("two",)), untrained=("two",)).grow(chain(1, 3))
-    advantage = advantages("reinforce_pp", forest, beta=0.5, **PLAIN)
-    assert advantage["0.0:two0"].tolist() == [3.0]
+    assert set(advantages("reinforce_pp", forest, beta=0.5, **PLAIN)) == {"0:one0"}
 
 
 # ----------------------------------------------------------------------------------------- statistics
+
+
+@pytest.mark.parametrize("scope", ["global", "role"])
+def test_equal_scores_are_no_signal_and_rounding_noise_is_not_scaled_up(scope):
+    """The policy is its own reference, up to fp32: whitened, the noise had a deviation of .31."""
+    rng = np.random.default_rng(0)
+    logprobs = {f"{chain}:one0": tuple(rng.normal(-1, 0.3, 20)) for chain in range(8)}
+    forest = Forest(logprobs=logprobs).grow(*(chain(0.7) for _ in range(8)))
+    reference = {at: np.float32(values) + rng.normal(0, 1e-6, 20) for at, values in logprobs.items()}
+    annotations = forest.annotations("ref_logprobs", reference)
+    result = credit(estimator("reinforce_pp", normalise={"scope": scope}), forest, annotations)
+    every = np.concatenate(list(result.advantage.values()))
+    assert 0 < every.std() <= 0.02 and abs(every.mean()) < 1e-12
+    assert result.metrics["normaliser/unscaled"] == 1.0
+
+
+def test_with_equal_scores_a_real_kl_is_still_paid_as_it_is():
+    forest = Forest(logprobs={"0:one0": (-1.0,), "1:one0": (-2.0,)}).grow(chain(1), chain(1))
+    annotations = forest.annotations("ref_logprobs", {"0:one0": [-3.0], "1:one0": [-2.0]})
+    advantage = places(credit(estimator("reinforce_pp", beta=0.5), forest, annotations).advantage)
+    assert [advantage["0:one0"].tolist(), advantage["1:one0"].tolist()] == [[-0.5], [0.5]]
+
+
+def test_one_role_of_equal_scores_is_centred_and_the_other_scaled():
+    order = (("one",), ("two",))
+    forest = Forest(order=order).grow(chain(J(role_gain={"one": 1}), J(role_gain={"two": 5})),
+                                      chain(J(role_gain={"one": 3}), J(role_gain={"two": 5})))  # fmt: skip
+    result = credit(estimator("reinforce_pp", beta=0.0, normalise={"scope": "role"}), forest)
+    advantage = {at: float(value[0]) for at, value in places(result.advantage).items()}
+    assert advantage == {"0:one0": -1.0, "0.0:two0": 0.0, "1:one0": 1.0, "1.0:two0": 0.0}
+    assert result.metrics["normaliser/unscaled"] == 1.0
+
+
+def test_the_deviation_is_at_least_a_ten_thousandth_as_openrlhf_clamps_the_variance():
+    forest = Forest().grow(chain(0.0), chain(1e-5))
+    advantage = advantages("reinforce_pp", forest, beta=0.0)
+    assert [float(value[0]) for value in advantage.values()] == pytest.approx([-0.05, 0.05])
+
+
+def test_frozen_partners_are_in_no_statistic():
+    """With the partner's scores of 9 and 7 in the mean, all of `one` would be below it."""
+    order = (("one",), ("two",))
+    paths = [chain(J(role_gain={"one": one}), J(role_gain={"two": two})) for one, two in ((1, 9), (3, 7))]
+    frozen = credit(estimator("reinforce_pp", beta=0.0), Forest(order=order, untrained=("two",)).grow(*paths))
+    assert {at: float(value[0]) for at, value in places(frozen.advantage).items()} == {
+        "0:one0": -1.0,
+        "1:one0": 1.0,
+    }
+    assert not any("two" in name for name in frozen.metrics)
 
 
 def unequal() -> Forest:
@@ -173,7 +221,9 @@ def test_the_baseline_variant_is_the_groups_centring_on_the_batchs_scale(tasks, 
     for index, scores in enumerate(tasks):
         forest.grow(*(chain(score) for score in scores), task=f"t{index}")
     advantage = advantages(
-        "reinforce_pp_baseline", forest, normalise={"per": "token" if by_token else "action", "eps": 0.1}
+        "reinforce_pp_baseline",
+        forest,
+        normalise={"per": "token" if by_token else "action", "eps": 0.1, "eps_mode": "add"},
     )
     centred = {
         f"t{i}/{c}:one0": score - sum(scores) / 3

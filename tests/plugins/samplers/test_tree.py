@@ -279,6 +279,35 @@ def test_per_role_commit_plays_the_recombined_joint_outside_the_baseline():
     assert branch_rewards(root, "one", scores, run.reward_weights) == pytest.approx([2.0, 2.1, 2.2])
 
 
+PAYS = {"0 0": 5.0, "0 1": -5.0, "1 0": 1.0, "1 1": 1.0}
+"""The best joint action holds the branch of role one that is worth less on average."""
+LOST_PAIRS = {"0 0": 1.0, "0 1": None, "1 0": None, "1 1": 2.0}
+"""Every branch met a partner with which the score was lost."""
+
+
+def pays(view):
+    return PAYS[" ".join(view.actions[role].text for role in ("one", "two"))]
+
+
+def pays_in_part(view):
+    return LOST_PAIRS[" ".join(view.actions[role].text for role in ("one", "two"))]
+
+
+@pytest.mark.parametrize(("function", "played_on"), [("pays", "1 0"), ("pays_in_part", "1 1")])
+def test_per_role_commit_in_a_cross_takes_the_best_mean_as_it_trains(function, played_on):
+    """Where no mean is known, the roles keep the branches of the best joint action."""
+    run = coterie_run(
+        order=[["one", "two"]],
+        rewards={"pay": {"type": "function", "function": f"tests.plugins.samplers.test_tree:{function}"}},
+        sampler={"branches": 2, "pairing": "cross", "commit": "per_role"},
+        schedule={"max_missing": 1.0},
+    )
+    root = play_episode(run)[0][0].root
+    (index,) = root.expanded
+    assert root.rule == "per_role" and len(root.joints) == 4 and not root.joints[index].recombined
+    assert " ".join(str(root.joints[index].branches[role]) for role in ("one", "two")) == played_on
+
+
 def opposed(request, text):
     return str(request.key.branch if request.key.role == "one" else 2 - request.key.branch)
 

@@ -25,7 +25,7 @@ from coterie.plugins.algos.blocks.groups import (
     credit_groups,
     grouped,
 )
-from coterie.plugins.algos.blocks.returns import RETURNS, Fill, Horizon, token_counts
+from coterie.plugins.algos.blocks.returns import RETURNS, Fill, Horizon, token_counts, trained
 
 log = logging.getLogger("coterie")
 
@@ -214,7 +214,8 @@ class PiecedEstimator(Plugin):
     def horizon(self) -> Horizon:
         """The settings of the return."""
         pieces = self.pieces
-        return Horizon(gamma=pieces.gamma, fill=pieces.fill, max_turns=self._max_turns)
+        differences = pieces.returns == "immediate" and pieces.group != "decision"
+        return Horizon(pieces.gamma, pieces.fill, self._max_turns, differences)
 
 
 class GroupEstimator(PiecedEstimator):
@@ -226,7 +227,7 @@ class GroupEstimator(PiecedEstimator):
     def __call__(self, batch: Batch, state: Any) -> tuple[Credit, Any]:
         """Credit of the batch; the state is passed on unchanged."""
         pieces = self.pieces
-        rows = RETURNS[pieces.returns](batch, self.horizon)
+        rows = trained(RETURNS[pieces.returns](batch, self.horizon), batch)
         wide = pieces.normalise.scope != "group"
         return credit_groups(
             grouped(rows, GROUPINGS[pieces.group]),

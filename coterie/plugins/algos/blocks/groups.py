@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -151,6 +151,10 @@ class Normaliser(PluginConfig):
         deviation = float(values.std(ddof=self.ddof)) if len(values) > self.ddof else 0.0
         return self.divide(advantages, deviation)
 
+    def scope_of(self, role: str) -> str:
+        """The scope, wider than a group, in which a role's advantages are: the role, or "" for the batch."""
+        return role if self.scope == "role" else ""
+
     def divide(self, advantages: np.ndarray, deviation: float) -> np.ndarray:
         """Advantages divided by the deviation and `eps`; 0 where both are 0."""
         scale = deviation + self.eps if self.eps_mode == "add" else max(deviation, self.eps)
@@ -172,7 +176,10 @@ class Normalised(PluginConfig):
 
 
 def normalise_batch(
-    advantage: Mapping[Key, Any], tokens: Mapping[Key, int], normaliser: Normaliser
+    advantage: Mapping[Key, Any],
+    tokens: Mapping[Key, int],
+    normaliser: Normaliser,
+    unscaled: Collection[str] = (),
 ) -> dict[Key, Any]:
     """Advantages normalised over their role or over the whole batch.
 
@@ -182,12 +189,13 @@ def normalise_batch(
     Args:
         advantage: by branch: a number, or an array of shape (tokens,).
         tokens: by branch: the number of sampled tokens.
+        unscaled: scopes (`Normaliser.scope_of`) that are only centred, and this only by `whiten`.
     """
     scopes: dict[str, list[Key]] = {}
     for key in advantage:
-        scopes.setdefault(key.role if normaliser.scope == "role" else "", []).append(key)
+        scopes.setdefault(normaliser.scope_of(key.role), []).append(key)
     normalised: dict[Key, Any] = {}
-    for keys in scopes.values():
+    for scope, keys in scopes.items():
         parts = [np.atleast_1d(np.asarray(advantage[key], dtype=np.float64)) for key in keys]
         counts = np.concatenate(
             [np.full(len(part), (tokens[key] if normaliser.per == "token" else 1) / max(len(part), 1))
@@ -201,7 +209,9 @@ def normalise_batch(
         flat = len(values) > 0 and equal(values)
         for key, part in zip(keys, parts, strict=True):
             # As in a group: the mean of equal numbers can differ from them in the last bit.
-            number = np.zeros_like(part) if flat and shift else normaliser.divide(part - shift, deviation)
+            number = np.zeros_like(part) if flat and shift else part - shift
+            if not (flat and shift) and scope not in unscaled:
+                number = normaliser.divide(number, deviation)
             normalised[key] = number if np.ndim(advantage[key]) else float(number[0])
     return normalised
 

@@ -9,17 +9,22 @@ no role earned it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from coterie.core.protocols import Batch
-from coterie.core.rollout.rewards import branch_rewards
-from coterie.core.types import TEAM, Key, Node, RewardWeights, Scores, Tree
+from coterie.core.rollout.rewards import branch_rewards, mean_by_branch
+from coterie.core.types import TEAM, Key, Node, RewardWeights, Score, Scores, Tree
 
 Fill = Literal["difference", "repeat"]
 Potentials = Mapping[tuple[str, str], float | None]
-"""(owner, component) -> the last potential on the path, times its weight; None where that one is missing."""
+"""(owner, component) -> the last potential on the path, times its weight; None where that one is missing. The
+owner of a whole score is WHOLE."""
+WHOLE = ""
+
+Path = tuple[tuple[Node, int], ...]
+"""Nodes from the root on, each with the index of the joint action taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,8 @@ class Horizon:
     costs."""
     max_turns: int = 1
     """Turns of a full episode, for `repeat`."""
+    differences: bool = False
+    """Of the return `immediate`: whether potentials pay their difference."""
 
 
 def gain(
@@ -58,6 +65,7 @@ def gain(
     reward_weights: RewardWeights,
     potentials: Potentials,
     fill: Fill = "difference",
+    counterfactuals: bool = False,
 ) -> tuple[float | None, Potentials]:
     """(what one played joint action pays a role, the potentials after it).
 
@@ -66,46 +74,44 @@ def gain(
 
     Args:
         potentials: those before the joint action; a component without an earlier score starts at 0.
+        counterfactuals: whether they count, as in a reward that is not summed.
     """
     joint = node.joints[index]
     cells = [scores.at(node.key.of_joint(index))]
     if role in joint.branches:
         cells.append(scores.at(node.key.of_branch(role, joint.branches[role])))
     paid, missing = 0.0, joint.fault is not None
-    scored: dict[tuple[str, str], float | None] = {}
+    after = dict(potentials)
     for cell in cells:
         for (owner, component), score in cell.items():
-            weight = reward_weights.weight(owner, component)
             kind = reward_weights.kinds.get(component, "increment")
-            if owner not in (role, TEAM) or weight == 0.0 or kind == "counterfactual":
+            if kind == "counterfactual" and not counterfactuals:
                 continue
-            value = None if score.value is None else weight * score.value
+            if not reward_weights.counts(role, owner, component, score):
+                continue
+            value = None if score.value is None else reward_weights.weight(owner, component) * score.value
             before: float | None = 0.0
             if kind == "potential":
-                scored[owner, component] = value
-                before = 0.0 if fill == "repeat" else potentials.get((owner, component), 0.0)
+                before = _replaced(after, owner, component, role, score)
+                after[WHOLE if score.whole else owner, component] = value
+                before = 0.0 if fill == "repeat" else before
             if value is None or before is None:
                 missing = True
             else:
                 paid += value - before
-    return (None if missing else paid), _potentials_after(potentials, scored, role)
+    return (None if missing else paid), after
 
 
-def _potentials_after(potentials: Potentials, scored: Potentials, role: str) -> Potentials:
-    """The potentials before a joint action, updated with the joint action's own."""
-    components = {component for _, component in scored}
-    kept = {
-        (owner, component): potential
-        for (owner, component), potential in potentials.items()
-        if potential is not None or component not in components
-    }
-    # A reward source that failed as a whole leaves its missing scores under TEAM, whatever their owners are.
-    lost = {
-        (role, component): None
-        for (owner, component), potential in scored.items()
-        if owner == TEAM and potential is None
-    }
-    return {**kept, **lost, **scored}
+def _replaced(
+    potentials: dict[tuple[str, str], float | None], owner: str, component: str, role: str, score: Score
+) -> float | None:
+    """The potential that a score replaces, which is removed; None where it is missing.
+
+    A whole score replaces those of the team and of the role; and the next score, of any owner, the whole one.
+    """
+    owners = (WHOLE, TEAM, role) if score.whole else (WHOLE, owner)
+    before = [potentials.pop((each, component), 0.0) for each in owners]
+    return None if None in before else sum(before)  # type: ignore[arg-type]
 
 
 def repeated(potentials: Potentials, turn: int, horizon: Horizon) -> float | None:
@@ -122,7 +128,7 @@ def repeated(potentials: Potentials, turn: int, horizon: Horizon) -> float | Non
 
 
 def episode_return(
-    path: Sequence[tuple[Node, int]],
+    path: Path,
     role: str,
     scores: Scores,
     reward_weights: RewardWeights,
@@ -149,39 +155,85 @@ def episode_return(
 
 
 def immediate(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
-    """One row per branch: its own reward, whatever follows (AT-GRPO, arXiv 2510.11062)."""
+    """One row per branch: its own reward, whatever follows (AT-GRPO, arXiv 2510.11062).
+
+    With `horizon.differences` potentials pay their difference to the turn before, as rows of several turns or
+    tasks are compared: a branch that keeps a high value has done nothing for it. Inside one decision all
+    branches start from the same value, so they are paid it as it is.
+    """
     for tree in batch.trees:
+        paid = _differences(tree, batch) if horizon.differences else {}
         for node in tree.nodes():
             for role, decision in node.decisions.items():
-                rewards = branch_rewards(node, role, batch.scores, batch.reward_weights)
+                rewards = paid.get(node.key.of_role(role))
+                if rewards is None:
+                    rewards = branch_rewards(node, role, batch.scores, batch.reward_weights)
                 for branch, reward in enumerate(rewards):
                     value = reward if decision.branches[branch].trainable else None
                     yield Row(role, value, (node.key.of_branch(role, branch),), node.turn)
 
 
+def _differences(tree: Tree, batch: Batch) -> dict[Key, list[float | None]]:
+    """By decision, the immediate rewards of its branches, with the differences of potentials."""
+    rewards: dict[Key, list[float | None]] = {}
+    for role in sorted({role for node in tree.nodes() for role in node.decisions}):
+        stack: list[tuple[Node, Potentials]] = [(tree.root, {})]
+        while stack:
+            node, before = stack.pop()
+            pays: list[float | None] = []
+            for index, joint in enumerate(node.joints):
+                pay, after = gain(
+                    node, index, role, batch.scores, batch.reward_weights, before, counterfactuals=True
+                )
+                pays.append(pay)
+                if joint.child is not None:
+                    stack.append((joint.child, after))
+            if role in node.decisions:
+                count = len(node.decisions[role].branches)
+                rewards[node.key.of_role(role)] = mean_by_branch(node.joints, role, count, pays)
+    return rewards
+
+
 def episode(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
     """One row per (path, role): the path's return credits every action of the role (GRPO, arXiv 2402.03300).
 
-    A path that a system fault ended gives missing rows.
+    A path that a system fault ended gives missing rows. So does one with a branch that another of its joint
+    actions lost (`pairing: cross`), as in `mean_by_branch`.
     """
     for tree in batch.trees:
-        for path in (*tree.chains(), *lost_chains(tree)):
-            for role in sorted({role for node, _ in path for role in node.decisions}):
-                actions = [
-                    (node, node.joints[index].branches[role])
-                    for node, index in path
-                    if role in node.decisions
-                ]
-                value = episode_return(path, role, batch.scores, batch.reward_weights, horizon)
-                if not all(node.decisions[role].branches[branch].trainable for node, branch in actions):
-                    value = None
-                keys = tuple(node.key.of_branch(role, branch) for node, branch in actions)
-                yield Row(role, value, keys, actions[0][0].turn)
+        rows = [
+            (path, _path_row(path, role, batch, horizon))
+            for path in (*tree.chains(), *lost_chains(tree))
+            for role in sorted({role for node, _ in path for role in node.decisions})
+        ]
+        lost = _lost_branches(rows)
+        for _, row in rows:
+            yield row if lost.isdisjoint(row.branches) else replace(row, value=None)
 
 
-def lost_chains(tree: Tree) -> Iterator[tuple[tuple[Node, int], ...]]:
+def _path_row(path: Path, role: str, batch: Batch, horizon: Horizon) -> Row:
+    actions = [(node, node.joints[index].branches[role]) for node, index in path if role in node.decisions]
+    value = episode_return(path, role, batch.scores, batch.reward_weights, horizon)
+    if not all(node.decisions[role].branches[branch].trainable for node, branch in actions):
+        value = None
+    keys = tuple(node.key.of_branch(role, branch) for node, branch in actions)
+    return Row(role, value, keys, actions[0][0].turn)
+
+
+def _lost_branches(rows: Sequence[tuple[Path, Row]]) -> set[Key]:
+    """The branches of which a joint action has no path with a value."""
+    known: dict[tuple[Key, int], bool] = {}
+    for path, row in rows:
+        for node, index in path:
+            if row.role in node.decisions and len(node.joints) > 1:
+                place = (node.key.of_branch(row.role, node.joints[index].branches[row.role]), index)
+                known[place] = known.get(place, False) or row.value is not None
+    return {branch for (branch, _), has_value in known.items() if not has_value}
+
+
+def lost_chains(tree: Tree) -> Iterator[Path]:
     """Every path from the root to a joint action that failed with a system fault, as `Tree.chains`."""
-    stack: list[tuple[Node, tuple[tuple[Node, int], ...]]] = [(tree.root, ())]
+    stack: list[tuple[Node, Path]] = [(tree.root, ())]
     while stack:
         node, before = stack.pop()
         for index, joint in enumerate(node.joints):
@@ -195,8 +247,8 @@ def lost_chains(tree: Tree) -> Iterator[tuple[tuple[Node, int], ...]]:
 def tree_return(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
     """One row per branch: r + gamma * mean of the children's returns (MAGRPO, arXiv 2508.04652).
 
-    A branch in several joint actions (`pairing: cross`) is worth the mean of their returns. Means leave
-    missing returns out.
+    A branch in several joint actions (`pairing: cross`) is worth the mean of their returns, and missing where
+    one of them is. The mean over children leaves missing returns out.
     """
     for tree in batch.trees:
         for role in sorted({role for node in tree.nodes() for role in node.decisions}):
@@ -219,22 +271,37 @@ def _visit(
             later = mean_of(_visit(joint.child, role, batch, horizon, after, rows))
             if later is not None:
                 later *= horizon.gamma ** (joint.child.turn - node.turn)
-        returns.append(None if paid is None or later is None or joint.recombined else paid + later)
+        returns.append(None if paid is None or later is None else paid + later)
     if role in node.decisions:
-        branch_rows = []
-        for branch, action in enumerate(node.decisions[role].branches):
-            joint_returns = [value for value, joint in zip(returns, node.joints, strict=True)
-                             if joint.branches[role] == branch]  # fmt: skip
-            value = mean_of(joint_returns) if action.trainable else None
-            branch_rows.append(Row(role, value, (node.key.of_branch(role, branch),), node.turn))
-        rows[start:start] = branch_rows  # a parent's rows come before its children's
-    return returns
+        actions = node.decisions[role].branches
+        means = mean_by_branch(node.joints, role, len(actions), returns)
+        rows[start:start] = [  # a parent's rows come before its children's
+            Row(role, value if action.trainable else None, (node.key.of_branch(role, branch),), node.turn)
+            for branch, (action, value) in enumerate(zip(actions, means, strict=True))
+        ]
+    return [None if joint.recombined else value for joint, value in zip(node.joints, returns, strict=True)]
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
     """The mean of the present values; None where all are missing."""
     present = [value for value in values if value is not None]
     return sum(present) / len(present) if present else None
+
+
+def trained(rows: Iterable[Row], batch: Batch) -> Iterable[Row]:
+    """The rows of actions whose policy is trained: a frozen partner is in no statistic and gets no credit.
+
+    In a step that trains nothing, as one that is only looked at, all rows stay.
+    """
+    decisions = {
+        node.key.of_role(role): decision.trainable
+        for tree in batch.trees
+        for node in tree.nodes()
+        for role, decision in node.decisions.items()
+    }
+    if not any(decisions.values()):
+        return rows
+    return (row for row in rows if all(decisions[key.decision] for key in row.branches))
 
 
 Return = Callable[[Batch, Horizon], Iterator[Row]]

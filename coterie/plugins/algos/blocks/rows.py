@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, overload
@@ -30,7 +30,7 @@ from coterie.plugins.algos.blocks.groups import (
     no_baseline,
     normalise_batch,
 )
-from coterie.plugins.algos.blocks.returns import RETURNS, Row, token_counts
+from coterie.plugins.algos.blocks.returns import RETURNS, Row, token_counts, trained
 
 Advantage = float | np.ndarray | None
 """What a row gets: a number, or an array of shape (tokens of the row,), its branches after one another; None:
@@ -137,6 +137,10 @@ class RowEstimator(PiecedEstimator, ABC):
         """Metrics beside those of the groups; default: none."""
         return {}
 
+    def unscaled_scopes(self, rows: Rows, values: Sequence[Advantage]) -> Collection[str]:
+        """Scopes that the normaliser centres and doesn't scale: roles, or "" for the batch; default: none."""
+        return ()
+
     def targets(self, rows: Rows, values: Sequence[Advantage]) -> Sequence[np.ndarray]:
         """Targets of the value head by row, shape (tokens of the row,); default: none."""
         return ()
@@ -177,7 +181,7 @@ class RowEstimator(PiecedEstimator, ABC):
         Raises:
             PluginError: `advantages` returned another number of values than rows, or of another shape.
         """
-        rows = Rows(self.rows(batch), batch, state)
+        rows = Rows(trained(self.rows(batch), batch), batch, state)
         returned: Any = self.advantages(rows)
         if not isinstance(returned, (Sequence, np.ndarray)) or isinstance(returned, str):
             raise PluginError(
@@ -204,7 +208,9 @@ class RowEstimator(PiecedEstimator, ABC):
             counts.setdefault(row.role, Counts()).add(False, False, row.value is None)
         scaled = unscaled
         if self.config.normalise.type != "none":
-            scaled = normalise_batch(unscaled, rows.tokens, self.config.normalise)
+            scaled = normalise_batch(
+                unscaled, rows.tokens, self.config.normalise, self.unscaled_scopes(rows, values)
+            )
         return Credit(
             advantage=dict(scaled),
             returns=self.shown(rows, unscaled),

@@ -98,10 +98,10 @@ def test_a_missing_part_makes_the_return_missing_unless_it_weighs_nothing():
 
 
 def gains(role, *joints, fill="difference", order=(("one",),), also=()):
-    """What each joint of a path pays; `also` are (place on the path, owner, component, value)."""
+    """What each joint of a path pays; `also` are (place on the path, component, value) of a failed source."""
     path, scores = path_of(*joints, order=order)
-    for at, owner, component, value in also:
-        scores.add(path[at][0].key.of_joint(0), owner, component, Score(value))
+    for at, component, value in also:
+        scores.add(path[at][0].key.of_joint(0), TEAM, component, Score(value, "503", "judge", whole=True))
     gained, before = [], {}
     for node, index in path:
         paid, before = gain(node, index, role, scores, REWARD_WEIGHTS, before, fill)
@@ -119,12 +119,42 @@ def test_a_source_that_failed_as_a_whole_makes_its_roles_potentials_unknown():
     """It can't say whose its components would have been, so it says team."""
     own = {"one": 0.25}, {"one": 0.75}, {"one": 1.0}
     joints = [J(role_potential=own[0]), J(0), J(role_potential=own[1]), J(role_potential=own[2])]
-    assert gains("one", *joints, also=[(1, TEAM, "own_potential", None)]) == [0.25, None, None, 0.25]
+    assert gains("one", *joints, also=[(1, "own_potential", None)]) == [0.25, None, None, 0.25]
+
+
+def test_a_floor_of_a_source_that_names_its_owners_replaces_the_roles_potentials_too():
+    """Else hanging the verifier (0) would beat being wrong (-.75)."""
+    rising = [J(role_potential={"one": 0.75}), J(0), J(role_potential={"one": 1.0})]
+    for floor in (0.0, -1.0, 0.5):
+        paid = gains("one", *rising, also=[(1, "own_potential", floor)])
+        assert paid == [0.75, floor - 0.75, 1.0 - floor] and sum(paid) == 1.0
+        assert gains("one", *rising, also=[(1, "own_potential", floor)], fill="repeat") == [0.75, floor, 1.0]
+
+
+def test_and_the_teams():
+    joints = [J(potential=0.5, role_potential={"one": 0.75}), J(0), J(potential=1.0)]
+    assert gains("one", *joints, also=[(1, "potential", 0.25), (1, "own_potential", 0.0)]) == [
+        1.25,
+        -1.0,
+        0.75,
+    ]
+    assert gains("two", *joints, also=[(1, "potential", 0.25)]) == [0.5, -0.25, 0.75]
+
+
+@given(st.lists(st.sampled_from([0.25, 0.5, "floor", None]), min_size=1, max_size=6))
+def test_on_every_path_what_is_paid_adds_up_to_the_last_potential(path):
+    joints = [J(0) if value in ("floor", None) else J(role_potential={"one": value}) for value in path]
+    failed = [(at, "own_potential", -0.5) for at, value in enumerate(path) if value == "floor"]
+    paid = gains("one", *joints, also=failed)
+    last = next((value for value in reversed(path) if value is not None), 0.0)
+    assert sum(paid) == (-0.5 if last == "floor" else last)
 
 
 def test_what_is_known_again_can_be_filled_up():
     forest = Forest().grow(chain(J(0), J(role_potential={"one": 0.75}), J(role_potential={"one": 1.0})))
-    forest.scores.add(forest.trees[0].root.key.of_joint(0), TEAM, "own_potential", Score(None, "503"))
+    forest.scores.add(
+        forest.trees[0].root.key.of_joint(0), TEAM, "own_potential", Score(None, "503", "judge", whole=True)
+    )
     rows = worth(tree_return, forest, Horizon(fill="repeat", max_turns=4))
     assert [value for _, value, _ in rows] == [None, 0.75 + 1.0 + 1.0, 1.0 + 1.0]
 
@@ -155,11 +185,23 @@ def test_immediate_looks_at_the_action_alone():
     ]
 
 
-def test_one_missing_joint_of_a_cross_makes_an_immediate_reward_missing_and_a_tree_return_not():
-    """Tree returns are means over what is present: else one lost leaf would take all its ancestors along."""
-    forest = Forest(order=PAIR, pairing="cross").grow([J(0), J(None), J(4), J(6)])
-    assert [value for _, value, _ in worth(immediate, forest)] == [None, 5.0, 2.0, None]
-    assert [value for _, value, _ in worth(tree_return, forest)] == [0.0, 5.0, 2.0, 6.0]
+@pytest.mark.parametrize("rows", [immediate, tree_return, episode])
+@pytest.mark.parametrize("lost", [J(None), J(lost=["two"]), J(1, [J(None)] * 4)])
+def test_a_missing_joint_action_of_a_cross_makes_its_branches_missing_in_every_return(rows, lost):
+    """The other joint actions of `one0` met another partner: their mean would be unfair to `one1`."""
+    forest = Forest(order=PAIR, pairing="cross", rule="all").grow([J(0), lost, J(4), J(6)])
+    if rows is immediate and lost.then:
+        return  # what follows is no part of it
+    at_root = {at: value for _, value, places in worth(rows, forest) for at in places if "." not in at}
+    assert at_root["0:one0"] is None and at_root["0:two1"] is None
+    if rows is not episode:  # there a row is a path
+        assert at_root["0:one1"] == 5.0 and at_root["0:two0"] == 2.0
+
+
+def test_a_mean_over_children_leaves_missing_ones_out():
+    """Else one lost leaf would take all its ancestors along."""
+    forest = Forest().grow([J(1, [J(2), J(lost=True)]), J(lost=True), J(5)])
+    assert [value for _, value, _ in worth(tree_return, forest)] == [3.0, None, 5.0, 2.0, None]
 
 
 def test_an_episode_credits_all_that_the_role_did_on_it():

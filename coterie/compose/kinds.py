@@ -47,9 +47,15 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.environment.DrawsTasks,
     ),
     "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
-    "reward": (protocols.reward.CountsCalls, protocols.reward.RunsInBackground),
+    "reward": (
+        protocols.reward.CountsCalls,
+        protocols.reward.RunsInBackground,
+        protocols.reward.BoundsCalls,
+        protocols.tool.Opens,
+        protocols.tool.Closes,
+    ),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
-    "loss": (protocols.loss.HasLengthConstant,),
+    "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (
         protocols.trainer.FollowsBudget,
         protocols.trainer.CountsOptimizerSteps,

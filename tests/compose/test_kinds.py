@@ -10,6 +10,7 @@ import pytest
 
 import coterie.core.protocols
 from coterie import Plugin
+from coterie.compose.kinds import CAPABILITIES, PROTOCOL, ignored, members
 from coterie.core.errors import MissingExtra
 from coterie.core.plugins import plugins
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
@@ -21,7 +22,6 @@ from coterie.core.protocols.environment import (
     RecordsTasks,
     StepsConcurrently,
 )
-from coterie.core.protocols.kinds import CAPABILITIES, PROTOCOL, ignored, members
 from coterie.testing.support.toys import NumberGame
 from tests import games
 

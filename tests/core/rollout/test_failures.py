@@ -1,0 +1,164 @@
+"""What a source says of a failure belongs to whom the source speaks of."""
+
+from __future__ import annotations
+
+import pytest
+
+from coterie import PolicyFault, SystemFault
+from coterie.core.protocols import Batch
+from coterie.core.rollout.rewards import branch_rewards
+from coterie.core.types import TEAM
+from coterie.testing import coterie_run, play_episode
+
+HANG, DOWN = "hang", "down"
+
+
+def judged(text):
+    """The number in a text; the judge hangs on one text and is down on another."""
+    if text == HANG:
+        raise PolicyFault("the verifier timed out")
+    if text == DOWN:
+        raise SystemFault("503")
+    return float(text)
+
+
+def of_action(view):
+    return judged(view.action.text)
+
+
+def of_roles(view):
+    """Scores of the roles themselves, from a source of scope joint."""
+    return {(role, "judge"): judged(action.text) for role, action in view.actions.items()}
+
+
+def of_siblings(view):
+    return [judged(action.text) for action in view.actions]
+
+
+def of_another(view):
+    return {("two", "judge"): 1.0, (TEAM, "judge"): 1.0}
+
+
+ASKED = []
+
+
+def counted(view):
+    ASKED.append(view.action.text)
+    return 1.0
+
+
+def of_two_strangers(view):
+    return {("nobody", "judge"): 1.0, ("someone", "judge"): 1.0}
+
+
+def played(
+    function, *texts, scope="action", kind="increment", floor=0.0, alpha=1.0, algorithm=None, **tables
+):
+    """A run of one role that writes these texts, one a turn, or one a branch; and its trees and scores."""
+    chains = algorithm is not None
+    run = coterie_run(
+        {"one": lambda request, _: texts[len(request.key.path) if chains else request.key.branch]},
+        order=["one"],
+        max_turns=len(texts) if chains else 1,
+        rewards={
+            "judge": {
+                "type": "function",
+                "function": f"{__name__}:{function}",
+                "scope": scope,
+                "floor": floor,
+                "components": {"judge": kind},
+            }
+        },
+        sampler={"branches": 1 if chains else len(texts)},
+        algorithm={"type": algorithm or "at_grpo", "alpha": alpha},
+        schedule={"max_missing": 1.0},
+        **tables,
+    )
+    return run, *play_episode(run)
+
+
+def returns(*texts, scope, function, alpha=1.0, floor=0.0):
+    """The return to go of each turn."""
+    run, trees, scores = played(
+        function, *texts, scope=scope, kind="potential", floor=floor, alpha=alpha, algorithm="reinforce"
+    )
+    batch = Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights)
+    credit, _ = run.estimator(batch, None)
+    return [credit.returns.get(node.key.of_branch("one", 0)) for node in trees[0].nodes()]
+
+
+SCOPES = [("action", "of_action"), ("siblings", "of_siblings"), ("joint", "of_roles")]
+
+
+@pytest.mark.parametrize(("scope", "function"), SCOPES)
+@pytest.mark.parametrize("alpha", [0.0, 0.35, 1.0])
+def test_hanging_the_verifier_never_beats_being_wrong(scope, function, alpha):
+    wrong = returns("0.8", "0", scope=scope, function=function, alpha=alpha)
+    hung = returns("0.8", HANG, scope=scope, function=function, alpha=alpha)
+    assert hung == pytest.approx(wrong) == [0.0, -0.8]
+
+
+@pytest.mark.parametrize(("scope", "function"), SCOPES[:2])
+@pytest.mark.parametrize("alpha", [0.0, 0.35, 1.0])
+def test_alpha_scales_no_floor_of_a_role(scope, function, alpha):
+    run, trees, scores = played(function, "1", HANG, scope=scope, floor=-1.0, alpha=alpha)
+    other = -1.0 if scope == "siblings" else 1.0  # one call ranks all siblings
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [other, -1.0]
+    assert list(scores.at(trees[0].root.key.of_branch("one", 1))) == [("one", "judge")]
+
+
+@pytest.mark.parametrize(("scope", "function"), SCOPES)
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_lost_score_is_missing_whatever_alpha_is(scope, function, alpha):
+    run, trees, scores = played(function, DOWN, "1", scope=scope, alpha=alpha)
+    rewards = branch_rewards(trees[0].root, "one", scores, run.reward_weights)
+    assert rewards[0] is None
+    assert rewards[1] == (None if scope == "siblings" else 1.0)  # one call ranks all siblings
+
+
+def test_a_lost_score_of_weight_0_is_nothing_whatever_was_lost():
+    judge = {"type": "function", "function": f"{__name__}:of_roles", "weights": {"judge": 0}}
+    run = coterie_run(
+        {"one": [DOWN, "1"]},
+        order=["one"],
+        rewards={"judge": judge, "environment": {"type": "environment"}},
+        sampler={"branches": 2},
+        schedule={"max_missing": 1},
+    )
+    trees, scores = play_episode(run)
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [0.0, 1.1]
+
+
+def test_a_score_for_another_role_at_a_roles_own_action_is_told():
+    """It would count for nobody: `two` has branches of its own."""
+    _, trees, scores = played("of_another", "1", "2")
+    cell = scores.at(trees[0].root.key.of_branch("one", 0))
+    assert [(owner, score.value) for (owner, _), score in cell.items()] == [("one", None)]
+    assert "scored role 'two'" in cell["one", "judge"].reason
+
+
+def test_two_roles_that_do_not_act_are_one_failure_and_no_crash():
+    run, trees, scores = played("of_two_strangers", "1", "2", scope="joint")
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [None, None]
+
+
+def test_an_action_that_the_engine_lost_is_scored_by_no_source_and_costs_no_call():
+    ASKED.clear()
+    run = coterie_run(
+        {"one": ["1", "2"]},
+        order=["one"],
+        rewards={"judge": {"type": "function", "function": f"{__name__}:counted", "scope": "action"}},
+        sampler={"branches": 2},
+        schedule={"max_missing": 1.0},
+    )
+    generate = run.engine.generate
+
+    async def losing(request):
+        if request.key.branch == 0:
+            raise SystemFault("the connection was lost")
+        return await generate(request)
+
+    object.__setattr__(run.engine, "generate", losing)
+    trees, scores = play_episode(run)
+    lost = scores.at(trees[0].root.key.of_branch("one", 0))["one", "judge"]
+    assert ASKED == ["2"] and lost.value is None and "connection was lost" in lost.reason
