@@ -14,9 +14,10 @@ team's, missing where a score that counts is missing. A score counts where w != 
 the team's and alpha != 0, or whole. A whole floor at alpha 0 adds 0.
 
 **Pay** is the reward as sums over turns see it: a potential pays its difference to the value before on the
-path, a counterfactual nothing. A whole score stands for all owners of its component: it pays its value less
-the sum of theirs, and they pay the sum of theirs less its value when they are next scored. The difference to
-a missing value is missing. With `fill: repeat` a potential pays its value every turn.
+path, a counterfactual nothing. A whole score stands for the role's and the team's potentials of its
+component: it pays its value less the sum of theirs. Where one of them is next scored and counts, it pays
+less the whole one, and the other is gone. The difference to a missing value is missing. With `fill: repeat`
+a potential pays its value every turn.
 
 `credit_rows.py` makes rows of values from these, and `credit_estimators.py` advantages from rows.
 """
@@ -190,13 +191,14 @@ class Book:
         self.kinds = {name: kind for source in self.sources for name, kind in source.kinds.items()}
         self.weights = {name: source.weights[name] for source in self.sources for name in source.kinds}
 
-    def relevant(self, one: Played, role: str) -> list[Score]:
-        """The scores at a joint action that are the role's or the team's."""
-        every = [*one.joint_scores, *one.branch_scores.get(role, [])]
-        return [score for score in every if score.owner in (TEAM, role) and self.weights[score.component]]
-
-    def counts(self, score: Score) -> bool:
-        return score.whole or score.owner != TEAM or self.alpha != 0.0
+    def counted(self, one: Played, role: str) -> dict[str, list[Score]]:
+        """The scores that count for a role at a joint action, by component."""
+        scores: dict[str, list[Score]] = {}
+        for score in [*one.joint_scores, *one.branch_scores.get(role, [])]:
+            of_team = score.owner == TEAM and (score.whole or self.alpha != 0.0)
+            if self.weights[score.component] != 0.0 and (score.owner == role or of_team):
+                scores.setdefault(score.component, []).append(score)
+        return scores
 
     def weighted(self, score: Score) -> float | None:
         if score.value is None:
@@ -206,7 +208,7 @@ class Book:
     def reward(self, one: Played, role: str) -> float | None:
         if one.faulty:
             return None
-        return total(self.weighted(score) for score in self.relevant(one, role) if self.counts(score))
+        return total(self.weighted(score) for scores in self.counted(one, role).values() for score in scores)
 
     def pay(self, one: Played, role: str, counterfactuals: bool = False) -> float | None:
         """The pay; `counterfactuals` says whether they are paid too, as for immediate returns."""
@@ -214,17 +216,17 @@ class Book:
             return None
         before = self.held(one.before, role)
         parts: list[float | None] = []
-        for component in dict.fromkeys(score.component for score in one_scores(one, role)):
-            if not self.weights[component]:
-                continue
+        for component, scores in self.counted(one, role).items():
             kind = self.kinds[component]
-            scores = [score for score in self.relevant(one, role) if score.component == component]
-            if kind == "increment" or (kind == "counterfactual" and counterfactuals):
-                parts += [self.weighted(score) for score in scores if self.counts(score)]
-            elif kind == "potential":
-                now = {WHOLE if s.whole else s.owner: self.weighted(s) for s in scores if self.counts(s)}
-                parts.append(self._gain(before.get(component, {}), now))
+            if kind == "potential":
+                parts.append(self._gain(before.get(component, {}), self._now(scores)))
+            elif kind == "increment" or counterfactuals:
+                parts += map(self.weighted, scores)
         return total(parts)
+
+    def _now(self, scores: Iterable[Score]) -> dict[str, float | None]:
+        """The weighted potentials that are scored at one place, by owner."""
+        return {WHOLE if score.whole else score.owner: self.weighted(score) for score in scores}
 
     def _gain(self, before: Mapping[str, float | None], now: Mapping[str, float | None]) -> float | None:
         """What a potential pays whose owners held `before` and hold `now`."""
@@ -241,18 +243,14 @@ class Book:
         """The role's and the team's potentials after a joint action."""
         if one is None:
             return {}
-        if (id(one), role) in self._held:
-            return self._held[id(one), role]
-        held = {name: dict(owners) for name, owners in self.held(one.before, role).items()}
-        for component in dict.fromkeys(score.component for score in one_scores(one, role)):
-            if self.kinds[component] != "potential" or not self.weights[component]:
-                continue
-            scores = [score for score in self.relevant(one, role) if score.component == component]
-            now = {WHOLE if s.whole else s.owner: self.weighted(s) for s in scores if self.counts(s)}
-            replaced = WHOLE in now or WHOLE in held.get(component, {})
-            held[component] = now if replaced else {**held.get(component, {}), **now}
-        self._held[id(one), role] = held
-        return held
+        if (id(one), role) not in self._held:
+            held = dict(self.held(one.before, role))
+            for component, scores in self.counted(one, role).items():
+                if self.kinds[component] == "potential":
+                    before, now = held.get(component, {}), self._now(scores)
+                    held[component] = now if WHOLE in now or WHOLE in before else {**before, **now}
+            self._held[id(one), role] = held
+        return self._held[id(one), role]
 
     def rest(self, one: Played, role: str) -> float | None:
         """What an episode that ended with a joint action earns in the turns that are left, discounted."""
@@ -290,8 +288,3 @@ class Book:
         ]
         rest = self.rest(leaf, role)
         return total([*parts, None if rest is None else self.gamma**leaf.node.turn * rest])
-
-
-def one_scores(one: Played, role: str) -> list[Score]:
-    """The scores at a joint action, whoever owns them, and those of the role's branch."""
-    return [*one.joint_scores, *one.branch_scores.get(role, [])]

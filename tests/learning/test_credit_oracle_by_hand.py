@@ -190,6 +190,28 @@ def test_a_joint_sources_floor_stands_for_all_owners_of_its_component():
     assert pays("a", "down", "b", "c") == [pytest.approx(0.9), None, None, pytest.approx(-0.2)]
 
 
+def test_a_whole_floor_stands_for_a_role_until_one_of_its_scores_counts_again():
+    """Between, others are scored: with alpha .5 the partner, with alpha 0 the team."""
+    says = {
+        "a": {"one": 0.8},
+        "hangs": "floor",
+        "other": {"two": 0.4},
+        "teams": {TEAM: 0.4},
+        "down": "lost",
+        "b": {"one": 0.3},
+    }
+    sources = [source("s", "joint", "potential", floor=-1.0)]
+
+    def pays(alpha: float, *texts: str) -> list[float | None]:
+        every = played([tree(line(*texts))], sources, voice(says))
+        book = Book(sources, alpha)
+        return [book.pay(one, "one") for one in every]
+
+    assert pays(0.5, "a", "hangs", "other", "b") == pytest.approx([0.8, -1.3, 0.0, 0.8])
+    assert pays(0.0, "a", "hangs", "teams", "b") == pytest.approx([0.8, -0.8, 0.0, 0.3])
+    assert pays(0.0, "a", "down", "teams", "b") == [0.8, None, 0.0, None]
+
+
 CROSS = N(
     {"one": ["a", "b"], "two": ["x", "y"]},
     {(0, 0): None, (0, 1): "lost", (1, 0): None, (1, 1): None},
