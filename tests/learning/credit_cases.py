@@ -175,7 +175,7 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
     chance = random.Random(f"case {seed}")
     names = ["one", "two", "three"][: chance.choice((1, 2, 2, 2, 3))]
     algorithm = _algorithm(chance, estimator)
-    together = algorithm.get("fill") == "repeat" or (estimator == "at_grpo" and chance.random() < 0.6)
+    together = algorithm.get("fill") == "repeat" or (estimator == "at_grpo" and chance.random() < 0.8)
     order = _order(chance, names, together)
     turns = chance.choice((1, 2, 2, 3))
     sampler = _sampler(chance, algorithm, order)
@@ -301,7 +301,7 @@ def _sampler(chance: random.Random, algorithm: Mapping[str, Any], order: list[An
     elif grows and name not in ("reinforce", "gae"):
         table = {"chains": chance.choice((1, 2)), "branches": chance.choice((2, 2, 3)), "expand": "all"}
     if table["branches"] > 1 and together:
-        table["pairing"] = chance.choice(("aligned", "cross"))
+        table["pairing"] = chance.choice(("aligned", "aligned", "cross"))
         if table["expand"] == "best":
             table["commit"] = chance.choice(("joint", "per_role", "per_role"))
     return table
@@ -339,7 +339,7 @@ def _sources(
     scopes = ["action", "joint", "joint", "siblings", "episode"]
     kinds = ("increment", "potential", "potential", "counterfactual")
     values = chance.choice(("normal", "normal", "normal", "ties", "ties"))
-    flat = algorithm["type"] == "reinforce_pp" and chance.random() < 0.3
+    flat = algorithm["type"] == "reinforce_pp" and chance.random() < 0.5
     if sampler.get("expand") == "best" and chance.random() < 0.9:  # the choice can't wait for the end
         scopes.remove("episode")
     if flat:  # one number for every action, whatever fails
@@ -361,7 +361,7 @@ def _sources(
                 owners=owners,
                 floor=0.5 if flat else chance.choice(FLOORS),
                 values=values if flat or chance.random() < 0.8 else "ties",
-                silent=chance.choice((0.0, 0.0, 0.3)),
+                silent=0.0 if flat else chance.choice((0.0, 0.0, 0.3)),
                 failing=failing,
             )
         )
