@@ -175,9 +175,10 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
     chance = random.Random(f"case {seed}")
     names = ["one", "two", "three"][: chance.choice((1, 2, 2, 2, 3))]
     algorithm = _algorithm(chance, estimator)
-    together = algorithm.get("fill") == "repeat" or (estimator == "at_grpo" and chance.random() < 0.8)
+    repeats = algorithm.get("fill") == "repeat"  # counts where an episode ends early
+    together = repeats or (estimator == "at_grpo" and chance.random() < 0.8)
     order = _order(chance, names, together)
-    turns = chance.choice((1, 2, 2, 3))
+    turns = chance.choice((3, 4) if repeats else (1, 2, 2, 3))
     sampler = _sampler(chance, algorithm, order)
     turns = _bounded(sampler, order, turns)
     if estimator in ("magrpo", "marloo", "mareinforce", "maremax") and chance.random() < 0.3:
@@ -194,7 +195,7 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
         engine={
             "texts": chance.choice((2, 4, 9)),
             "aborts": allowed.aborts,
-            "stops": chance.choice((0.0, 0.1, 0.25)),
+            "stops": 0.4 if repeats else chance.choice((0.0, 0.1, 0.25)),
             "cut": 0.15,
             "tools": chance.choice((0.0, 0.0, 0.15)),
         },
@@ -291,7 +292,7 @@ def _sampler(chance: random.Random, algorithm: Mapping[str, Any], order: list[An
     name, returns = algorithm["type"], algorithm.get("return")
     together = any(not isinstance(stage, str) and len(stage) > 1 for stage in order)
     table: dict[str, Any] = {"chains": chance.choice((2, 3, 4)), "branches": 1}
-    grows = name in TREES or returns == "tree" or (returns != "to_go" and chance.random() < 0.3)
+    grows = name in TREES or returns == "tree" or (returns != "to_go" and chance.random() < 0.5)
     if name == "at_grpo" or (returns == "immediate" and name == "compose" and chance.random() < 0.6):
         table = {
             "chains": chance.choice((1, 2)),
@@ -301,7 +302,9 @@ def _sampler(chance: random.Random, algorithm: Mapping[str, Any], order: list[An
     elif grows and name not in ("reinforce", "gae"):
         table = {"chains": chance.choice((1, 2)), "branches": chance.choice((2, 2, 3)), "expand": "all"}
     if table["branches"] > 1 and together:
-        table["pairing"] = chance.choice(("aligned", "aligned", "cross"))
+        table["pairing"] = chance.choice(
+            ("aligned", "aligned" if table["expand"] == "best" else "cross", "cross")
+        )
         if table["expand"] == "best":
             table["commit"] = chance.choice(("joint", "per_role", "per_role"))
     return table
@@ -339,11 +342,12 @@ def _sources(
     scopes = ["action", "joint", "joint", "siblings", "episode"]
     kinds = ("increment", "potential", "potential", "counterfactual")
     values = chance.choice(("normal", "normal", "normal", "ties", "ties"))
-    flat = algorithm["type"] == "reinforce_pp" and chance.random() < 0.5
+    flat = algorithm["type"].startswith("reinforce_pp") and chance.random() < 0.5
     if sampler.get("expand") == "best" and chance.random() < 0.9:  # the choice can't wait for the end
         scopes.remove("episode")
-    if flat:  # one number for every action, whatever fails
-        scopes, kinds, values = ["action", "siblings"], ("increment",), "flat"
+    if flat:  # (nearly) one number for every action, whatever fails
+        scopes, kinds, values = ["action", "siblings"], ("increment",), chance.choice(("flat", "close"))
+    often = 0.4 if algorithm.get("fill") == "repeat" else 0.2
     sources = []
     for index in range(chance.choice((1, 2, 2, 3))):
         name = f"s{index}"
@@ -361,7 +365,7 @@ def _sources(
                 owners=owners,
                 floor=0.5 if flat else chance.choice(FLOORS),
                 values=values if flat or chance.random() < 0.8 else "ties",
-                silent=0.0 if flat else chance.choice((0.0, 0.0, 0.3)),
+                silent=0.0 if flat else chance.choice((0.0, often, often)),
                 failing=failing,
             )
         )

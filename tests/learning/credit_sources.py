@@ -54,7 +54,7 @@ class SourceSpec:
     joint scores a role where it acts."""
     floor: float = 0.0
     values: str = "normal"
-    """Normal numbers, `ties`: one of 0, .5 and 1, or `flat`: always .5."""
+    """Normal numbers; `ties`: one of 0, .5 and 1; `flat`: always .5; `close`: nearly .5."""
     silent: float = 0.0
     """Share of calls that are answered with an empty table."""
     failing: float = 0.08
@@ -125,6 +125,8 @@ def _scores(source: Any, texts: Texts, task: str, turn: int, shown: Any) -> Tabl
     def number() -> float:
         if source.values == "normal":
             return chance.gauss(0.0, 1.0)
+        if source.values == "close":
+            return 0.5 + chance.gauss(0.0, 1e-5)
         return chance.choice((0.0, 0.5, 1.0)) if source.values == "ties" else 0.5
 
     return {(owner, component): number() for owner in owners for component in source.kinds}
