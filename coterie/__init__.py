@@ -143,6 +143,7 @@ if TYPE_CHECKING:
         BoundsCalls as BoundsCalls,
         CountsCalls as CountsCalls,
         RunsInBackground as RunsInBackground,
+        ScoresRoles as ScoresRoles,
     )
     from coterie.core.protocols.role import Remembers as Remembers
     from coterie.core.protocols.sandbox import ReportsProtections as ReportsProtections
@@ -316,7 +317,7 @@ _PUBLIC = {
     """,
     "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
     "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
-    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground",
+    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles",
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes HasSchemas Opens",

@@ -51,6 +51,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.reward.CountsCalls,
         protocols.reward.RunsInBackground,
         protocols.reward.BoundsCalls,
+        protocols.reward.ScoresRoles,
         protocols.tool.Opens,
         protocols.tool.Closes,
     ),

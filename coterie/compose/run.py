@@ -127,7 +127,7 @@ def _check_steps(loss: Loss, settings: Any) -> None:
         raise ConfigError(
             f"the loss needs one optimiser step an update, and trainer.{repeats} makes several",
             path=f"trainer.{key}",
-            why="it has no ratio and no correction: from the second step on, its gradient is of a policy that "
+            why="it has no ratio and no correction: after the first step its gradient is of a policy that "
             "is gone",
             fix=f"set trainer.{key}={single}, or choose a loss with a ratio: loss.type=ppo_clip",
         )

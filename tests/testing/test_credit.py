@@ -218,8 +218,8 @@ def corrected(xp: Any, t: Any) -> Any:
 
 
 def test_sound_losses_pass():
-    check_loss(loss(plain))
-    check_loss(loss(plain, length="constant", length_constant=8.0))
+    check_loss(loss(plain, fresh_samples=True))
+    check_loss(loss(plain, fresh_samples=False, length="constant", length_constant=8.0))
     check_loss(loss(clipped))
     check_loss(loss(whole))
     check_loss(loss(corrected, needs=("old_logprobs",)))
@@ -264,6 +264,7 @@ def changes(xp: Any, t: Any) -> Any:
     (loss(lambda xp, t: plain(xp, t).value), "returned a ndarray"),
     (loss(lambda xp, t: surrogate(plain(xp, t).value + 0.1 * t.logprobs, 0.1 - t.advantages)), ""),
     (loss(lambda xp, t: surrogate(plain(xp, t).value + t.logprobs**2, 2 * t.logprobs - t.advantages)), ""),
+    (loss(plain), "whichever policy sampled the tokens"),
     (loss(plain, length="mean"), "length: is 'mean'"),
     (loss(plain, length="constant"), "length_constant: is None"),
     (loss(plain, length="constant", length_constant=0), "length_constant: is 0"),

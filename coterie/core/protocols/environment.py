@@ -36,7 +36,12 @@ class Environment(Protocol):
         """The role's observation of a state."""
 
     async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
-        """The next state and its scores, after the roles of one stage acted. Never mutates `state`."""
+        """The next state and its scores, after the roles of one stage acted. Never mutates `state`.
+
+        Raises:
+            PolicyFault: the actions made it fail. The episode ends in `state`, with the sources' floors.
+            SystemFault: something else did. The episode is lost, and its scores are missing.
+        """
 
     def outcome(self, state: Any) -> Mapping[str, float]:
         """Metrics of an ended episode; `success` (0, 1 or a share) is required."""

@@ -50,6 +50,13 @@ class RunsInBackground(Protocol):
 
 
 @runtime_checkable
+class ScoresRoles(Protocol):
+    per_role: Sequence[str]
+    """Of scopes `joint` and `episode`: components that it scores for single roles and never for the team. A
+    failure is then each role's own."""
+
+
+@runtime_checkable
 class BoundsCalls(Protocol):
     concurrency: int
     """Calls of `score` at once, unless `rewards.<name>.concurrency` says otherwise; default: CONCURRENCY.

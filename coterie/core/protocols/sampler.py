@@ -91,6 +91,9 @@ class RolloutContext(Protocol):
     def mark_missing(self, key: Key, reason: str) -> None:
         """Add a missing score of every source for a joint action that a system fault prevented."""
 
+    def mark_floor(self, key: Key, reason: str) -> None:
+        """Add every source's floor for a joint action at which the step raised PolicyFault."""
+
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run scoring in the background; the rollout's scores are complete when it is done."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -26,9 +26,9 @@ from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout.contracts import check_feedback, check_messages, check_step
+from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
 from coterie.core.types import (
-    TEAM,
     Action,
     Call,
     Fault,
@@ -259,7 +259,7 @@ class JobContext:
     async def step(
         self, task: Task, key: Key, turn: int, state: Any, actions: Mapping[str, Action]
     ) -> Step | Fault:
-        """Step the environment; what the policy did not cause comes back as a fault."""
+        """Step the environment; a failure comes back as a fault, the policy's where the actions caused it."""
         for action in actions.values():
             if action.fault is not None and action.fault.kind == "system":
                 return action.fault
@@ -270,6 +270,8 @@ class JobContext:
             )
         except PluginError:  # a broken contract is no accident of one episode
             raise
+        except PolicyFault as fault:
+            return Fault(kind="policy", reason=str(fault))
         except SystemFault as fault:
             return Fault(kind="system", reason=str(fault))
         except Exception as error:  # an environment's bug must not end every episode
@@ -279,10 +281,17 @@ class JobContext:
 
     def mark_missing(self, key: Key, reason: str) -> None:
         """Mark every joint score of a joint action as missing: a system fault kept it from being played."""
+        self._mark(key, lambda source: Score(None, reason, whole=True))
+
+    def mark_floor(self, key: Key, reason: str) -> None:
+        """Score a joint action with the sources' floors: its actions made the step fail."""
+        reason = f"floor: {reason}"
+        self._mark(key, lambda source: Score(float(source.plugin.policy_fault), reason, source.name, True))
+
+    def _mark(self, key: Key, score: Callable[[NamedRewardSource], Score]) -> None:
         for source in self.reward_sources:
             if source.scope == "joint":
-                for component in source.plugin.components:
-                    self.scores.add(key, TEAM, component, Score(None, reason, whole=True))
+                write(self.scores, source, key, score(source), list(self.team.members))
 
 
 def _message(role: str, content: str) -> Message:

@@ -26,9 +26,9 @@ def check_missing(
     Raises:
         TooManyMissing: the share of a source, or of lost joint actions, is above its bound.
     """
-    faults = [joint.fault for tree in trees for node in tree.nodes() for joint in node.joints]
-    lost = Counter(fault.reason for fault in faults if fault is not None)
-    _check("joint actions were lost in this step", lost, len(faults), "schedule.max_missing", bound)
+    joints = [joint for tree in trees for node in tree.nodes() for joint in node.joints]
+    lost = Counter(joint.fault.reason for joint in joints if joint.fault is not None and joint.lost)
+    _check("joint actions were lost in this step", lost, len(joints), "schedule.max_missing", bound)
     missing: dict[str, Counter[str]] = {}
     for _, _, _, score in scores:
         if score.value is None and score.source:

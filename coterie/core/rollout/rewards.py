@@ -6,7 +6,8 @@ scores of an action that the engine aborted are missing everywhere.
 
 A failure belongs to the role whose action the source was asked about (scopes `action` and `siblings`). A
 source of scope `joint` or `episode` names the owners of its scores itself, so a failure of its call is the
-team's and *whole* (`Score.whole`): it concerns every role.
+team's and *whole* (`Score.whole`): it concerns every role. Components that the source declares as `per_role`
+are the exception.
 """
 
 from __future__ import annotations
@@ -15,12 +16,13 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from coterie.core.errors import PluginError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
+from coterie.core.protocols.reward import ScoresRoles
 from coterie.core.rollout.contracts import check_source
 from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
 
@@ -35,7 +37,7 @@ def joint_reward(
 ) -> float | None:
     """The reward of a joint action for a role: the joint's scores and those of the role's own action."""
     joint = node.joints[index]
-    if joint.fault is not None:
+    if joint.lost:
         return None
     return stepped_reward(node.key, index, joint.branches, role, scores, reward_weights)
 
@@ -162,8 +164,13 @@ def write(
             return
         reason = f"scored role '{stray[0]}', which does not act here"
         table = Score(None, reason, source.name, whole=owner == TEAM)
+    per_role = source.plugin.per_role if isinstance(source.plugin, ScoresRoles) else ()
     for component in source.plugin.components:
-        scores.add(key, owner, component, table)
+        if owner == TEAM and component in per_role:
+            for role in roles:
+                scores.add(key, role, component, replace(table, whole=False))
+        else:
+            scores.add(key, owner, component, table)
 
 
 def _score(value: Any, source: str) -> Score:

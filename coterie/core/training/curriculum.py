@@ -101,7 +101,7 @@ def tree_success(tree: Tree) -> float | None:
         (episode.share, success)
         for episode in episodes(tree)
         if episode.leaf is not None
-        and episode.leaf.fault is None
+        and not episode.leaf.lost
         and (success := episode.outcome("success")) is not None
     ]
     return math.fsum(s * v for s, v in present) / math.fsum(s for s, _ in present) if present else None

@@ -93,7 +93,7 @@ async def evaluate(
     per_task: dict[str, list[float]] = {}
     for tree in trees:
         for _, leaf in tree.leaves():
-            if leaf.outcome is not None and leaf.fault is None:
+            if leaf.outcome is not None and not leaf.lost:
                 per_task.setdefault(tree.task.id, []).append(float(leaf.outcome["success"]))
     metrics = step_metrics(trees, scores, None, run.reward_weights)
     return Evaluation(

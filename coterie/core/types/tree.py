@@ -120,6 +120,11 @@ class JointAction:
     """Whether it combines the best branch of each role (`commit: per_role`). No baseline counts it."""
     fault: Fault | None = None
 
+    @property
+    def lost(self) -> bool:
+        """Whether a system fault kept it from being played, so that its scores are missing."""
+        return self.fault is not None and self.fault.kind == "system"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:

@@ -43,6 +43,11 @@ class SteppedJoint:
     terminated: bool
     recombined: bool = False
 
+    @property
+    def lost(self) -> bool:
+        """Whether a system fault kept it from being played."""
+        return isinstance(self.step, Fault) and self.step.kind == "system"
+
 
 @dataclass(slots=True)
 class NodeExpansion:
@@ -60,8 +65,8 @@ class NodeExpansion:
 
     @property
     def sound(self) -> list[int]:
-        """Indices of the joint actions whose step didn't fail."""
-        return [index for index, joint in enumerate(self.stepped) if isinstance(joint.step, Step)]
+        """Indices of the joint actions that no system fault lost. A policy fault ends the episode."""
+        return [index for index, joint in enumerate(self.stepped) if not joint.lost]
 
     def actions(self, branches: Mapping[str, int]) -> dict[str, Action]:
         """The actions of a joint action, by role."""
@@ -89,7 +94,8 @@ class NodeExpansion:
         ctx, key = self.ctx, self.position.key
         for index, joint in enumerate(self.stepped):
             if index >= first and isinstance(joint.step, Fault):
-                ctx.mark_missing(key.of_joint(index), joint.step.reason)
+                mark = ctx.mark_missing if joint.lost else ctx.mark_floor
+                mark(key.of_joint(index), joint.step.reason)
         sources = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
         scopes = {source.scope for source in sources} if first == 0 else set()
         arguments: dict[str, Any] = {
@@ -109,7 +115,7 @@ class NodeExpansion:
     def reward(self, index: int, role: str) -> float | None:
         """The reward of a joint action for a role; None: missing."""
         joint = self.stepped[index]
-        if isinstance(joint.step, Fault):
+        if joint.lost:
             return None
         return stepped_reward(
             self.position.key, index, joint.branches, role, self.ctx.scores, self.ctx.reward_weights
@@ -179,31 +185,29 @@ class NodeExpansion:
         )
 
     def _joint_action(self, joint: SteppedJoint, child: Node | None, expanded: bool) -> JointAction:
-        """The finished joint action, with the outcome where an expanded one ends the episode."""
-        if isinstance(joint.step, Fault):
-            return JointAction(
-                branches=joint.branches,
-                state_digest="",
-                truncated=True,
-                recombined=joint.recombined,
-                fault=joint.step,
-            )
+        """The finished joint action, with the outcome where an expanded one ends the episode.
+
+        A policy fault ends it in the state before the joint action.
+        """
+        failed = joint.step if isinstance(joint.step, Fault) else None
+        state = self.position.state if isinstance(joint.step, Fault) else joint.step.state
         ended = joint.following is None
         outcome = None
-        if ended and expanded:
+        if ended and expanded and not joint.lost:
             environment = self.ctx.environment
             with plugin_call(environment, "outcome"):
-                outcome = environment.outcome(joint.step.state)
+                outcome = environment.outcome(state)
             check_outcome(environment, outcome)
         return JointAction(
             branches=joint.branches,
-            state_digest=self.ctx.digest(joint.step.state),
+            state_digest="" if failed else self.ctx.digest(state),
             terminated=joint.terminated,
             truncated=ended and not joint.terminated,
             child=child,
-            info=joint.step.info,
+            info={} if isinstance(joint.step, Fault) else joint.step.info,
             outcome=outcome,
             recombined=joint.recombined,
+            fault=failed,
         )
 
     # ------------------------------------------------------------------------- views for reward sources

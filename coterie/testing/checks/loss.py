@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.protocols import Surrogate, TokenBatch
-from coterie.core.protocols.loss import HasLengthConstant
+from coterie.core.protocols.loss import HasLengthConstant, NeedsFreshSamples
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 
 LENGTHS = ("token_mean", "sequence_mean", "sequence_sum", "constant")
@@ -29,6 +29,8 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
     - On the weights that sampled the tokens, a descent step raises the log-prob of a token with a positive
       advantage and lowers that of one with a negative advantage; without a KL term a token of advantage 0 has
       grad 0.
+    - A loss whose gradient doesn't depend on the policy that sampled says so (`fresh_samples`): a second
+      optimiser step on the same samples is then refused.
     - The loss leaves its input arrays unchanged.
 
     Args:
@@ -48,9 +50,24 @@ def check_loss(loss: Any, *, detached: bool = False, seed: int = 0) -> None:
         _check_grad(loss, tokens, surrogate, name)
     _check_sequences(loss, tokens, surrogate, name)
     _check_signs(loss, rng, name)
+    _check_ratio(loss, tokens, surrogate, name)
     for kind in (np.float64, np.float32):
         for old_is_behaviour in (True, False):
             _surrogate(loss, _extreme(loss, kind, old_is_behaviour), name)
+
+
+def _check_ratio(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: str) -> None:
+    """Require of a loss without a ratio that it declares whether its samples must be fresh."""
+    changes = [{"behaviour": tokens.behaviour - 0.5}]
+    changes += [{"old": tokens.old - 0.5}] if tokens.old is not None else []
+    others = [_surrogate(loss, dataclasses.replace(tokens, **change), name) for change in changes]
+    same = all(np.array_equal(other.grad, surrogate.grad) for other in others)
+    require(
+        not same or isinstance(loss, NeedsFreshSamples),
+        "has the same gradient whichever policy sampled the tokens, and doesn't say whether that is wrong",
+        where=name,
+        fix="fresh_samples = True, so that updates of several steps are refused; or False if it needs no ratio",
+    )
 
 
 def _check_declared(loss: Any, name: str) -> None:

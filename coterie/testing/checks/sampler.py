@@ -221,7 +221,7 @@ def _check_joints(node: Node, where: str) -> None:
                 where=where,
                 fix="go on from the state that the joint action reached",
             )
-        elif index in node.expanded and joint.fault is None:
+        elif index in node.expanded and not joint.lost:
             outcome = joint.outcome is not None and "success" in joint.outcome
             require(
                 outcome,
@@ -229,7 +229,7 @@ def _check_joints(node: Node, where: str) -> None:
                 where=where,
                 fix="environment.outcome(state)",
             )
-    sound = any(joint.fault is None for joint in node.joints)
+    sound = any(not joint.lost for joint in node.joints)
     require(
         node.expanded or not sound,
         f"{key}: joint actions were played and none was expanded",
@@ -287,9 +287,7 @@ def _check_lost_call(sampler: Any, name: str) -> None:
         for index, joint in enumerate(node.joints):
             touched = joint.branches.get("executor") == 0
             fix = "don't step an action with a system fault: set the joint action's fault"
-            require(
-                (joint.fault is not None) == touched, "stepped a lost action", where=f"{name}.play", fix=fix
-            )
+            require(joint.lost == touched, "stepped a lost action", where=f"{name}.play", fix=fix)
             scores = ctx.scores.at(node.key.of_joint(index))
             made_up = touched and any(score.value is not None for score in scores.values())
             require(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from coterie import PolicyFault, SystemFault
+from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
+from coterie.core.training.metrics import step_metrics
 from coterie.core.types import TEAM
 from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import NumberGame
 
 HANG, DOWN = "hang", "down"
 
@@ -52,7 +56,7 @@ def of_two_strangers(view):
 
 
 def played(
-    function, *texts, scope="action", kind="increment", floor=0.0, alpha=1.0, algorithm=None, **tables
+    function, *texts, scope="action", kind="increment", floor=0.0, alpha=1.0, algorithm=None, **settings
 ):
     """A run of one role that writes these texts, one a turn, or one a branch; and its trees and scores."""
     chains = algorithm is not None
@@ -67,12 +71,12 @@ def played(
                 "scope": scope,
                 "floor": floor,
                 "components": {"judge": kind},
+                **settings,
             }
         },
         sampler={"branches": 1 if chains else len(texts)},
         algorithm={"type": algorithm or "at_grpo", "alpha": alpha},
         schedule={"max_missing": 1.0},
-        **tables,
     )
     return run, *play_episode(run)
 
@@ -114,6 +118,86 @@ def test_a_lost_score_is_missing_whatever_alpha_is(scope, function, alpha):
     rewards = branch_rewards(trees[0].root, "one", scores, run.reward_weights)
     assert rewards[0] is None
     assert rewards[1] == (None if scope == "siblings" else 1.0)  # one call ranks all siblings
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.35, 1.0])
+def test_a_joint_source_that_scores_roles_says_so_and_its_floor_is_theirs(alpha):
+    """Else a floor of -1 would cost alpha, and being wrong 1."""
+    run, trees, scores = played(
+        "of_roles", "-1", HANG, DOWN, scope="joint", floor=-1.0, alpha=alpha, per_role=["judge"]
+    )
+    rewards = branch_rewards(trees[0].root, "one", scores, run.reward_weights)
+    assert rewards == [-1.0, -1.0, None]
+    assert [list(scores.at(trees[0].root.key.of_joint(index))) for index in range(3)] == [
+        [("one", "judge")]
+    ] * 3
+
+
+@pytest.mark.parametrize(("scope", "names"), [("joint", ["juge"]), ("action", ["judge"])])
+def test_components_of_single_roles_are_checked(scope, names):
+    with pytest.raises(ConfigError) as error:
+        played("of_action", "1", "2", scope=scope, per_role=names)
+    assert error.value.path == "rewards.judge.per_role"
+
+
+class Fragile(NumberGame):
+    """A game whose step is brought down by what the role wrote."""
+
+    async def step(self, state, actions, ctx):
+        if actions["one"].text == HANG:
+            raise PolicyFault("the program killed its sandbox twice")
+        return await super().step(state, actions, ctx)
+
+
+def fragile(*texts, floor, **tables):
+    style = {"type": "function", "function": f"{__name__}:of_nothing", "scope": "action"}
+    run = coterie_run(
+        lambda request, _: texts[request.key.branch],
+        env=f"{__name__}:Fragile",
+        order=["one"],
+        rewards={"environment": {"type": "environment", "floor": floor}, "style": style},
+        max_turns=2,
+        **tables,
+    )
+    return run, *play_episode(run)
+
+
+def of_nothing(view):
+    return 0.0
+
+
+def test_a_step_that_the_output_brings_down_is_scored_and_no_accident():
+    run, trees, scores = fragile("1", HANG, "-1", floor=-2.0, sampler={"branches": 3})
+    root = trees[0].root
+    rewards = branch_rewards(root, "one", scores, run.reward_weights)
+    assert rewards == pytest.approx([1.1, -2.0 * 2, -1.1])  # `sum` and `own` have weight 1, `best` 0
+    assert root.joints[1].fault.kind == "policy" and not root.joints[1].lost
+    assert root.expanded == (0,)
+
+
+def test_where_all_are_brought_down_the_episode_ends_unsolved_and_is_not_missing():
+    run, trees, scores = fragile(HANG, HANG, floor=-1.0, sampler={"branches": 2})
+    ((_, leaf),) = trees[0].leaves()
+    assert leaf.outcome["success"] == 0.0 and leaf.truncated
+    row = step_metrics(trees, scores, None, run.reward_weights)
+    assert (row["episodes/missing"], row["success_committed"]) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "rloo", "reinforce_pp"])
+def test_a_chain_that_was_brought_down_is_trained_with_its_floor(algorithm):
+    settings = {"beta": 0.0} if algorithm == "reinforce_pp" else {}
+    texts = ["1", HANG]
+    run = coterie_run(
+        lambda request, _: texts[request.key.chain], env=f"{__name__}:Fragile", order=["one"],
+        rewards={"environment": {"type": "environment", "floor": -1.0, "weights": {"own": 0}}},
+        sampler={"branches": 1, "chains": 2}, algorithm={"type": algorithm, **settings},
+    )  # fmt: skip
+    trees, scores = play_episode(run)
+    credit, _ = run.estimator(
+        Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights), None
+    )
+    up, down = (credit.advantage[tree.root.key.of_branch("one", 0)] for tree in trees[:2])
+    assert np.all(np.asarray(up) > 0) and np.all(np.asarray(down) < 0)
 
 
 def test_a_lost_score_of_weight_0_is_nothing_whatever_was_lost():

@@ -80,7 +80,7 @@ def gain(
     cells = [scores.at(node.key.of_joint(index))]
     if role in joint.branches:
         cells.append(scores.at(node.key.of_branch(role, joint.branches[role])))
-    paid, missing = 0.0, joint.fault is not None
+    paid, missing = 0.0, joint.lost
     after = dict(potentials)
     for cell in cells:
         for (owner, component), score in cell.items():
@@ -238,7 +238,7 @@ def lost_chains(tree: Tree) -> Iterator[Path]:
         node, before = stack.pop()
         for index, joint in enumerate(node.joints):
             path = (*before, (node, index))
-            if joint.fault is not None:
+            if joint.lost:
                 yield path
             elif joint.child is not None:
                 stack.append((joint.child, path))
