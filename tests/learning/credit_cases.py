@@ -91,7 +91,7 @@ class Case:
             for name in policy_of.values()
         }
         return coterie_run(
-            env={"tasks": self.tasks},
+            env={"type": f"{HERE}:Game", "tasks": self.tasks},
             order=self.order,
             roles=roles,
             max_turns=self.turns,
@@ -197,6 +197,7 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
             "aborts": allowed.aborts,
             "stops": 0.4 if repeats else chance.choice((0.0, 0.1, 0.25)),
             "cut": 0.15,
+            "breaks": chance.choice((0.0, 0.05)) if allowed.aborts else 0.0,
             "tools": chance.choice((0.0, 0.0, 0.15)),
         },
         frozen=frozen,
@@ -355,11 +356,14 @@ def _sources(
         owners = chance.choice(
             ((TEAM,), (ACTING,), (TEAM, ACTING), (names[0],), (TEAM, names[-1]), tuple(names))
         )
+        scope = chance.choice(scopes)
+        of_roles = scope in ("joint", "episode") and TEAM not in owners and chance.random() < 0.4
         sources.append(
             SourceSpec(
                 name=name,
                 salt=chance.randrange(10**6),
-                scope=chance.choice(scopes),
+                scope=scope,
+                per_role=tuple(components) if of_roles else (),
                 kinds=components,
                 weights={component: chance.choice((*WEIGHTS, 1.0)) for component in components},
                 owners=owners,

@@ -6,8 +6,9 @@ It imports no estimator, no return, no grouping and none of the framework's scor
 **Scores.** A source of scope action or siblings scores a branch, and everything it says belongs to the acting
 role: a number, a missing score, a floor. A source of scope joint scores a played joint action, one of scope
 episode the last joint action of a path; a table names its owners, and a failure of the call (a floor, or
-missing) is *whole*: the team's, and in place of every owner's score. A number that isn't finite is missing.
-At a joint action with a system fault everything is missing.
+missing) is *whole*: the team's, and in place of every owner's score; of a component that is scored for roles
+alone, it is each role's own. A number that isn't finite is missing. At a joint action with a system fault
+everything is missing; where the output brought the game down, sources of scope joint give their floors.
 
 **Reward** of a role at a joint action: the sum of w * v over its own scores and alpha * w * v over the
 team's, missing where a score that counts is missing. A score counts where w != 0 and it is the role's own, or
@@ -72,7 +73,9 @@ class Played:
 
     @property
     def faulty(self) -> bool:
-        return self.node.joints[self.index].fault is not None
+        """Whether a system fault kept it from being played."""
+        fault = self.node.joints[self.index].fault
+        return fault is not None and fault.kind == "system"
 
     @property
     def counts(self) -> bool:
@@ -122,15 +125,23 @@ def _joint_scores(one: Played, sources: Sequence[SourceSpec], voice: Voice) -> l
     ended = one.index in one.node.expanded and one.node.joints[one.index].child is None
     scores = []
     for source in sources:
-        if source.scope == "joint":
+        roles = list(one.branches)
+        if source.scope == "joint" and one.node.joints[one.index].fault is not None:
+            said = Answer("floor")  # the output brought the game down
+        elif source.scope == "joint":
             said = voice(source, one.tree.task.id, one.node.turn, _texts(one))
         elif source.scope == "episode" and ended:
             said = voice(source, one.tree.task.id, one.node.turn, *map(_texts, one.path))
+            roles = list({role: 0 for passed in one.path for role in passed.branches})
         else:
             continue
         if said.failure:
             value = source.floor if said.failure == "floor" else None
-            scores += [Score(component, TEAM, value, True, said.failure) for component in source.kinds]
+            for component in source.kinds:
+                if component in source.per_role:
+                    scores += [Score(component, role, value, False, said.failure) for role in roles]
+                else:
+                    scores.append(Score(component, TEAM, value, True, said.failure))
         else:
             scores += [Score(name, owner, _finite(v)) for (owner, name), v in said.tables[0].items()]
     return scores

@@ -17,7 +17,9 @@ from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
 from coterie.backends.engines.scripted import ScriptedEngine
 from coterie.backends.trainers.none import NoTrainer
 from coterie.core.config import PolicyConfig
-from coterie.core.types import TEAM, Call, Request
+from coterie.core.protocols import StepContext
+from coterie.core.types import TEAM, Action, Call, Request, Step
+from coterie.testing.support.toys import NumberGame
 
 ACTING = "acting"
 """Among a source's owners: every role that acts in the view."""
@@ -52,6 +54,8 @@ class SourceSpec:
     owners: tuple[str, ...] = (TEAM,)
     """Owners of the scores of scope joint and episode: TEAM, names of roles, or ACTING. A source of scope
     joint scores a role where it acts."""
+    per_role: tuple[str, ...] = ()
+    """Components of scope joint and episode that are scored for roles alone: a failure is each role's own."""
     floor: float = 0.0
     values: str = "normal"
     """Normal numbers; `ties`: one of 0, .5 and 1; `flat`: always .5; `close`: nearly .5."""
@@ -69,6 +73,7 @@ class SourceSpec:
             "scope": self.scope,
             "kinds": dict(self.kinds),
             "owners": list(self.owners),
+            "per_role": list(self.per_role),
             "floor": self.floor,
             "values": self.values,
             "silent": self.silent,
@@ -140,6 +145,7 @@ class Source(Plugin):
         scope: str
         kinds: dict[str, str]
         owners: list[str]
+        per_role: list[str]
         floor: float
         values: str
         silent: float
@@ -153,6 +159,7 @@ class Source(Plugin):
         self.components: Any = config.kinds
         self.weights: Mapping[str, float] = {}
         self.policy_fault = config.floor
+        self.per_role = config.per_role
 
     async def score(self, view: Any) -> Any:
         if self.scope == "action":
@@ -190,6 +197,8 @@ class Writer(ScriptedEngine):
         stops: float = 0.1
         cut: float = 0.1
         tools: float = 0.0
+        breaks: float = 0.0
+        """Share of calls that bring the game down."""
         play: Any = "tests.games:keyed"
 
     async def generate(self, request: Request) -> Call:
@@ -199,6 +208,8 @@ class Writer(ScriptedEngine):
         text = str(chance.randrange(config.texts))
         if chance.random() < config.stops:
             text = chance.choice(("stop", "bad"))
+        if chance.random() < config.breaks:
+            text = chance.choice(("break", "crash"))
         if chance.random() < 0.4:
             text += " and so on"[: 2 + 4 * chance.randrange(3)]
         if chance.random() < config.tools:
@@ -214,6 +225,18 @@ class Writer(ScriptedEngine):
             finish=finish,
             continues=request.continues,
         )
+
+
+class Game(NumberGame):
+    """A game that some texts bring down: `break` by the output's fault, `crash` by the system's."""
+
+    async def step(self, state: Any, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        texts = [action.text for action in actions.values()]
+        if "crash" in texts:
+            raise SystemFault("the game crashed")
+        if "break" in texts:
+            raise PolicyFault("the output broke the game")
+        return await super().step(state, actions, ctx)
 
 
 class Echo(Plugin):

@@ -102,6 +102,12 @@ def _count(case: Case, step: PlayedStep, every: Sequence[Any], wanted: Expected,
     occurred["rows missing"] += sum(row.value is None for row in wanted.rows)
     occurred["floors"] += sum(score.failure == "floor" for score in scores)
     occurred["whole floors"] += sum(score.failure == "floor" and score.whole for score in scores)
+    occurred["floors of each role"] += sum(
+        score.failure == "floor" and not score.whole for one in every for score in one.joint_scores
+    )
+    occurred["games brought down"] += sum(
+        (fault := one.node.joints[one.index].fault) is not None and fault.kind == "policy" for one in every
+    )
     occurred["scores missing"] += sum(score.value is None for score in scores)
     occurred["aborts"] += sum(not action.trainable for action in actions)
     occurred["cut off"] += sum(bool(a.calls) and a.calls[-1].finish == "length" for a in actions)

@@ -18,11 +18,14 @@ from tests.learning.credit_sources import Answer, SourceSpec
 pytestmark = pytest.mark.learning
 
 
+FAULTS = {"lost": Fault(kind="system", reason="lost"), "broken": Fault(kind="policy", reason="broken")}
+
+
 @dataclass
 class N:
     """A node: by role the texts of its branches; by combination of branches what came after it.
 
-    None: the episode ended. "lost": a system fault.
+    None: the episode ended. "lost": a system fault. "broken": the output brought the game down.
     """
 
     texts: Mapping[str, Sequence[str]]
@@ -55,7 +58,7 @@ def tree(root: N, chain: int = 0, logprobs: Sequence[float] = (-0.5,), frozen: s
                 branches=dict(zip(one.texts, branches, strict=True)),
                 state_digest="",
                 child=node(after, key.child(index)) if isinstance(after, N) else None,
-                fault=Fault(kind="system", reason="broke") if after == "lost" else None,
+                fault=FAULTS.get(after) if isinstance(after, str) else None,
             )
             for index, (branches, after) in enumerate(one.then.items())
         )
@@ -65,7 +68,7 @@ def tree(root: N, chain: int = 0, logprobs: Sequence[float] = (-0.5,), frozen: s
             stage=0,
             decisions={role: decision(role, texts) for role, texts in one.texts.items()},
             joints=joints,
-            expanded=tuple(index for index, joint in enumerate(joints) if joint.fault is None),
+            expanded=tuple(index for index, joint in enumerate(joints) if not joint.lost),
         )
 
     return Tree(task=Task(id="t"), chain=chain, epoch=0, root=node(root, Key("t", 0, chain)))
@@ -210,6 +213,23 @@ def test_a_whole_floor_stands_for_a_role_until_one_of_its_scores_counts_again():
     assert pays(0.5, "a", "hangs", "other", "b") == pytest.approx([0.8, -1.3, 0.0, 0.8])
     assert pays(0.0, "a", "hangs", "teams", "b") == pytest.approx([0.8, -0.8, 0.0, 0.3])
     assert pays(0.0, "a", "down", "teams", "b") == [0.8, None, 0.0, None]
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.5])
+def test_a_floor_of_a_component_of_roles_is_each_roles_own(alpha):
+    sources = [SourceSpec("s", 0, "joint", {"s": "potential"}, {"s": 1.0}, per_role=("s",), floor=-1.0)]
+    says = {"a": {"one": 0.8}, "hangs": "floor", "b": {"one": 0.3}}
+    every = played([tree(line("a", "hangs", "b"))], sources, voice(says))
+    pays = [Book(sources, alpha).pay(one, "one") for one in every]
+    assert pays == pytest.approx([0.8, -1.8, 1.3])
+
+
+def test_a_game_that_the_output_brings_down_is_scored_by_the_floors_of_joint_sources():
+    root = N({"one": ["a", "b", "c"]}, {(0,): None, (1,): "broken", (2,): "lost"})
+    sources = [source("s", "joint", "increment", floor=-1.0), source("own", "action", "increment")]
+    says = {"a": 2.0, "b": 0.5, "c": 7.0}
+    result = credit({"type": "mareinforce", "alpha": 0.5}, [tree(root)], sources, says)
+    assert named(result.advantage) == {"0:one0": 0.5 * 2.0 + 2.0, "0:one1": -0.5 + 0.5}
 
 
 CROSS = N(
