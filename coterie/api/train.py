@@ -106,7 +106,7 @@ def train(
             run,
             folder=run_folder,
             store=CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints),
-            recorder=rollout_recorder(run_folder, run.reward_weights),
+            recorder=rollout_recorder(run_folder),
             progress=progress,
             interrupt=interrupt,
         )
