@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from coterie import PolicyFault, SystemFault
@@ -39,6 +41,22 @@ def times_out_on_one(view):
 
 def nan(view):
     return float("nan")
+
+
+def inf(view):
+    return float("inf")
+
+
+def minus_inf(view):
+    return float("-inf")
+
+
+def last_number(view):
+    """The number that was written last; the view's last joint action must be the path's."""
+    node, index = view.path[-1]
+    assert view.leaf is node.joints[index] and view.leaf.child is None
+    branch = view.leaf.branches[next(iter(node.decisions))]
+    return float(node.decisions[next(iter(node.decisions))].branches[branch].text)
 
 
 def by_action(view):
@@ -84,11 +102,28 @@ def test_an_output_that_hangs_the_verifier_earns_less_than_a_wrong_one():
     assert rewards == [0.0, -1.0, 0.0]
 
 
-def test_nan_is_missing():
-    rewards, _ = values(
-        coterie_run(rewards={"r": source("nan")}, order=["one"], schedule={"max_missing": 1.0})
+@pytest.mark.parametrize(("name", "reason"), [
+    ("nan", "nan is no number"), ("inf", "inf is no number"), ("minus_inf", "-inf is no number"),
+])  # fmt: skip
+def test_what_is_not_finite_is_missing(name, reason):
+    rewards, scores = values(
+        coterie_run(rewards={"r": source(name)}, order=["one"], schedule={"max_missing": 1.0})
     )
     assert rewards == [None] * 3
+    assert {(score.value, score.reason) for _, _, _, score in scores} == {(None, reason)}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_step_that_emits_no_finite_number_leaves_the_score_missing(monkeypatch, value):
+    run = coterie_run(order=["one"], schedule={"max_missing": 1.0})
+    step = run.environment.step
+
+    async def emits(state, actions, ctx):
+        played = await step(state, actions, ctx)
+        return dataclasses.replace(played, scores={**played.scores, (TEAM, "sum"): value})
+
+    monkeypatch.setattr(run.environment, "step", emits)
+    assert values(run)[0] == [None] * 3
 
 
 def test_sources_of_all_scopes_add_scores():
@@ -115,6 +150,24 @@ def test_sources_of_all_scopes_add_scores():
     assert scores.at(root.key.of_branch("one", 2))["one", "rank"].value == -2.0
     ((leaf, _),) = trees[0].leaves()
     assert scores.at(leaf)[TEAM, "ended"].value == 1.0
+
+
+def test_an_episodes_score_is_at_its_end_and_nowhere_else():
+    """Two roles and two turns: eight leaves of a tree that plays everything on, four nodes a path."""
+    run = coterie_run(
+        rewards={"last": source("last_number", scope="episode")},
+        sampler={"branches": 2, "expand": "all"},
+        algorithm={"type": "magrpo"},
+        order=["one", "two"],
+        max_turns=2,
+    )
+    trees, scores = play_episode(run)
+    leaves = {key: float(key.joint) for tree in trees for key, _ in tree.leaves()}  # branch b writes b
+    assert len(leaves) == 16 and {len(key.path) for key in leaves} == {3}
+    placed = {
+        key: score.value for key, role, component, score in scores if (role, component) == (TEAM, "last")
+    }
+    assert placed == leaves and len(scores) == 16
 
 
 def test_selection_by_a_score_of_the_whole_episode_is_refused():
