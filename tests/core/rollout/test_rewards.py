@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Literal
 
+import numpy as np
 import pytest
 
-from coterie import PolicyFault, SystemFault
+from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, PluginError, TooManyMissing
+from coterie.core.protocols import SiblingsView
 from coterie.core.rollout.rewards import branch_rewards, missing_share
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
 from coterie.testing import coterie_run, play_episode
@@ -111,6 +114,98 @@ def test_what_is_not_finite_is_missing(name, reason):
     )
     assert rewards == [None] * 3
     assert {(score.value, score.reason) for _, _, _, score in scores} == {(None, reason)}
+
+
+class Answers(Plugin):
+    """A reward source with the answer that a test sets, bare or in a table."""
+
+    class Config(PluginConfig):
+        scope: Literal["action", "joint", "siblings", "episode"] = "joint"
+        bare: bool = False
+
+    components = {"r": "increment"}
+    weights = {}
+    policy_fault = 0.0
+    answer: Any = None
+
+    @property
+    def scope(self):
+        return self.config.scope
+
+    async def score(self, view):
+        return Answers.of(view, self.config.bare)
+
+    @staticmethod
+    def of(view, bare):
+        answer = Answers.answer if bare else {(getattr(view, "role", TEAM), "r"): Answers.answer}
+        return [answer] * len(view.actions) if isinstance(view, SiblingsView) else answer
+
+
+def bare_answer(view):
+    return Answers.of(view, True)
+
+
+def answer_in_a_table(view):
+    return Answers.of(view, False)
+
+
+class Scalar:
+    """What a library's tensor without dimensions is."""
+
+    def __float__(self):
+        return 0.5
+
+
+class Broken:
+    def __float__(self):
+        raise RuntimeError("it is on another device")
+
+
+SCOPES = ["joint", "action", "siblings", "episode"]
+
+
+def scored_by(name, answer, scope, monkeypatch):
+    """{value of the component `r`} in a run whose source `r` answers so."""
+    monkeypatch.setattr(Answers, "answer", answer)
+    tables = {
+        "class": {"type": f"{__name__}:Answers"},
+        "bare class": {"type": f"{__name__}:Answers", "bare": True},
+        "function": source("answer_in_a_table", components={"r": "increment"}),
+        "bare function": source("bare_answer", components={"r": "increment"}),
+    }
+    run = coterie_run(
+        order=["one"],
+        rewards={"environment": {"type": "environment"}, "r": {**tables[name], "scope": scope}},
+        sampler={"branches": 2, "expand": "sampled"},
+        algorithm={"type": "reinforce_pp", "beta": 0.0, "truncated": "keep"},
+    )
+    return {score.value for _, _, component, score in play_episode(run)[1] if component == "r"}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("name", ["class", "function", "bare function"])
+@pytest.mark.parametrize(("answer", "value"), [
+    (0.5, 0.5), (1, 1.0), (True, 1.0), (np.float32(0.5), 0.5), (np.bool_(True), 1.0), (np.array(0.5), 0.5),
+    (Scalar(), 0.5),
+], ids=repr)  # fmt: skip
+def test_what_converts_to_a_number_is_a_score(name, answer, value, scope, monkeypatch):
+    assert scored_by(name, answer, scope, monkeypatch) == {value}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("name", "answer"), [
+    *((name, answer) for name in ("class", "bare class", "function", "bare function")
+      for answer in ("0.9", [0.9], np.ones(2), 10**400, 1j, Broken())),
+    ("bare class", 0.9), ("bare class", None),
+], ids=lambda part: f"{part!r:.20}")  # fmt: skip
+def test_what_is_no_score_names_its_source(name, answer, scope, monkeypatch):
+    """A program that returns "0.9", or a class that returns a bare number: never a crash without a name."""
+    with pytest.raises(PluginError) as caught:
+        scored_by(name, answer, scope, monkeypatch)
+    function = "function" in name
+    assert caught.value.path == ("rewards.r.function" if function else "rewards.r")
+    assert ("answer" if function else f"reward '{__name__}:Answers'") in caught.value.what
+    assert caught.value.fix or caught.value.why
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
