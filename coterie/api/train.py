@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie.api.cost import warn_of_size
+from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
 from coterie.compose import compose
@@ -100,6 +100,7 @@ def train(
     _warn_untrained(run)
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
+    warn_of_tasks(run)
     run_folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run_folder.claimed():
         run = replace(
