@@ -201,11 +201,12 @@ def _credit(key: Key, credit: Credit | None, trained: bool) -> dict[str, Any]:
 
 
 def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights) -> dict[str, Any]:
-    joint = node.joints[index]
+    joint, cell = node.joints[index], scores.at(node.key.of_joint(index))
     return {
         "joint": index,
         "branches": dict(joint.branches),
-        **_cells("scores", scores.at(node.key.of_joint(index))),
+        **_cells("scores", cell),
+        "whole": sorted({component for (_, component), score in cell.items() if score.whole}),
         "reward": {role: joint_reward(node, index, role, scores, reward_weights) for role in joint.branches},
         "child": joint.child.key.text() if joint.child is not None else None,
         "expanded": index in node.expanded,

@@ -154,10 +154,16 @@ class Scalar:
     def __float__(self):
         return 0.5
 
+    def __repr__(self):  # the test's id
+        return "Scalar()"
+
 
 class Broken:
     def __float__(self):
         raise RuntimeError("it is on another device")
+
+    def __repr__(self):
+        return "Broken()"
 
 
 SCOPES = ["joint", "action", "siblings", "episode"]
@@ -175,7 +181,7 @@ def scored_by(name, answer, scope, monkeypatch):
     run = coterie_run(
         order=["one"],
         rewards={"environment": {"type": "environment"}, "r": {**tables[name], "scope": scope}},
-        sampler={"branches": 2, "expand": "sampled"},
+        sampler={"branches": 1, "chains": 2},
         algorithm={"type": "reinforce_pp", "beta": 0.0, "truncated": "keep"},
     )
     return {score.value for _, _, component, score in play_episode(run)[1] if component == "r"}
