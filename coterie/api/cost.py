@@ -149,7 +149,8 @@ def count(run: Run) -> Counts:
         counts = _count(run, False)
         note = f"stages are assumed to follow team.order, since the first task can't be read here: {error}"
         return replace(counts, notes=(*counts.notes, note))
-    return _count(run, decides)
+    counts = _count(run, decides)
+    return replace(counts, notes=(*counts.notes, *few_tasks(run)))
 
 
 def _count(run: Run, decides: bool) -> Counts:
@@ -255,6 +256,31 @@ def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str
 
 
 # ------------------------------------------------------------------------------------- what the tasks show
+
+
+def few_tasks(run: Run) -> list[str]:
+    """A note where a step plays more tasks than there are; of a curriculum the level with the fewest counts.
+
+    Raises:
+        ConfigError: there are no train tasks.
+    """
+    curriculum, wanted, sizes = run.curriculum, run.config.schedule.tasks_per_step, [len(run.order)]
+    if curriculum is not None:
+        sizes = [len(tasks) for _, tasks in trained_on(run.environment, curriculum, run.config.seed)]
+    fewest = max(min(sizes), 1)
+    if fewest >= wanted:
+        return []
+    least, most = wanted // fewest, -(-wanted // fewest)
+    return [
+        f"schedule.tasks_per_step is {wanted}, and there are {fewest} train tasks: a step plays each task "
+        f"{least if least == most else f'{least} to {most}'} times, each time as a further epoch"
+    ]
+
+
+def warn_of_tasks(run: Run) -> None:
+    """Warn of a step that plays more tasks than there are."""
+    for note in few_tasks(run):
+        log.warning("%s", note)
 
 
 def decides_stages(run: Run) -> bool:

@@ -1,6 +1,7 @@
 """Rollout files: everything that was played as flat rows, enough to compute the advantages again.
 
 Each row says its `format`. Format 2 has the field's words; a file of format 1 is read under the new names.
+Keys are added to a format and never change their meaning, so that an older file only lacks some.
 """
 
 from __future__ import annotations
@@ -8,12 +9,14 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from coterie.core.errors import RunFolderError
+from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards, joint_reward
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
@@ -57,12 +60,13 @@ def rollout_rows(
 
     * `node`: one per (node, role): the prompt;
     * `branch`: one per sampled action: its calls with exact log-probs, its scores, reward, return and
-      advantage (a number, or one per token; null where it is not trained);
+      advantage (a number, or one per token; null where it is not trained, as that of a frozen policy);
     * `joint`: one per combination that was played: scores, what it pays each role, and where it led.
 
-    A branch's scores are its own plus those of the played joints that contain it (their mean, recombined
-    joints left out; null where one is missing). The team's are named `team.<component>` there; in joint rows
-    all are `<role>.<component>`. Every row has `format: 2`.
+    A branch's `scores` are its own plus those of the played joints that contain it (their mean, recombined
+    joints left out; null where one is missing). The team's are named `team.<component>` there. Its
+    `own_scores` are those of the action alone, named `<role>.<component>` as in joint rows; a return over
+    turns adds them to the joint's. Every row has `format: 2`.
 
     Args:
         credit: None for an evaluation: return and advantage are null.
@@ -71,7 +75,12 @@ def rollout_rows(
     """
     for tree in trees:
         for node in tree.nodes():
-            place = {"task_id": tree.task.id, "chain": tree.chain, "node": node.key.text()}
+            place = {
+                "task_id": tree.task.id,
+                "epoch": tree.epoch,
+                "chain": tree.chain,
+                "node": node.key.text(),
+            }
             for role, decision in node.decisions.items():
                 yield _node_row(place, node, role, decision)
                 rewards = branch_rewards(node, role, scores, reward_weights)
@@ -83,8 +92,9 @@ def rollout_rows(
                         **place,
                         **_branch(node, role, branch, decode),
                         **_cells("scores", branch_scores(node, role, branch, scores), role),
+                        "own_scores": _named(scores.at(key)),
                         "reward": reward,
-                        **_credit(key, credit),
+                        **_credit(key, credit, decision.trainable and decision.branches[branch].trainable),
                         "annotations": {
                             name: table[key].tolist()
                             for name, table in (annotations or {}).items()
@@ -156,8 +166,14 @@ def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[s
     decision = node.decisions[role]
     action = decision.branches[branch]
     calls = []
-    for call in action.calls:
-        row = {"token_ids": list(call.token_ids), "logprobs": list(call.logprobs), "finish": call.finish}
+    for index, call in enumerate(action.calls):
+        row: dict[str, Any] = {
+            "token_ids": list(call.token_ids),
+            "logprobs": list(call.logprobs),
+            "finish": call.finish,
+        }
+        if index > 0:  # the first call's prompt is the node's
+            row |= {"prompt_ids": list(call.prompt_ids), "continues": call.continues, "version": call.version}
         calls.append(row if decode is None else {**row, "text": decode(decision.policy, call)})
     return {
         "role": role,
@@ -173,8 +189,8 @@ def _branch(node: Node, role: str, branch: int, decode: Decode | None) -> dict[s
     }
 
 
-def _credit(key: Key, credit: Credit | None) -> dict[str, Any]:
-    if credit is None or key not in credit.advantage:
+def _credit(key: Key, credit: Credit | None, trained: bool) -> dict[str, Any]:
+    if credit is None or key not in credit.advantage or not trained:
         return {"return": credit.returns.get(key) if credit else None, "advantage": None, "weight": None}
     advantage = credit.advantage[key]
     return {
@@ -185,11 +201,12 @@ def _credit(key: Key, credit: Credit | None) -> dict[str, Any]:
 
 
 def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights) -> dict[str, Any]:
-    joint = node.joints[index]
+    joint, cell = node.joints[index], scores.at(node.key.of_joint(index))
     return {
         "joint": index,
         "branches": dict(joint.branches),
-        **_cells("scores", scores.at(node.key.of_joint(index))),
+        **_cells("scores", cell),
+        "whole": sorted({component for (_, component), score in cell.items() if score.whole}),
         "reward": {role: joint_reward(node, index, role, scores, reward_weights) for role in joint.branches},
         "child": joint.child.key.text() if joint.child is not None else None,
         "expanded": index in node.expanded,
@@ -205,22 +222,48 @@ def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights
 
 def _cells(name: str, cell: Mapping[tuple[str, str], Score], role: str | None = None) -> dict[str, Any]:
     """Scores and, where there is one, the reason of each (why it is missing, or a floor)."""
-    named = {(c if owner == role else f"{owner}.{c}"): score for (owner, c), score in cell.items()}
     return {
-        name: {component: score.value for component, score in named.items()},
-        "reasons": {component: score.reason for component, score in named.items() if score.reason},
+        name: _named(cell, role),
+        "reasons": {_name(owner, role): score.reason for owner, score in cell.items() if score.reason},
     }
+
+
+def _named(cell: Mapping[tuple[str, str], Score], role: str | None = None) -> dict[str, float | None]:
+    return {_name(owner, role): score.value for owner, score in cell.items()}
+
+
+def _name(owner: tuple[str, str], role: str | None) -> str:
+    return owner[1] if owner[0] == role else f"{owner[0]}.{owner[1]}"
 
 
 def _fault(fault: Fault | None) -> dict[str, str] | None:
     return None if fault is None else {"kind": fault.kind, "reason": fault.reason}
 
 
-def rollout_recorder(folder: RunFolder, reward_weights: RewardWeights) -> Recorder:
+def step_row(step: int, reward_weights: RewardWeights, state: Any) -> dict[str, Any]:
+    """What all advantages of a step follow from beside its trees: the first row of a run's rollout file.
+
+    Args:
+        state: the estimator's, before the step.
+    """
+    return {
+        "kind": "step",
+        "format": FORMAT,
+        "step": step,
+        "weights": dict(reward_weights.weights),
+        "team_weight": reward_weights.team_weight,
+        "kinds": dict(reward_weights.kinds),
+        "state": state,
+    }
+
+
+def rollout_recorder(folder: RunFolder) -> Recorder:
     """Write the rollouts of a run's steps to its folder."""
 
-    def record(step: int, trees: Sequence[Tree], scores: Scores, credit: Credit) -> None:
-        write_rollouts(folder.rollout_file(step), rollout_rows(trees, scores, credit, reward_weights))
+    def record(step: int, batch: Batch, state: Any, credit: Credit) -> None:
+        weights, annotations = batch.reward_weights, batch.annotations
+        rows = rollout_rows(batch.trees, batch.scores, credit, weights, annotations=annotations)
+        write_rollouts(folder.rollout_file(step), chain([step_row(step, weights, state)], rows))
 
     return record
 

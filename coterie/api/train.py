@@ -12,7 +12,7 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
-from coterie.api.cost import warn_of_size
+from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
 from coterie.compose import compose
@@ -100,13 +100,14 @@ def train(
     _warn_untrained(run)
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
+    warn_of_tasks(run)
     run_folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run_folder.claimed():
         run = replace(
             run,
             folder=run_folder,
             store=CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints),
-            recorder=rollout_recorder(run_folder, run.reward_weights),
+            recorder=rollout_recorder(run_folder),
             progress=progress,
             interrupt=interrupt,
         )

@@ -126,7 +126,7 @@ def check_attributes(plugin: Any, kind: str) -> None:
 
 @cache
 def _attribute_types(kind: str) -> dict[str, TypeAdapter[Any]]:
-    config = ConfigDict(strict=True, arbitrary_types_allowed=True)
+    config = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
     required = get_type_hints(PROTOCOL[kind]).items()
     optional = [item for protocol in CAPABILITIES.get(kind, ()) for item in get_type_hints(protocol).items()]
     return {name: TypeAdapter(hint, config=config) for name, hint in required} | {

@@ -27,12 +27,13 @@ async def train(run: Run) -> dict[str, Any]:
             annotations=annotations,
             reward_weights=run.reward_weights,
         )
+        state = run.state.credit_state
         with plugin_call(run.estimator, "__call__"):
-            returned = run.estimator(batch, run.state.credit_state)
+            returned = run.estimator(batch, state)
         check_credit(run.estimator, returned)
         credit, run.state.credit_state = returned
         updated = await run.update(rollouts, credit, annotations)  # then weights to the engine
-        run.record(step, rollouts, scores, credit)  # the rollout files
+        run.record(step, batch, state, credit)  # the rollout files
         row = run.metrics(step, rollouts, scores, credit, updated)
         row |= await evaluate_if_due(run, step)
         run.finish(step, row)  # trackers, observers, progress

@@ -8,8 +8,9 @@ from collections import Counter
 
 import pytest
 
+import coterie
 from coterie import Plugin, PluginConfig
-from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, warn_of_size
+from coterie.api.cost import BOUND, check_size, count, first_prompts, readable, warn_of_size, warn_of_tasks
 from coterie.backends.models.minibatches import count_minibatches, minibatches
 from coterie.backends.models.policy import TrainingFields
 from coterie.backends.trainers.none import NoTrainer
@@ -18,6 +19,7 @@ from coterie.core.training.samples import samples_of
 from coterie.core.types import Credit
 from coterie.testing import coterie_run, play_episode
 from tests.games import stops
+from tests.test_resume import MATRIX
 
 ASKED: Counter[str] = Counter()
 """Outside calls of this file's judges, by scope."""
@@ -285,6 +287,42 @@ def test_a_first_task_that_cant_be_read_is_said():
     counts = count(run)
     assert counts.generations == count(coterie_run()).generations
     assert "the first task can't be read here" in counts.notes[0]
+
+
+@pytest.mark.parametrize(("tasks", "times"), [
+    (8, ""), (7, "1 to 2 times"), (5, "1 to 2 times"), (4, "2 times"), (3, "2 to 3 times"), (1, "8 times"),
+])  # fmt: skip
+def test_a_step_of_more_tasks_than_there_are_is_said_with_both_numbers(tasks, times, caplog):
+    """By the plan, and once when a run starts; the step plays as often as it says."""
+    run = coterie_run(env={"tasks": tasks}, schedule={"tasks_per_step": 8})
+    notes = [note for note in count(run).notes if "tasks_per_step" in note]
+    warn_of_tasks(run)
+    assert notes == [record.getMessage() for record in caplog.records] and len(notes) == bool(times)
+    trees, _ = play_episode(run, 8)
+    often = sorted(set(Counter(tree.task.id for tree in trees).values()))
+    if times:
+        assert notes[0].startswith(f"schedule.tasks_per_step is 8, and there are {tasks} train tasks: ")
+        assert f"a step plays each task {times}, each time as a further epoch" in notes[0]
+        assert " to ".join(map(str, often)) + " times" == times
+    else:
+        assert often == [1]
+
+
+def test_the_smallest_level_of_a_curriculum_is_what_is_said(caplog):
+    table = {"tasks": 9, "curriculum": {"field": "tasks", "values": [9, 4, 6], "promote_at": 0.5}}
+    run = coterie_run(env=table, schedule={"tasks_per_step": 8})
+    warn_of_tasks(run)
+    assert "there are 4 train tasks" in caplog.text and len(caplog.records) == 1
+    assert [note for note in count(run).notes if "there are 4 train tasks" in note]
+
+
+def test_a_run_says_it_once(tmp_path, caplog):
+    run = ["schedule.tasks_per_step=9", "schedule.steps=3", "schedule.evaluate_every=0"]
+    coterie.train(MATRIX, overrides=run, out=tmp_path / "run")
+    warned = [record for record in caplog.records if "tasks_per_step" in record.getMessage()]
+    assert [record.getMessage()[:68] for record in warned] == [
+        "schedule.tasks_per_step is 9, and there are 4 train tasks: a step pl"
+    ]
 
 
 def test_first_prompts_are_those_that_a_step_asks(monkeypatch):

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import statistics
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from coterie.api.rollouts import read_rollouts, rollout_rows, write_rollouts
+from coterie.api.rollouts import read_rollouts, rollout_recorder, rollout_rows, write_rollouts
 from coterie.core.errors import RunFolderError
-from coterie.core.types import Credit, Key, RewardWeights
+from coterie.core.protocols import Batch
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.types import TEAM, Credit, Fault, Key, RewardWeights, Score
 from coterie.testing import J, tree_literals
 from tests.core.toy_trees import toy
 
@@ -118,6 +121,56 @@ def test_advantages_can_be_computed_again_from_the_file_alone(tmp_path):
         values = [r[source] for r in rows if r[source] is not None]
         again = [(x - statistics.fmean(values)) / statistics.pstdev(values) for x in values]
         assert again == [r["advantage"] for r in rows if r["advantage"] is not None] and len(again) == 3
+
+
+@pytest.mark.parametrize(("frozen", "lost"), [(True, False), (False, True)])
+def test_what_is_not_trained_has_no_advantage(frozen, lost):
+    """An estimator may credit a frozen policy's branch, or one that the system lost: no trainer gets it."""
+    forest = tree_literals([J(0.25), J(0.5)], order=["a"])
+    (tree,) = forest.trees
+    decision = tree.root.decisions["a"]
+    fault = Fault(kind="system", reason="the engine aborted the call") if lost else None
+    branch = replace(decision.branches[0], fault=fault)
+    changed = replace(decision, trainable=not frozen, branches=(branch, decision.branches[1]))
+    tree = replace(tree, root=replace(tree.root, decisions={"a": changed}))
+    keys = [tree.root.key.of_branch("a", index) for index in range(2)]
+    credit = Credit(
+        advantage=dict.fromkeys(keys, 1.5), weight=dict.fromkeys(keys, 0.5), returns=dict.fromkeys(keys, 0.25)
+    )
+    rows = [r for r in rollout_rows([tree], forest.scores, credit, RewardWeights()) if r["kind"] == "branch"]
+    assert (rows[0]["advantage"], rows[0]["weight"], rows[0]["return"]) == (None, None, 0.25)
+    assert rows[1]["advantage"] == (None if frozen else 1.5)
+
+
+def test_an_actions_own_scores_are_kept_apart_from_those_of_its_joints(tmp_path):
+    """`coder.tests` of both would be added in `scores`; a return over turns needs each with its owner."""
+    tree, scores, credit, reward_weights = toy()
+    scores.add(tree.root.key.of_branch("coder", 0), "coder", "tests", Score(0.5, "", "critic"))
+    scores.add(tree.root.key.of_branch("coder", 0), TEAM, "style", Score(None, "lost", "critic"))
+    rows = [
+        row
+        for row in rollout_rows([tree], scores, credit, reward_weights)
+        if row["kind"] == "branch" and row["role"] == "coder"
+    ]
+    assert rows[0]["own_scores"] == {"coder.tests": 0.5, "team.style": None} and rows[1]["own_scores"] == {}
+    assert rows[0]["scores"]["tests"] == 0.5 and rows[0]["reasons"] == {"team.style": "lost"}
+
+
+def test_a_runs_file_begins_with_what_its_rewards_are_summed_with(tmp_path):
+    tree, scores, credit, _ = toy()
+    weights = RewardWeights(weights={"format": 0.5}, team_weight=2.0, kinds={"progress": "potential"})
+    folder = RunFolder.create(tmp_path / "run", "")
+    annotations = {"values": {tree.root.key.of_branch("coder", 0): np.array([0.1], dtype=np.float32)}}
+    batch = Batch(trees=[tree], scores=scores, annotations=annotations, reward_weights=weights)
+    rollout_recorder(folder)(3, batch, {"coder": 0.1}, credit)
+    first, *rows = read_rollouts(folder.rollout_file(3))
+    assert first == {
+        "kind": "step", "format": 2, "step": 3, "weights": {"format": 0.5}, "team_weight": 2.0,
+        "kinds": {"progress": "potential"}, "state": {"coder": 0.1},
+    }  # fmt: skip
+    (row,) = [row for row in rows if row.get("annotations")]
+    assert row["role"] == "coder" and np.float32(row["annotations"]["values"][0]) == np.float32(0.1)
+    assert {row["epoch"] for row in rows} == {0}
 
 
 def test_a_rollout_file_is_whole_or_absent(tmp_path):

@@ -114,6 +114,48 @@ MUTATIONS = {
         "self.start(1)",
         "tests/backends/engines/test_request_batching.py",
     ),
+    "2 chains of a task start from different resets": (
+        "coterie/plugins/samplers/tree.py",
+        'ctx.seed(Key(task.id, epoch), "reset")',
+        'ctx.seed(Key(task.id, epoch, chain), "reset")',
+        "tests/plugins/samplers/test_tree.py",
+    ),
+    "2 groups of a task ignore the epoch": (
+        "coterie/plugins/algos/blocks/groups.py",
+        "return first.task, first.epoch, row.role",
+        "return first.task, row.role",
+        "tests/plugins/algos/blocks/test_groups.py",
+    ),
+    "2 an episode's score is written to the first node of the path": (
+        "coterie/core/rollout/rewards.py",
+        "            node, index = path[-1]\n",
+        "            node, index = path[0]\n",
+        "tests/core/rollout/test_rewards.py",
+    ),
+    "3 an infinite score is a number": (
+        "coterie/core/rollout/rewards.py",
+        "not math.isfinite(value)",
+        "math.isnan(value)",
+        "tests/core/rollout/test_rewards.py",
+    ),
+    "10 an unknown last potential is filled up with 0": (
+        "coterie/plugins/algos/blocks/returns.py",
+        "for ahead in remaining) if known else None",
+        "for ahead in remaining)",
+        "tests/plugins/algos/blocks/test_returns.py",
+    ),
+    "the first call decides whether the limit cut an action": (
+        "coterie/plugins/algos/reinforce_pp.py",
+        'calls[-1].finish == "length"',
+        'calls[0].finish == "length"',
+        "tests/plugins/algos/test_reinforce_pp.py",
+    ),
+    "frozen policies' advantages are recorded": (
+        "coterie/api/rollouts.py",
+        "if credit is None or key not in credit.advantage or not trained:",
+        "if credit is None or key not in credit.advantage:",
+        "tests/api/test_rollouts.py",
+    ),
     "a sign flip": (
         "coterie/plugins/algos/blocks/groups.py",
         "values - values.mean()",

@@ -131,6 +131,16 @@ def scores(table: Any) -> Any:
     return score
 
 
+class Pair:
+    """What a tensor of two numbers is: it has the method, which raises ValueError."""
+
+    def __float__(self) -> float:
+        raise ValueError("only one element tensors can be converted to Python scalars")
+
+    def __repr__(self) -> str:
+        return "a pair"
+
+
 def lost(view):
     raise SystemFault("503")
 
@@ -148,6 +158,8 @@ def lost(view):
     ({"score": scores(lambda view: {(TEAM, "long"): 1.0})}, "a score for 'long'"),
     ({"score": scores(lambda view: {("nobody", "brief"): 1.0})}, "does not act in this stage"),
     ({"score": scores(lambda view: {(TEAM, "brief"): float("inf")})}, "is inf"),
+    ({"score": scores(lambda view: {(TEAM, "brief"): "0.9"})}, "is '0.9'"),
+    ({"score": scores(lambda view: {(TEAM, "brief"): Pair()})}, "is a pair"),
     ({"score": scores(lambda view: {(TEAM, "brief"): len(view.action.parsed)})}, "raised TypeError"),
     ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
     ({"score": scores(lost)}, "raised SystemFault"),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
+from pydantic_core import PydanticCustomError
 
 from coterie.core.config import PolicyConfig, RunConfig, Strict, validate
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, UserError
 
+log = logging.getLogger("coterie")
 Schema = TypeVar("Schema", bound=PolicyConfig)
 
 MODEL_FILES = ("config.json", "adapter_config.json")
@@ -45,10 +48,28 @@ class LoraSettings(Strict):
     target_modules: str | list[str] = "all-linear"
 
 
+LARGEST_RATE = 1e19
+"""Largest learning rate: about the square root of fp32's largest number. A step of AdamW moves a weight by
+about the rate, and the product of two weights of this size overflows."""
+UNUSUAL_RATE = 1.0
+"""A larger learning rate of a model of tensors is warned about: no such model learns at it."""
+
+
+def _trains(rate: float) -> float:
+    if rate > LARGEST_RATE:
+        what = "no policy trains at this learning rate: after one step, products of its weights overflow"
+        raise PydanticCustomError("learning_rate", what)
+    return rate
+
+
+Rate = Annotated[float, Field(gt=0), AfterValidator(_trains)]
+"""A learning rate; one at which nothing trains is refused."""
+
+
 class OptimizerSettings(Strict):
     """AdamW and its learning-rate schedule. Each policy has its own optimiser."""
 
-    learning_rate: float = Field(1e-5, gt=0)
+    learning_rate: Rate = 1e-5
     weight_decay: float = Field(0.0, ge=0)
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = Field(1e-8, gt=0)
@@ -71,7 +92,7 @@ class WarmStart(Strict):
     noise: float = Field(0.0, ge=0, le=1, description="Probability that a demonstrated move is random.")
     steps: int = Field(80, ge=1)
     batch: int = Field(256, ge=1, description="Demonstrations per step, the same number for each role.")
-    learning_rate: float = Field(1e-3, gt=0)
+    learning_rate: Rate = 1e-3
     weight_decay: float = Field(0.01, ge=0)
     warmup_steps: int = Field(30, ge=0)
     final_share: float = Field(0.1, ge=0, le=1)
@@ -125,8 +146,17 @@ class TrainingFields(TensorFields):
         return self.warm_start is not None
 
     def check(self, path: str, run: RunConfig) -> None:
-        """Refuse settings without an effect, and a decay without an end."""
+        """Refuse settings without an effect, and a decay without an end; warn of an unusual learning rate."""
         check_settings(self, path)
+        rates = {"warm_start": self.warm_start.learning_rate} if self.warm_start is not None else {}
+        if self.train != "none":
+            rates["optimizer"] = self.optimizer.learning_rate
+        for table, rate in rates.items():
+            if rate > UNUSUAL_RATE:
+                log.warning(
+                    "%s.%s.learning_rate: %g is far above the rates at which a model learns (1e-6 to 1e-2): "
+                    "a step of AdamW moves every weight by about the rate", path, table, rate,
+                )  # fmt: skip
         if self.follows_budget and run.schedule.tokens is None:
             raise ConfigError(
                 "there is no token budget to decay over",
@@ -220,6 +250,22 @@ def of_tensors(policies: Mapping[str, PolicyConfig]) -> dict[str, TorchPolicy]:
         or (isinstance(policy.model, ModelInit) and policy.model.init == "qwen3")
     }
     return declared(tensors, TorchPolicy)
+
+
+def diverged(policy: str, step: int, path: str, loss: float) -> UserError:
+    """The error that ends a run whose update left a policy weights that are no numbers.
+
+    Args:
+        step: updates before this one.
+        path: of the learning rate.
+        loss: of the update.
+    """
+    return UserError(
+        f"policy '{policy}', step {step + 1}: the weights are not finite after the update",
+        path=path,
+        why=f"the loss of the update is {loss:g}: the learning rate is too large, or the loss is not finite",
+        fix="lower the learning rate in a new run; the newest checkpoint has the weights of before",
+    )
 
 
 # ------------------------------------------------------------------------------------------------- the checks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -128,6 +128,10 @@ class PolicyOptimizer:
                 if self._masters[name] is not weight:
                     weight.copy_(self._masters[name])
 
+    def finite(self) -> bool:
+        """Whether all weights are finite numbers."""
+        return finite(self._masters.values())
+
     def _clear_gradients(self) -> None:
         for tensor in (*self._masters.values(), *self._weights.values()):
             tensor.grad = None
@@ -171,6 +175,12 @@ class PolicyOptimizer:
         if remaining:
             raise RunFolderError(f"{source}: state of unknown parameters: {', '.join(sorted(remaining)[:3])}")
         self.count = count
+
+
+def finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all numbers of the tensors are finite; one read of each, and one wait for the device."""
+    largest = torch._foreach_norm([tensor.detach() for tensor in tensors], math.inf)
+    return not largest or bool(torch.stack([norm.double() for norm in largest]).isfinite().all())
 
 
 def _master(weight: Tensor) -> Tensor:

@@ -7,6 +7,7 @@ from collections.abc import Collection
 from pydantic import Field
 
 from coterie.backends.models.minibatches import repeats
+from coterie.backends.models.policy import Rate
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
 
@@ -18,8 +19,8 @@ class ValueSettings(PluginConfig):
     clip: float | None = Field(
         0.2, gt=0, description="Largest useful change of V in one update; null: no limit."
     )
-    learning_rate: float | None = Field(
-        None, gt=0, description="Learning rate of the head, with the policy's schedule; null: the policy's."
+    learning_rate: Rate | None = Field(
+        None, description="Learning rate of the head, with the policy's schedule; null: the policy's."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,7 +20,14 @@ from coterie.backends.models.minibatches import (
     span_ids,
     token_coefficients,
 )
-from coterie.backends.models.policy import TABLE_FILE, TabularPolicy, check_trained_table, declared
+from coterie.backends.models.policy import (
+    TABLE_FILE,
+    Rate,
+    TabularPolicy,
+    check_trained_table,
+    declared,
+    diverged,
+)
 from coterie.backends.models.table import (
     Context,
     Table,
@@ -36,6 +45,9 @@ from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
 
+log = logging.getLogger("coterie")
+UNUSUAL_RATE = 1e4
+"""A larger learning rate of logits is warned about: one step makes the policy deterministic."""
 Rows = dict[Context, np.ndarray]
 MOMENTS = ("first", "second", "steps")
 
@@ -99,9 +111,9 @@ class TabularTrainer(Plugin):
     """
 
     class Config(PluginConfig):
-        learning_rate: float = Field(1.0, gt=0)
-        value_learning_rate: float = Field(
-            1.0, gt=0, description="Learning rate of the values, if the algorithm needs them (gae)."
+        learning_rate: Rate = 1.0
+        value_learning_rate: Rate = Field(
+            1.0, description="Learning rate of the values, if the algorithm needs them (gae)."
         )
         epochs: int = Field(1, ge=1, description="Passes over a step's samples.")
         minibatch_size: int | None = Field(
@@ -130,6 +142,11 @@ class TabularTrainer(Plugin):
                 why="neither the algorithm nor the loss needs values",
                 fix="leave it out, or choose an algorithm that needs values (gae)",
             )
+        if self.config.learning_rate > UNUSUAL_RATE:
+            log.warning(
+                "trainer.learning_rate: %g is far above the rates at which tables learn (0.1 to 200): a step "
+                "makes every trained context deterministic", self.config.learning_rate,
+            )  # fmt: skip
         words = table_words(ctx.vocabulary)
         for name, policy in declared(ctx.policies, TabularPolicy).items():
             check_trained_table(policy, f"policies.{name}")
@@ -162,7 +179,11 @@ class TabularTrainer(Plugin):
         return by_key
 
     async def update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
-        """Run one training step of each trained policy on its samples; metrics per policy."""
+        """Run one training step of each trained policy on its samples; metrics per policy.
+
+        Raises:
+            UserError: a policy's logits or values are not finite after its update.
+        """
         metrics = {}
         for name, rows in samples.items():
             policy = self._policies[name]
@@ -244,6 +265,12 @@ class TabularTrainer(Plugin):
                     for key, value in sums_of_step.items():
                         totals[key] = totals.get(key, 0.0) + value
         policy.version += 1
+        loss = per_step.get("loss", 0.0) / max(steps, 1)
+        for setting, rows in (("learning_rate", policy.table.rows), ("value_learning_rate", policy.values)):
+            if rows and not np.isfinite(np.concatenate(list(rows.values()))).all():
+                raise diverged(name, step, f"trainer.{setting}", loss)
+        if not math.isfinite(loss):
+            log.warning("policy '%s', step %d: the loss is %g", name, step + 1, loss)
         return {
             "optimizer_steps": float(steps),
             "samples": float(len(samples)),

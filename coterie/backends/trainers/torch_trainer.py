@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.minibatches import count_minibatches, minibatches, token_coefficients
-from coterie.backends.models.policy import TorchPolicy, WarmStart, declared
+from coterie.backends.models.policy import TorchPolicy, WarmStart, declared, diverged
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
 from coterie.backends.trainers.export import export
@@ -97,6 +98,7 @@ class TorchTrainer(Plugin):
 
         Raises:
             ValueError: samples are of another policy or of an untrained one, or some lack annotations.
+            UserError: a policy's weights are not finite after its update.
         """
         for name, rows in samples.items():
             policy = self._policy(name)
@@ -126,10 +128,15 @@ class TorchTrainer(Plugin):
                 for batch in minibatches(samples, self.config.minibatch_size, seed):
                     self._optimiser_step(policy, scorer, batch, meter)
         policy.version += meter.steps > 0
+        metrics = meter.metrics()
+        if meter.steps and policy.optimizer is not None and not policy.optimizer.finite():
+            raise diverged(name, step, f"policies.{name}.optimizer.learning_rate", metrics["loss"])
         if meter.skipped:
             log.warning("policy '%s', step %d: %d optimiser steps were skipped, their gradient is not finite",
-                        policy.name, step, meter.skipped)  # fmt: skip
-        return meter.metrics()
+                        policy.name, step + 1, meter.skipped)  # fmt: skip
+        elif not math.isfinite(metrics.get("loss", 0.0)):
+            log.warning("policy '%s', step %d: the loss is %g", policy.name, step + 1, metrics["loss"])
+        return metrics
 
     def _optimiser_step(
         self, policy: PolicyWeights, scorer: Scorer, batch: Sequence[Sample], meter: Meter

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,7 +12,7 @@ import torch
 
 from coterie.backends.models.policy import OptimizerSettings, WarmStart
 from coterie.backends.trainers.forward import Probe, Scorer
-from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo
+from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo, finite
 from coterie.backends.trainers.policies import InitialWeights, Policy, plain_parameters
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
@@ -40,6 +41,9 @@ def warm_start(
     Returns:
         `loss` (token-mean cross-entropy in nats) of the last step, `loss_first`, `tokens`, `steps`,
         `skipped_steps`, and the last `grad_norm`.
+
+    Raises:
+        ConfigError: the loss or the weights are not finite after the last step.
     """
     first = policies[initial.name]
     model, scorer = (
@@ -52,6 +56,14 @@ def warm_start(
             metrics = _steps(scorer, weights, demonstrations, config, _Encoder(codec, initial))
         finally:
             model.requires_grad_(initial.frozen is None)
+    if not (math.isfinite(metrics["loss"]) and finite(weights.values())):
+        raise ConfigError(
+            f"the weights of policy '{initial.name}' can't be trained on after its warm start",
+            path=f"policies.{initial.name}.warm_start.learning_rate",
+            why=f"its last loss is {metrics['loss']:g}, and {metrics['skipped_steps']:.0f} of "
+            f"{config.steps} steps had a gradient that is not finite",
+            fix="lower the learning rate",
+        )
     initial.warmed = True
     for policy in policies.values():
         if policy.model is not model:

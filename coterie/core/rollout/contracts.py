@@ -67,7 +67,7 @@ def check_scores(plugin: Any, method: str, table: Any) -> None:
         if place[1] not in plugin.components:
             near = did_you_mean(str(place[1]), plugin.components)
             _refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
-        if not (value is None or isinstance(value, (float, int, SupportsFloat))):  # the slow one last
+        if not (value is None or isinstance(value, float) or _converts(value)):  # the slow one last
             _refuse(plugin, method, value, f"'{place[1]}' is a number, or None where the score is missing")
 
 
@@ -76,7 +76,7 @@ def check_outcome(environment: Any, outcome: Any) -> None:
     if not isinstance(outcome, Mapping) or "success" not in outcome:
         _refuse(environment, "outcome", outcome, 'return {"success": 0, 1 or a share}, and other metrics')
     for metric, value in outcome.items():
-        sound = isinstance(value, SupportsFloat)
+        sound = _converts(value)
         if not sound or (metric == "success" and not 0 <= float(value) <= 1):
             what = "a number from 0 to 1" if metric == "success" else "a number; NaN: there is none"
             _refuse(environment, "outcome", value, f"the metric `{metric}` is {what}")
@@ -108,6 +108,9 @@ def check_credit(estimator: Any, returned: Any) -> None:
                 sound = False
             if not sound:
                 _refuse(estimator, "__call__", {key: value}, "finite numbers by branch, or none for a branch")
+    for name, number in credit.metrics.items():
+        if not _converts(number):
+            _refuse(estimator, "__call__", {name: number}, "metrics are numbers; NaN: there is none")
     try:
         json.dumps(state)
     except (TypeError, ValueError):
@@ -129,6 +132,14 @@ def check_table(plugin: Any, method: str, returned: Any) -> None:
     """Of a method that returns values by name, e.g. `Trainer.update`."""
     if not isinstance(returned, Mapping):
         _refuse(plugin, method, returned, "return a mapping")
+
+
+def _converts(value: Any) -> bool:
+    """Whether `float(value)` is a number: not of an array of several, nor of an integer beyond all floats."""
+    try:
+        return isinstance(value, SupportsFloat) and isinstance(float(value), float)
+    except Exception:  # whatever the conversion of a plugin's own type raises
+        return False
 
 
 def _refuse(plugin: Any, method: str, returned: Any, fix: str) -> NoReturn:

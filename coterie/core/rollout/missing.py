@@ -43,12 +43,11 @@ def check_missing(
     )
     for source in sources:
         reasons = missing.get(source.name, Counter())
-        own = source.max_missing is not None
         _check(
             f"scores of the reward '{source.name}' are missing in this step",
             reasons,
             answered[source.name] + reasons.total(),
-            f"rewards.{source.name}.max_missing" if own else "schedule.max_missing",
+            "schedule.max_missing" if source.max_missing is None else f"rewards.{source.name}.max_missing",
             bound if source.max_missing is None else source.max_missing,
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import logging
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -20,6 +19,7 @@ from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.protocols import (
     AdvantageEstimator,
+    Batch,
     ChatFormat,
     Engine,
     EngineContext,
@@ -52,7 +52,6 @@ from coterie.core.training.step_rollouts import Progress as Progress, Recorder, 
 from coterie.core.training.tasks import TaskOrder
 from coterie.core.types import Annotations, Credit, Key, RewardWeights, Scores
 
-log = logging.getLogger("coterie")
 RARELY = (100_000, 50, 1000)
 """Thresholds of the garbage collector while a run is open."""
 
@@ -318,11 +317,11 @@ class Run:
             for name, value in metrics.items()
         }
 
-    def record(self, step: int, rollouts: StepRollouts, scores: Scores, credit: Credit) -> None:
-        """Record the rollouts of the step, where the schedule says so."""
+    def record(self, step: int, batch: Batch, state: Any, credit: Credit) -> None:
+        """Record the rollouts, and the estimator's `state` before the step, where the schedule says so."""
         every = self.config.schedule.record_every
         if self.recorder is not None and every and step % every == 0:
-            self.recorder(step, rollouts.trees, scores, credit)
+            self.recorder(step, batch, state, credit)
 
     def metrics(
         self,

@@ -7,14 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.protocols import Rollout
-from coterie.core.types import Credit, Scores, Tree
+from coterie.core.protocols import Batch, Rollout
+from coterie.core.types import Credit, Tree
 
 Progress = Callable[[int, int, Mapping[str, Any]], None]
 """Called after each step with the steps done, the steps expected (`End.expected`) and the step's metrics."""
 
-Recorder = Callable[[int, Sequence[Tree], Scores, Credit], None]
-"""Writes the rollouts of a step: (step, trees, scores, credit)."""
+Recorder = Callable[[int, Batch, Any, Credit], None]
+"""Writes the rollouts of a step: (step, the estimator's batch, its state before the step, credit)."""
 
 
 @dataclass(frozen=True, slots=True)

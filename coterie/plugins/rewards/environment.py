@@ -17,7 +17,11 @@ class EnvironmentReward(Plugin):
     """Passes on the scores of `Environment.step`, with the components and weights that it declares."""
 
     class Config(PluginConfig):
-        floor: float = Field(0.0, description="The score of every component where a step raises PolicyFault.")
+        floor: float = Field(
+            0.0,
+            allow_inf_nan=False,
+            description="The score of every component where a step raises PolicyFault.",
+        )
 
     config: Config
     scope: Literal["joint"] = "joint"

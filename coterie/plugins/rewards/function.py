@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import logging
 from collections.abc import Mapping, Sequence
-from numbers import Real
+from contextlib import suppress
 from typing import Any, Literal, SupportsFloat
 
 from pydantic import Field, field_validator
@@ -49,7 +49,9 @@ class FunctionReward(Plugin):
             "failure is then each role's own, not the team's.",
         )
         floor: float = Field(
-            0.0, description="The score of every component where the function raises PolicyFault."
+            0.0,
+            allow_inf_nan=False,
+            description="The score of every component where the function raises PolicyFault.",
         )
 
         @field_validator("components", mode="before")
@@ -116,11 +118,11 @@ class FunctionReward(Plugin):
 
     def _score_key(self, name: Any, owner: str) -> tuple[str, str]:
         """(role, component) of `role.component`, of a pair, or of a component of the owner."""
-        role, component = (
-            (owner, name)
-            if isinstance(name, str) and "." not in name
-            else (tuple(name.split(".", 1)) if isinstance(name, str) else name)
-        )
+        pair = (owner, name) if isinstance(name, str) and "." not in name else name
+        pair = tuple(pair.split(".", 1)) if isinstance(pair, str) else pair
+        if not isinstance(pair, tuple) or len(pair) != 2:
+            raise self._wrong(name, "the key of a score is a name, `role.name` or (role, name)")
+        role, component = pair
         if component not in self.components:
             raise self._wrong(
                 name, f"'{component}' is not among its components; {did_you_mean(component, self.components)}"
@@ -130,11 +132,12 @@ class FunctionReward(Plugin):
     def _number(self, value: Any) -> float | None:
         if value is None:
             return None
-        if not isinstance(value, (Real, SupportsFloat)):
-            raise self._wrong(value, "a score must be a number or None")
-        return float(value)
+        with suppress(Exception):  # an array of several has no number; other types raise errors of their own
+            if isinstance(value, SupportsFloat):
+                return float(value)
+        raise self._wrong(value, "a score must be a number or None")
 
     def _wrong(self, answer: Any, why: str) -> PluginError:
         return PluginError(
-            f"{self.config.function} returned {answer!r}", path=f"{self.build.path}.function", why=why
+            f"{self.config.function} returned {answer!r:.200}", path=f"{self.build.path}.function", why=why
         )

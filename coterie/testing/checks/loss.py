@@ -66,7 +66,7 @@ def _check_ratio(loss: Any, tokens: TokenBatch, surrogate: Surrogate, name: str)
         not same or isinstance(loss, NeedsFreshSamples),
         "has the same gradient whichever policy sampled the tokens, and doesn't say whether that is wrong",
         where=name,
-        fix="fresh_samples = True, so that updates of several steps are refused; or False if it needs no ratio",
+        fix="fresh_samples = True, so that updates of several steps are refused; or False if it needs none",
     )
 
 

@@ -144,5 +144,5 @@ def finite(value: Any) -> bool:
     """Whether the value is a real number, neither NaN nor infinite."""
     try:
         return not isinstance(value, (str, bytes)) and math.isfinite(value)
-    except (TypeError, OverflowError):
+    except Exception:  # whatever the conversion of a plugin's own type raises
         return False

@@ -12,7 +12,7 @@ from coterie.backends.models.policy import TabularPolicy
 from coterie.backends.models.table import log_softmax, write_rows
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
-from coterie.core.errors import ConfigError, RunFolderError
+from coterie.core.errors import ConfigError, RunFolderError, UserError
 from coterie.core.protocols import EngineContext, Surrogate, TrainerContext
 from coterie.core.types import Key, Request, Sample, Sampling, Span
 
@@ -109,6 +109,50 @@ def loss_of(table, samples, loss):
             value = -ratio * sampled.advantages[at] + 0.05 * logprobs[table.columns[ids[at]]] ** 2
             total += coefficients[at] * (value + loss.entropy * (np.exp(logprobs) * logprobs).sum())
     return total
+
+
+class Broken(Loss):
+    """A loss whose value or gradient is not finite from some update on."""
+
+    def __init__(self, value=0.0, grad=0.0):
+        super().__init__()
+        self.added = value, grad
+
+    def __call__(self, xp, tokens):
+        surrogate = super().__call__(xp, tokens)
+        value, grad = self.added
+        return dataclasses.replace(surrogate, value=surrogate.value + value, grad=surrogate.grad + grad)
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+@pytest.mark.parametrize("grad", [np.nan, np.inf])
+def test_logits_that_are_not_finite_end_the_run_with_policy_and_step(grad):
+    trainer = opened(Broken(grad=grad), policies=("p", "q"))
+    with pytest.raises(UserError, match="policy 'p', step 4: the weights are not finite") as caught:
+        wait(trainer.update({"p": mixed(trainer)}, 3))
+    assert caught.value.path == "trainer.learning_rate" and caught.value.fix
+
+
+def test_values_that_are_not_finite_end_the_run_too():
+    trainer = opened(needs=("values",))
+    sampled = mixed(trainer)[0]
+    sampled = dataclasses.replace(sampled, extras={"targets": np.where(sampled.loss_mask, np.inf, 0.0)})
+    with pytest.raises(UserError, match="policy 'p', step 1") as caught:
+        wait(trainer.update({"p": [sampled]}, 0))
+    assert caught.value.path == "trainer.value_learning_rate"
+
+
+def test_a_loss_that_is_not_finite_is_told(caplog):
+    trainer = opened(Broken(value=np.inf))
+    assert wait(trainer.update({"p": mixed(trainer)}, 3))["p"]["loss"] == np.inf
+    assert "policy 'p', step 4: the loss is inf" in caplog.text
+
+
+def test_a_rate_that_makes_tables_deterministic_is_warned_about(caplog):
+    opened(learning_rate=200.0)
+    assert caplog.text == ""
+    opened(learning_rate=1e6)
+    assert "trainer.learning_rate: 1e+06 is far above" in caplog.text
 
 
 @pytest.mark.parametrize("length", ["token_mean", "sequence_mean", "sequence_sum", "constant"])

@@ -14,7 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.trainers import torch_trainer
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.types import Span
@@ -166,6 +166,27 @@ def test_samples_without_a_trained_token_take_no_step() -> None:
     rows = [sample("p", "t", 0, [3, 4], [5, 6], [False, False])]
     assert update(trainer, {"p": rows})["p"]["optimizer_steps"] == 0
     assert update(trainer, {"p": [*rows, *samples(groups=1)]})["p"]["optimizer_steps"] == 1
+
+
+def test_weights_that_are_not_finite_end_the_run_with_policy_and_step() -> None:
+    """Decay of 1e300 at a rate of 1e18 leaves no weight finite, from gradients that are."""
+    broken = policy(optimizer={"learning_rate": 1e18, "weight_decay": 1e300})
+    trainer = opened({"p": policy(), "q": broken})
+    with pytest.raises(UserError, match="policy 'q', step 3: the weights are not finite") as caught:
+        update(trainer, {"p": samples(groups=1), "q": samples(groups=1, policy="q")}, step=2)
+    assert caught.value.path == "policies.q.optimizer.learning_rate" and caught.value.fix
+
+
+def test_a_loss_that_is_not_finite_is_told_though_its_gradient_is(caplog: pytest.LogCaptureFixture) -> None:
+    class Infinite(PPOClip):
+        def __call__(self, xp, tokens):
+            surrogate = super().__call__(xp, tokens)
+            return replace(surrogate, value=surrogate.value + float("inf"))
+
+    trainer = opened({"p": policy()}, Infinite())
+    metrics = update(trainer, {"p": samples(groups=1)}, step=4)["p"]
+    assert metrics["optimizer_steps"] == 1 and metrics["loss"] == math.inf
+    assert "policy 'p', step 5: the loss is inf" in caplog.text
 
 
 def test_a_gradient_that_is_not_finite_skips_the_step_and_is_counted(

@@ -48,6 +48,14 @@ def test_a_warm_start_learns_the_demonstrations() -> None:
     assert trainer.weights("a").version == 0
 
 
+def test_a_warm_start_that_leaves_no_numbers_is_refused() -> None:
+    trainer = opened({"a": policy()})
+    with pytest.raises(ConfigError, match="policy 'a' can't be trained on after its warm start") as caught:
+        warm(trainer, steps=4, learning_rate=1e18)
+    assert caught.value.path == "policies.a.warm_start.learning_rate"
+    assert "steps had a gradient that is not finite" in caught.value.why
+
+
 def test_the_loss_is_the_token_mean_of_the_plain_models(monkeypatch: pytest.MonkeyPatch) -> None:
     in_float64(monkeypatch)
     trainer = opened({"a": policy()}, micro_tokens=20)

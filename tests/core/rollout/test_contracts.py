@@ -45,6 +45,8 @@ ROLES = ("one", "two")
         (contracts.check_source, RIGHT),
         (contracts.check_source, {(TEAM, "right"): float("nan")}),  # missing, not a broken contract
         (contracts.check_source, {(TEAM, "right"): Fraction(1, 2)}),
+        (contracts.check_source, {(TEAM, "right"): np.array(0.9), ("one", "right"): True}),
+        (contracts.check_source, {(TEAM, "right"): float("inf")}),  # missing too
         (contracts.check_outcome, {"success": 1, "length": -3.5}),
         (contracts.check_outcome, {"success": np.float64(0.5)}),
         (contracts.check_outcome, {"success": True}),
@@ -70,6 +72,13 @@ def test_what_the_contract_allows_passes(game, check, returned):
         (contracts.check_step, Step(state=1, scores={(TEAM, "right"): "1"}), ("returned '1'", "a number")),
         (contracts.check_step, Step(state=1, scores=[1.0]), ("returned [1.0]",)),
         (contracts.check_source, 1.0, ("score returned 1.0",)),
+        (contracts.check_source, {(TEAM, "right"): "0.9"}, ("score returned '0.9'", "'right' is a number")),
+        (contracts.check_source, {(TEAM, "right"): [0.9]}, ("score returned [0.9]",)),
+        (contracts.check_source, {(TEAM, "right"): np.ones(2)}, ("score returned array([1., 1.])",)),
+        (contracts.check_source, {(TEAM, "right"): 10**400}, ("score returned 1000", "'right' is a number")),
+        (contracts.check_step, Step(state=1, scores={(TEAM, "right"): np.ones(2)}), ("step returned array",)),
+        (contracts.check_outcome, {"success": np.ones(2)}, ("outcome returned array", "from 0 to 1")),
+        (contracts.check_outcome, {"success": 1, "length": np.ones(2)}, ("`length`", "is a number")),
         (contracts.check_source, {("one", "else"): 1.0}, ("'else'", "`components`")),
         (contracts.check_outcome, {"solved": 1.0}, ("outcome returned {'solved': 1.0}", "success")),
         (contracts.check_outcome, None, ("outcome returned None",)),
@@ -122,7 +131,9 @@ KEY = Key("t").of_branch("one", 0)
     (Credit(advantage={KEY: np.array([1.0, np.inf])}), None), (Credit(advantage={KEY: "1"}), None),
     (Credit(advantage={"t": 1.0}), None), (Credit(advantage={KEY: 1.0}), {"mean": object()}),
     (Credit(advantage={}, target={KEY: np.array([np.nan])}), None),
-], ids=[str(number) for number in range(9)])  # fmt: skip
+    (Credit(advantage={}, metrics={"mean": "0.9"}), None),
+    (Credit(advantage={}, metrics={"mean": np.ones(2)}), None),
+], ids=[str(number) for number in range(11)])  # fmt: skip
 def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
     with pytest.raises(PluginError, match="environment 'toy' of coterie-toys: __call__ returned"):
         contracts.check_credit(game, returned)
@@ -131,7 +142,7 @@ def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
 def test_sound_credit_passes(game):
     credit = Credit(advantage={KEY: 1.0, KEY._replace(branch=1): np.array([1.0, -2.0])})
     contracts.check_credit(game, (credit, {"mean": [0.5]}))
-    contracts.check_credit(game, (Credit(advantage={}), None))
+    contracts.check_credit(game, (Credit(advantage={}, metrics={"mean": float("nan")}), None))
 
 
 def test_an_executor_returns_the_rollout_of_each_job_in_order(game):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from coterie import PolicyFault, SystemFault
+from coterie.api.rollouts import rollout_rows
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
@@ -246,3 +247,12 @@ def test_an_action_that_the_engine_lost_is_scored_by_no_source_and_costs_no_call
     trees, scores = play_episode(run)
     lost = scores.at(trees[0].root.key.of_branch("one", 0))["one", "judge"]
     assert ASKED == ["2"] and lost.value is None and "connection was lost" in lost.reason
+
+
+def test_a_rollout_file_says_which_scores_stand_for_the_roles_too():
+    run, trees, scores = played("of_roles", "1", HANG, scope="joint", floor=-1.0)
+    rows = [row for row in rollout_rows(trees, scores, None, run.reward_weights) if row["kind"] == "joint"]
+    assert [(row["scores"], row["whole"]) for row in rows[:2]] == [
+        ({"one.judge": 1.0}, []),
+        ({"team.judge": -1.0}, ["judge"]),
+    ]

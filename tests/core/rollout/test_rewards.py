@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any, Literal
+
+import numpy as np
 import pytest
 
-from coterie import PolicyFault, SystemFault
+from coterie import Plugin, PluginConfig, PolicyFault, SystemFault
 from coterie.core.errors import ConfigError, PluginError, TooManyMissing
+from coterie.core.protocols import SiblingsView
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import TEAM, Key, RewardWeights, Score, Scores
 from coterie.testing import coterie_run, play_episode
@@ -39,6 +44,22 @@ def times_out_on_one(view):
 
 def nan(view):
     return float("nan")
+
+
+def inf(view):
+    return float("inf")
+
+
+def minus_inf(view):
+    return float("-inf")
+
+
+def last_number(view):
+    """The number that was written last; the view's last joint action must be the path's."""
+    node, index = view.path[-1]
+    assert view.leaf is node.joints[index] and view.leaf.child is None
+    branch = view.leaf.branches[next(iter(node.decisions))]
+    return float(node.decisions[next(iter(node.decisions))].branches[branch].text)
 
 
 def by_action(view):
@@ -83,11 +104,126 @@ def test_an_output_that_hangs_the_verifier_earns_less_than_a_wrong_one():
     assert rewards == [0.0, -1.0, 0.0]
 
 
-def test_nan_is_missing():
-    rewards, _ = values(
-        coterie_run(rewards={"r": source("nan")}, order=["one"], schedule={"max_missing": 1.0})
+@pytest.mark.parametrize(("name", "reason"), [
+    ("nan", "nan is no number"), ("inf", "inf is no number"), ("minus_inf", "-inf is no number"),
+])  # fmt: skip
+def test_what_is_not_finite_is_missing(name, reason):
+    rewards, scores = values(
+        coterie_run(rewards={"r": source(name)}, order=["one"], schedule={"max_missing": 1.0})
     )
     assert rewards == [None] * 3
+    assert {(score.value, score.reason) for _, _, _, score in scores} == {(None, reason)}
+
+
+class Answers(Plugin):
+    """A reward source with the answer that a test sets, bare or in a table."""
+
+    class Config(PluginConfig):
+        scope: Literal["action", "joint", "siblings", "episode"] = "joint"
+        bare: bool = False
+
+    components = {"r": "increment"}
+    weights = {}
+    policy_fault = 0.0
+    answer: Any = None
+
+    @property
+    def scope(self):
+        return self.config.scope
+
+    async def score(self, view):
+        return Answers.of(view, self.config.bare)
+
+    @staticmethod
+    def of(view, bare):
+        answer = Answers.answer if bare else {(getattr(view, "role", TEAM), "r"): Answers.answer}
+        return [answer] * len(view.actions) if isinstance(view, SiblingsView) else answer
+
+
+def bare_answer(view):
+    return Answers.of(view, True)
+
+
+def answer_in_a_table(view):
+    return Answers.of(view, False)
+
+
+class Scalar:
+    """What a library's tensor without dimensions is."""
+
+    def __float__(self):
+        return 0.5
+
+    def __repr__(self):  # the test's id
+        return "Scalar()"
+
+
+class Broken:
+    def __float__(self):
+        raise RuntimeError("it is on another device")
+
+    def __repr__(self):
+        return "Broken()"
+
+
+SCOPES = ["joint", "action", "siblings", "episode"]
+
+
+def scored_by(name, answer, scope, monkeypatch):
+    """{value of the component `r`} in a run whose source `r` answers so."""
+    monkeypatch.setattr(Answers, "answer", answer)
+    tables = {
+        "class": {"type": f"{__name__}:Answers"},
+        "bare class": {"type": f"{__name__}:Answers", "bare": True},
+        "function": source("answer_in_a_table", components={"r": "increment"}),
+        "bare function": source("bare_answer", components={"r": "increment"}),
+    }
+    run = coterie_run(
+        order=["one"],
+        rewards={"environment": {"type": "environment"}, "r": {**tables[name], "scope": scope}},
+        sampler={"branches": 1, "chains": 2},
+        algorithm={"type": "reinforce_pp", "beta": 0.0, "truncated": "keep"},
+    )
+    return {score.value for _, _, component, score in play_episode(run)[1] if component == "r"}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize("name", ["class", "function", "bare function"])
+@pytest.mark.parametrize(("answer", "value"), [
+    (0.5, 0.5), (1, 1.0), (True, 1.0), (np.float32(0.5), 0.5), (np.bool_(True), 1.0), (np.array(0.5), 0.5),
+    (Scalar(), 0.5),
+], ids=repr)  # fmt: skip
+def test_what_converts_to_a_number_is_a_score(name, answer, value, scope, monkeypatch):
+    assert scored_by(name, answer, scope, monkeypatch) == {value}
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+@pytest.mark.parametrize(("name", "answer"), [
+    *((name, answer) for name in ("class", "bare class", "function", "bare function")
+      for answer in ("0.9", [0.9], np.ones(2), 10**400, 1j, Broken())),
+    ("bare class", 0.9), ("bare class", None),
+], ids=lambda part: f"{part!r:.20}")  # fmt: skip
+def test_what_is_no_score_names_its_source(name, answer, scope, monkeypatch):
+    """A program that returns "0.9", or a class that returns a bare number: never a crash without a name."""
+    with pytest.raises(PluginError) as caught:
+        scored_by(name, answer, scope, monkeypatch)
+    function = "function" in name
+    assert caught.value.path == ("rewards.r.function" if function else "rewards.r")
+    assert ("answer" if function else f"reward '{__name__}:Answers'") in caught.value.what
+    assert caught.value.fix or caught.value.why
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_a_step_that_emits_no_finite_number_leaves_the_score_missing(monkeypatch, value):
+    run = coterie_run(order=["one"], schedule={"max_missing": 1.0})
+    step = run.environment.step
+
+    async def emits(state, actions, ctx):
+        played = await step(state, actions, ctx)
+        return dataclasses.replace(played, scores={**played.scores, (TEAM, "sum"): value})
+
+    monkeypatch.setattr(run.environment, "step", emits)
+    assert values(run)[0] == [None] * 3
 
 
 def test_sources_of_all_scopes_add_scores():
@@ -124,6 +260,24 @@ def test_siblings_are_not_compared_by_what_only_one_of_them_gets(expand):
     assert "sampler.expand to sampled" not in str(error.value) and "sampler.branches=1" in str(error.value)
     coterie_run(rewards=reward, sampler={"branches": 1, "chains": 4}, algorithm={"type": "grpo"})
     coterie_run(rewards=reward, sampler={"branches": 4, "expand": "all"}, algorithm={"type": "magrpo"})
+
+
+def test_an_episodes_score_is_at_its_end_and_nowhere_else():
+    """Two roles and two turns: eight leaves of a tree that plays everything on, four nodes a path."""
+    run = coterie_run(
+        rewards={"last": source("last_number", scope="episode")},
+        sampler={"branches": 2, "expand": "all"},
+        algorithm={"type": "magrpo"},
+        order=["one", "two"],
+        max_turns=2,
+    )
+    trees, scores = play_episode(run)
+    leaves = {key: float(key.joint) for tree in trees for key, _ in tree.leaves()}  # branch b writes b
+    assert len(leaves) == 16 and {len(key.path) for key in leaves} == {3}
+    placed = {
+        key: score.value for key, role, component, score in scores if (role, component) == (TEAM, "last")
+    }
+    assert placed == leaves and len(scores) == 16
 
 
 def test_selection_by_a_score_of_the_whole_episode_is_refused():

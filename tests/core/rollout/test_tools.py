@@ -163,6 +163,23 @@ def test_an_action_without_further_tool_calls_did_not_reach_the_limit():
     assert rows and not any(row["tool_limit"] for row in rows)
 
 
+def test_the_record_has_the_prompt_of_every_call():
+    """With the node's `prompt_ids` of the first call, the trained sequence follows from the rows."""
+    trees, rows = recorded_rows(run())
+    actions = [
+        action
+        for tree in trees
+        for node in tree.nodes()
+        for decision in node.decisions.values()
+        for action in decision.branches
+    ]
+    assert len(rows) == len(actions) > 0
+    for row, action in zip(rows, actions, strict=True):
+        first, second = row["calls"]
+        assert second["prompt_ids"] == list(action.calls[1].prompt_ids) and second["continues"] is True
+        assert second["version"] == action.calls[1].version and "prompt_ids" not in first
+
+
 def test_without_tool_turns_there_is_no_result():
     (action, *_) = (
         play_episode(team_of("never_stops", "one", one={"max_tool_turns": 0}))[0][0]

@@ -49,6 +49,17 @@ def test_advantages_lengths_faults_and_tokens():
     assert metrics["selection/uniform"] == 0.0
 
 
+@pytest.mark.parametrize(("finishes", "share"), [(("stop", "length"), 1.0), (("length", "stop"), 0.0)])
+def test_an_action_was_cut_off_where_its_last_call_was(finishes, share):
+    tree = chain("t", 1.0)
+    decision = tree.root.decisions["a"]
+    (action,) = decision.branches
+    calls = tuple(replace(action.calls[0], finish=finish) for finish in finishes)
+    decision = replace(decision, branches=(replace(action, calls=calls),))
+    tree = replace(tree, root=replace(tree.root, decisions={"a": decision}))
+    assert step_metrics([tree], Scores(), None, RewardWeights())["finish_length/a"] == share
+
+
 def chain(task: str, success: float | None, rule: str = "sampled", *, lost: bool = False) -> Tree:
     """One stage, one branch of two tokens."""
     outcome = None if success is None else {"success": success}

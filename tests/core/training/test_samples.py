@@ -73,6 +73,14 @@ def test_tool_results_lie_between_the_calls_and_are_masked():
     assert row.spans == (Span(2, 7, KEY, 1.0),)
 
 
+def test_a_samples_version_is_that_of_its_oldest_call():
+    calls = call([7, 8], [1, 2], version=3), call([7, 8, 1, 2, 50], [3], True, version=4)
+    (row,) = samples(Action(calls=calls, text="x"))
+    assert row.version == 3
+    first, second = samples(Action(calls=(calls[0], call([9], [3], version=4)), text="x"))
+    assert (first.version, second.version) == (3, 4)
+
+
 def test_a_broken_prefix_starts_a_new_sample():
     action = Action(calls=(call([7, 8], [1, 2]), call([7, 8, 9], [3], False)), text="x")
     first, second = samples(action, advantage=np.array([1.0, 2.0, 3.0]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -183,6 +184,24 @@ def test_actions_that_the_limit_cut_leave_the_statistics_and_the_loss():
     kept = credit(estimator("reinforce_pp", beta=0.0, truncated="keep"), forest)
     assert set(places(kept.advantage)) == {"0:one0", "1:one0", "2:one0"}
     assert kept.metrics["groups/one/truncated"] == 1.0
+
+
+@pytest.mark.parametrize(("finishes", "dropped"), [
+    (("stop", "length"), True),  # a tool call, then an answer that the limit cut
+    (("length", "stop"), False),
+])  # fmt: skip
+def test_the_last_call_decides_whether_an_action_was_cut(finishes, dropped):
+    forest = Forest().grow(chain(0), chain(2), chain(4))
+    root = forest.trees[0].root
+    (call,) = root.decisions["one"].branches[0].calls
+    action = replace(
+        root.decisions["one"].branches[0], calls=tuple(replace(call, finish=finish) for finish in finishes)
+    )
+    decisions = {"one": replace(root.decisions["one"], branches=(action,))}
+    forest.trees[0] = replace(forest.trees[0], root=replace(root, decisions=decisions))
+    result = credit(estimator("reinforce_pp", beta=0.0, **PLAIN), forest)
+    assert set(places(result.advantage)) == {"1:one0", "2:one0"} | (set() if dropped else {"0:one0"})
+    assert result.metrics["groups/one/truncated"] == float(dropped)
 
 
 def test_when_all_were_cut_it_says_why_nothing_is_trained(caplog):

@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
+from coterie import Plugin
 from coterie.core.errors import ConfigError, PluginError, PolicyFault
 from coterie.core.protocols import ActionView, JointView, SiblingsView
 from coterie.core.types import TEAM, Action, Task
 from coterie.plugins.rewards.environment import EnvironmentReward
 from coterie.plugins.rewards.function import FunctionReward
+from coterie.testing import coterie_run
 from tests.plugins.support import Build, make, wait
 
 TASK = Task(id="t")
@@ -117,6 +120,13 @@ def test_a_function_may_be_a_coroutine_and_is_given_the_view():
     ("answer", "settings", "view", "message"),
     [
         ("good", {}, joint(), "a score must be a number or None"),
+        ("0.9", {}, joint(), "a score must be a number or None"),
+        ({"mine": "0.9"}, {}, joint(), "a score must be a number or None"),
+        (np.ones(2), {}, joint(), "a score must be a number or None"),
+        ({"mine": 10**400}, {}, joint(), "a score must be a number or None"),
+        ({3: 1.0}, {}, joint(), "a name, `role.name` or \\(role, name\\)"),
+        ({("solver", "mine", "x"): 1.0}, {}, joint(), "a name, `role.name` or \\(role, name\\)"),
+        (0.9, {"scope": "siblings"}, siblings(), "a list of 2 scores"),
         ({"their": 1}, {}, joint(), "not among its components"),
         (1.0, {"components": {"a": "potential", "b": "potential"}}, joint(), "return a table"),
         ([1.0], {"scope": "siblings"}, siblings(), "a list of 2 scores"),
@@ -141,6 +151,34 @@ def test_faults_pass_through_and_the_floor_is_the_users():
     )
     with pytest.raises(PolicyFault):
         wait(reward.score(joint()))
+
+
+@pytest.mark.parametrize("floor", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize(
+    "table", [{"type": "environment"}, {"type": "function", "function": f"{__name__}:later"}]
+)
+def test_a_floor_is_a_finite_number(table, floor):
+    with pytest.raises(ConfigError, match="finite number") as caught:
+        coterie_run(rewards={"mine": {**table, "floor": floor}})
+    assert caught.value.path == "rewards.mine.floor"
+
+
+@pytest.mark.parametrize("floor", [math.nan, math.inf])
+def test_a_floor_of_a_class_is_a_finite_number(floor, monkeypatch):
+    monkeypatch.setattr(Infinite, "policy_fault", floor)
+    with pytest.raises(PluginError, match="`policy_fault` is") as caught:
+        coterie_run(rewards={"mine": {"type": f"{__name__}:Infinite"}})
+    assert caught.value.path == "rewards.mine"
+
+
+class Infinite(Plugin):
+    scope = "joint"
+    components = {"r": "increment"}
+    weights = {}
+    policy_fault = 0.0
+
+    async def score(self, view):
+        return {}
 
 
 def test_a_number_that_is_none_is_left_for_the_core_to_call_missing():

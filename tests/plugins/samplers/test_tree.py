@@ -13,6 +13,7 @@ from coterie.core.errors import ConfigError, CoterieError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import NumberGame
 from tests import games
 
 
@@ -107,6 +108,29 @@ def test_chains_are_trees_of_their_own_with_draws_of_their_own():
         )
         > 1
     )
+
+
+class Dealt(NumberGame):
+    """The game begins with a number that its reset draws."""
+
+    def reset(self, task, seed):
+        return (("dealer", str(seed)),)
+
+
+def test_chains_of_a_task_start_from_one_reset_and_visits_from_others():
+    run = coterie_run(
+        answers=games.keyed,
+        env={"type": "tests.plugins.samplers.test_tree:Dealt", "tasks": 2},
+        sampler={"chains": 3, "branches": 1},
+        algorithm={"type": "grpo"},
+    )
+    trees, _ = play_episode(run, 4)  # both tasks in two epochs
+    resets = collections.defaultdict(list)
+    for tree in trees:
+        resets[tree.task.id, tree.epoch].append(tree.root.decisions["one"].observation)
+    assert len(resets) == 4 and all(len(starts) == 3 for starts in resets.values())
+    assert [len(set(starts)) for starts in resets.values()] == [1] * 4
+    assert len({starts[0] for starts in resets.values()}) == 4
 
 
 def test_sampled_expansion_is_a_uniform_keyed_draw():

@@ -7,10 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import Plan
 from coterie.plugins.algos.blocks.estimator import RULES, Pieces, check_pieces
 from coterie.plugins.algos.blocks.groups import Normaliser
+from coterie.testing import coterie_run
 from tests.plugins.algos.support import team
 
 SCALE, WHITEN, NONE = (Normaliser(type=kind) for kind in ("scale", "whiten", "none"))
@@ -107,3 +108,10 @@ def test_a_baseline_that_whitening_takes_away_is_warned_about(pieces, warns, cap
     with caplog.at_level(logging.WARNING, "coterie"):
         check_pieces(pieces, ALL, AT_ONCE)
     assert ("makes no difference" in caplog.text) == warns
+
+
+@pytest.mark.parametrize("alpha", [float("nan"), float("inf")])
+def test_alpha_is_a_finite_number(alpha):
+    with pytest.raises(PluginError, match="finite number") as caught:
+        coterie_run(algorithm={"type": "at_grpo", "alpha": alpha})
+    assert caught.value.path == "algorithm"

@@ -13,9 +13,11 @@ from coterie.core.protocols import Batch
 from coterie.core.types import Key
 from coterie.plugins.algos.blocks.groups import (
     BASELINES,
+    GROUPINGS,
     Group,
     Normaliser,
     credit_groups,
+    grouped,
     mean_baseline,
     normalise_batch,
 )
@@ -229,6 +231,42 @@ def test_grpo_compares_the_chains_of_a_task_role_by_role():
         for node in tree.nodes():
             for role in node.decisions:
                 assert credit.advantage[node.key.of_branch(role, 0)] == pytest.approx(4.2 * (tree.chain - 1))
+
+
+@pytest.mark.parametrize("name", ["task", "turn"])
+def test_two_visits_of_a_task_are_two_groups(name):
+    """In one step, where it plays more tasks than there are: the resets of two epochs differ."""
+    rows = [
+        Row("r", float(10 * epoch + chain), (Key("t", epoch, chain).of_branch("r", 0),))
+        for epoch in range(2)
+        for chain in range(2)
+    ]
+    groups = grouped(rows, GROUPINGS[name])
+    assert [[row.value for row in group.rows] for group in groups] == [[0.0, 1.0], [10.0, 11.0]]
+    (other,) = grouped(rows, GROUPINGS["role"])
+    assert len(other.rows) == 4
+
+
+@pytest.mark.parametrize("algorithm", ["grpo", "reinforce_pp_baseline"])
+def test_a_step_of_two_epochs_compares_chains_of_one_epoch(algorithm):
+    run = coterie_run(
+        answers=by_epoch,
+        order=["one"],
+        env={"tasks": 2},
+        sampler={"chains": 2, "branches": 1},
+        algorithm={"type": algorithm, "normalise": {"type": "none"}},
+    )
+    trees, credit = credit_of(run, tasks=4)
+    assert sorted({(tree.task.id, tree.epoch) for tree in trees}) == [
+        ("train-0", 0), ("train-0", 1), ("train-1", 0), ("train-1", 1)
+    ]  # fmt: skip
+    for tree in trees:  # chain c of epoch e writes 5 e + c: 1.1 a number, of which half a 1 is above the mean
+        advantage = credit.advantage[tree.root.key.of_branch("one", 0)]
+        assert advantage == pytest.approx(1.1 * (tree.chain - 0.5))
+
+
+def by_epoch(request, text):
+    return str(5 * request.key.epoch + request.key.chain)
 
 
 def by_chain(request, text):

@@ -172,6 +172,16 @@ def test_a_filled_up_episode_is_missing_where_its_last_potential_is():
     assert episode_return(unknown, "one", scores, REWARD_WEIGHTS, horizon) is None
 
 
+def test_an_unknown_last_potential_fills_nothing_up_and_is_no_0():
+    """The last joint action pays a known 1, but what would be repeated after it is not known."""
+    forest = Forest().grow(chain(J(potential=None), J(1)), chain(J(potential=0.5), J(1)))
+    rows = worth(tree_return, forest, Horizon(fill="repeat", max_turns=3))
+    assert [value for _, value, _ in rows] == [None, None, 0.5 + 1 + 0.5, 1 + 0.5]
+    # Without a turn that remains, nothing is filled up.
+    rows = worth(tree_return, forest, Horizon(fill="repeat", max_turns=2))
+    assert [value for _, value, _ in rows] == [None, 1, 1.5, 1]
+
+
 # ----------------------------------------------------------------------------------------------- rows
 
 
