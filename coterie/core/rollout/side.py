@@ -118,7 +118,7 @@ class LocalRolloutSide:
     def _scored_one(self, scoring: asyncio.Task[ScoredRollout]) -> None:
         self._scoring.discard(scoring)
         if not scoring.cancelled():
-            scoring.exception()  # whoever awaits it raises it; asyncio would report those of other rollouts too
+            scoring.exception()  # whoever awaits it raises it; asyncio would print all
 
     async def _scored(self, tree: Tree, context: JobContext) -> ScoredRollout:
         """Complete the scores that play left open. Missing stays missing."""
