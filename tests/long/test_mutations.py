@@ -20,8 +20,8 @@ MUTATIONS = {
     ),
     "2 later roles get the first branch's rewards": (
         "coterie/core/rollout/rewards.py",
-        ".append(joint_reward(node, index, role, scores, reward_weights))",
-        ".append(joint_reward(node, 0, role, scores, reward_weights))",
+        "rewards = [joint_reward(node, index, role, scores, reward_weights) for",
+        "rewards = [joint_reward(node, 0, role, scores, reward_weights) for",
         "tests/plugins/samplers/test_tree.py",
     ),
     "2 the next stage is prompted with the state before the commit": (
@@ -32,8 +32,8 @@ MUTATIONS = {
     ),
     "3 a missing score counts as zero": (
         "coterie/core/types/scores.py",
-        "                return None\n            total += weight * score.value",
-        "                continue\n            total += weight * score.value",
+        "                return None\n            total += self.weight",
+        "                continue\n            total += self.weight",
         "tests/core/rollout/test_rewards.py",
     ),
     "3 a hung verifier leaves the score missing": (
@@ -104,7 +104,7 @@ MUTATIONS = {
     ),
     "11 a choice may wait for the episode's score": (
         "coterie/compose/run.py",
-        "    _check_selection(side)\n",
+        "    _check_selection(side, parts.estimator)\n",
         "",
         "tests/core/rollout/test_rewards.py",
     ),
@@ -134,8 +134,8 @@ MUTATIONS = {
     ),
     "3 an infinite score is a number": (
         "coterie/core/rollout/rewards.py",
-        "not math.isfinite(value)",
-        "math.isnan(value)",
+        "not math.isfinite(number)",
+        "math.isnan(number)",
         "tests/core/rollout/test_rewards.py",
     ),
     "10 an unknown last potential is filled up with 0": (
@@ -155,6 +155,54 @@ MUTATIONS = {
         "if credit is None or key not in credit.advantage or not trained:",
         "if credit is None or key not in credit.advantage:",
         "tests/api/test_rollouts.py",
+    ),
+    "the best branch of a role in a cross is that of the first joint action": (
+        "coterie/core/rollout/rewards.py",
+        "return [None if not part or None in part else sum(part) / len(part) for part in parts]",
+        "return [part[0] if part else None for part in parts]",
+        "tests/plugins/samplers/test_tree.py",
+    ),
+    "3 a role's failure is the team's": (
+        "coterie/core/rollout/rewards.py",
+        "[(key.of_branch(role, branch), view.action)], (role,), role)",
+        "[(key.of_branch(role, branch), view.action)], (role,))",
+        "tests/core/rollout/test_failures.py",
+    ),
+    "3 a floor leaves the role's potential as it was": (
+        "coterie/plugins/algos/blocks/returns.py",
+        "owners = (WHOLE, TEAM, role) if score.whole else (WHOLE, owner)",
+        "owners = (WHOLE, owner)",
+        "tests/plugins/algos/blocks/test_returns.py",
+    ),
+    "3 a judge that is down hides behind what nobody can read": (
+        "coterie/core/rollout/missing.py",
+        "    unread = set(_unread(trees))\n",
+        "    unread: set[Key] = set()\n",
+        "tests/core/rollout/test_missing.py",
+    ),
+    "frozen partners are in the statistics": (
+        "coterie/plugins/algos/blocks/returns.py",
+        "if all(decisions[key.decision] for key in row.branches)",
+        "if True",
+        "tests/plugins/algos/test_reinforce_pp.py",
+    ),
+    "equal scores are scaled": (
+        "coterie/plugins/algos/blocks/groups.py",
+        "if not (flat and shift) and scope not in unscaled:",
+        "if not (flat and shift):",
+        "tests/plugins/algos/test_reinforce_pp.py",
+    ),
+    "immediate potentials are paid as they are in every group": (
+        "coterie/plugins/algos/blocks/estimator.py",
+        'differences = pieces.returns == "immediate" and pieces.group != "decision"',
+        "differences = False",
+        "tests/plugins/algos/test_differences.py",
+    ),
+    "a branch of a cross without a joint action is compared": (
+        "coterie/plugins/algos/blocks/returns.py",
+        "yield row if lost.isdisjoint(row.branches) else replace(row, value=None)",
+        "yield row",
+        "tests/plugins/algos/blocks/test_returns.py",
     ),
     "a sign flip": (
         "coterie/plugins/algos/blocks/groups.py",

@@ -177,9 +177,9 @@ def _score(value: Any, source: str) -> Score:
     if value is None:
         return Score(None, "no score", source)
     number = float(value)
-    return (
-        Score(number, "", source) if math.isfinite(number) else Score(None, f"{number} is no number", source)
-    )
+    if not math.isfinite(number):
+        return Score(None, f"{number} is no number", source)
+    return Score(number, "", source)
 
 
 async def answer(questions: Sequence[Question], scores: Scores) -> None:

@@ -106,7 +106,7 @@ class LocalRolloutSide:
             raise
         scoring = asyncio.ensure_future(self._scored(tree, context))
         self._scoring.add(scoring)
-        scoring.add_done_callback(self._scoring.discard)
+        scoring.add_done_callback(self._scored_one)
         return Rollout(tree, scoring)
 
     def _evaluation_sampler(self, greedy: bool) -> Sampler:
@@ -114,6 +114,11 @@ class LocalRolloutSide:
             with plugin_call(self.sampler, "for_evaluation"):
                 self._samplers[greedy] = self.sampler.for_evaluation(greedy)
         return self._samplers[greedy]
+
+    def _scored_one(self, scoring: asyncio.Task[ScoredRollout]) -> None:
+        self._scoring.discard(scoring)
+        if not scoring.cancelled():
+            scoring.exception()  # whoever awaits it raises it; asyncio would print all
 
     async def _scored(self, tree: Tree, context: JobContext) -> ScoredRollout:
         """Complete the scores that play left open. Missing stays missing."""

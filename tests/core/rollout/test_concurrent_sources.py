@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 from collections import Counter
 
@@ -140,6 +141,20 @@ def test_after_a_broken_contract_no_call_goes_on():
     with pytest.raises(PluginError, match="nonsense"):
         played(rewards(Broken))
     assert Broken.events == ["open", "close"]
+
+
+class LateBroken(Late):
+    async def score(self, view):
+        return "nonsense"
+
+
+def test_a_source_that_breaks_its_contract_in_every_rollout_is_told_once(caplog):
+    """asyncio would print a traceback for each of the other rollouts."""
+    sampler = {"branches": 1, "chains": 6}
+    with pytest.raises(PluginError, match="nonsense"):
+        played(rewards(LateBroken), sampler=sampler, algorithm={"type": "grpo"})
+    gc.collect()
+    assert [record.message for record in caplog.records if record.name == "asyncio"] == []
 
 
 def test_a_run_may_be_opened_in_two_event_loops():
