@@ -196,7 +196,7 @@ def draw(seed: int, estimator: str, allowed: Allowed) -> Case:
             "texts": chance.choice((2, 4, 9)),
             "aborts": allowed.aborts,
             "stops": 0.4 if repeats else chance.choice((0.0, 0.1, 0.25)),
-            "cut": 0.15,
+            "cuts": 0.15,
             "breaks": chance.choice((0.0, 0.05)) if allowed.aborts else 0.0,
             "tools": chance.choice((0.0, 0.0, 0.15)),
         },

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tests.learning.credit_oracle import Book, Played, total
+from tests.learning.credit_oracle import Book, PlayedJoint, total
 from tests.learning.credit_rows import immediate_values
 
 CLOSE = 1e-9
 
 
-def wrong_choices(every: Sequence[Played], book: Book, sampler: Mapping[str, Any]) -> list[str]:
+def wrong_choices(every: Sequence[PlayedJoint], book: Book, sampler: Mapping[str, Any]) -> list[str]:
     """What is wrong with the expanded joint actions of these trees, in words."""
-    nodes: dict[int, list[Played]] = {}
+    nodes: dict[int, list[PlayedJoint]] = {}
     for one in every:
         nodes.setdefault(id(one.node), []).append(one)
     return [text for joints in nodes.values() if (text := _wrong(joints, book, sampler))]
 
 
-def _wrong(joints: Sequence[Played], book: Book, sampler: Mapping[str, Any]) -> str:
+def _wrong(joints: Sequence[PlayedJoint], book: Book, sampler: Mapping[str, Any]) -> str:
     node = joints[0].node
     chosen = [one for one in joints if one.index in node.expanded]
     sound = [one for one in joints if one.counts and not one.faulty]
@@ -51,7 +51,7 @@ def _wrong(joints: Sequence[Played], book: Book, sampler: Mapping[str, Any]) -> 
     return ""
 
 
-def _wrong_combination(joints: Sequence[Played], chosen: Played, book: Book, place: str) -> str:
+def _wrong_combination(joints: Sequence[PlayedJoint], chosen: PlayedJoint, book: Book, place: str) -> str:
     for role in chosen.branches:
         values = immediate_values(joints, role, book)
         known = [value for value in values if value is not None]

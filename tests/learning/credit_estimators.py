@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from coterie.core.types import Key, Tree
-from tests.learning.credit_oracle import Book, Played, Voice, played
+from tests.learning.credit_oracle import Book, PlayedJoint, Voice, played
 from tests.learning.credit_rows import Row, episode_rows, immediate_rows, trained, tree_rows
 from tests.learning.credit_sources import SourceSpec, answer
 
@@ -137,7 +137,7 @@ def logprobs(action: Any) -> np.ndarray:
     return np.array([value for call in action.calls for value in call.logprobs], dtype=np.float64)
 
 
-def rows_of(name: str, every: Sequence[Played], book: Book, spans: bool) -> list[Row]:
+def rows_of(name: str, every: Sequence[PlayedJoint], book: Book, spans: bool) -> list[Row]:
     if name == "immediate":
         return immediate_rows(every, book, spans)
     return episode_rows(every, book) if name == "episode" else tree_rows(every, book)
@@ -239,7 +239,7 @@ def _turn_weights(
 
 def _rae(
     algorithm: Mapping[str, Any],
-    every: Sequence[Played],
+    every: Sequence[PlayedJoint],
     book: Book,
     tokens: Mapping[Key, Any],
     state: Mapping[str, float],
@@ -267,7 +267,7 @@ def _rae(
 
 def _reinforce_pp(
     algorithm: Mapping[str, Any],
-    every: Sequence[Played],
+    every: Sequence[PlayedJoint],
     book: Book,
     tokens: Mapping[Key, Any],
     references: Mapping[Key, np.ndarray],
@@ -324,7 +324,7 @@ def whitened(
 
 def _gae(
     algorithm: Mapping[str, Any],
-    every: Sequence[Played],
+    every: Sequence[PlayedJoint],
     book: Book,
     tokens: Mapping[Key, Any],
     values: Mapping[Key, np.ndarray],

@@ -53,15 +53,15 @@ class Score:
 
 
 @dataclass(eq=False)
-class Played:
+class PlayedJoint:
     """One joint action that was played, with all scores at its place and at its branches' places."""
 
     tree: Tree
     node: Node
     index: int
-    before: Played | None
+    before: PlayedJoint | None
     """The joint action that led to the node."""
-    after: list[Played] = field(default_factory=list)
+    after: list[PlayedJoint] = field(default_factory=list)
     """The joint actions of its child."""
     joint_scores: list[Score] = field(default_factory=list)
     branch_scores: dict[str, list[Score]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class Played:
         return not self.node.joints[self.index].recombined
 
     @property
-    def path(self) -> list[Played]:
+    def path(self) -> list[PlayedJoint]:
         return [*(self.before.path if self.before else []), self]
 
     def key(self, role: str) -> Key:
@@ -96,15 +96,15 @@ class Played:
 # --------------------------------------------------------------------------------------------------- scores
 
 
-def played(trees: Iterable[Tree], sources: Sequence[SourceSpec], voice: Voice = answer) -> list[Played]:
+def played(trees: Iterable[Tree], sources: Sequence[SourceSpec], voice: Voice = answer) -> list[PlayedJoint]:
     """Every joint action of these trees, parents first, scored by what `voice` says for the sources."""
-    found: list[Played] = []
+    found: list[PlayedJoint] = []
     for tree in trees:
-        todo: list[tuple[Node, Played | None]] = [(tree.root, None)]
+        todo: list[tuple[Node, PlayedJoint | None]] = [(tree.root, None)]
         while todo:
             node, before = todo.pop()
             for index, joint in enumerate(node.joints):
-                one = Played(tree, node, index, before)
+                one = PlayedJoint(tree, node, index, before)
                 if before is not None:
                     before.after.append(one)
                 if not one.faulty:
@@ -117,11 +117,11 @@ def played(trees: Iterable[Tree], sources: Sequence[SourceSpec], voice: Voice = 
     return found
 
 
-def _texts(one: Played) -> tuple[tuple[str, str], ...]:
+def _texts(one: PlayedJoint) -> tuple[tuple[str, str], ...]:
     return tuple((role, one.action(role).text) for role in sorted(one.branches))
 
 
-def _joint_scores(one: Played, sources: Sequence[SourceSpec], voice: Voice) -> list[Score]:
+def _joint_scores(one: PlayedJoint, sources: Sequence[SourceSpec], voice: Voice) -> list[Score]:
     ended = one.index in one.node.expanded and one.node.joints[one.index].child is None
     scores = []
     for source in sources:
@@ -147,7 +147,7 @@ def _joint_scores(one: Played, sources: Sequence[SourceSpec], voice: Voice) -> l
     return scores
 
 
-def _branch_scores(one: Played, role: str, sources: Sequence[SourceSpec], voice: Voice) -> list[Score]:
+def _branch_scores(one: PlayedJoint, role: str, sources: Sequence[SourceSpec], voice: Voice) -> list[Score]:
     decision, branch = one.node.decisions[role], one.branches[role]
     scores = []
     for source in sources:
@@ -202,7 +202,7 @@ class Book:
         self.kinds = {name: kind for source in self.sources for name, kind in source.kinds.items()}
         self.weights = {name: source.weights[name] for source in self.sources for name in source.kinds}
 
-    def counted(self, one: Played, role: str) -> dict[str, list[Score]]:
+    def counted(self, one: PlayedJoint, role: str) -> dict[str, list[Score]]:
         """The scores that count for a role at a joint action, by component."""
         scores: dict[str, list[Score]] = {}
         for score in [*one.joint_scores, *one.branch_scores.get(role, [])]:
@@ -216,12 +216,12 @@ class Book:
             return None
         return self.weights[score.component] * score.value * (self.alpha if score.owner == TEAM else 1.0)
 
-    def reward(self, one: Played, role: str) -> float | None:
+    def reward(self, one: PlayedJoint, role: str) -> float | None:
         if one.faulty:
             return None
         return total(self.weighted(score) for scores in self.counted(one, role).values() for score in scores)
 
-    def pay(self, one: Played, role: str, counterfactuals: bool = False) -> float | None:
+    def pay(self, one: PlayedJoint, role: str, counterfactuals: bool = False) -> float | None:
         """The pay; `counterfactuals` says whether they are paid too, as for immediate returns."""
         if one.faulty:
             return None
@@ -250,7 +250,7 @@ class Book:
         new = total(now.values())
         return None if new is None or gone is None else new - gone
 
-    def held(self, one: Played | None, role: str) -> Held:
+    def held(self, one: PlayedJoint | None, role: str) -> Held:
         """The role's and the team's potentials after a joint action."""
         if one is None:
             return {}
@@ -263,7 +263,7 @@ class Book:
             self._held[id(one), role] = held
         return self._held[id(one), role]
 
-    def rest(self, one: Played, role: str) -> float | None:
+    def rest(self, one: PlayedJoint, role: str) -> float | None:
         """What an episode that ended with a joint action earns in the turns that are left, discounted."""
         if not self.repeat:
             return 0.0
@@ -273,13 +273,13 @@ class Book:
 
     # ------------------------------------------------------------------------------------------- returns
 
-    def sum_of(self, one: Played, role: str) -> float | None:
+    def sum_of(self, one: PlayedJoint, role: str) -> float | None:
         """The pay, and gamma times the mean of what comes after."""
         if (id(one), role) not in self._sums:
             self._sums[id(one), role] = self._sum_of(one, role)
         return self._sums[id(one), role]
 
-    def _sum_of(self, one: Played, role: str) -> float | None:
+    def _sum_of(self, one: PlayedJoint, role: str) -> float | None:
         pay = self.pay(one, role)
         if pay is None:
             return None
@@ -291,7 +291,7 @@ class Book:
         discount = self.gamma ** (one.after[0].node.turn - one.node.turn)
         return pay + discount * math.fsum(later) / len(later)
 
-    def over_path(self, leaf: Played, role: str) -> float | None:
+    def over_path(self, leaf: PlayedJoint, role: str) -> float | None:
         """The discounted sum of the pay over the path to a leaf."""
         parts = [
             None if (pay := self.pay(one, role)) is None else self.gamma**one.node.turn * pay

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from coterie.core.types import Key
-from tests.learning.credit_oracle import Book, Played, total
+from tests.learning.credit_oracle import Book, PlayedJoint, total
 
 
 @dataclass(frozen=True)
@@ -29,16 +29,16 @@ class Row:
     turn: int = -1
 
 
-def trained(one: Played, role: str) -> bool:
+def trained(one: PlayedJoint, role: str) -> bool:
     return one.node.decisions[role].trainable
 
 
-def immediate_values(joints: Sequence[Played], role: str, book: Book) -> list[float | None]:
+def immediate_values(joints: Sequence[PlayedJoint], role: str, book: Book) -> list[float | None]:
     """The rewards of the branches of a role's decision, given all joint actions of its node."""
     return _branch_values(joints, role, book.reward)
 
 
-def _branch_values(joints: Sequence[Played], role: str, value_of: Any) -> list[float | None]:
+def _branch_values(joints: Sequence[PlayedJoint], role: str, value_of: Any) -> list[float | None]:
     """By branch the mean of the values of the joint actions that contain it, missing if any is."""
     values: list[float | None] = []
     for branch, action in enumerate(joints[0].node.decisions[role].branches):
@@ -49,9 +49,9 @@ def _branch_values(joints: Sequence[Played], role: str, value_of: Any) -> list[f
     return values
 
 
-def _branch_rows(every: Sequence[Played], value_of: Any, frozen: bool = False) -> list[Row]:
+def _branch_rows(every: Sequence[PlayedJoint], value_of: Any, frozen: bool = False) -> list[Row]:
     """A row per branch."""
-    nodes: dict[int, list[Played]] = {}
+    nodes: dict[int, list[PlayedJoint]] = {}
     for one in every:
         nodes.setdefault(id(one.node), []).append(one)
     rows = []
@@ -66,14 +66,14 @@ def _branch_rows(every: Sequence[Played], value_of: Any, frozen: bool = False) -
     return rows
 
 
-def immediate_rows(every: Sequence[Played], book: Book, spans: bool) -> list[Row]:
+def immediate_rows(every: Sequence[PlayedJoint], book: Book, spans: bool) -> list[Row]:
     """Rewards; where the groups span chains (`spans`), potentials by their differences."""
     if spans:
         return _branch_rows(every, lambda one, role: book.pay(one, role, counterfactuals=True))
     return _branch_rows(every, book.reward)
 
 
-def rewards_of(every: Sequence[Played], book: Book) -> dict[str, list[float]]:
+def rewards_of(every: Sequence[PlayedJoint], book: Book) -> dict[str, list[float]]:
     """The rewards of the branches that have one, by role; of frozen roles too."""
     rewards: dict[str, list[float]] = {}
     for row in _branch_rows(every, book.reward, frozen=True):
@@ -81,12 +81,12 @@ def rewards_of(every: Sequence[Played], book: Book) -> dict[str, list[float]]:
     return rewards
 
 
-def tree_rows(every: Sequence[Played], book: Book) -> list[Row]:
+def tree_rows(every: Sequence[PlayedJoint], book: Book) -> list[Row]:
     """What a branch earned at once, and on average after it."""
     return _branch_rows(every, book.sum_of)
 
 
-def episode_rows(every: Sequence[Played], book: Book) -> list[Row]:
+def episode_rows(every: Sequence[PlayedJoint], book: Book) -> list[Row]:
     """A row per path and role that acted on it; missing where it holds a lost branch.
 
     A branch is lost if one of the joint actions that contain it has no path with a value.

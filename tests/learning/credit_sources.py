@@ -195,7 +195,7 @@ class Writer(ScriptedEngine):
         """Number of different digits."""
         aborts: float = 0.06
         stops: float = 0.1
-        cut: float = 0.1
+        cuts: float = 0.1
         tools: float = 0.0
         breaks: float = 0.0
         """Share of calls that bring the game down."""
@@ -204,7 +204,7 @@ class Writer(ScriptedEngine):
     async def generate(self, request: Request) -> Call:
         chance = random.Random(request.seed)
         config: Any = self.config
-        finish: Any = "length" if chance.random() < config.cut else "stop"
+        finish: Any = "length" if chance.random() < config.cuts else "stop"
         text = str(chance.randrange(config.texts))
         if chance.random() < config.stops:
             text = chance.choice(("stop", "bad"))

@@ -147,8 +147,8 @@ async def compared(configurations: int, allowed: Allowed) -> Tally:
     return tally
 
 
-def test_random_configurations_agree_with_the_oracle(capsys):
-    logging.getLogger("coterie").setLevel(logging.ERROR)
+def test_random_configurations_agree_with_the_oracle(capsys, caplog):
+    caplog.set_level(logging.ERROR, logger="coterie")
     tally = asyncio.run(compared(CONFIGURATIONS, Allowed()))
     with capsys.disabled():
         print(
