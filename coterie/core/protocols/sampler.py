@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
@@ -91,8 +91,8 @@ class RolloutContext(Protocol):
     def mark_missing(self, key: Key, reason: str) -> None:
         """Add a missing score of every source for a joint action that a system fault prevented."""
 
-    def mark_floor(self, key: Key, reason: str) -> None:
-        """Add every source's floor for a joint action at which the step raised PolicyFault."""
+    def mark_floor(self, key: Key, roles: Collection[str], reason: str) -> None:
+        """Add the sources' floors for a joint action of these roles, whose step raised PolicyFault."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run scoring in the background; the rollout's scores are complete when it is done."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
@@ -281,17 +281,16 @@ class JobContext:
 
     def mark_missing(self, key: Key, reason: str) -> None:
         """Mark every joint score of a joint action as missing: a system fault kept it from being played."""
-        self._mark(key, lambda source: Score(None, reason, whole=True))
-
-    def mark_floor(self, key: Key, reason: str) -> None:
-        """Score a joint action with the sources' floors: its actions made the step fail."""
-        reason = f"floor: {reason}"
-        self._mark(key, lambda source: Score(float(source.plugin.policy_fault), reason, source.name, True))
-
-    def _mark(self, key: Key, score: Callable[[NamedRewardSource], Score]) -> None:
         for source in self.reward_sources:
             if source.scope == "joint":
-                write(self.scores, source, key, score(source), list(self.team.members))
+                write(self.scores, source, key, Score(None, reason, whole=True), ())
+
+    def mark_floor(self, key: Key, roles: Collection[str], reason: str) -> None:
+        """Score a joint action of these roles with the sources' floors: its actions made the step fail."""
+        for source in self.reward_sources:
+            if source.scope == "joint":
+                floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole=True)
+                write(self.scores, source, key, floor, list(roles))
 
 
 def _message(role: str, content: str) -> Message:

@@ -166,7 +166,7 @@ def write(
         table = Score(None, reason, source.name, whole=owner == TEAM)
     per_role = source.plugin.per_role if isinstance(source.plugin, ScoresRoles) else ()
     for component in source.plugin.components:
-        if owner == TEAM and component in per_role:
+        if owner == TEAM and component in per_role and roles:
             for role in roles:
                 scores.add(key, role, component, replace(table, whole=False))
         else:

@@ -94,8 +94,11 @@ class NodeExpansion:
         ctx, key = self.ctx, self.position.key
         for index, joint in enumerate(self.stepped):
             if index >= first and isinstance(joint.step, Fault):
-                mark = ctx.mark_missing if joint.lost else ctx.mark_floor
-                mark(key.of_joint(index), joint.step.reason)
+                place, reason = key.of_joint(index), joint.step.reason
+                if joint.lost:
+                    ctx.mark_missing(place, reason)
+                else:
+                    ctx.mark_floor(place, joint.branches, reason)
         sources = [source for source in ctx.reward_sources if source.scope in SELECTION_SCOPES]
         scopes = {source.scope for source in sources} if first == 0 else set()
         arguments: dict[str, Any] = {

@@ -145,7 +145,7 @@ class Fragile(NumberGame):
     """A game whose step is brought down by what the role wrote."""
 
     async def step(self, state, actions, ctx):
-        if actions["one"].text == HANG:
+        if "one" in actions and actions["one"].text == HANG:
             raise PolicyFault("the program killed its sandbox twice")
         return await super().step(state, actions, ctx)
 
@@ -174,6 +174,28 @@ def test_a_step_that_the_output_brings_down_is_scored_and_no_accident():
     assert rewards == pytest.approx([1.1, -2.0 * 2, -1.1])  # `sum` and `own` have weight 1, `best` 0
     assert root.joints[1].fault.kind == "policy" and not root.joints[1].lost
     assert root.expanded == (0,)
+
+
+def test_a_step_that_fails_gives_floors_to_the_roles_that_acted():
+    run = coterie_run(
+        {"one": HANG, "two": "1"},
+        env=f"{__name__}:Fragile",
+        order=["two", "one"],
+        rewards={
+            "judge": {
+                "type": "function",
+                "function": f"{__name__}:of_roles",
+                "components": {"judge": "increment"},
+                "per_role": ["judge"],
+                "floor": -1.0,
+            }
+        },
+        sampler={"branches": 1, "chains": 2},
+        algorithm={"type": "grpo"},
+    )
+    trees, scores = play_episode(run)
+    last = trees[0].root.joints[0].child
+    assert list(scores.at(last.key.of_joint(0))) == [("one", "judge")]
 
 
 def test_where_all_are_brought_down_the_episode_ends_unsolved_and_is_not_missing():
