@@ -39,6 +39,15 @@ def test_every_variant_with_code_composes(name):
         assert {role for stage in run.team.order for role in stage} <= {"tool", "plan", "solver"}
 
 
+@pytest.mark.parametrize("name", ["sudoku", "sudoku_code"])
+def test_sudoku_beside_the_papers_figures_is_the_papers_4x4(name):
+    column = load_column(name)
+    assert column.paper
+    for scale in column.scales:
+        environments = [resolve(column, variant, scale, [])[3].config.env for variant in column.variants]
+        assert {environment["size"] for environment in environments} == {4}
+
+
 def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():
     column = load_column("plan_path")
     jobs = plan("teammates", TEAMMATES, [column], scale="cpu", seeds=1).jobs
