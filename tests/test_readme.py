@@ -87,6 +87,20 @@ def test_the_papers_tables_are_the_committed_results(name):
         for row in rows:
             cells += [of_seeds(row), "–" if row["paper"] is None else f"{row['paper']:g}"]
         assert "| " + " | ".join(cells) + " |" in RESULTS
+        if rows[0]["gain"] is None:
+            continue
+        gains = [rows[0]["title"]]
+        for row in rows:
+            gains += [
+                f"{100 * row['gain']:+.1f}",
+                "–" if row["paper_gain"] is None else f"{row['paper_gain']:+g}",
+            ]
+        assert "| " + " | ".join(gains) + " |" in RESULTS
+
+
+def test_what_is_said_of_the_papers_single_roles_is_the_columns_note():
+    note = study("at-grpo-table3")["plan_path"]["note"]
+    assert " ".join(note.split()) in " ".join(RESULTS.split())
 
 
 def test_the_small_table_is_of_the_committed_results():
