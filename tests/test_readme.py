@@ -137,3 +137,25 @@ def test_the_trained_team_beats_the_trained_single_agent_on_sudoku_and_not_on_pl
             team > single for team, single in zip(rows["shared"], rows["single_grpo"], strict=True)
         ]
     assert all(better["sudoku"]) and not any(better["plan_path"])
+
+
+def test_the_harder_comparison_is_the_committed_result():
+    columns = study("teammates")
+    games = [columns[game] for game in ("plan_path", "sudoku", "sokoban") if game in columns]
+    assert games[0]["title"] == "Plan-Path"
+    section = RESULTS.partition("## Each beside the untrained other")[2].partition("\n## ")[0]
+    assert "| method | " + " | ".join(game["title"] for game in games) + " |" in section
+    for rows in zip(*(game["rows"] for game in games), strict=True):
+        assert "| " + " | ".join([rows[0]["title"], *map(of_seeds, rows)]) + " |" in section
+    by_id = {row["id"]: of_seeds(row) for row in columns["plan_path"]["rows"]}
+    assert f"on Plan-Path the two come to {by_id['together']} and {by_id['beside']}" in README
+    alone = {row["id"]: of_seeds(row) for row in study("at-grpo-table3")["plan_path"]["rows"]}["put_together"]
+    assert f"table 3 has {alone} for the same configurations" in section
+
+
+def test_what_is_said_of_the_harder_comparison_is_in_it():
+    plan_path = study("teammates")["plan_path"]
+    told = [[seed["told"] for seed in claim["seeds"]] for claim in plan_path["claims"]]
+    assert told == [["~"] * 3, [">"] * 3]
+    tokens = {row["id"]: row["tokens"] for row in plan_path["rows"]}
+    assert 1.9 < tokens["beside"] / tokens["together"] < 2.1

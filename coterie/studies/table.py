@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.stats import Interval, clustered_bootstrap, paired_difference
-from coterie.studies.columns import SOLO, Column
+from coterie.studies.columns import SOLO, WITH_FROZEN_PARTNER, Column
 from coterie.studies.graph import Cell, Plan
 from coterie.studies.runner import Outcome, display_path
 from coterie.studies.study import Method, Verdict
@@ -225,13 +225,12 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: st
     compared = ["paper"] if gain_over is None else ["gain", "paper", "paper's gain"]
     head = ["row", *all_seeds, *names, *compared, "tokens", "seconds"]
     base = [row["title"] for row in column["rows"] if row["id"] == gain_over]
-    shared = any(row["form"].startswith(f"{SOLO}.") for row in column["rows"])
     lines = [
         f"## {column['title']}",
         "",
         f"Success in % on {column['tasks']:,} test tasks a seed, sampled, with its 95 % interval over tasks. "
         f"Budget of each trained row: {column['tokens']:,} generated tokens"
-        + ("; roles that are trained alone share it." if shared else ".")
+        + _budget_of_roles(column["rows"])
         + "".join(f" Gains are in percentage points over the row *{title}*." for title in base),
         "",
         _cells(head),
@@ -245,6 +244,17 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: st
         lines += [_cells(_claim_cells(claim, seeds)) for claim in column["claims"]]
         lines += ["", "`<` and `>`: the two 95 % intervals are disjoint; `~`: they overlap.", ""]
     return lines
+
+
+def _budget_of_roles(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The end of the sentence on the budget: what of it a role has that trains without the others."""
+    trained = {name.partition(".")[0] for row in rows for name in (row["form"], *row["parts"].values())}
+    shares = {
+        SOLO: "; roles that are trained alone share it",
+        WITH_FROZEN_PARTNER: "; a role that is trained beside a frozen one has all of it, its partner's "
+        "tokens included",
+    }
+    return "".join(text for kind, text in shares.items() if kind in trained) + "."
 
 
 def _cost_lines(table: Mapping[str, Any]) -> list[str]:

@@ -12,9 +12,10 @@ from pathlib import Path
 import pytest
 
 from coterie.core.errors import ConfigError
+from coterie.recipes import read_yaml
 from coterie.stats import Interval, wilson
 from coterie.studies import table
-from coterie.studies.library.at_grpo import TABLE1, TABLE3
+from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
 from coterie.studies.library.cooperation import (
     COOPERATION,
     WINDOW,
@@ -27,7 +28,7 @@ from coterie.studies.library.cooperation import (
 from coterie.studies.plot import draw
 from coterie.studies.runner import Outcome
 from coterie.studies.study import above, at_most_half, order
-from tests.studies.support import column_file, plan_of
+from tests.studies.support import COLUMN, column_file, plan_of
 
 
 def tasks(solved, of, seed=0):
@@ -149,6 +150,18 @@ def test_gains_over_a_method_that_the_study_lacks_are_refused():
     with pytest.raises(ConfigError, match="no method 'singel'") as refused:
         plan_of("at-grpo-table1", replace(TABLE1, gain_over="singel"))
     assert refused.value.path == "Study.gain_over" and "single" in refused.value.fix
+
+
+def test_the_page_says_what_of_the_budget_a_role_has_that_trains_without_the_others(tmp_path):
+    forms = read_yaml(COLUMN)["forms"]
+    file = column_file(tmp_path, forms={**forms, "beside": forms["alone"]})
+    texts = {}
+    for name, study in (("at-grpo-table1", TABLE1), ("at-grpo-table3", TABLE3), ("teammates", TEAMMATES)):
+        plan = plan_of(name, study, file)
+        texts[name] = table.markdown(collected(plan, outcome_of(plan, {})), plan)
+    assert "Budget of each trained row: 500 generated tokens. " in texts["at-grpo-table1"]
+    assert "tokens; roles that are trained alone share it. " in texts["at-grpo-table3"]
+    assert "share it; a role that is trained beside a frozen one has all of it" in texts["teammates"]
 
 
 def test_a_columns_note_on_the_papers_figures_is_under_the_table(tmp_path):
