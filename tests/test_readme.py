@@ -147,15 +147,24 @@ def test_the_harder_comparison_is_the_committed_result():
     assert "| method | " + " | ".join(game["title"] for game in games) + " |" in section
     for rows in zip(*(game["rows"] for game in games), strict=True):
         assert "| " + " | ".join([rows[0]["title"], *map(of_seeds, rows)]) + " |" in section
-    by_id = {row["id"]: of_seeds(row) for row in columns["plan_path"]["rows"]}
-    assert f"on Plan-Path the two come to {by_id['together']} and {by_id['beside']}" in README
-    alone = {row["id"]: of_seeds(row) for row in study("at-grpo-table3")["plan_path"]["rows"]}["put_together"]
-    assert f"table 3 has {alone} for the same configurations" in section
+    of_game = {name: {row["id"]: of_seeds(row) for row in column["rows"]} for name, column in columns.items()}
+    table_3 = study("at-grpo-table3")
+    alone = {
+        name: of_seeds(next(r for r in table_3[name]["rows"] if r["id"] == "put_together"))
+        for name in columns
+    }
+    plan_path, sudoku = (f"{of_game[name]['together']} and {of_game[name]['beside']}" for name in columns)
+    assert f"on Plan-Path the two come to {plan_path}, on Sudoku to {sudoku}." in " ".join(README.split())
+    assert f"table 3 has {alone['plan_path']} on Plan-Path and {alone['sudoku']} on Sudoku" in section
 
 
 def test_what_is_said_of_the_harder_comparison_is_in_it():
-    plan_path = study("teammates")["plan_path"]
-    told = [[seed["told"] for seed in claim["seeds"]] for claim in plan_path["claims"]]
-    assert told == [["~"] * 3, [">"] * 3]
-    tokens = {row["id"]: row["tokens"] for row in plan_path["rows"]}
-    assert 1.9 < tokens["beside"] / tokens["together"] < 2.1
+    columns = study("teammates")
+    told = {
+        name: [[seed["told"] for seed in claim["seeds"]] for claim in column["claims"]]
+        for name, column in columns.items()
+    }
+    assert told == {"plan_path": [["~"] * 3, [">"] * 3], "sudoku": [["~", "<", "~"], [">"] * 3]}
+    for column in columns.values():
+        tokens = {row["id"]: row["tokens"] for row in column["rows"]}
+        assert 1.9 < tokens["beside"] / tokens["together"] < 2.1
