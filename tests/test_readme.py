@@ -87,6 +87,20 @@ def test_the_papers_tables_are_the_committed_results(name):
         for row in rows:
             cells += [of_seeds(row), "–" if row["paper"] is None else f"{row['paper']:g}"]
         assert "| " + " | ".join(cells) + " |" in RESULTS
+        if rows[0]["gain"] is None:
+            continue
+        gains = [rows[0]["title"]]
+        for row in rows:
+            gains += [
+                f"{100 * row['gain']:+.1f}",
+                "–" if row["paper_gain"] is None else f"{row['paper_gain']:+g}",
+            ]
+        assert "| " + " | ".join(gains) + " |" in RESULTS
+
+
+def test_what_is_said_of_the_papers_single_roles_is_the_columns_note():
+    note = study("at-grpo-table3")["plan_path"]["note"]
+    assert " ".join(note.split()) in " ".join(RESULTS.split())
 
 
 def test_the_small_table_is_of_the_committed_results():
@@ -123,3 +137,34 @@ def test_the_trained_team_beats_the_trained_single_agent_on_sudoku_and_not_on_pl
             team > single for team, single in zip(rows["shared"], rows["single_grpo"], strict=True)
         ]
     assert all(better["sudoku"]) and not any(better["plan_path"])
+
+
+def test_the_harder_comparison_is_the_committed_result():
+    columns = study("teammates")
+    games = [columns[game] for game in ("plan_path", "sudoku", "sokoban") if game in columns]
+    assert games[0]["title"] == "Plan-Path"
+    section = RESULTS.partition("## Each beside the untrained other")[2].partition("\n## ")[0]
+    assert "| method | " + " | ".join(game["title"] for game in games) + " |" in section
+    for rows in zip(*(game["rows"] for game in games), strict=True):
+        assert "| " + " | ".join([rows[0]["title"], *map(of_seeds, rows)]) + " |" in section
+    of_game = {name: {row["id"]: of_seeds(row) for row in column["rows"]} for name, column in columns.items()}
+    table_3 = study("at-grpo-table3")
+    alone = {
+        name: of_seeds(next(r for r in table_3[name]["rows"] if r["id"] == "put_together"))
+        for name in columns
+    }
+    plan_path, sudoku = (f"{of_game[name]['together']} and {of_game[name]['beside']}" for name in columns)
+    assert f"on Plan-Path the two come to {plan_path}, on Sudoku to {sudoku}." in " ".join(README.split())
+    assert f"table 3 has {alone['plan_path']} on Plan-Path and {alone['sudoku']} on Sudoku" in section
+
+
+def test_what_is_said_of_the_harder_comparison_is_in_it():
+    columns = study("teammates")
+    told = {
+        name: [[seed["told"] for seed in claim["seeds"]] for claim in column["claims"]]
+        for name, column in columns.items()
+    }
+    assert told == {"plan_path": [["~"] * 3, [">"] * 3], "sudoku": [["~", "<", "~"], [">"] * 3]}
+    for column in columns.values():
+        tokens = {row["id"]: row["tokens"] for row in column["rows"]}
+        assert 1.9 < tokens["beside"] / tokens["together"] < 2.1

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coterie.compose.checks import check
+from coterie.compose.curriculum import taken
 from coterie.core.config import table_digest
-from coterie.core.errors import ConfigError
-from coterie.core.plugins import plugins
+from coterie.core.errors import ConfigError, UserError
+from coterie.core.plugins import Table, plugins
 from coterie.recipes.layers import gather, locate, read_overlay, read_yaml, resolve, resource_path
 from coterie.recipes.merging import Layers
 from coterie.recipes.overlays import WITH, policy_of
@@ -32,7 +33,8 @@ class RecipeInfo:
     """The roles as they act: `planner > executor`; roles that act at once are joined with `+`."""
     scales: list[str] = field(default_factory=list)
     overlays: list[str] = field(default_factory=list)
-    """Registered overlays that fit: they resolve with the recipe, and change something."""
+    """Registered overlays that fit: they resolve with the recipe, set only what its environment has, and
+    change something."""
     error: str = ""
     """Why the recipe doesn't resolve."""
 
@@ -99,13 +101,25 @@ def _fits(merged: Layers, overlay: str) -> bool:
     with_overlay = copy.deepcopy(merged)
     try:
         with_overlay.overlay([read_overlay(overlay)])
-        check(resolve(copy.deepcopy(with_overlay)).config)
+        config = resolve(copy.deepcopy(with_overlay)).config
+        check(config)
+        if not _has_settings(config.env):
+            return False
         before, after = (list(layers.table.get("scales", {})) for layers in (merged, with_overlay))
         return before != after or any(
             _settings(merged, scale) != _settings(with_overlay, scale) for scale in (None, *before)
         )
     except ConfigError:
         return False
+
+
+def _has_settings(env: Table) -> bool:
+    """Whether the environment has the settings of its table; True where its plugin is broken."""
+    try:
+        model = plugins().registry.config_of("environment", str(env.get("type")))
+    except UserError:
+        return True  # the recipe's own fault, whatever the overlay
+    return model is None or {*taken(env)[1]} - {"type"} <= {*model.model_fields}
 
 
 def _settings(merged: Layers, scale: str | None) -> str:

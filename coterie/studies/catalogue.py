@@ -78,6 +78,7 @@ def read_column(path: Path, name: str) -> Column:
         variants={key: _with_path(path, key, variant) for key, variant in variants.items()},
         scales=config.scales,
         paper=config.paper,
+        notes=config.notes,
     )
 
 
@@ -120,11 +121,13 @@ def _check(config: ColumnConfig) -> None:
             raise ConfigError(
                 f"no study uses a variant '{name}'", path=f"forms.{name}", fix=did_you_mean(name, used)
             )
+    for key, named_studies in (("paper", config.paper), ("notes", config.notes)):
+        for name in named_studies:
+            if name not in studies:
+                raise ConfigError(
+                    f"unknown study '{name}'", path=f"{key}.{name}", fix=did_you_mean(name, studies)
+                )
     for name in config.paper:
-        if name not in studies:
-            raise ConfigError(
-                f"unknown study '{name}'", path=f"paper.{name}", fix=did_you_mean(name, studies)
-            )
         ids = [method.id for method in studies[name].methods(_sketch(config))]
         for id_ in config.paper[name]:
             if id_ not in ids:

@@ -11,12 +11,14 @@ scales:
   cpu: {tokens: 250000, tasks: 1000, overrides: []}
 paper:                        # success in %, by study and method
   at-grpo-table1: {single: 5, single_grpo: 11}
+notes:                        # how these figures compare, by study: a sentence under the table
+  at-grpo-table1: The paper's board is larger.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +83,7 @@ class ColumnConfig(Strict):
     beside: dict[str, Variant] = Field(default_factory=dict)
     scales: dict[str, Scale] = Field(min_length=1)
     paper: dict[str, dict[str, float]] = Field(default_factory=dict)
+    notes: dict[str, str] = Field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +99,8 @@ class Column:
     """By name; those of `BY_ROLE` are `alone.<role>` and `beside.<role>`. Recipe files are absolute paths."""
     scales: Mapping[str, Scale]
     paper: Mapping[str, Mapping[str, float]]
+    notes: Mapping[str, str] = field(default_factory=dict)
+    """How the paper's figures compare with ours, by study."""
 
     def variant(self, name: str) -> Variant:
         """The variant of this name.

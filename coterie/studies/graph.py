@@ -121,8 +121,8 @@ def plan(
         tokens, tasks: replace the columns' budgets.
 
     Raises:
-        ConfigError: the study refuses the scale, a column lacks a variant or the scale, or a configuration is
-            wrong.
+        ConfigError: the study refuses the scale or names a method that it lacks, a column lacks a variant or
+            the scale, or a configuration is wrong.
     """
     if scale in study.refused:
         why, fix = study.refused[scale]
@@ -133,6 +133,7 @@ def plan(
     methods = {column.name: tuple(study.methods(column)) for column in columns}
     budgets = {}
     for column in columns:
+        _check_gain_over(name, study, methods[column.name])
         budget = column.scale(scale)
         budgets[column.name] = (tokens or budget.tokens, tasks or budget.tasks)
         for seed in range(first_seed, first_seed + seeds):
@@ -150,6 +151,17 @@ def plan(
         jobs=jobs,
         cells=cells,
     )
+
+
+def _check_gain_over(name: str, study: Study, methods: Sequence[Method]) -> None:
+    ids = [method.id for method in methods]
+    if study.gain_over is not None and study.gain_over not in ids:
+        raise ConfigError(
+            f"study '{name}' has no method '{study.gain_over}'",
+            path="Study.gain_over",
+            why="the gain of each row is measured from it",
+            fix=did_you_mean(study.gain_over, ids),
+        )
 
 
 @dataclass(slots=True)

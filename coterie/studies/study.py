@@ -80,6 +80,8 @@ class Study:
     methods: Callable[[Column], Sequence[Method]]
     """A column -> the methods that are compared on it."""
     claims: Sequence[Claim] = ()
+    gain_over: str | None = None
+    """The id of the method over which each row's gain is shown. None: the table has no gains."""
     refused: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     """scale -> (why the study can't run at it, what to do instead)."""
     model: str | None = None

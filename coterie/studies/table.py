@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.stats import Interval, clustered_bootstrap, paired_difference
-from coterie.studies.columns import SOLO, Column
+from coterie.studies.columns import SOLO, WITH_FROZEN_PARTNER, Column
 from coterie.studies.graph import Cell, Plan
 from coterie.studies.runner import Outcome, display_path
 from coterie.studies.study import Method, Verdict
@@ -36,6 +36,7 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
         "study": plan.name,
         "summary": plan.study.summary,
         "scale": plan.scale,
+        "gain_over": plan.study.gain_over,
         "seeds": list(plan.seeds),
         "columns": columns,
         "alone_seconds": sum(result["seconds"] for result in results.values()),
@@ -66,14 +67,14 @@ def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, 
         for method in methods
         for seed in plan.seeds
     }
-    paper = column.paper.get(plan.name, {})
     entry: dict[str, Any] = {
         "title": column.title,
         "tokens": tokens,
         "tasks": tasks,
-        "rows": [_row(plan, column, method, values, outcome, paper.get(method.id)) for method in methods],
+        "rows": [_row(plan, column, method, values, outcome) for method in methods],
         "claims": _claims(plan, values),
     }
+    compare(entry, column, plan.name, plan.study.gain_over)
     analysis = plan.study.analysis
     if analysis is not None:
         by_seed = {}
@@ -101,7 +102,6 @@ def _row(
     method: Method,
     values: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None],
     outcome: Outcome,
-    paper: float | None,
 ) -> dict[str, Any]:
     seeds: list[dict[str, Any]] = []
     pooled: dict[str, Sequence[float]] = {}
@@ -131,9 +131,32 @@ def _row(
         "success": clustered_bootstrap(pooled, seed=0).as_dict() if pooled else None,
         "tokens": _mean([entry["tokens"] for entry in seeds]),
         "seconds": _mean([entry["seconds"] for entry in seeds]),
-        "paper": paper,
         "seeds": seeds,
     }
+
+
+def compare(entry: dict[str, Any], column: Column, study: str, gain_over: str | None) -> None:
+    """Add what a column's entry is compared with: the paper's figures, the gains, and the column's note.
+
+    Of each row: `paper` (%), `gain` over the row `gain_over` (a difference of success in [0, 1], of each seed
+    too) and `paper_gain` (percentage points). None: a figure is missing, or it is the row `gain_over`.
+    """
+    paper = column.paper.get(study, {})
+    entry["note"] = column.notes.get(study)
+    base: Mapping[str, Any] = next((row for row in entry["rows"] if row["id"] == gain_over), {"seeds": ()})
+    of_seeds = {seed["seed"]: seed["success"] for seed in base["seeds"]}
+    for row in entry["rows"]:
+        over = {} if row["id"] == gain_over else of_seeds
+        row["gain"] = _gain(row["success"], base["success"] if over else None)
+        row["paper"] = paper.get(row["id"])
+        known = over and gain_over in paper and row["id"] in paper
+        row["paper_gain"] = round(paper[row["id"]] - paper[str(gain_over)], 6) if known else None
+        for seed in row["seeds"]:
+            seed["gain"] = _gain(seed["success"], over.get(seed["seed"]))
+
+
+def _gain(success: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> float | None:
+    return None if success is None or other is None else success["mean"] - other["mean"]
 
 
 def _sum(name: str, jobs: Sequence[str], outcome: Outcome) -> float | None:
@@ -189,35 +212,49 @@ def markdown(table: Mapping[str, Any], plan: Plan) -> str:
         done = sum(job["state"] == "done" for job in table["jobs"])
         lines += [f"**Not complete:** {done} of {len(table['jobs'])} jobs are done.", ""]
     for column in table["columns"].values():
-        lines += _column_lines(column, table["seeds"])
+        lines += _column_lines(column, table["seeds"], table["gain_over"])
         if plan.study.analysis is not None and column["analysis"]:
             by_seed = {int(seed): result for seed, result in column["analysis"].items()}
             lines += [plan.study.analysis.markdown(by_seed), ""]
     return "\n".join([*lines, *_cost_lines(table)]) + "\n"
 
 
-def _column_lines(column: Mapping[str, Any], seeds: Sequence[int]) -> list[str]:
+def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: str | None) -> list[str]:
     names = [f"seed {seed}" for seed in seeds]
     all_seeds = ["all seeds"] if len(seeds) > 1 else []
-    head = ["row", *all_seeds, *names, "paper", "tokens", "seconds"]
-    shared = any(row["form"].startswith(f"{SOLO}.") for row in column["rows"])
+    compared = ["paper"] if gain_over is None else ["gain", "paper", "paper's gain"]
+    head = ["row", *all_seeds, *names, *compared, "tokens", "seconds"]
+    base = [row["title"] for row in column["rows"] if row["id"] == gain_over]
     lines = [
         f"## {column['title']}",
         "",
         f"Success in % on {column['tasks']:,} test tasks a seed, sampled, with its 95 % interval over tasks. "
         f"Budget of each trained row: {column['tokens']:,} generated tokens"
-        + ("; roles that are trained alone share it." if shared else "."),
+        + _budget_of_roles(column["rows"])
+        + "".join(f" Gains are in percentage points over the row *{title}*." for title in base),
         "",
         _cells(head),
         _cells(["---", *["---:"] * (len(head) - 1)]),
-        *(_cells(_row_cells(row, bool(all_seeds))) for row in column["rows"]),
+        *(_cells(_row_cells(row, bool(all_seeds), bool(gain_over))) for row in column["rows"]),
         "",
+        *([column["note"], ""] if column["note"] else []),
     ]
     if column["claims"]:
         lines += [_cells(["claim", *names]), _cells(["---"] * (1 + len(names)))]
         lines += [_cells(_claim_cells(claim, seeds)) for claim in column["claims"]]
         lines += ["", "`<` and `>`: the two 95 % intervals are disjoint; `~`: they overlap.", ""]
     return lines
+
+
+def _budget_of_roles(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The end of the sentence on the budget: what of it a role has that trains without the others."""
+    trained = {name.partition(".")[0] for row in rows for name in (row["form"], *row["parts"].values())}
+    shares = {
+        SOLO: "; roles that are trained alone share it",
+        WITH_FROZEN_PARTNER: "; a role that is trained beside a frozen one has all of it, its partner's "
+        "tokens included",
+    }
+    return "".join(text for kind, text in shares.items() if kind in trained) + "."
 
 
 def _cost_lines(table: Mapping[str, Any]) -> list[str]:
@@ -236,12 +273,15 @@ def _cells(texts: Sequence[str]) -> str:
     return f"| {' | '.join(texts)} |"
 
 
-def _row_cells(row: Mapping[str, Any], pooled: bool) -> list[str]:
+def _row_cells(row: Mapping[str, Any], pooled: bool, gains: bool) -> list[str]:
     gaps = {seed["state"] for seed in row["seeds"]} - {"done"}
     mean = _percent(row["success"]) if row["success"] is not None else "failed" if "failed" in gaps else GAP
     tokens, seconds = (GAP if row[name] is None else f"{row[name]:,.0f}" for name in ("tokens", "seconds"))
-    paper = GAP if row["paper"] is None else f"{row['paper']:g}"
-    return [row["title"], *([mean] if pooled else []), *map(_seed, row["seeds"]), paper, tokens, seconds]
+    compared = [GAP if row["paper"] is None else f"{row['paper']:g}"]
+    if gains:
+        ours = GAP if row["gain"] is None else f"{100 * row['gain']:+.1f}"
+        compared = [ours, *compared, GAP if row["paper_gain"] is None else f"{row['paper_gain']:+g}"]
+    return [row["title"], *([mean] if pooled else []), *map(_seed, row["seeds"]), *compared, tokens, seconds]
 
 
 def _seed(seed: Mapping[str, Any]) -> str:
@@ -274,7 +314,11 @@ def _verdict(verdict: Mapping[str, Any]) -> str:
 
 
 def as_csv(table: Mapping[str, Any]) -> str:
-    """One line per (column, method, seed), and one with seed `all` for pooled values; success in [0, 1]."""
+    """One line per (column, method, seed), and one with seed `all` for pooled values.
+
+    Success is in [0, 1], `gain` the difference of two such values; `paper_percent` and `paper_gain_percent`
+    are in percent and percentage points.
+    """
     stream = io.StringIO()
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(
@@ -290,6 +334,8 @@ def as_csv(table: Mapping[str, Any]) -> str:
             "tokens",
             "seconds",
             "paper_percent",
+            "gain",
+            "paper_gain_percent",
         ]
     )
     for name, column in table["columns"].items():
@@ -300,6 +346,6 @@ def as_csv(table: Mapping[str, Any]) -> str:
             for seed, state, entry in entries:
                 success = entry["success"] or {"mean": None, "ci95": [None, None], "n": 0}
                 numbers = [success["mean"], *success["ci95"], success["n"], entry["tokens"], entry["seconds"]]
-                paper = row["paper"] if seed == "all" else None
-                writer.writerow([name, row["id"], seed, state, *numbers, paper])
+                paper, paper_gain = (row[key] if seed == "all" else None for key in ("paper", "paper_gain"))
+                writer.writerow([name, row["id"], seed, state, *numbers, paper, entry["gain"], paper_gain])
     return stream.getvalue()

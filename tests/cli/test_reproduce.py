@@ -50,6 +50,9 @@ def test_table_1_has_all_rows_and_the_papers_figures_beside_them(studies):
     assert by_id["team"]["success"]["mean"] < 0.6 < 0.9 < by_id["shared"]["success"]["mean"]
     assert by_id["team"]["tokens"] == 0 and 500 <= by_id["shared"]["tokens"] < 600
     assert (by_id["single"]["paper"], by_id["shared"]["paper"], by_id["team"]["paper"]) == (5, 96, None)
+    gains = {id_: (row["gain"], row["paper_gain"]) for id_, row in by_id.items()}
+    difference = by_id["shared"]["success"]["mean"] - by_id["single"]["success"]["mean"]
+    assert gains["shared"] == (difference, 91) and gains["single"] == (None, None)
     claims = table["columns"]["column"]["claims"]
     assert [claim["seeds"][0]["holds"] for claim in claims] == [True, True, None, None]
     assert table["complete"] and table["command"] and table["versions"]["coterie"]
@@ -90,6 +93,7 @@ def test_cooperation_reads_the_curves_of_the_run_that_is_there(studies):
     assert read["tokens"][-1] == rows(tables["at-grpo-table1"])["per_role"]["tokens"]
     assert set(read["rewards"]) == {"giver", "taker"} and len(read["val"]["turns"]) >= 5
     assert "Pearson" in (out / "cooperation" / "table.md").read_text()
+    assert "| gain | paper | paper's gain |" in (out / "table.md").read_text()
 
 
 def test_a_result_tells_what_was_done_and_by_what(studies):

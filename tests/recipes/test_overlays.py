@@ -298,8 +298,8 @@ def test_per_role_on_a_single_agent_names_its_policy_and_is_not_listed():
     assert list(per_role.config.policies) == ["solver"]
     assert per_role.config.policies["solver"] == single.config.policies["shared"]
     listed = {info.name: info for info in recipes(details=True)}
-    assert listed["sudoku_single"].overlays == ["l0", "l1", "l2", "one_gpu"]
-    assert listed["sudoku_split"].overlays == ["l0", "l1", "l2", "one_gpu", "per_role"]
+    assert listed["sudoku_single"].overlays == ["l0", "l1", "l2", "one_gpu", "sudoku_9x9"]
+    assert listed["sudoku_split"].overlays == ["l0", "l1", "l2", "one_gpu", "per_role", "sudoku_9x9"]
     assert listed["magrpo"].overlays == ["l0", "l1", "l2", "one_gpu", "shared"]
     assert (listed["magrpo"].order, listed["sudoku_tool"].order) == ("planner + executor", "tool > plan")
 
@@ -308,6 +308,33 @@ def test_per_role_on_a_single_agent_names_its_policy_and_is_not_listed():
 @pytest.mark.parametrize("recipe", ["sudoku_single", "sudoku_tool", "magrpo", "quickstart"])
 def test_shipped_overlays_go_over_shipped_recipes(recipe, overlay):
     check(load(recipe, overlays=[overlay]).config)
+
+
+SUDOKU = ("sudoku_single", "sudoku_split", "sudoku_tool")
+
+
+@pytest.mark.parametrize("recipe", SUDOKU)
+@pytest.mark.parametrize("scale", [None, "gpu"])
+def test_sudoku_is_the_papers_4x4_and_9x9_is_an_overlay(recipe, scale):
+    small, large = (load(recipe, scale=scale, overlays=names) for names in ([], ["sudoku_9x9"]))
+    assert small.config.env["size"] == 4
+    task = compose(large).environment.tasks("test", 0)[0]
+    assert (task.payload.size, task.payload.blanks) == (9, 40)
+    before, after = (dict(flatten(resolved.table)) for resolved in (small, large))
+    differing = {path for path in {*before, *after} if before.get(path) != after.get(path)}
+    assert differing - {"summary"} == {"env.size", "env.blanks"}
+    for other in ("cpu", "smoke"):
+        with pytest.raises(ConfigError, match=f"no scale '{other}'"):
+            load(recipe, scale=other, overlays=["sudoku_9x9"])
+
+
+def test_the_overlay_of_one_game_is_refused_and_not_listed_for_others():
+    listed = {info.name for info in recipes(details=True) if "sudoku_9x9" in info.overlays}
+    assert listed == {*SUDOKU}
+    for recipe in ("plan_path_split", "sokoban_single", "quickstart"):
+        with pytest.raises(ConfigError, match="unknown key 'blanks'") as refused:
+            compose(load(recipe, overlays=["sudoku_9x9"]))
+        assert refused.value.path == "env.blanks"
 
 
 class OtherPlugin:

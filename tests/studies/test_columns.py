@@ -47,6 +47,7 @@ def test_the_built_in_columns_pass_their_check():
         ({"swap": ["giver", "tacker"]}, "swap.tacker", "did you mean 'taker'?"),
         ({"scales": {"cpu": {"tokens": 0, "tasks": 1}}}, "scales.cpu.tokens", "greater than or equal to 1"),
         ({"scales": {"cpu": {"tasks": 1}}}, "scales.cpu.tokens", "missing"),
+        ({"notes": {"at-grpo-table11": "x"}}, "notes.at-grpo-table11", "did you mean 'at-grpo-table1"),
         ({"paper": {"at-grpo-table11": {}}}, "paper.at-grpo-table11", "did you mean 'at-grpo-table1"),
         (
             {"paper": {"at-grpo-table1": {"singel": 1}}},

@@ -9,7 +9,7 @@ from coterie.core.plugins import plugins
 from coterie.studies.catalogue import load_column
 from coterie.studies.columns import BASE
 from coterie.studies.graph import plan, resolve
-from coterie.studies.library.at_grpo import TEAMMATES
+from coterie.studies.library.at_grpo import TABLE3, TEAMMATES
 
 CPU = ("plan_path", "sokoban", "sudoku")
 
@@ -37,6 +37,25 @@ def test_every_variant_with_code_composes(name):
     for variant in column.variants:
         run = composed(column, variant, "gpu")
         assert {role for stage in run.team.order for role in stage} <= {"tool", "plan", "solver"}
+
+
+@pytest.mark.parametrize("name", ["sudoku", "sudoku_code"])
+def test_sudoku_beside_the_papers_figures_is_the_papers_4x4(name):
+    column = load_column(name)
+    assert column.paper
+    for scale in column.scales:
+        environments = [resolve(column, variant, scale, [])[3].config.env for variant in column.variants]
+        assert {environment["size"] for environment in environments} == {4}
+
+
+@pytest.mark.parametrize("name", ["plan_path", "plan_path_code"])
+def test_table_3_has_every_figure_of_the_paper_and_says_how_its_agents_match_ours(name):
+    column = load_column(name)
+    ids = [method.id for method in TABLE3.methods(column)]
+    assert [column.paper["at-grpo-table3"][id_] for id_ in ids] == [5, 11, 14.5, 16, 96, 6]
+    note = column.notes["at-grpo-table3"]
+    for text in ('"tool agent" (11)', '"code agent" (14.5)', "by elimination"):
+        assert text in note
 
 
 def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():

@@ -6,18 +6,29 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from coterie.core.errors import ConfigError
+from coterie.recipes import read_yaml
 from coterie.stats import Interval, wilson
 from coterie.studies import table
-from coterie.studies.library.at_grpo import TABLE1, TABLE3
-from coterie.studies.library.cooperation import WINDOW, correlation, fewer_turns, pearson, read, smooth
+from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
+from coterie.studies.library.cooperation import (
+    COOPERATION,
+    WINDOW,
+    correlation,
+    fewer_turns,
+    pearson,
+    read,
+    smooth,
+)
 from coterie.studies.plot import draw
 from coterie.studies.runner import Outcome
 from coterie.studies.study import above, at_most_half, order
-from tests.studies.support import plan_of
+from tests.studies.support import COLUMN, column_file, plan_of
 
 
 def tasks(solved, of, seed=0):
@@ -81,8 +92,8 @@ def test_gaps_are_shown_and_claims_on_them_are_not_checked():
     outcome = outcome_of(plan, {"team": [tasks(1, 16), tasks(1, 16)]})
     results = collected(plan, outcome)
     text = table.markdown(results, plan)
-    assert "| Team + AT-GRPO, shared policy | failed | failed | failed | 96 | 100 | – |" in text
-    assert "| Single agent | failed | failed | failed | 5 | 0 | – |" in text
+    assert "| Team + AT-GRPO, shared policy | failed | failed | failed | – | 96 | +91 | 100 | – |" in text
+    assert "| Single agent | failed | failed | failed | – | 5 | – | 0 | – |" in text
     assert "(disjoint 95 % intervals) | – | – |" in text
     assert "**Not complete:** 8 of 16 jobs are done." in text
     json.dumps(results, allow_nan=False)
@@ -93,16 +104,73 @@ def test_the_page_has_every_seed_the_claims_and_the_costs():
     rows = {method.id: [tasks(1, 16), tasks(2, 16, seed=1)] for method in plan.methods["column"]}
     rows |= {"together": [tasks(16, 16), tasks(16, 16)], "swapped": [tasks(8, 16), tasks(12, 16)]}
     text = table.markdown({**collected(plan, outcome_of(plan, rows)), "complete": True}, plan)
-    assert "| row | all seeds | seed 0 | seed 1 | paper | tokens | seconds |\n| --- | ---: |" in text
+    assert "| row | all seeds | seed 0 | seed 1 | gain | paper | paper's gain | tokens | seconds |" in text
     [swapped] = [line for line in text.splitlines() if line.startswith("| Trained together, swapped |")]
     assert swapped.split(" | ")[1][:5] == "62.5 " and swapped.split(" | ")[2][:6] == "50.0 ["
-    assert swapped.endswith(" | 6 | 100 | 3 |"), "a training of 2 s and its evaluation of 1 s"
+    assert swapped.endswith(" | +53.1 | 6 | – | 100 | 3 |"), "a training of 2 s and its evaluation of 1 s"
     assert "swapping the two policies at least halves success | yes (<) | no (~) |" in text
     assert "Not complete" not in text and "Made with coterie 1." in text
     assert "This call: 9 s, with 2 at a time." in text and "    coterie reproduce x\n" in text
     plan = plan_of("at-grpo-table3", TABLE3)
     text = table.markdown(collected(plan, outcome_of(plan, rows)), plan)
-    assert "| row | seed 0 | paper | tokens | seconds |" in text, "one seed has no pooled value"
+    assert "| row | seed 0 | gain | paper | paper's gain | tokens | seconds |" in text, (
+        "one seed has no pooled value"
+    )
+
+
+def test_gains_are_over_the_untrained_single_agent_of_the_same_seeds():
+    plan = plan_of("at-grpo-table1", TABLE1, seeds=2)
+    rows = {method.id: [tasks(0, 8), tasks(8, 8, seed=1)] for method in plan.methods["column"]}
+    rows |= {"single": [tasks(1, 8), tasks(3, 8)], "shared": [tasks(8, 8), tasks(6, 8)]}
+    results = collected(plan, outcome_of(plan, rows))
+    by_id = {row["id"]: row for row in results["columns"]["column"]["rows"]}
+    assert results["gain_over"] == "single"
+    assert by_id["shared"]["gain"] == 0.625 and by_id["shared"]["paper_gain"] == 91, "96 and 5 in the paper"
+    assert [seed["gain"] for seed in by_id["shared"]["seeds"]] == [0.875, 0.375]
+    assert by_id["team"]["gain"] == 0.25 and by_id["team"]["paper_gain"] is None
+    assert [seed["gain"] for seed in by_id["team"]["seeds"]] == [-0.125, 0.625]
+    baseline = by_id["single"]
+    assert (baseline["gain"], baseline["paper_gain"], baseline["seeds"][0]["gain"]) == (None, None, None)
+    text = table.markdown(results, plan)
+    assert " | +62.5 | 96 | +91 | " in text and "points over the row *Single agent*" in text
+    lines = {(line["row"], line["seed"]): line for line in csv.DictReader(io.StringIO(table.as_csv(results)))}
+    assert [lines["shared", seed]["gain"] for seed in ("all", "0", "1")] == ["0.625", "0.875", "0.375"]
+    assert [lines["shared", seed]["paper_gain_percent"] for seed in ("all", "0")] == ["91.0", ""]
+
+
+def test_a_study_without_a_single_agent_has_no_gains():
+    plan = plan_of("cooperation", replace(COOPERATION, analysis=None))
+    results = collected(plan, outcome_of(plan, {"team": [tasks(4, 8)], "per_role": [tasks(8, 8)]}))
+    assert results["gain_over"] is None
+    assert all(row["gain"] is None for row in results["columns"]["column"]["rows"])
+    assert "| row | seed 0 | paper | tokens | seconds |" in table.markdown(results, plan)
+
+
+def test_gains_over_a_method_that_the_study_lacks_are_refused():
+    with pytest.raises(ConfigError, match="no method 'singel'") as refused:
+        plan_of("at-grpo-table1", replace(TABLE1, gain_over="singel"))
+    assert refused.value.path == "Study.gain_over" and "single" in refused.value.fix
+
+
+def test_the_page_says_what_of_the_budget_a_role_has_that_trains_without_the_others(tmp_path):
+    forms = read_yaml(COLUMN)["forms"]
+    file = column_file(tmp_path, forms={**forms, "beside": forms["alone"]})
+    texts = {}
+    for name, study in (("at-grpo-table1", TABLE1), ("at-grpo-table3", TABLE3), ("teammates", TEAMMATES)):
+        plan = plan_of(name, study, file)
+        texts[name] = table.markdown(collected(plan, outcome_of(plan, {})), plan)
+    assert "Budget of each trained row: 500 generated tokens. " in texts["at-grpo-table1"]
+    assert "tokens; roles that are trained alone share it. " in texts["at-grpo-table3"]
+    assert "share it; a role that is trained beside a frozen one has all of it" in texts["teammates"]
+
+
+def test_a_columns_note_on_the_papers_figures_is_under_the_table(tmp_path):
+    note = "The paper's giver gives twice."
+    file = column_file(tmp_path, notes={"at-grpo-table1": note})
+    for name, study, shown in (("at-grpo-table1", TABLE1, True), ("at-grpo-table3", TABLE3, False)):
+        plan = plan_of(name, study, file)
+        text = table.markdown(collected(plan, outcome_of(plan, {})), plan)
+        assert (f"|\n\n{note}\n\n| claim |" in text) is shown
 
 
 def test_the_csv_has_every_seed_and_all_of_them():

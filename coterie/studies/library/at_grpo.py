@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from coterie.studies.columns import SOLO, WITH_FROZEN_PARTNER, Column
 from coterie.studies.study import Method, Study, above, at_most_half, order
 
+SINGLE = "single"
+"""The id of the untrained single agent, over which the paper gives the gain of each row."""
+
 
 def main_methods(column: Column) -> Sequence[Method]:
     """Single agent and team, untrained and trained."""
     return (
-        Method(id="single", title="Single agent", variant="single"),
+        Method(id=SINGLE, title="Single agent", variant="single"),
         Method(id="single_grpo", title="Single agent + GRPO", variant="single", trained=True),
         Method(id="team", title="Team", variant="shared"),
         Method(id="shared", title="Team + AT-GRPO, shared policy", variant="shared", trained=True),
@@ -26,7 +29,7 @@ def ablation_methods(column: Column) -> Sequence[Method]:
         for role in column.roles
     ]
     return (
-        Method(id="single", title="Single agent", variant="single"),
+        Method(id=SINGLE, title="Single agent", variant="single"),
         *solo,
         Method(
             id="put_together",
@@ -58,12 +61,14 @@ TABLE1 = Study(
     summary="Table 1 of AT-GRPO: single agent and team, untrained and trained.",
     methods=main_methods,
     claims=MAIN_CLAIMS,
+    gain_over=SINGLE,
 )
 
 TABLE2 = Study(
     summary="Table 2 of AT-GRPO: the rows of table 1 at 8B; one large GPU or several.",
     methods=main_methods,
     claims=MAIN_CLAIMS,
+    gain_over=SINGLE,
     model="Qwen/Qwen3-8B",
     refused={
         "cpu": (
@@ -77,6 +82,7 @@ TABLE2 = Study(
 TABLE3 = Study(
     summary="Table 3 of AT-GRPO: roles trained alone, put together, trained together, swapped.",
     methods=ablation_methods,
+    gain_over=SINGLE,
     claims=(
         above("together", "put_together", "trained together is above trained alone and put together "
               "(disjoint 95 % intervals)"),
