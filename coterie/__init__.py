@@ -38,6 +38,7 @@ if TYPE_CHECKING:
         TorchPolicy as TorchPolicy,
         WarmStart as WarmStart,
     )
+    from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
     from coterie.core.config import (
         PolicyConfig as PolicyConfig,
@@ -200,7 +201,6 @@ if TYPE_CHECKING:
     from coterie.core.types.seeding import (
         generator as generator,
         seed64 as seed64,
-        uniforms as uniforms,
     )
     from coterie.core.types.splits import (
         Split as Split,
@@ -300,7 +300,7 @@ _PUBLIC = {
         Step Task Tree Weights
     """,
     "coterie.core.types.digest": "digest",
-    "coterie.core.types.seeding": "generator seed64 uniforms",
+    "coterie.core.types.seeding": "generator seed64",
     "coterie.core.types.splits": "Split split_of",
     "coterie.core.protocols": """
         ActionView AdvantageEstimator Batch Build ChatFormat Codec DataSource Demonstration Engine
@@ -345,6 +345,7 @@ _PUBLIC = {
     "coterie.backends.models.policy": """
         LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
     """,
+    "coterie.backends.models.uniforms": "uniforms",
     "coterie.studies": "Claim Method Study above at_most_half",
 }
 """Module -> its public names. A test holds the imports above, for type checkers, against it."""

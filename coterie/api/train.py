@@ -36,9 +36,12 @@ MAY_CHANGE = frozenset(
         "schedule.stop_after",
         "schedule.keep_checkpoints",
         "summary",
+        "schedule.max_missing",
     }
 )
-"""Keys that a resumed run may change: they affect its length and its reports, not its steps."""
+"""Keys that a resumed run may change: they affect its length, its reports and when it stops; no step."""
+SOURCE_LIMITS = (".max_missing", ".concurrency")
+"""Of each reward source, as MAY_CHANGE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,7 +182,7 @@ def _resume(
     )
     old, new = dict(flatten(before.table)), dict(flatten(after.table))
     changed = [
-        path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and path not in MAY_CHANGE
+        path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and not _may_change(path)
     ]
     if changed:
         differences = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
@@ -193,6 +196,10 @@ def _resume(
     if _goes_further(before.config, after.config):
         write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
     return Resolved(before.name, after.config, after.table, after.origins), folder
+
+
+def _may_change(path: str) -> bool:
+    return path in MAY_CHANGE or (path.startswith("rewards.") and path.endswith(SOURCE_LIMITS))
 
 
 def _check_decay(before: RunConfig, after: RunConfig) -> None:

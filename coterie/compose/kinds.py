@@ -15,6 +15,8 @@ from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
+from coterie.core.protocols.reward import BoundsCalls, ScoresRoles
+from coterie.core.protocols.tool import Closes, Opens
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -45,6 +47,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.environment.RecordsTasks,
         protocols.environment.FingerprintsTasks,
         protocols.environment.DrawsTasks,
+        protocols.reward.ScoresRoles,
     ),
     "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
     "reward": (
@@ -102,7 +105,7 @@ def ignored(plugin: Any, kind: str) -> list[str]:
 
 
 def check_attributes(plugin: Any, kind: str) -> None:
-    """Check the types of a plugin's attributes, and that it weighs its own components only.
+    """Check the types of a plugin's attributes, and what a reward source says of its calls and components.
 
     Raises:
         PluginError: the first that is wrong.
@@ -122,6 +125,48 @@ def check_attributes(plugin: Any, kind: str) -> None:
     if "components" in members(PROTOCOL[kind]) and (unknown := set(plugin.weights) - set(plugin.components)):
         what = f"{origin}: `weights` names {sorted(unknown)}, and `components` does not"
         raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
+    check_coroutines(plugin, kind)
+    if kind == "reward":
+        check_source(plugin)
+
+
+def check_source(plugin: Any) -> None:
+    """Check what a reward source says of its calls and of its components.
+
+    Raises:
+        PluginError: a bound below 1; components of single roles that it lacks, or in a scope of one role.
+    """
+    origin = origin_of(plugin)
+    if isinstance(plugin, BoundsCalls) and (plugin.concurrency is None or plugin.concurrency < 1):
+        what, fix = f"{origin}: `concurrency` is {plugin.concurrency!r}", "a number of calls, 1 or more"
+        raise PluginError(what, path=origin.path, fix=fix)
+    per_role = plugin.per_role if isinstance(plugin, ScoresRoles) else ()
+    for component in per_role:
+        if component not in plugin.components:
+            what, fix = (
+                f"{origin}: `per_role` names '{component}'",
+                did_you_mean(component, plugin.components),
+            )
+            raise PluginError(what, path=origin.path, fix=fix)
+    if per_role and plugin.scope not in ("joint", "episode"):
+        what = f"{origin}: `per_role` is set, and the scope '{plugin.scope}' scores one role's action"
+        raise PluginError(what, path=origin.path, fix="leave it out: a failure is that role's anyway")
+
+
+def check_coroutines(plugin: Any, kind: str) -> None:
+    """Check that `open` and `close` are coroutine functions, where a plugin of the kind may have them.
+
+    Raises:
+        PluginError: one isn't.
+    """
+    offered = CAPABILITIES.get(kind, ())
+    for protocol, name in ((Opens, "open"), (Closes, "close")):
+        if protocol in offered and isinstance(plugin, protocol):
+            method = inspect.unwrap(getattr(plugin, name))
+            if not inspect.iscoroutinefunction(method):
+                origin = origin_of(plugin)
+                what = f"{origin}: `{name}` is no coroutine function"
+                raise PluginError(what, path=origin.path, fix=f"async def {name}(self) -> None")
 
 
 @cache

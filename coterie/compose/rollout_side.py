@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
-from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls
+from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
+
+log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,6 +195,11 @@ def _rewards(
                 given.get(component, plugin.weights.get(component, 1.0)),
                 f"rewards.{name}.weights.{component}",
             )
+            if weights[component] < 0 and plugin.policy_fault < 0:
+                log.warning(
+                    "rewards.%s: the floor %g times the weight %g of '%s' is a bonus: a fault pays",
+                    *(name, plugin.policy_fault, weights[component], component),
+                )
         reward_sources.append(
             NamedRewardSource(
                 name,
@@ -199,6 +207,7 @@ def _rewards(
                 {component: weights[component] for component in plugin.components},
                 common.concurrency
                 or (plugin.concurrency if isinstance(plugin, BoundsCalls) else CONCURRENCY),
+                plugin.per_role if isinstance(plugin, ScoresRoles) else (),
                 common.max_missing,
             )
         )

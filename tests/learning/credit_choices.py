@@ -1,8 +1,9 @@
 """The oracle's fourth part: which joint actions a sampler must go on from, by the same rewards as credit.
 
 `best` goes on from the joint action with the largest sum of the acting roles' rewards. `per_role` goes on
-from the combination of each role's best branch, by the mean over the joint actions that contain it. Joint
-actions with a system fault are never gone on from; where no sum is known, any other may be.
+from the combination of each role's best branch, by the mean over the joint actions that contain it; a role
+of which none is known may take any. Joint actions with a system fault are never gone on from; where no sum is
+known, any other may be.
 """
 
 from __future__ import annotations
@@ -41,10 +42,12 @@ def _wrong(joints: Sequence[PlayedJoint], book: Book, sampler: Mapping[str, Any]
         return ""
     sums = {one.index: total(book.reward(one, role) for role in one.branches) for one in sound}
     known = [value for value in sums.values() if value is not None]
+    rewards = [book.reward(one, role) for one in sound for role in one.branches]
+    together = sampler.get("commit") == "per_role" and len(node.decisions) > 1
+    if together and any(reward is not None for reward in rewards):
+        return _wrong_combination(joints, chosen[0], book, place)
     if not known:
         return "" if node.rule.startswith("uniform") else f"{place}: no sum of rewards is known"
-    if sampler.get("commit") == "per_role" and len(node.decisions) > 1:
-        return _wrong_combination(joints, chosen[0], book, place)
     value = sums.get(chosen[0].index)
     if value is None or value < max(known) - CLOSE:
         return f"{place}: went on from a joint action of {value}, and the best is {max(known)}"

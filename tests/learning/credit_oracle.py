@@ -16,9 +16,10 @@ the team's and alpha != 0, or whole. A whole floor at alpha 0 adds 0.
 
 **Pay** is the reward as sums over turns see it: a potential pays its difference to the value before on the
 path, a counterfactual nothing. A whole score stands for the role's and the team's potentials of its
-component: it pays its value less the sum of theirs. Where one of them is next scored and counts, it pays
-less the whole one, and the other is gone. The difference to a missing value is missing. With `fill: repeat`
-a potential pays its value every turn.
+component: it pays its value less the sum of theirs. After a whole floor, where one of them is next scored and
+counts, it pays less the floor, and the other is gone. A whole score that is missing leaves each of them
+unknown until it is scored itself. The difference to a missing value is missing. With `fill: repeat` a
+potential pays its value every turn.
 
 `credit_rows.py` makes rows of values from these, and `credit_estimators.py` advantages from rows.
 """
@@ -50,6 +51,20 @@ class Score:
     whole: bool = False
     failure: str = ""
     """The source's failure, where the whole call failed."""
+
+
+def standing(held: Mapping[str, float | None]) -> Mapping[str, float | None]:
+    """The potentials of a component that stand: those of its owners, or the whole one where there is none."""
+    owners = {owner: value for owner, value in held.items() if owner != WHOLE}
+    return owners or held
+
+
+def after(before: Mapping[str, float | None], now: Mapping[str, float | None]) -> dict[str, float | None]:
+    """The potentials of one component after `now` was scored."""
+    if WHOLE in now:
+        unknown = dict.fromkeys(set(before) - {WHOLE}) if now[WHOLE] is None else {}
+        return {**unknown, **now}
+    return dict(now) if before.get(WHOLE) is not None else {**before, **now}
 
 
 @dataclass(eq=False)
@@ -243,10 +258,12 @@ class Book:
         """What a potential pays whose owners held `before` and hold `now`."""
         if self.repeat:
             return total(now.values())
-        if WHOLE in now or WHOLE in before:
+        if WHOLE in now:
+            gone = total(standing(before).values())
+        elif before.get(WHOLE) is not None:  # a floor
             gone = total(before.values())
         else:
-            gone = total(before.get(owner, 0.0) for owner in now)
+            gone = total(before.get(owner, before.get(WHOLE, 0.0)) for owner in now)
         new = total(now.values())
         return None if new is None or gone is None else new - gone
 
@@ -259,7 +276,7 @@ class Book:
             for component, scores in self.counted(one, role).items():
                 if self.kinds[component] == "potential":
                     before, now = held.get(component, {}), self._now(scores)
-                    held[component] = now if WHOLE in now or WHOLE in before else {**before, **now}
+                    held[component] = after(before, now)
             self._held[id(one), role] = held
         return self._held[id(one), role]
 
@@ -267,7 +284,8 @@ class Book:
         """What an episode that ended with a joint action earns in the turns that are left, discounted."""
         if not self.repeat:
             return 0.0
-        last = total(value for owners in self.held(one, role).values() for value in owners.values())
+        held = self.held(one, role).values()
+        last = total(value for owners in held for value in standing(owners).values())
         left = range(1, self.turns - one.node.turn)
         return total(None if last is None else last * self.gamma**k for k in left)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from coterie import TEAM, Plugin, Step, Task
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.testing import check_environment
 from tests.testing.support import caught
 
@@ -53,6 +53,24 @@ def test_a_sound_one_passes():
     check(
         Count(), order=[["one", "two"]], act=lambda role, seen, rng: str(seen["left"] - 1), disjoint="content"
     )
+
+
+def test_a_step_may_be_brought_down_by_what_it_can_read():
+    """A run scores it with the floors; what it can't read it has to score itself."""
+
+    async def fragile(self: Any, state: Any, actions: Any, ctx: Any) -> Step:
+        if any(action.text == "no" for action in actions.values()):
+            raise PolicyFault("the program killed its sandbox twice")
+        return await Count.step(self, state, actions, ctx)
+
+    check(variant(step=fragile))
+
+    async def unread(self: Any, state: Any, actions: Any, ctx: Any) -> Step:
+        if any(action.parsed is None for action in actions.values()):
+            raise PolicyFault("unreadable")
+        return await Count.step(self, state, actions, ctx)
+
+    caught("raised PolicyFault", check, variant(step=unread))
 
 
 def variant(**members: Any) -> Any:

@@ -170,6 +170,23 @@ def test_a_broken_source_is_caught(members, message):
     caught(message, check, source(**members))
 
 
+def test_a_source_is_opened_before_it_is_asked_and_closed_afterwards():
+    events: list[str] = []
+
+    async def opened(self: Any) -> None:
+        events.append("open")
+
+    async def closed(self: Any) -> None:
+        events.append("close")
+
+    async def score(self: Any, view: Any) -> Any:
+        events.append("score")
+        return {}
+
+    check(source(open=opened, close=closed, score=score))
+    assert events[0] == "open" and events[-1] == "close" and set(events[1:-1]) == {"score"}
+
+
 def test_a_source_without_views_is_caught():
     caught("nothing to score", check_reward, Brevity())
 

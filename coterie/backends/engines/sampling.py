@@ -14,8 +14,8 @@ import torch
 from torch import Tensor
 
 from coterie.backends.engines.rows import Drawn, Row
+from coterie.backends.models.uniforms import uniforms
 from coterie.core.errors import SystemFault
-from coterie.core.types.seeding import uniforms
 
 _UNIT = 2.0**50
 """The integer that stands for a probability of 1 in the distribution function.

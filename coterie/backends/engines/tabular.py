@@ -11,12 +11,12 @@ import numpy as np
 from coterie.backends.engines.request_batching import RequestBatcher
 from coterie.backends.models.policy import TABLE_FILE, TablePolicy, check_table, declared
 from coterie.backends.models.table import Table, log_softmax, read_rows, table_words
+from coterie.backends.models.uniforms import uniforms
 from coterie.backends.models.wordcodec import EOS_ID, WordCodec
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import Plugin
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Request, Sampling, Weights
-from coterie.core.types.seeding import uniforms
 
 
 class TabularEngine(Plugin):

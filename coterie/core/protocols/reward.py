@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -52,8 +52,8 @@ class RunsInBackground(Protocol):
 @runtime_checkable
 class ScoresRoles(Protocol):
     per_role: Sequence[str]
-    """Of scopes `joint` and `episode`: components that it scores for single roles and never for the team. A
-    failure is then each role's own."""
+    """Components that a source of scope `joint` or `episode`, or an environment, scores for single roles and
+    never for the team. A failure is then each role's own."""
 
 
 @runtime_checkable
@@ -126,6 +126,8 @@ class NamedRewardSource:
     weights: Mapping[str, float]
     concurrency: int = CONCURRENCY
     """Calls of `score` at once, over all episodes of the process."""
+    per_role: Collection[str] = ()
+    """As in `ScoresRoles`."""
     max_missing: float | None = None
     """Largest share of missing scores in a step; None: `schedule.max_missing`."""
     failed: bool = False

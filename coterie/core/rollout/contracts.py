@@ -14,7 +14,7 @@ import numpy as np
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Rollout, RolloutJob
-from coterie.core.types import Credit, Key, Step
+from coterie.core.types import TEAM, Credit, Key, Step
 
 
 def check_messages(role: Any, messages: Any) -> None:
@@ -46,10 +46,15 @@ def check_step(environment: Any, step: Any) -> None:
     check_scores(environment, "step", step.scores)
 
 
-def check_source(source: Any, returned: Any, branches: int | None = None) -> None:
+def check_source(
+    source: Any, returned: Any, branches: int | None = None, per_role: Collection[str] = ()
+) -> None:
     """Of `RewardSource.score`: a table of scores; for scope `siblings` a list of one a branch."""
     if branches is None:
         check_scores(source, "score", returned)
+        for component in per_role:
+            if (TEAM, component) in returned:
+                _refuse(source, "score", returned, f"the team has no '{component}', which is `per_role`")
         return
     if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != branches:
         _refuse(source, "score", returned, f"a list of tables, one for each of {branches} branches")

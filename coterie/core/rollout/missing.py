@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
@@ -9,17 +10,25 @@ from coterie.core.errors import TooManyMissing
 from coterie.core.protocols import NamedRewardSource
 from coterie.core.types import Action, Key, Scores, Tree, committed
 
+log = logging.getLogger("coterie")
+
 
 def check_missing(
-    trees: Sequence[Tree], scores: Scores, sources: Sequence[NamedRewardSource], bound: float
+    trees: Sequence[Tree],
+    scores: Scores,
+    sources: Sequence[NamedRewardSource],
+    bound: float,
+    where: str = "this step",
 ) -> None:
     """Stop a run whose reward sources, or whose engine, fail too often.
 
-    The share of a source is over the scores that it was asked for. Floors don't count as asked: the output
-    caused them. Nor do answers where no action could be read, since a source may answer these without a call
-    of its judge. A judge that is down must not hide behind them.
+    Each call of a source counts once, by the share of its scores that are missing. Floors don't count: the
+    output caused them. Where no action could be read, a source may answer without a call of its judge. So
+    these answers don't count, unless the source misses scores there too: a judge that is down must not hide
+    behind them. A source whose components all have weight 0 is left out.
 
     Args:
+        where: the step or the evaluation, for the message.
         bound: the largest share for a source without `max_missing`, and for joint actions that a system fault
             kept from being played.
 
@@ -28,35 +37,39 @@ def check_missing(
     """
     joints = [joint for tree in trees for node in tree.nodes() for joint in node.joints]
     lost = Counter(joint.fault.reason for joint in joints if joint.fault is not None and joint.lost)
-    _check("joint actions were lost in this step", lost, len(joints), "schedule.max_missing", bound)
-    missing: dict[str, Counter[str]] = {}
-    for _, _, _, score in scores:
-        if score.value is None and score.source:
-            missing.setdefault(score.source, Counter())[score.reason] += 1
-    if not missing:
-        return
-    unread = set(_unread(trees))
-    answered = Counter(
-        score.source
-        for key, _, _, score in scores
-        if score.value is not None and not score.floor and key not in unread
+    _check(
+        f"joint actions were lost in {where}", lost, lost.total(), len(joints), "schedule.max_missing", bound
     )
-    for source in sources:
-        reasons = missing.get(source.name, Counter())
+    if lost:
+        log.warning("%d of %d joint actions were lost in %s: %s", lost.total(), len(joints), where, min(lost))
+    reasons: dict[str, Counter[str]] = {source.name: Counter() for source in sources}
+    for _, _, _, score in scores:
+        if score.value is None and score.source in reasons:
+            reasons[score.source][score.reason] += 1
+    failed = [source for source in sources if reasons[source.name] and any(source.weights.values())]
+    unread = set(_unread(trees)) if failed else set()
+    for source in failed:
+        calls: dict[Key, list[bool]] = {}
+        for key, _, _, score in scores:
+            if score.source == source.name and not score.floor:
+                calls.setdefault(key, []).append(score.value is None)
+        if not any(any(calls[key]) for key in unread & calls.keys()):
+            calls = {key: missing for key, missing in calls.items() if key not in unread}
         _check(
-            f"scores of the reward '{source.name}' are missing in this step",
-            reasons,
-            answered[source.name] + reasons.total(),
+            f"scores of the reward '{source.name}' are missing in {where}",
+            reasons[source.name],
+            sum(sum(missing) / len(missing) for missing in calls.values()),
+            len(calls),
             "schedule.max_missing" if source.max_missing is None else f"rewards.{source.name}.max_missing",
             bound if source.max_missing is None else source.max_missing,
         )
 
 
-def _check(what: str, reasons: Counter[str], count: int, path: str, bound: float) -> None:
-    missing = reasons.total()
-    if missing and missing > bound * count:
+def _check(what: str, reasons: Counter[str], missing: float, count: int, path: str, bound: float) -> None:
+    if missing > bound * count:
         most = "".join(f"\n  {number} x {reason}" for reason, number in reasons.most_common(3))
-        raise TooManyMissing(f"{missing} of {count} {what}: above {path}={bound}{most}")
+        fix = f"repair it and resume the run, or set {path} higher (a resumed run may)"
+        raise TooManyMissing(f"{missing:.3g} of {count} {what}: above {path}={bound}{most}\n  fix: {fix}")
 
 
 def _unread(trees: Sequence[Tree]) -> Iterator[Key]:

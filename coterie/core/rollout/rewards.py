@@ -22,7 +22,6 @@ from typing import Any
 from coterie.core.errors import PluginError, PolicyFault, SystemFault
 from coterie.core.plugins.origin import failure
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
-from coterie.core.protocols.reward import ScoresRoles
 from coterie.core.rollout.contracts import check_source
 from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
 
@@ -94,10 +93,7 @@ def mean_by_branch(
 
 
 async def ask(source: NamedRewardSource, view: Any) -> Any:
-    """Call a source; returns its table, or a Score that stands for all of its components.
-
-    The first missing score of a source is told at once; the others are counted.
-    """
+    """Call a source; returns its table, or a Score that stands for all of its components."""
     whole = source.scope in ("joint", "episode")
     try:
         async with source.slots():
@@ -107,12 +103,21 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
     except PolicyFault as fault:
         return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name, whole)
     except SystemFault as fault:
-        reason = str(fault)
+        return _missing(source, str(fault) or "SystemFault", whole)
+    except asyncio.CancelledError as error:
+        task = asyncio.current_task()
+        if task is None or task.cancelling():  # this call was cancelled, not one inside the source
+            raise
+        return _missing(source, failure(source.plugin, "score", error), whole)
     except Exception as error:  # a source's bug must not become a number
-        reason = failure(source.plugin, "score", error)
-    else:
-        check_source(source.plugin, table, len(view.actions) if isinstance(view, SiblingsView) else None)
-        return table
+        return _missing(source, failure(source.plugin, "score", error), whole)
+    branches = len(view.actions) if isinstance(view, SiblingsView) else None
+    check_source(source.plugin, table, branches, source.per_role)
+    return table
+
+
+def _missing(source: NamedRewardSource, reason: str, whole: bool = False) -> Score:
+    """A missing score. The first one of a source is told at once; the others are counted."""
     if not source.failed:
         source.failed = True
         log.warning("rewards.%s: a score is missing: %s. Later ones are only counted", source.name, reason)
@@ -160,26 +165,24 @@ def write(
         stray = [role for role, _ in table if role != TEAM and role not in roles]
         if not stray:
             for (role, component), value in table.items():
-                scores.add(key, role, component, _score(value, source.name))
+                scores.add(key, role, component, _score(source, value))
             return
-        reason = f"scored role '{stray[0]}', which does not act here"
-        table = Score(None, reason, source.name, whole=owner == TEAM)
-    per_role = source.plugin.per_role if isinstance(source.plugin, ScoresRoles) else ()
+        table = _missing(source, f"scored role '{stray[0]}', which does not act here", owner == TEAM)
     for component in source.plugin.components:
-        if owner == TEAM and component in per_role and roles:
+        if owner == TEAM and component in source.per_role and roles:
             for role in roles:
                 scores.add(key, role, component, replace(table, whole=False))
         else:
             scores.add(key, owner, component, table)
 
 
-def _score(value: Any, source: str) -> Score:
+def _score(source: NamedRewardSource, value: Any) -> Score:
     if value is None:
-        return Score(None, "no score", source)
+        return _missing(source, "no score")
     number = float(value)
     if not math.isfinite(number):
-        return Score(None, f"{number} is no number", source)
-    return Score(number, "", source)
+        return _missing(source, f"{number} is no number")
+    return Score(number, "", source.name)
 
 
 async def answer(questions: Sequence[Question], scores: Scores) -> None:

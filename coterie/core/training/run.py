@@ -274,8 +274,9 @@ class Run:
             scores.merge((await rollout.scored).scores)
         for tree in rollouts.trees:
             plugins().notify("episode_ended", tree=tree, scores=scores, evaluation=evaluation)
+        where = "this evaluation" if evaluation else "this step"
         bound = self.config.schedule.max_missing
-        check_missing(rollouts.trees, scores, self.reward_sources, bound)
+        check_missing(rollouts.trees, scores, self.reward_sources, bound, where)
         return scores
 
     async def annotate(self, rollouts: StepRollouts) -> Annotations:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field
@@ -10,6 +10,7 @@ from pydantic import Field
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import JointView
+from coterie.core.protocols.reward import ScoresRoles
 from coterie.core.types import ComponentKind
 
 
@@ -32,6 +33,8 @@ class EnvironmentReward(Plugin):
         self.components: Mapping[str, ComponentKind] = build.environment.components
         self.weights: Mapping[str, float] = build.environment.weights
         self.policy_fault = config.floor
+        environment = build.environment
+        self.per_role: Sequence[str] = environment.per_role if isinstance(environment, ScoresRoles) else ()
 
     async def score(self, view: JointView) -> Mapping[tuple[str, str], float | None]:
         """The scores that the step emitted.

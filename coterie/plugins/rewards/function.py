@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsFloat
 
 from pydantic import Field, field_validator
 
-from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.errors import ConfigError, PluginError, SystemFault, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ActionView, SiblingsView, View
 from coterie.core.protocols.reward import CONCURRENCY
@@ -108,10 +108,18 @@ class FunctionReward(Plugin):
         return [self._table(branch_answer, view.role) for branch_answer in answer]
 
     def _table(self, answer: Any, owner: str) -> Table:
+        if answer is None and self.per_role:
+            raise SystemFault("no score")  # of the roles, not of the team
         if answer is None:
             return {(owner, component): None for component in self.components}
         if isinstance(answer, Mapping):
-            return {self._score_key(name, owner): self._number(value) for name, value in answer.items()}
+            table: dict[tuple[str, str], float | None] = {}
+            for name, value in answer.items():
+                key = self._score_key(name, owner)
+                if key in table:
+                    raise self._wrong(answer, f"it scores {'.'.join(key)} twice")
+                table[key] = self._number(value)
+            return table
         if len(self.components) > 1:
             raise self._wrong(answer, f"it has the components {', '.join(self.components)}: return a table")
         return {(owner, next(iter(self.components))): self._number(answer)}

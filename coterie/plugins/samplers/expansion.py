@@ -133,6 +133,11 @@ class NodeExpansion:
             values.append(sum(present) if len(present) == len(rewards) else None)
         return values
 
+    @property
+    def any_known(self) -> bool:
+        """Whether the reward of any role at any joint action is known."""
+        return any(self.reward(index, role) is not None for index in self.sound for role in self.decisions)
+
     def best_branches(self, best: int) -> dict[str, int]:
         """By role, the branch with the largest mean reward over its joint actions, as it is trained.
 

@@ -182,14 +182,17 @@ class TreeSampler(Plugin):
         if self.config.expand == "sampled":
             return [sound[ctx.seed(key, "expand") % len(sound)]], "sampled"
         best = argmax(expansion.values())
-        if best is None:
-            return [sound[ctx.seed(key, "expand") % len(sound)]], "uniform (all missing)"
-        if self.config.commit == "per_role" and len(expansion.decisions) > 1:
-            return [best], "per_role"
-        return [best], "best"
+        drawn = sound[ctx.seed(key, "expand") % len(sound)] if best is None else best
+        if self.config.commit == "per_role" and len(expansion.decisions) > 1 and expansion.any_known:
+            return [drawn], "per_role"  # a role whose rewards are all missing keeps its branch of this one
+        return [drawn], "best" if best is not None else "uniform (all missing)"
 
     async def _recombine(self, expansion: NodeExpansion, best: int) -> int:
-        """Step the combination of each role's best branch, where it is new; returns its index."""
+        """Step the combination of each role's best branch, where it is new.
+
+        Returns:
+            its index; that of the best joint action where a system fault lost the combination.
+        """
         combination = expansion.best_branches(best)
         for index, joint in enumerate(expansion.stepped):
             if joint.branches == combination:
@@ -197,4 +200,4 @@ class TreeSampler(Plugin):
         index = len(expansion.stepped)
         expansion.stepped.append(await expansion.step(index, combination, recombined=True))
         await expansion.score(index, later=lambda source: False)
-        return index
+        return best if expansion.stepped[index].lost else index

@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Mapping, Sequence
+from contextlib import AsyncExitStack
 from typing import Any
 
+from coterie.compose.kinds import check_coroutines, check_source
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
+from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, PlayedStage, episode, episode_view, players, unreadable
 from coterie.testing.support.failure import (
@@ -46,6 +49,8 @@ def check_reward(
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
       for scope siblings one such table a branch. It may raise `PolicyFault` and nothing else: while the
       system works, a failure to score is caused by the output. Some of the actions can't be read.
+    - `open` and `close` are asynchronous and are called, as in a run; `concurrency` is 1 or more; `per_role`
+      names its own components.
     - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
 
     Args:
@@ -60,16 +65,7 @@ def check_reward(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(source, "reward")
-    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", fix=", ".join(SCOPES))
-    with guarded(name):
-        require_components(source, name)
-    require(source.components, "are none", where=f"{name}.components", fix="name at least one, with its kind")
-    require(
-        finite(source.policy_fault),
-        f"is {source.policy_fault!r}",
-        where=f"{name}.policy_fault",
-        fix="a number",
-    )
+    _check_declared(source, name)
 
     async def check() -> None:
         all_views = list(views)
@@ -81,10 +77,36 @@ def check_reward(
                 played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
                 all_views += _views(source.scope, played, environment)
         require(all_views, "nothing to score", where=name, fix="give check_reward an environment, or views")
-        for view in all_views:
-            await _check_scores(source, view, name, repeats)
+        async with AsyncExitStack() as stack:
+            await _open(source, name, stack)
+            for view in all_views:
+                await _check_scores(source, view, name, repeats)
 
     asyncio.run(check())
+
+
+def _check_declared(source: Any, name: str) -> None:
+    require(source.scope in SCOPES, f"is {source.scope!r}", where=f"{name}.scope", fix=", ".join(SCOPES))
+    with guarded(name):
+        require_components(source, name)
+    require(source.components, "are none", where=f"{name}.components", fix="name at least one, with its kind")
+    with guarded(name):
+        check_source(source)
+        check_coroutines(source, "reward")
+    require(
+        finite(source.policy_fault),
+        f"is {source.policy_fault!r}",
+        where=f"{name}.policy_fault",
+        fix="a number",
+    )
+
+
+async def _open(source: Any, name: str, stack: AsyncExitStack) -> None:
+    if isinstance(source, Opens):
+        with guarded(f"{name}.open", "raise coterie.SystemFault where what it connects to is down"):
+            await source.open()
+    if isinstance(source, Closes):
+        stack.push_async_callback(source.close)
 
 
 def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:

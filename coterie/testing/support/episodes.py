@@ -127,7 +127,12 @@ async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action]
         answer = env.step(pending.state, actions, ctx)
         if not inspect.isawaitable(answer):
             raise ConformanceError("is not asynchronous", where=where, fix="write it as `async def step`")
-        step = await answer
+        try:
+            step = await answer
+        except PolicyFault:
+            if faulty:
+                raise
+            return Step(state=pending.state)  # in a run the episode would end here, with floors
     require(isinstance(step, Step), f"returned a {type(step).__name__}", where=where, fix="coterie.Step")
     return step
 

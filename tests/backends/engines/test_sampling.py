@@ -18,8 +18,8 @@ from hypothesis import (  # noqa: E402
 from coterie.backends.engines import sampling  # noqa: E402
 from coterie.backends.engines.rows import Row  # noqa: E402
 from coterie.backends.engines.sampling import SamplingState, filtered_mass  # noqa: E402
+from coterie.backends.models.uniforms import uniforms  # noqa: E402
 from coterie.core.errors import SystemFault  # noqa: E402
-from coterie.core.types.seeding import uniforms  # noqa: E402
 
 pytestmark = pytest.mark.torch
 

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import ClassVar
+
 import numpy as np
 import pytest
 
-from coterie import PolicyFault, SystemFault
+from coterie import Plugin, PolicyFault, SystemFault
 from coterie.api.rollouts import rollout_rows
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.training.metrics import step_metrics
 from coterie.core.types import TEAM
-from coterie.testing import coterie_run, play_episode
+from coterie.testing import ConformanceError, check_reward, coterie_run, play_episode
 from coterie.testing.support.toys import NumberGame
 
 HANG, DOWN = "hang", "down"
@@ -221,6 +224,108 @@ def test_a_chain_that_was_brought_down_is_trained_with_its_floor(algorithm):
     )
     up, down = (credit.advantage[tree.root.key.of_branch("one", 0)] for tree in trees[:2])
     assert np.all(np.asarray(up) > 0) and np.all(np.asarray(down) < 0)
+
+
+def of_the_team(view):
+    return 1.0
+
+
+def of_all(view):
+    return {("one", "judge"): 1.0, (TEAM, "judge"): 1.0}
+
+
+@pytest.mark.parametrize("function", ["of_the_team", "of_all"])
+def test_a_team_score_of_a_component_of_single_roles_breaks_the_contract(function):
+    """Else answers would count alpha, and a floor 1: hanging would beat being right at alpha 0."""
+    with pytest.raises(PluginError, match="the team has no 'judge', which is `per_role`"):
+        played(function, "1", "2", scope="joint", per_role=["judge"], alpha=0.0)
+
+
+def none_of_them(view):
+    return None
+
+
+def test_no_score_of_components_of_single_roles_is_each_roles():
+    _, trees, scores = played("none_of_them", "1", "2", scope="joint", per_role=["judge"])
+    cell = scores.at(trees[0].root.key.of_joint(0))
+    assert {owner: score.reason for (owner, _), score in cell.items()} == {"one": "no score"}
+
+
+class Source(Plugin):
+    scope = "joint"
+    components: ClassVar = {"judge": "increment"}
+    weights: ClassVar = {}
+    policy_fault = -1.0
+
+    async def score(self, view):
+        return {}
+
+
+def declared(**members):
+    source = type("Declared", (Source,), {"__module__": __name__, **members})
+    globals()["Declared"] = source
+    return coterie_run(order=["one"], rewards={"judge": {"type": f"{__name__}:Declared"}})
+
+
+def plain_open(self):
+    pass
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"concurrency": 0}, "`concurrency` is 0"),
+        ({"concurrency": -3}, "`concurrency` is -3"),
+        ({"concurrency": None}, "`concurrency` is None"),
+        ({"per_role": ("juge",)}, "`per_role` names 'juge'"),
+        ({"per_role": ("judge",), "scope": "action"}, "scores one role's action"),
+        ({"open": plain_open}, "`open` is no coroutine function"),
+        ({"close": plain_open}, "`close` is no coroutine function"),
+    ],
+)
+def test_what_a_class_says_of_its_calls_and_components_is_checked_when_it_is_built(members, message):
+    with pytest.raises(PluginError, match=message) as error:
+        declared(**members)
+    assert error.value.path == "rewards.judge" and "Declared" in error.value.what
+    with pytest.raises(ConformanceError, match=message):
+        check_reward(globals()["Declared"](), views=["never looked at"])
+
+
+def test_a_floor_that_a_negative_weight_turns_into_a_bonus_is_told(caplog):
+    judge = {
+        "type": "function",
+        "function": f"{__name__}:of_the_team",
+        "floor": -0.5,
+        "weights": {"judge": -1},
+    }
+    coterie_run(order=["one"], rewards={"judge": judge})
+    assert "rewards.judge: the floor -0.5 times the weight -1 of 'judge' is a bonus" in caplog.text
+
+
+class OwnScores(Fragile):
+    """A game that scores each role itself, as most games do."""
+
+    components: ClassVar = {"wrong": "increment"}
+    weights: ClassVar = {}
+    per_role = ("wrong",)
+
+    async def step(self, state, actions, ctx):
+        step = await super().step(state, actions, ctx)
+        return replace(step, scores={(role, "wrong"): -1.0 for role in actions})
+
+
+@pytest.mark.parametrize("alpha", [0.0, 0.35, 1.0])
+def test_bringing_down_a_game_that_scores_roles_does_not_beat_being_wrong(alpha):
+    run = coterie_run(
+        {"one": ["1", HANG]},
+        env=f"{__name__}:OwnScores",
+        order=["one"],
+        rewards={"environment": {"type": "environment", "floor": -1.0}},
+        sampler={"branches": 2},
+        algorithm={"type": "at_grpo", "alpha": alpha},
+    )
+    trees, scores = play_episode(run)
+    assert branch_rewards(trees[0].root, "one", scores, run.reward_weights) == [-1.0, -1.0]
 
 
 def test_a_lost_score_of_weight_0_is_nothing_whatever_was_lost():

@@ -124,6 +124,8 @@ def test_a_function_may_be_a_coroutine_and_is_given_the_view():
         ({"mine": "0.9"}, {}, joint(), "a score must be a number or None"),
         (np.ones(2), {}, joint(), "a score must be a number or None"),
         ({"mine": 10**400}, {}, joint(), "a score must be a number or None"),
+        ({"mine": 1.0, "team.mine": 2.0}, {}, joint(), "it scores team.mine twice"),
+        ({"mine": 1.0, ("solver", "mine"): 2.0}, {"scope": "action"}, one_action("a"), "solver.mine twice"),
         ({3: 1.0}, {}, joint(), "a name, `role.name` or \\(role, name\\)"),
         ({("solver", "mine", "x"): 1.0}, {}, joint(), "a name, `role.name` or \\(role, name\\)"),
         (0.9, {"scope": "siblings"}, siblings(), "a list of 2 scores"),

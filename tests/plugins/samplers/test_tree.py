@@ -332,6 +332,23 @@ def test_per_role_commit_in_a_cross_takes_the_best_mean_as_it_trains(function, p
     assert " ".join(str(root.joints[index].branches[role]) for role in ("one", "two")) == played_on
 
 
+def of_one_alone(view):
+    """Role one's third branch is best; nothing is known of role two."""
+    return {("one", "pay"): [0.0, 1.0, 3.0, 2.0][int(view.actions["one"].text)], ("two", "pay"): None}
+
+
+def test_a_role_of_which_nothing_is_known_does_not_cost_the_others_their_best_branch():
+    run = coterie_run(
+        order=[["one", "two"]],
+        rewards={"pay": {"type": "function", "function": "tests.plugins.samplers.test_tree:of_one_alone"}},
+        sampler={"branches": 4, "commit": "per_role"},
+        schedule={"max_missing": 1.0},
+    )
+    for tree in play_episode(run, tasks=8)[0]:
+        (index,) = tree.root.expanded
+        assert tree.root.rule == "per_role" and tree.root.joints[index].branches["one"] == 2
+
+
 def opposed(request, text):
     return str(request.key.branch if request.key.role == "one" else 2 - request.key.branch)
 

@@ -105,13 +105,23 @@ def gain(
 def _replaced(
     potentials: dict[tuple[str, str], float | None], owner: str, component: str, role: str, score: Score
 ) -> float | None:
-    """The potential that a score replaces, which is removed; None where it is missing.
+    """The potential that a score replaces; None where it is missing.
 
-    A whole score replaces those of the team and of the role; and the next score, of any owner, the whole one.
+    A whole score replaces those of the team and of the role. A whole floor stands until one of them is scored
+    again. A whole score that is missing leaves each of them unknown until it is scored itself.
     """
-    owners = (WHOLE, TEAM, role) if score.whole else (WHOLE, owner)
-    before = [potentials.pop((each, component), 0.0) for each in owners]
-    return None if None in before else sum(before)  # type: ignore[arg-type]
+    if score.whole:
+        owners = [each for each in (TEAM, role) if (each, component) in potentials] or [WHOLE]
+        before = [potentials.pop((each, component), 0.0) for each in owners]
+        if score.value is None:
+            potentials.update({(each, component): None for each in owners if each != WHOLE})
+        return None if None in before else sum(before)  # type: ignore[arg-type]
+    if (owner, component) in potentials:
+        return potentials[owner, component]
+    whole = potentials.get((WHOLE, component), 0.0)
+    if whole is not None:  # a floor is replaced at once
+        potentials.pop((WHOLE, component), None)
+    return whole
 
 
 def repeated(potentials: Potentials, turn: int, horizon: Horizon) -> float | None:
@@ -122,9 +132,14 @@ def repeated(potentials: Potentials, turn: int, horizon: Horizon) -> float | Non
     remaining = range(1, horizon.max_turns - turn) if horizon.fill == "repeat" else range(0)
     if not remaining:
         return 0.0
-    last = [potential for potential in potentials.values() if potential is not None]
-    known = len(last) == len(potentials)
-    return sum(last) * sum(horizon.gamma**ahead for ahead in remaining) if known else None
+    owned = {component for owner, component in potentials if owner != WHOLE}
+    last = [
+        potential
+        for (owner, component), potential in potentials.items()
+        if owner != WHOLE or component not in owned  # where an owner has been scored since, that counts
+    ]
+    known = [potential for potential in last if potential is not None]
+    return sum(known) * sum(horizon.gamma**ahead for ahead in remaining) if len(known) == len(last) else None
 
 
 def episode_return(

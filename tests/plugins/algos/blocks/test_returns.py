@@ -141,6 +141,29 @@ def test_and_the_teams():
     assert gains("two", *joints, also=[(1, "potential", 0.25)]) == [0.5, -0.25, 0.75]
 
 
+def test_a_lost_score_leaves_each_owners_potential_unknown_until_it_is_scored_itself():
+    """The team's is known again in turn 2, and the role's own only after its next score."""
+    joints = [
+        J(potential=0.5, role_potential={"one": 0.25}),
+        J(0),
+        J(potential=0.75),
+        J(role_potential={"one": 0.5}),
+        J(potential=1.0, role_potential={"one": 0.75}),
+    ]
+    lost = [(1, "potential", None), (1, "own_potential", None)]
+    assert gains("one", *joints, also=lost) == [0.75, None, None, None, 0.5]
+    path, scores = path_of(J(0), J(0), J(0), J(0))
+    same = [("one", 0.25), (TEAM, 0.5), ("one", 0.5), ("one", 0.75)]  # of one component
+    scores.add(path[0][0].key.of_joint(0), TEAM, "potential", Score(None, "503", "judge", whole=True))
+    paid, before = [], {}
+    for (node, index), (owner, value) in zip(path, same, strict=True):
+        if node is not path[0][0]:
+            scores.add(node.key.of_joint(index), owner, "potential", Score(value))
+        pay, before = gain(node, index, "one", scores, REWARD_WEIGHTS, before)
+        paid.append(pay)
+    assert paid == [None, None, None, 0.25]
+
+
 @given(st.lists(st.sampled_from([0.25, 0.5, "floor", None]), min_size=1, max_size=6))
 def test_on_every_path_what_is_paid_adds_up_to_the_last_potential(path):
     joints = [J(0) if value in ("floor", None) else J(role_potential={"one": value}) for value in path]
