@@ -7,6 +7,7 @@ import json
 import pytest
 from ruamel.yaml import YAML
 
+from coterie import SystemFault
 from tests.cli.support import TABULAR, coterie, process
 from tests.cli.test_listings import WITHOUT_TORCH
 
@@ -217,6 +218,21 @@ def test_resume_with_a_changed_config_says_what_changed(run, tmp_path):
         "env.size: 3 -> 4",
         "schedule.steps may grow",
     )
+
+
+def down(view):
+    raise SystemFault("503 from the judge")
+
+
+def test_a_run_whose_judge_is_down_for_good_says_how_to_go_on_and_does(run, tmp_path):
+    judge = f"rewards.judge={{type: function, function: '{__name__}:down', concurrency: 2}}"
+    stopped = run("schedule.steps=2", judge)
+    assert stopped.exit_code == 1 and "Traceback" not in stopped.stderr
+    for text in ("503 from the judge", "schedule.max_missing=0.2", "fix: repair it and resume"):
+        assert text in stopped.stderr
+    resumed = coterie("run", "--resume", tmp_path / "run", "rewards.judge.max_missing=1.0")
+    assert resumed.exit_code == 0, resumed.stderr
+    assert "rewards.judge: a score is missing: 503 from the judge" in resumed.stderr
 
 
 def test_out_and_resume_exclude_each_other(tmp_path):
