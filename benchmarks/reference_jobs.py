@@ -142,6 +142,21 @@ def tabular(algorithm: str) -> Job:
     return Job(f"tabular-{algorithm}", str(TABULAR), settings)
 
 
+FROZEN = (
+    "policies.planner={model: {init: tabular}}",
+    "policies.executor={model: {init: tabular}, train: none}",
+    "policies.shared=null",
+    "team.roles.planner.policy=planner",
+    "team.roles.executor.policy=executor",
+)
+
+
+def beside_frozen(algorithm: str) -> Job:
+    """The tabular run of one algorithm in which the executor's policy isn't trained."""
+    job = tabular(algorithm)
+    return Job(f"frozen-{algorithm}", job.recipe, (*job.settings, *FROZEN))
+
+
 # ----------------------------------------------------------------------------------- games, on a small model
 
 FORMS = {
@@ -155,16 +170,23 @@ FORMS = {
 def game(name: str, form: str) -> Job:
     """A few steps of a game at the CPU scale; the budget in tokens makes the learning rate decay."""
     suffix, policies = FORMS[form]
+    return small(f"{name}-{form}", f"{name}{suffix}", policies)
+
+
+def small(name: str, recipe: str, policies: tuple[str, ...]) -> Job:
+    """A few steps of a recipe at the CPU scale, after a short warm start of its policies."""
     schedule = (
         "{steps: 3, tokens: 10000, tasks_per_step: 8, evaluate_every: 2, evaluate_tasks: 16, record_every: 1}"
     )
     warm = [
         f"policies.{policy}.warm_start.{what}" for policy in policies for what in ("steps=10", "batch=64")
     ]
-    return Job(f"{name}-{form}", f"{name}{suffix}", (f"schedule={schedule}", *warm), scale="cpu")
+    return Job(name, recipe, (f"schedule={schedule}", *warm), scale="cpu")
 
 
 QUICKSTART = Job("quickstart", "quickstart", ("seed=0", "schedule.steps=40"))
 GAMES = tuple(game(name, form) for name in ("plan_path", "sudoku", "sokoban") for form in FORMS)
-JOBS = (QUICKSTART, *GAMES, *map(tabular, ALGORITHMS))
+MAGRPO = tuple(small(name, name, ("planner", "executor")) for name in ("magrpo", "magrpo_v1"))
+BESIDE_FROZEN = tuple(map(beside_frozen, ("at_grpo", "rae", "reinforce_pp")))
+JOBS = (QUICKSTART, *GAMES, *MAGRPO, *map(tabular, ALGORITHMS), *BESIDE_FROZEN)
 """All jobs, the longest first, so that no process is left alone with a long one at the end."""

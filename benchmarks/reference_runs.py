@@ -69,8 +69,12 @@ def read_run(folder: Path) -> dict[Part, Rows]:
     """Rollouts, metrics and weights' digests of a run's folder, under the new names."""
     parts: dict[Part, Rows] = {}
     for path in sorted(folder.glob("rollouts/step-*.jsonl")):
-        # A row without a kind is a header, such as one that gives the format.
-        rows = [renamed(row, row["kind"]) for row in _json_lines(path) if "kind" in row]
+        # A row without a kind is a header, such as one that gives the format; so is that of a whole step.
+        kept_rows = [row for row in _json_lines(path) if row.get("kind", "step") != "step"]
+        for row in kept_rows:
+            if row.get("annotations") == {}:  # a file without annotations, of before they were recorded too
+                del row["annotations"]
+        rows = [renamed(row, row["kind"]) for row in kept_rows]
         parts[_step(path), 0, f"rollouts/{path.name}"] = rows
     for row in _json_lines(folder / "metrics.jsonl"):
         kept = {key: value for key, value in row.items() if not key.startswith(MACHINE)}
