@@ -6,11 +6,11 @@ import pytest
 from coterie.backends.engines.tabular import TabularEngine
 from coterie.backends.models.policy import TablePolicy
 from coterie.backends.models.table import Table, log_softmax, table_words
+from coterie.backends.models.uniforms import uniforms
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Key, Request, Sampling, Weights
-from coterie.core.types.seeding import uniforms
 
 WORDS = ("U", "D", "L", "R")
 PROMPT = [{"role": "user", "content": "plan r1c2 :"}]
