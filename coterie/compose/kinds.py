@@ -127,10 +127,10 @@ def check_attributes(plugin: Any, kind: str) -> None:
         raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
     check_coroutines(plugin, kind)
     if kind == "reward":
-        check_source(plugin)
+        check_source_attributes(plugin)
 
 
-def check_source(plugin: Any) -> None:
+def check_source_attributes(plugin: Any) -> None:
     """Check what a reward source says of its calls and of its components.
 
     Raises:
@@ -143,11 +143,8 @@ def check_source(plugin: Any) -> None:
     per_role = plugin.per_role if isinstance(plugin, ScoresRoles) else ()
     for component in per_role:
         if component not in plugin.components:
-            what, fix = (
-                f"{origin}: `per_role` names '{component}'",
-                did_you_mean(component, plugin.components),
-            )
-            raise PluginError(what, path=origin.path, fix=fix)
+            what = f"{origin}: `per_role` names '{component}', which is none of its components"
+            raise PluginError(what, path=origin.path, fix=did_you_mean(component, plugin.components))
     if per_role and plugin.scope not in ("joint", "episode"):
         what = f"{origin}: `per_role` is set, and the scope '{plugin.scope}' scores one role's action"
         raise PluginError(what, path=origin.path, fix="leave it out: a failure is that role's anyway")

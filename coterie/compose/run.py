@@ -127,8 +127,7 @@ def _check_steps(loss: Loss, settings: Any) -> None:
         raise ConfigError(
             f"the loss needs one optimiser step an update, and trainer.{repeats} makes several",
             path=f"trainer.{key}",
-            why="it has no ratio and no correction: after the first step its gradient is of a policy that "
-            "is gone",
+            why="it has no ratio: after the first step its gradient is of a policy that is gone",
             fix=f"set trainer.{key}={single}, or choose a loss with a ratio: loss.type=ppo_clip",
         )
 
@@ -153,10 +152,10 @@ def _check_selection(side: LocalRolloutSide, estimator: AdvantageEstimator) -> N
         if source.scope == "episode" and any(source.weights.values())
     ]
     plan = side.sampler.plan
-    fix = (
-        "play whole episodes (sampler.branches=1, and sampler.chains to the group's size, with a return over "
+    whole = (
+        "play whole episodes (sampler.branches=1, sampler.chains to the group's size, a return over turns)"
     )
-    fix += "turns), set sampler.expand=all with the return tree, or give its components weight 0"
+    fix = f"{whole}, or set sampler.expand=all with the return tree, or give its components weight 0"
     if late and plan.expand == "best" and plan.branches > 1:
         raise ConfigError(
             "the best branch can't be chosen by a score of the whole episode",

@@ -228,9 +228,10 @@ def test_a_run_whose_judge_is_down_for_good_says_how_to_go_on_and_does(run, tmp_
     judge = f"rewards.judge={{type: function, function: '{__name__}:down', concurrency: 2}}"
     stopped = run("schedule.steps=2", judge)
     assert stopped.exit_code == 1 and "Traceback" not in stopped.stderr
-    for text in ("503 from the judge", "schedule.max_missing=0.2", "fix: repair it and resume"):
+    for text in ("503 from the judge", "schedule.max_missing=0.2", "fix: repair the cause and resume"):
         assert text in stopped.stderr
-    resumed = coterie("run", "--resume", tmp_path / "run", "rewards.judge.max_missing=1.0")
+    limits = ["rewards.judge.concurrency=3", "schedule.max_missing=0.5"]
+    resumed = coterie("run", "--resume", tmp_path / "run", "rewards.judge.max_missing=1.0", *limits)
     assert resumed.exit_code == 0, resumed.stderr
     assert "rewards.judge: a score is missing: 503 from the judge" in resumed.stderr
 

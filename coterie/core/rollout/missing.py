@@ -68,7 +68,7 @@ def check_missing(
 def _check(what: str, reasons: Counter[str], missing: float, count: int, path: str, bound: float) -> None:
     if missing > bound * count:
         most = "".join(f"\n  {number} x {reason}" for reason, number in reasons.most_common(3))
-        fix = f"repair it and resume the run, or set {path} higher (a resumed run may)"
+        fix = f"repair the cause and resume the run, or set {path} higher (a resumed run may)"
         raise TooManyMissing(f"{missing:.3g} of {count} {what}: above {path}={bound}{most}\n  fix: {fix}")
 
 

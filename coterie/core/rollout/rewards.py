@@ -187,24 +187,25 @@ def _score(source: NamedRewardSource, value: Any) -> Score:
 
 async def answer(questions: Sequence[Question], scores: Scores) -> None:
     """Ask all questions, at the same time where their sources allow it, and write the answers in order."""
-    at_once = [question for question in questions if question.source.concurrency > 1]
-    one_by_one = [question for question in questions if question.source.concurrency == 1]
+    answers: list[Any] = [None] * len(questions)
 
-    async def in_turn() -> list[Any]:
-        return [await question.ask() for question in one_by_one]
+    async def ask_in_turn(indices: Sequence[int]) -> None:
+        for index in indices:
+            answers[index] = await questions[index].ask()
 
+    at_once = [index for index, question in enumerate(questions) if question.source.concurrency > 1]
     if len(at_once) > 1:
-        work = [asyncio.ensure_future(part) for part in (in_turn(), *(q.ask() for q in at_once))]
+        in_turn = [index for index, question in enumerate(questions) if question.source.concurrency == 1]
+        calls = [asyncio.ensure_future(ask_in_turn(part)) for part in (in_turn, *([i] for i in at_once))]
         try:
-            first, *others = await asyncio.gather(*work)
+            await asyncio.gather(*calls)
         finally:  # after a failure, no call goes on
-            for part in work:
-                part.cancel()
+            for call in calls:
+                call.cancel()
     else:  # a task costs more than a quick call
-        first, others = await in_turn(), [await question.ask() for question in at_once]
-    answers = {id(q): a for q, a in zip((*one_by_one, *at_once), (*first, *others), strict=True)}
-    for question in questions:
-        question.write(scores, answers[id(question)])
+        await ask_in_turn(range(len(questions)))
+    for question, received in zip(questions, answers, strict=True):
+        question.write(scores, received)
 
 
 async def score_selection(

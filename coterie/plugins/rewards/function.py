@@ -10,7 +10,7 @@ from typing import Any, Literal, SupportsFloat
 
 from pydantic import Field, field_validator
 
-from coterie.core.errors import ConfigError, PluginError, SystemFault, did_you_mean
+from coterie.core.errors import PluginError, SystemFault, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ActionView, SiblingsView, View
 from coterie.core.protocols.reward import CONCURRENCY
@@ -72,23 +72,9 @@ class FunctionReward(Plugin):
         self.per_role = config.per_role
         self.weights: Mapping[str, float] = {}
         self.policy_fault = config.floor
-        self._check_per_role()
         self._function = load_function(config.function, f"{build.path}.function")
         waits = inspect.iscoroutinefunction(self._function) or not inspect.isfunction(self._function)
         self.concurrency = CONCURRENCY if waits else 1  # a plain function holds up the event loop anyway
-
-    def _check_per_role(self) -> None:
-        path = f"{self.build.path}.per_role"
-        if self.per_role and self.scope not in ("joint", "episode"):
-            raise ConfigError(
-                f"the scope '{self.scope}' scores one role's action: a failure is that role's anyway",
-                path=path,
-                fix="leave it out",
-            )
-        for component in self.per_role:
-            if component not in self.components:
-                fix = did_you_mean(component, self.components)
-                raise ConfigError(f"unknown component '{component}'", path=path, fix=fix)
 
     async def score(self, view: View) -> Table | Sequence[Table]:
         """The function's scores for the view.

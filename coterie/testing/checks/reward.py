@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
-from coterie.compose.kinds import check_coroutines, check_source
+from coterie.compose.kinds import check_coroutines, check_source_attributes
 from coterie.core.errors import PolicyFault
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
 from coterie.core.protocols.tool import Closes, Opens
@@ -91,7 +91,7 @@ def _check_declared(source: Any, name: str) -> None:
         require_components(source, name)
     require(source.components, "are none", where=f"{name}.components", fix="name at least one, with its kind")
     with guarded(name):
-        check_source(source)
+        check_source_attributes(source)
         check_coroutines(source, "reward")
     require(
         finite(source.policy_fault),

@@ -118,6 +118,28 @@ def test_a_source_may_ask_to_be_asked_one_by_one_and_a_configuration_knows_bette
     assert Serial.most == 4
 
 
+def plain(view):
+    return 1.0
+
+
+async def waiting(view):
+    return 1.0
+
+
+def test_what_waits_for_nothing_is_asked_one_by_one():
+    functions = {
+        name: {"type": "function", "function": f"{__name__}:{name}", "components": {name: "increment"}}
+        for name in ("plain", "waiting")
+    }
+    run = coterie_run(rewards={"environment": {"type": "environment"}, **functions, **rewards(Judge)})
+    assert {source.name: source.concurrency for source in run.reward_sources} == {
+        "environment": 1,
+        "plain": 1,
+        "waiting": 64,
+        "judge": 64,
+    }
+
+
 def test_paths_are_asked_about_at_the_same_time():
     sampler = {"branches": 4, "expand": "all"}
     played(rewards(Late), branches=4, sampler=sampler, algorithm={"type": "magrpo"})

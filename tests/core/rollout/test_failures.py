@@ -10,7 +10,7 @@ import pytest
 
 from coterie import Plugin, PolicyFault, SystemFault
 from coterie.api.rollouts import rollout_rows
-from coterie.core.errors import ConfigError, PluginError
+from coterie.core.errors import PluginError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.training.metrics import step_metrics
@@ -139,9 +139,9 @@ def test_a_joint_source_that_scores_roles_says_so_and_its_floor_is_theirs(alpha)
 
 @pytest.mark.parametrize(("scope", "names"), [("joint", ["juge"]), ("action", ["judge"])])
 def test_components_of_single_roles_are_checked(scope, names):
-    with pytest.raises(ConfigError) as error:
+    with pytest.raises(PluginError, match="`per_role`") as error:
         played("of_action", "1", "2", scope=scope, per_role=names)
-    assert error.value.path == "rewards.judge.per_role"
+    assert error.value.path == "rewards.judge" and error.value.fix
 
 
 class Fragile(NumberGame):

@@ -177,7 +177,7 @@ def test_an_evaluation_says_that_it_is_one():
             await run.close()
 
     with pytest.raises(
-        TooManyMissing, match=r"(?s)2 of 2 scores .* in this evaluation.*fix: repair it and resume"
+        TooManyMissing, match=r"(?s)2 of 2 scores .* in this evaluation.*fix: repair the cause and resume"
     ):
         asyncio.run(evaluated())
 
