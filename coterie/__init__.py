@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     )
     from coterie.core.plugins import (
         Composed as Composed,
+        MayChange as MayChange,
         Plugin as Plugin,
         PluginConfig as PluginConfig,
     )
@@ -286,7 +287,7 @@ _PUBLIC = {
     "coterie.api.export": "export",
     "coterie.api.rollouts": "read_rollouts",
     "coterie.recipes": "load",
-    "coterie.core.plugins": "Composed Plugin PluginConfig",
+    "coterie.core.plugins": "Composed MayChange Plugin PluginConfig",
     "coterie.core.plugins.hookspecs": "Register",
     "coterie.core.plugins.origin": "plugin_call",
     "coterie.core.config": "PolicyConfig RunConfig",

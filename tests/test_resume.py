@@ -85,6 +85,22 @@ def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not(tmp_path):
     assert weights(tmp_path / "a") != weights(tmp_path / "c")
 
 
+def test_a_run_of_tensors_goes_on_with_another_batch_and_another_learning_rate(tmp_path, caplog):
+    folder = tmp_path / "run"
+    coterie.train("plan_path", scale="smoke", overrides=[*TINY, "schedule.steps=1"], out=folder)
+    place = ["engine.max_batch=7", "trainer.micro_tokens=300", "trainer.device=cpu"]
+    coterie.train(resume=folder, overrides=[*place, "schedule.steps=2"])
+    assert "from step 2 on, trainer.micro_tokens: 16384 -> 300" in caplog.text
+    assert "not bit-equal to the uninterrupted one" in caplog.text
+    rate = "policies.shared.optimizer.learning_rate=1e-30"
+    with pytest.raises(coterie.UserError, match="can't change"):
+        coterie.train(resume=folder, overrides=[rate, "schedule.steps=3"])
+    before = weights(folder)
+    coterie.train(resume=folder, overrides=[rate, "schedule.steps=3"], allow_change=True)
+    assert rows(folder)[-1]["policy/shared/learning_rate"] == pytest.approx(1e-30)
+    assert weights(folder)["shared"] == before["shared"], "a rate this small rounds to no step"
+
+
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
     folder = tmp_path_factory.mktemp("whole") / "run"

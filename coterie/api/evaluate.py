@@ -11,8 +11,8 @@ from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
+from coterie.api.run_record import compose_recorded, recall
 from coterie.api.train import Source
-from coterie.compose import compose
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
@@ -64,8 +64,9 @@ def evaluate(
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore = find_checkpoint(source, checkpoint)
+    record = recall(source) if isinstance(source, Path) and restore is not None else None
     resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-    run = compose(resolved)
+    run = compose_recorded(resolved, record)
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded

@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.compose import compose
+from coterie.api.run_record import load_run
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins.origin import plugin_call
-from coterie.recipes import load
 
 
 def export(
@@ -34,7 +33,7 @@ def export(
     """
     folder = Path(run_dir)
     restore = find_checkpoint(folder, checkpoint)
-    run = compose(load(folder))
+    run = load_run(folder)
     if policy not in run.config.policies:
         raise ConfigError(
             f"unknown policy '{policy}'", path="--policy", fix=did_you_mean(policy, run.config.policies)

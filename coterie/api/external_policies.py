@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from coterie.api.checkpoints import find_checkpoint
-from coterie.compose import compose
+from coterie.api.run_record import load_run, recall
 from coterie.core.config import PolicyConfig, RunConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.protocols.chat_format import HasTokenIds
@@ -99,7 +99,7 @@ async def load_policies(run: Run, policies: Sequence[ExternalPolicy]) -> None:
         else:
             by_checkpoint.setdefault(policy.checkpoint.path, []).append(policy)
     for path, policies_of_run in by_checkpoint.items():
-        other = compose(load(policies_of_run[0].folder))
+        other = load_run(policies_of_run[0].folder)
         try:
             await other.open_trainer(path)
             for policy in policies_of_run:
@@ -129,6 +129,7 @@ def _resolve(text: str, role: str, team_config: PolicyConfig, checkpoint: Which)
     if which is not None:
         checkpoint = int(which) if which.isdecimal() else which  # type: ignore[assignment]
     resolved = find_checkpoint(folder, checkpoint)
+    recall(folder)
     config = load(folder).config
     name = policy or _policy_of_role(config, folder, role)
     if name not in config.policies:

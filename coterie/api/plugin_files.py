@@ -1,14 +1,18 @@
-"""Plugins in single files: `coterie run -p my_plugin.py`."""
+"""Plugins in single files: `coterie run -p my_plugin.py`. A run folder remembers them."""
 
 from __future__ import annotations
 
 import importlib.util
+import logging
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugins, Report
 from coterie.core.plugins.registry import renamed
+
+log = logging.getLogger("coterie")
 
 
 def load_plugin_file(manager: Plugins, path: Path) -> None:
@@ -39,3 +43,28 @@ def load_plugin_file(manager: Plugins, path: Path) -> None:
     manager.add(module, report)
     if not report.ok:
         raise PluginError(f"{path} is not a working plugin", path="-p", why="; ".join(report.errors))
+
+
+def loaded_files(manager: Plugins) -> list[Path]:
+    """The files that were loaded, as absolute paths."""
+    files = (report.distribution for report in manager.reports if report.distribution.endswith(".py"))
+    return [Path(file).resolve() for file in files]
+
+
+def load_remembered(manager: Plugins, files: Iterable[str], folder: Path) -> None:
+    """Load the plugin files of the run in `folder` that aren't loaded yet.
+
+    A loaded file of the same name replaces one that was moved.
+
+    Raises:
+        PluginError: a file is no working plugin any more.
+    """
+    for file in map(Path, files):
+        loaded = loaded_files(manager)
+        if file in loaded or file.name in {path.name for path in loaded}:
+            continue
+        if file.is_file():
+            load_plugin_file(manager, file)
+            log.info("%s: the plugin file %s is loaded again", folder, file)
+        else:
+            log.warning("%s: the plugin file %s is gone; name its new place: -p FILE", folder, file)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,12 +13,13 @@ from typing import Any
 
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
+from coterie.api.resume import Resumption, allow_change_needs_resume, resumption
 from coterie.api.rollouts import rollout_recorder
+from coterie.api.run_record import RunRecord
 from coterie.compose import compose
-from coterie.core.config import Resolved, RunConfig, flatten
+from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
-from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
@@ -27,21 +27,6 @@ from coterie.recipes import load
 
 log = logging.getLogger("coterie")
 Source = str | Path | Mapping[str, Any] | RunConfig
-
-MAY_CHANGE = frozenset(
-    {
-        "schedule.steps",
-        "schedule.epochs",
-        "schedule.tokens",
-        "schedule.stop_after",
-        "schedule.keep_checkpoints",
-        "summary",
-        "schedule.max_missing",
-    }
-)
-"""Keys that a resumed run may change: they affect its length, its reports and when it stops; no step."""
-SOURCE_LIMITS = (".max_missing", ".concurrency")
-"""Of each reward source, as MAY_CHANGE."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +55,7 @@ def train(
     resume: Path | str | None = None,
     progress: Progress | None = None,
     interrupt: Event | None = None,
+    allow_change: bool = False,
 ) -> TrainResult:
     """Train a team.
 
@@ -82,39 +68,43 @@ def train(
         resume: a run's folder; training continues from its last undamaged checkpoint.
         progress: called after each step.
         interrupt: once it is set, the current step is finished and saved, and the call returns.
+        allow_change: with `resume`, accept changes of what the run does from then on, as of a learning rate.
 
     Raises:
         UserError: something in the input is wrong.
         TooManyMissing: a step has more missing scores than `schedule.max_missing` allows.
     """
+    resumed: Resumption | None = None
     if resume is not None:
-        resolved, folder = _resume(source, Path(resume), overrides, scale, overlays)
+        resumed = resumption(source, Path(resume), overrides, scale, overlays, allow_change)
+        run, folder = resumed.run, resumed.folder
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
+    elif allow_change:
+        raise allow_change_needs_resume()
     else:
-        resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-        folder = (
-            Path(out)
-            if out is not None
-            else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        )
-    run = compose(resolved)
+        run = compose(load(source, overrides=overrides, scale=scale, overlays=overlays))
+        folder = Path(out) if out is not None else _new_folder(run.resolved.name)
     warn_of_size(run)
     _warn_untrained(run)
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
     warn_of_tasks(run)
-    run_folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
+    run_folder = RunFolder.open(folder) if resumed else RunFolder.create(folder, run.resolved.text())
     with run_folder.claimed():
         run = replace(
             run,
             folder=run_folder,
-            store=CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints),
+            store=CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints),
             recorder=rollout_recorder(run_folder),
             progress=progress,
             interrupt=interrupt,
         )
-        return asyncio.run(_train(run, resume is not None))
+        return asyncio.run(_train(run, resumed))
+
+
+def _new_folder(name: str) -> Path:
+    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 def _warn_untrained(run: Run) -> None:
@@ -126,8 +116,9 @@ def _warn_untrained(run: Run) -> None:
         )
 
 
-async def _train(run: Run, resuming: bool) -> TrainResult:
+async def _train(run: Run, resumed: Resumption | None) -> TrainResult:
     assert run.folder is not None and run.store is not None
+    resuming = resumed is not None
     checkpoint = run.store.latest() if resuming else None
     if resuming and checkpoint is None and run.store.steps():
         raise RunFolderError(
@@ -145,6 +136,10 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
                 return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
+        if resumed is not None:
+            resumed.begin(max(reached, 0) + 1)
+        else:
+            RunRecord.of(run).write(run.folder.path)
         for tracker in run.trackers.values():
             tracker.open(run.folder.path)
         if resuming:
@@ -168,56 +163,6 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
         await run.close()
 
 
-def _resume(
-    source: Source | None,
-    folder: Path,
-    overrides: Sequence[str],
-    scale: str | None,
-    overlays: Sequence[str],
-) -> tuple[Resolved, Path]:
-    RunFolder.open(folder)
-    before = load(folder)
-    after = load(
-        source if source is not None else folder, overrides=overrides, scale=scale, overlays=overlays
-    )
-    old, new = dict(flatten(before.table)), dict(flatten(after.table))
-    changed = [
-        path for path in sorted({*old, *new}) if old.get(path) != new.get(path) and not _may_change(path)
-    ]
-    if changed:
-        differences = "; ".join(f"{path}: {old.get(path)!r} -> {new.get(path)!r}" for path in changed[:5])
-        raise RunFolderError(
-            "a resumed run can't change its configuration",
-            path=changed[0],
-            why=differences,
-            fix="resume without these changes, or start a new run; schedule.steps may grow",
-        )
-    _check_decay(before.config, after.config)
-    if _goes_further(before.config, after.config):
-        write_atomic(folder / "config.yaml", Resolved(before.name, after.config, after.table, {}).text())
-    return Resolved(before.name, after.config, after.table, after.origins), folder
-
-
-def _may_change(path: str) -> bool:
-    return path in MAY_CHANGE or (path.startswith("rewards.") and path.endswith(SOURCE_LIMITS))
-
-
-def _check_decay(before: RunConfig, after: RunConfig) -> None:
-    """Refuse another token budget where learning rates decay over it.
-
-    Raises:
-        RunFolderError: the budget differs, and past steps used the learning rates of the old one.
-    """
-    decaying = [name for name, policy in before.policies.items() if policy.follows_budget]
-    if decaying and before.schedule.tokens != after.schedule.tokens:
-        raise RunFolderError(
-            "a resumed run can't change the budget that its learning rates decay over",
-            path="schedule.tokens",
-            why=f"the rates of policies.{decaying[0]} follow the budget of {before.schedule.tokens:,} tokens",
-            fix="resume without this change, or start a new run",
-        )
-
-
 def _truncate(run: Run, step: int) -> None:
     """Remove everything that was written after the checkpoint of step `step`."""
     assert run.folder is not None and run.store is not None
@@ -228,13 +173,3 @@ def _truncate(run: Run, step: int) -> None:
             path.unlink()
     for tracker in run.trackers.values():
         tracker.truncate(step)
-
-
-def _goes_further(before: RunConfig, after: RunConfig) -> bool:
-    """Whether one of two configurations' bounds lets a run go on for longer than the other's did."""
-
-    def bound(config: RunConfig, name: str) -> float:
-        bound_value: int | None = getattr(config.schedule, name)
-        return math.inf if bound_value is None else bound_value
-
-    return any(bound(after, name) > bound(before, name) for name in ("steps", "epochs", "tokens"))

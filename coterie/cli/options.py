@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import click
 
@@ -46,7 +47,20 @@ def _load_plugins(ctx: click.Context, parameter: click.Parameter, files: Sequenc
 
 
 def plugin_option(command: F) -> F:
-    """Add `-p FILE` (repeatable) to a command; the files are loaded before it runs."""
+    """Add `-p FILE` (repeatable) to a command; the files are loaded before it runs.
+
+    So are those that a run folder remembers, where the command's source is one.
+    """
+
+    @functools.wraps(command)
+    def with_remembered(*args: Any, **options: Any) -> Any:
+        first = (options.get("arguments") or (options.get("source"),))[0]
+        if isinstance(first, str) and (Path(first) / "config.yaml").is_file():
+            from coterie.api.run_record import recall
+
+            recall(Path(first))
+        return command(*args, **options)
+
     return click.option(
         "-p",
         "--plugin",
@@ -57,7 +71,7 @@ def plugin_option(command: F) -> F:
         callback=_load_plugins,
         expose_value=False,
         help="Load one Python file as a plugin (repeatable).",
-    )(command)
+    )(cast(F, with_remembered))
 
 
 _scale_option = click.option(

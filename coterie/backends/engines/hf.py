@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from coterie.backends.models.compute_threads import compute
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.backends.models.policy import TensorPolicy, declared
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
@@ -54,15 +54,15 @@ class HFEngine(Plugin):
     """
 
     class Config(PluginConfig):
-        max_batch: int = Field(
+        max_batch: Annotated[int, MayChange()] = Field(
             512, ge=1, description="Most rows of one batch. Larger batches are split between decisions."
         )
-        decoder: Literal["auto", "lean", "transformers"] = Field(
+        decoder: Annotated[Literal["auto", "lean", "transformers"], MayChange()] = Field(
             "auto",
             description="`lean`: Coterie's decoder for Llama-like models; `transformers`: any CausalLM; "
             "`auto`: lean where it supports the model.",
         )
-        adapters: Literal["auto", "mixed", "merged"] = Field(
+        adapters: Annotated[Literal["auto", "mixed", "merged"], MayChange()] = Field(
             "auto",
             description="LoRA policies of one base. `mixed`: one batch and one copy of the base, adapters "
             "apart from it; `merged`: a copy of the weights and a batch for each policy; `auto`: mixed for "

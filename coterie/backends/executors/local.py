@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import Annotated
 
 from pydantic import Field
 
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import ExecutorContext, Rollout, RolloutJob, RolloutSide
 
 
@@ -15,7 +16,9 @@ class LocalExecutor(Plugin):
     """Plays jobs concurrently on the rollout side of this process, at most `max_live` at a time."""
 
     class Config(PluginConfig):
-        max_live: int = Field(4096, ge=1, description="Most episodes played at the same time.")
+        max_live: Annotated[int, MayChange()] = Field(
+            4096, ge=1, description="Most episodes played at the same time."
+        )
 
     config: Config
     _side: RolloutSide

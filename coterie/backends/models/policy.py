@@ -12,6 +12,7 @@ from pydantic_core import PydanticCustomError
 
 from coterie.core.config import PolicyConfig, RunConfig, Strict, validate
 from coterie.core.errors import ConfigError, UserError
+from coterie.core.plugins import MayChange
 
 log = logging.getLogger("coterie")
 Schema = TypeVar("Schema", bound=PolicyConfig)
@@ -134,7 +135,7 @@ class TrainingFields(TensorFields):
     """A model and its training: what recipes set, whatever trainer they are played with."""
 
     lora: LoraSettings | None = None
-    optimizer: OptimizerSettings = OptimizerSettings()
+    optimizer: Annotated[OptimizerSettings, MayChange(asked=True)] = OptimizerSettings()
     warm_start: WarmStart | None = None
 
     @property

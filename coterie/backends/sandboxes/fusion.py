@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Annotated
 
 import httpx
 from pydantic import Field, field_validator
@@ -21,7 +22,7 @@ from coterie.backends.sandboxes.fusion_wire import (
     shown,
 )
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
 START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20241204"
@@ -40,8 +41,10 @@ class SandboxFusion(Plugin):
     """
 
     class Config(PluginConfig):
-        url: str = Field("http://localhost:8080", description="The server's address, without /run_code.")
-        concurrency: int = Field(
+        url: Annotated[str, MayChange(exact=True)] = Field(
+            "http://localhost:8080", description="The server's address, without /run_code."
+        )
+        concurrency: Annotated[int, MayChange(exact=True)] = Field(
             32, ge=1, description="Most runs at the same time; the server has its own limits."
         )
         retries: int = Field(4, ge=0, description="Further attempts after a failure of the server.")

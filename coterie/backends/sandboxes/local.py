@@ -11,7 +11,7 @@ import logging
 import os
 import socket
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -20,7 +20,7 @@ from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
 from coterie.backends.sandboxes.protections import Protection, protections
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
 log = logging.getLogger("coterie")
@@ -39,7 +39,7 @@ class LocalSandbox(Plugin):
     """Runs programs in worker processes with the kernel's namespaces, limits and a system call filter."""
 
     class Config(PluginConfig):
-        workers: int | None = Field(
+        workers: Annotated[int | None, MayChange(exact=True)] = Field(
             None, ge=1, description="Most programs at the same time; default: number of CPUs."
         )
         limits: Limits = Field(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from typing import Annotated
 
 from pydantic import Field
 
 from coterie.backends.models.minibatches import repeats
 from coterie.backends.models.policy import Rate
 from coterie.core.errors import ConfigError
-from coterie.core.plugins import PluginConfig
+from coterie.core.plugins import MayChange, PluginConfig
 
 
 class ValueSettings(PluginConfig):
@@ -29,12 +30,18 @@ class TorchConfig(PluginConfig):
 
     minibatch_size: int | None = Field(None, ge=1, description="Samples of one optimiser step; null: all.")
     epochs: int = Field(1, ge=1, description="Passes over the samples of a step.")
-    micro_tokens: int = Field(
+    micro_tokens: Annotated[int, MayChange()] = Field(
         16384, ge=1, description="Most tokens of one forward; a shared prompt counts once."
     )
-    packing: bool = Field(True, description="Compute a prompt once for all its completions.")
-    gradient_checkpointing: bool = Field(False, description="Recompute activations: less memory, more time.")
-    device: str = Field("auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1.")
+    packing: Annotated[bool, MayChange()] = Field(
+        True, description="Compute a prompt once for all its completions."
+    )
+    gradient_checkpointing: Annotated[bool, MayChange()] = Field(
+        False, description="Recompute activations: less memory, more time."
+    )
+    device: Annotated[str, MayChange()] = Field(
+        "auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1."
+    )
     value: ValueSettings = ValueSettings()
 
     @property

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 @click.option(
     "--resume", metavar="DIR", type=click.Path(path_type=Path), help="Resume the run in this folder."
 )
+@click.option(
+    "--allow-change", is_flag=True, help="With --resume: accept changes of what the run does from then on."
+)
 @layer_options
 @plugin_option
 def command(
@@ -35,6 +38,7 @@ def command(
     resume: Path | None,
     overlays: tuple[str, ...],
     scale: str | None,
+    allow_change: bool,
 ) -> None:
     """Train a team from a recipe or a YAML file; KEY=VALUE overrides a setting.
 
@@ -62,6 +66,7 @@ def command(
             resume=resume,
             progress=display,
             interrupt=interrupt,
+            allow_change=allow_change,
         )
     report(result)
     if interrupt.is_set() and not result.finished:

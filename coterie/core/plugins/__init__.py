@@ -5,6 +5,7 @@ from __future__ import annotations
 from coterie.core.plugins.base import (
     Component as Component,
     Composed as Composed,
+    MayChange as MayChange,
     Plugin as Plugin,
     PluginConfig as PluginConfig,
     Table as Table,

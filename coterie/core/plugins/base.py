@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Any, get_args, get_origin
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaHandler
@@ -24,6 +25,19 @@ class PluginConfig(BaseModel):
         coerce_numbers_to_str=True,
         validate_default=False,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class MayChange:
+    """Marks a setting that a resumed run may change: `max_batch: Annotated[int, MayChange()] = 512`.
+
+    It decides how fast or where a run goes; or, with `asked`, what it does from then on.
+    """
+
+    exact: bool = False
+    """Whether the steps stay bit-equal to those of the uninterrupted run."""
+    asked: bool = False
+    """Whether the change needs `--allow-change`."""
 
 
 class Composed:

@@ -1,0 +1,225 @@
+"""The resume of a run: the changes of its configuration that it accepts, says and records."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from coterie.api.run_record import (
+    RunRecord,
+    changed_versions,
+    compose_recorded,
+    equal,
+    recall,
+    stated,
+)
+from coterie.compose.settings import Settings, settings_of
+from coterie.core.config import Resolved, RunConfig
+from coterie.core.errors import ConfigError, RunFolderError
+from coterie.core.plugins import MayChange
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.run import Run
+from coterie.recipes import load
+
+log = logging.getLogger("coterie")
+
+FREE = {
+    "summary": True,
+    "schedule.steps": True,
+    "schedule.epochs": True,
+    "schedule.tokens": True,
+    "schedule.stop_after": True,
+    "schedule.keep_checkpoints": True,
+    "schedule.checkpoint_every": True,
+    "schedule.record_every": True,
+    "schedule.evaluate_every": True,
+    "schedule.max_missing": True,
+    "rewards.*.max_missing": True,
+    "rewards.*.concurrency": True,
+    "trackers": True,
+    "trackers.*": True,
+}
+"""By pattern of a path: whether the steps stay bit-equal. These settings, and those that a plugin marks with
+`MayChange`, decide the length of a run, its reports, and how fast or where it goes."""
+FIXED = ("*.type", "policies", "policies.*", "team.order", "team.roles.*.policy", "seed", "deterministic")
+"""Patterns of paths that `--allow-change` doesn't reach: the checkpoint and the draws are made for them."""
+PLACES = ("executor.*", "sandbox.*")
+"""Patterns of FIXED paths that it does reach."""
+LENGTHS = ("steps", "epochs", "tokens", "stop_after")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A setting that a resume changes."""
+
+    path: str
+    before: Any
+    after: Any
+    exact: bool
+    """Whether the steps stay bit-equal to those of the uninterrupted run."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.before!r} -> {self.after!r}"
+
+
+@dataclass(slots=True)
+class Resumption:
+    """A run that is composed again from its folder."""
+
+    run: Run
+    folder: Path
+    before: Resolved
+    record: RunRecord | None
+    """As it was made; None where an earlier version of Coterie made the folder."""
+    changes: list[Change] = field(default_factory=list)
+
+    def begin(self, step: int) -> None:
+        """Say what is different from step `step` on, and record it in the run folder.
+
+        Raises:
+            OSError: the folder can't be written.
+        """
+        now = RunRecord.of(self.run)
+        versions = changed_versions(self.record, now) if self.record is not None else {}
+        for change in self.changes:
+            log.warning("from step %d on, %s", step, change)
+        if versions:
+            texts = (f"{name} {before} -> {after}" for name, (before, after) in versions.items())
+            log.warning("since the run began: %s", ", ".join(texts))
+        if versions or not all(change.exact for change in self.changes):
+            log.warning("from here on the run is not bit-equal to the uninterrupted one")
+        table = self._kept(self.run.resolved.table)
+        if table != self.before.table:
+            text = Resolved(self.before.name, self.before.config, table, {}).text()
+            write_atomic(self.folder / "config.yaml", text)
+        if self.record is not None:
+            now.changes = [*self.record.changes]
+            now.plugin_files = {**self.record.plugin_files, **now.plugin_files}
+        if self.changes or versions:
+            settings = {change.path: [change.before, change.after] for change in self.changes}
+            now.changes.append({"step": step, "settings": settings, "versions": versions})
+        now.write(self.folder)
+
+    def _kept(self, table: dict[str, Any]) -> dict[str, Any]:
+        """The configuration of later resumes: a shorter run is this call's alone."""
+        table = copy.deepcopy(table)
+        before = self.before.table["schedule"]
+        for name in LENGTHS:
+            if _length(table["schedule"][name]) < _length(before[name]):
+                table["schedule"][name] = before[name]
+        return table
+
+
+def resumption(
+    source: Any,
+    folder: Path,
+    overrides: Sequence[str] = (),
+    scale: str | None = None,
+    overlays: Sequence[str] = (),
+    allow_change: bool = False,
+) -> Resumption:
+    """Compose the run in `folder` again, with the changes that it accepts.
+
+    Args:
+        source: a configuration in place of the folder's, or None.
+        allow_change: accept changes of what the run does from here on, e.g. of a learning rate.
+
+    Raises:
+        RunFolderError: the folder is no run's, or a change is refused.
+        UserError: whatever is wrong with the configuration, with its path.
+    """
+    RunFolder.open(folder)
+    record = recall(folder)
+    before = load(folder)
+    after = load(
+        source if source is not None else folder, overrides=overrides, scale=scale, overlays=overlays
+    )
+    changes = _changes(before, after, record, allow_change)
+    if not allow_change:
+        _check_decay(before.config, after.config)
+    run = compose_recorded(Resolved(before.name, after.config, after.table, after.origins), record)
+    return Resumption(run, folder, before, record, changes)
+
+
+def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_change: bool) -> list[Change]:
+    """The changes that somebody states; a default that is stated is none.
+
+    Raises:
+        RunFolderError: the run can't have one of them.
+    """
+    old, new = settings_of(before.config), settings_of(after.config)
+    first = stated(record.settings if record is not None else old.table)
+    first |= stated(before.table)
+    second = stated(new.table)
+    changes: list[Change] = []
+    refused: list[Change] = []
+    for path in sorted({*stated(before.table), *stated(after.table)}):
+        if equal(first.get(path), second.get(path)):
+            continue
+        mark = _mark(path, old, new)
+        change = Change(path, first.get(path), second.get(path), mark is not None and mark.exact)
+        accepted = mark is not None and (allow_change or not mark.asked)
+        (changes if accepted or (allow_change and not _fixed(path)) else refused).append(change)
+    if refused:
+        raise _refusal(refused, [change for change in refused if _mark(change.path, old, new)], allow_change)
+    return changes
+
+
+def _refusal(refused: Sequence[Change], asked: Sequence[Change], allow_change: bool) -> RunFolderError:
+    fix = "resume without these changes, or start a new run; schedule.steps may grow"
+    if not allow_change and all(change in asked or not _fixed(change.path) for change in refused):
+        fix = (
+            "resume without these changes, start a new run, or add --allow-change: from there on the run is "
+            "another one, and its folder says so"
+        )
+    return RunFolderError(
+        "a resumed run can't change its configuration",
+        path=refused[0].path,
+        why="; ".join(map(str, refused[:5])),
+        fix=fix,
+    )
+
+
+def _mark(path: str, old: Settings, new: Settings) -> MayChange | None:
+    """How a resumed run may change the setting; None: it is not marked."""
+    exact = next((FREE[pattern] for pattern in FREE if fnmatchcase(path, pattern)), None)
+    return MayChange(exact=exact) if exact is not None else new.mark(path) or old.mark(path)
+
+
+def _fixed(path: str) -> bool:
+    """Whether `--allow-change` doesn't reach a setting that no plugin marks."""
+    places = any(fnmatchcase(path, pattern) for pattern in PLACES)
+    return not places and any(fnmatchcase(path, pattern) for pattern in FIXED)
+
+
+def _check_decay(before: RunConfig, after: RunConfig) -> None:
+    """Refuse another token budget where learning rates decay over it.
+
+    Raises:
+        RunFolderError: the budget differs, and past steps used the learning rates of the old one.
+    """
+    decaying = [name for name, policy in before.policies.items() if policy.follows_budget]
+    if decaying and before.schedule.tokens != after.schedule.tokens:
+        raise RunFolderError(
+            "a resumed run can't change the budget that its learning rates decay over",
+            path="schedule.tokens",
+            why=f"the rates of policies.{decaying[0]} follow the budget of {before.schedule.tokens:,} tokens",
+            fix="resume without this change, start a new run, or add --allow-change",
+        )
+
+
+def _length(value: float | None) -> float:
+    return math.inf if value is None else value
+
+
+def allow_change_needs_resume() -> ConfigError:
+    """The error of `allow_change` for a new run."""
+    what = "--allow-change is for a resumed run"
+    return ConfigError(what, why="a new run has nothing to change", fix="leave it out, or add --resume DIR")

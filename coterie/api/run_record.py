@@ -1,0 +1,211 @@
+"""`resolved.yaml` of a run folder: what the run was made of.
+
+It holds every setting with the defaults of the plugins, the versions of all that takes part, the plugin
+files of `-p`, and what later resumes changed. It is no configuration and no part of a digest: `config.yaml`
+says what a user asked for, and this file what that meant when the run began.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import importlib.metadata
+import json
+import logging
+import platform
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from coterie.api.plugin_files import load_remembered, loaded_files
+from coterie.compose import compose
+from coterie.compose.settings import Settings, settings_of
+from coterie.core.config import Resolved, RunConfig, flatten, to_yaml, validate
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Table, plugins
+from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.run_folder import RunFolder
+from coterie.core.training.run import Run
+from coterie.recipes import load, read_yaml
+
+log = logging.getLogger("coterie")
+
+FILE = "resolved.yaml"
+HEAD = "# What the run was made of; `coterie run --resume` compares it. The configuration is config.yaml.\n"
+LIBRARIES = ("coterie", "torch", "transformers", "peft", "numpy")
+"""Packages whose versions are recorded besides those of the plugins."""
+MISSING = object()
+
+
+@dataclass(slots=True)
+class RunRecord:
+    """The content of `resolved.yaml`."""
+
+    settings: Table
+    """The configuration's table with every default."""
+    components: dict[str, str]
+    """By dotted path, the plugin: `reward 'judge' of my-package`."""
+    versions: dict[str, str]
+    """By package; `python` too."""
+    plugin_files: dict[str, str] = field(default_factory=dict)
+    """sha256 of each file that was loaded with `-p`, by its absolute path."""
+    changes: list[Table] = field(default_factory=list)
+    """What resumes changed: `step`, and `settings` and `versions` as {name: [before, after]}."""
+
+    @classmethod
+    def of(cls, run: Run) -> RunRecord:
+        """The record of a composed run."""
+        settings = settings_of(run.config)
+        for source in run.reward_sources:
+            settings.table["rewards"][source.name]["weights"] = dict(source.weights)
+        components, versions = _plugins(settings)
+        files = {str(path): _sha256(path) for path in loaded_files(plugins()) if path.is_file()}
+        return cls(settings.table, components, {**_versions(LIBRARIES), **versions}, files)
+
+    def write(self, folder: Path) -> None:
+        """Write the record of the run in `folder`.
+
+        Raises:
+            OSError: e.g. the disk is full.
+        """
+        write_atomic(folder / FILE, HEAD + to_yaml(asdict(self)))
+
+
+def read_record(folder: Path) -> RunRecord | None:
+    """The record of the run in `folder`; None: an earlier version made the run, or the file is damaged."""
+    path = folder / FILE
+    if not path.is_file():
+        return None
+    try:
+        return RunRecord(**read_yaml(path))
+    except (ConfigError, TypeError) as error:
+        log.warning("%s is damaged and not compared: %s", path, " ".join(str(error).split()))
+        return None
+
+
+def load_run(folder: Path, overrides: Sequence[str] = ()) -> Run:
+    """Compose the run in `folder` as it was made, with its plugin files.
+
+    Raises:
+        RunFolderError: the folder is no run's.
+        UserError: whatever is wrong with the configuration, with its path.
+    """
+    RunFolder.open(folder)
+    record = recall(folder)
+    return compose_recorded(load(folder, overrides=overrides), record)
+
+
+def recall(folder: Path) -> RunRecord | None:
+    """The record of the run in `folder`, after its plugin files are loaded."""
+    record = read_record(folder)
+    if record is not None:
+        load_remembered(plugins(), record.plugin_files, folder)
+    return record
+
+
+def compose_recorded(resolved: Resolved, record: RunRecord | None) -> Run:
+    """Compose a run again. Settings that nobody states keep their recorded values; what differs is told.
+
+    Raises:
+        UserError: whatever is wrong with the configuration, with its path.
+    """
+    run = compose(resolved)
+    if record is None:
+        return run
+    table = copy.deepcopy(resolved.table)
+    pinned = False
+    for path, before, after in _defaults(resolved.table, record, RunRecord.of(run)):
+        plugin = record.components[_component(path, record)]
+        if after is MISSING:
+            log.warning("%s: %s has no such setting any more; it was %r", path, plugin, before)
+        elif before is MISSING:
+            log.warning("%s: %s has this setting since the run began; it is %r", path, plugin, after)
+        else:
+            pinned = True
+            _set(table, path, before)
+            log.warning(
+                "%s: the default of %s is %r now; the run goes on with %r, its value when it began",
+                *(path, plugin, after, before),
+            )
+    if not pinned:
+        return run
+    return compose(replace(resolved, config=validate(RunConfig, table)))
+
+
+def changed_versions(before: RunRecord, after: RunRecord) -> dict[str, list[str]]:
+    """[before, after] of every package whose version differs, and of plugin files with another content."""
+    changed = {
+        name: [version, after.versions[name]]
+        for name, version in before.versions.items()
+        if after.versions.get(name, version) != version
+    }
+    for file, digest in before.plugin_files.items():
+        now = after.plugin_files.get(file, digest)
+        if now != digest:
+            changed[file] = [digest[:12], now[:12]]
+    return changed
+
+
+def stated(table: Table) -> dict[str, Any]:
+    """The leaves of a table, by dotted path."""
+    return {path: value for path, value in flatten(table) if value != {}}
+
+
+def _defaults(table: Table, before: RunRecord, after: RunRecord) -> Iterator[tuple[str, Any, Any]]:
+    """(path, recorded value, present value) of the settings that nobody states and that differ."""
+    said, old, new = stated(table), stated(before.settings), stated(after.settings)
+    for path in sorted({*old, *new}):
+        first, second = old.get(path, MISSING), new.get(path, MISSING)
+        if first is MISSING or second is MISSING or not equal(first, second):
+            at = _component(path, before)
+            same = at and before.components[at] == after.components.get(at)
+            if same and not any(_within(path, other) or _within(other, path) for other in said):
+                yield path, first, second
+
+
+def equal(first: Any, second: Any) -> bool:
+    """Whether two values of a setting are the same; one that isn't set is None."""
+    kept = [None if value in ({}, MISSING) else value for value in (first, second)]
+    return kept[0] == kept[1] or json.dumps(kept[0], default=str) == json.dumps(kept[1], default=str)
+
+
+def _within(path: str, outer: str) -> bool:
+    return path == outer or path.startswith(f"{outer}.")
+
+
+def _component(path: str, record: RunRecord) -> str:
+    """The path of the component that a setting belongs to; empty: none."""
+    return max((at for at in record.components if _within(path, at)), key=len, default="")
+
+
+def _plugins(settings: Settings) -> tuple[dict[str, str], dict[str, str]]:
+    """The plugin of each component by its path, and the versions of their distributions."""
+    entries = {
+        path: plugins().registry.find(kind, name) for path, (kind, name) in settings.components.items()
+    }
+    components = {path: entry.label for path, entry in entries.items()}
+    return components, _versions(sorted({entry.distribution for entry in entries.values()}))
+
+
+def _versions(packages: Iterable[str]) -> dict[str, str]:
+    versions = {"python": platform.python_version()}
+    for package in packages:
+        try:
+            versions[package] = importlib.metadata.version(package)
+        except (importlib.metadata.PackageNotFoundError, ValueError):
+            continue  # a file, a module that no distribution brought, an extra that isn't there
+    return versions
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _set(table: Table, path: str, value: Any) -> None:
+    *outer, last = path.split(".")
+    for key in outer:
+        if not isinstance(table.get(key), Mapping):
+            table[key] = {}
+        table = table[key]
+    table[last] = value

@@ -1,0 +1,116 @@
+"""All settings of a configuration, with the defaults that plugins declare, and which of them may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Annotated, Any, get_args, get_origin
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+from pydantic_core import to_jsonable_python
+
+from coterie.core.config import (
+    MAPS,
+    TABLES,
+    TEAM_KEYS,
+    RewardConfig,
+    RoleConfig,
+    RunConfig,
+    policy_schema,
+)
+from coterie.core.plugins import MayChange, Table, as_table, composed_fields, plugins
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A configuration's table with every default."""
+
+    table: Table
+    may_change: dict[str, MayChange] = field(default_factory=dict)
+    """By dotted path: what the plugins declare of a resumed run. It holds for everything below the path."""
+    components: dict[str, tuple[str, str]] = field(default_factory=dict)
+    """(kind, name) of the plugin at each dotted path."""
+
+    def mark(self, path: str) -> MayChange | None:
+        """The mark of the setting at a path, or of the one it is in."""
+        parts = path.split(".")
+        places = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+        return next((self.may_change[place] for place in places if place in self.may_change), None)
+
+
+def settings_of(config: RunConfig) -> Settings:
+    """The settings of a configuration; no component is made.
+
+    Raises:
+        PluginError: a plugin of the table is unknown, or its Config can't be imported.
+    """
+    settings = Settings(config.model_dump(mode="json"))
+    for path, kind, component, keys in _components(settings.table):
+        _fill(settings, component, kind, path)
+        fields = {**RoleConfig.model_fields, **RewardConfig.model_fields}
+        _fill_fields(settings, component, {key: fields[key] for key in keys}, path)
+    schema = policy_schema(config.trainer["type"], config.engine["type"])
+    for name, policy in settings.table["policies"].items():
+        _fill_fields(settings, policy, schema.model_fields, f"policies.{name}")
+    return settings
+
+
+_OF_REWARDS = ("concurrency", "max_missing")  # their weights are the plugin's own business
+
+
+def _components(table: Table) -> Iterator[tuple[str, str, Table, Sequence[str]]]:
+    """(path, kind, table, keys of the table that are not the plugin's) of every component with a table."""
+    for name, kind in TABLES.items():
+        if isinstance(table.get(name), dict):
+            yield name, kind, table[name], ()
+    for name, kind in MAPS.items():
+        for key, component in table.get(name, {}).items():
+            if kind == "reward" and "type" not in component:
+                component["type"] = key  # `rewards: {environment: {}}`: the name is the type
+            yield f"{name}.{key}", kind, component, _OF_REWARDS if kind == "reward" else ()
+    for role, component in table["team"]["roles"].items():
+        yield f"team.roles.{role}", "role", component, TEAM_KEYS
+
+
+def _fill(settings: Settings, component: Table, kind: str, path: str) -> None:
+    """Add the defaults of a component's plugin to its table, and note what may change."""
+    name = str(component.get("type"))
+    settings.components.setdefault(path, (kind, name))
+    model = plugins().registry.config_of(kind, name, path=f"{path}.type")
+    if model is None:
+        return
+    inner = composed_fields(model)
+    _fill_fields(settings, component, model.model_fields, path)
+    for key, composed in inner.items():
+        component[key] = as_table(component.get(key))
+        if isinstance(component[key], dict):
+            _fill(settings, component[key], composed, f"{path}.{key}")
+
+
+def _fill_fields(settings: Settings, table: Table, fields: Mapping[str, FieldInfo], path: str) -> None:
+    for name, info in fields.items():
+        key = info.alias or name
+        for mark in info.metadata:
+            if isinstance(mark, MayChange):
+                settings.may_change[f"{path}.{key}"] = mark
+        if key not in table:
+            if info.is_required():
+                continue
+            table[key] = _plain(info.get_default(call_default_factory=True))
+        elif isinstance(table[key], dict) and (model := _model_of(info.annotation)) is not None:
+            _fill_fields(settings, table[key], model.model_fields, f"{path}.{key}")
+
+
+def _plain(value: Any) -> Any:
+    """The value as JSON; an object that has no JSON is named by its class."""
+    return to_jsonable_python(value, fallback=lambda thing: f"<{type(thing).__qualname__}>")
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    """The one table that a field may hold; None: it holds values, or one of several tables."""
+    if get_origin(annotation) is Annotated:
+        annotation = get_args(annotation)[0]
+    members = [annotation, *get_args(annotation)]
+    models = [member for member in members if isinstance(member, type) and issubclass(member, BaseModel)]
+    return models[0] if len(models) == 1 else None
