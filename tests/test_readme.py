@@ -141,7 +141,7 @@ def test_the_trained_team_beats_the_trained_single_agent_on_sudoku_and_not_on_pl
 
 def test_the_harder_comparison_is_the_committed_result():
     columns = study("teammates")
-    games = [columns[game] for game in ("plan_path", "sudoku", "sokoban") if game in columns]
+    games = [columns[game] for game in ("plan_path", "sudoku", "sokoban")]
     assert games[0]["title"] == "Plan-Path"
     section = RESULTS.partition("## Each beside the untrained other")[2].partition("\n## ")[0]
     assert "| method | " + " | ".join(game["title"] for game in games) + " |" in section
@@ -153,8 +153,16 @@ def test_the_harder_comparison_is_the_committed_result():
         name: of_seeds(next(r for r in table_3[name]["rows"] if r["id"] == "put_together"))
         for name in columns
     }
-    plan_path, sudoku = (f"{of_game[name]['together']} and {of_game[name]['beside']}" for name in columns)
-    assert f"on Plan-Path the two come to {plan_path}, on Sudoku to {sudoku}." in " ".join(README.split())
+    plan_path, sudoku, sokoban = (
+        f"{of_game[name]['together']} and {of_game[name]['beside']}"
+        for name in ("plan_path", "sudoku", "sokoban")
+    )
+    readme = " ".join(README.split())
+    assert f"on Plan-Path the two come to {plan_path}, on Sudoku to {sudoku}." in readme
+    assert (
+        f"On Sokoban, which is hardly learnt at this size, they are, at {sokoban}, on one seed of three"
+        in readme
+    )
     assert f"table 3 has {alone['plan_path']} on Plan-Path and {alone['sudoku']} on Sudoku" in section
 
 
@@ -164,7 +172,11 @@ def test_what_is_said_of_the_harder_comparison_is_in_it():
         name: [[seed["told"] for seed in claim["seeds"]] for claim in column["claims"]]
         for name, column in columns.items()
     }
-    assert told == {"plan_path": [["~"] * 3, [">"] * 3], "sudoku": [["~", "<", "~"], [">"] * 3]}
+    assert told == {
+        "plan_path": [["~"] * 3, [">"] * 3],
+        "sudoku": [["~", "<", "~"], [">"] * 3],
+        "sokoban": [["~", "~", ">"], [">", "~", "~"]],
+    }
     for column in columns.values():
         tokens = {row["id"]: row["tokens"] for row in column["rows"]}
         assert 1.9 < tokens["beside"] / tokens["together"] < 2.1
