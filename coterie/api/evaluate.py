@@ -11,7 +11,7 @@ from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
-from coterie.api.run_record import compose_recorded, recall
+from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.evaluation import evaluate as evaluate_run
@@ -61,12 +61,11 @@ def evaluate(
         UserError: something in the input is wrong.
     """
     restore: Checkpoint | None = None
+    record: RunRecord | None = None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
-        restore = find_checkpoint(source, checkpoint)
-    record = recall(source) if isinstance(source, Path) and restore is not None else None
-    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-    run = compose_recorded(resolved, record)
+        restore, record = find_checkpoint(source, checkpoint), recall(source)
+    run = compose_recorded(load(source, overrides=overrides, scale=scale, overlays=overlays), record)
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded

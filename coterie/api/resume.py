@@ -177,7 +177,7 @@ def _refusal(refused: Sequence[Change], asked: Sequence[Change], allow_change: b
     if not allow_change and all(change in asked or not _fixed(change.path) for change in refused):
         fix = (
             "resume without these changes, start a new run, or add --allow-change: from there on the run is "
-            "another one, and its folder says so"
+            "another one, and its folder says so; schedule.steps may grow anyway"
         )
     return RunFolderError(
         "a resumed run can't change its configuration",

@@ -154,13 +154,13 @@ def stated(table: Table) -> dict[str, Any]:
 
 def _defaults(table: Table, before: RunRecord, after: RunRecord) -> Iterator[tuple[str, Any, Any]]:
     """(path, recorded value, present value) of the settings that nobody states and that differ."""
-    said, old, new = stated(table), stated(before.settings), stated(after.settings)
+    explicit, old, new = stated(table), stated(before.settings), stated(after.settings)
     for path in sorted({*old, *new}):
         first, second = old.get(path, MISSING), new.get(path, MISSING)
         if first is MISSING or second is MISSING or not equal(first, second):
             at = _component(path, before)
             same = at and before.components[at] == after.components.get(at)
-            if same and not any(_within(path, other) or _within(other, path) for other in said):
+            if same and not any(_within(path, other) or _within(other, path) for other in explicit):
                 yield path, first, second
 
 

@@ -28,7 +28,7 @@ def test_run_eval_and_plan_take_overlays_and_a_resumed_run_needs_none(overlays, 
     assert load(tmp_path / "run").digest() == expected.digest()
     resumed = coterie("run", "--resume", tmp_path / "run", "schedule.steps=2")
     assert resumed.exit_code == 0 and "step 2/2" in resumed.stdout, resumed.output
-    refused = coterie("run", "--resume", tmp_path / "run", TABULAR, "--with", overlays["small"])
+    refused = coterie("run", "--resume", tmp_path / "run", TABULAR, "--with", overlays["short"])
     assert refused.exit_code == 2 and "a resumed run can't change its configuration" in refused.stderr
     evaluated = coterie("eval", TABULAR, *layers, "--tasks", "2", "--json")
     assert evaluated.exit_code == 0, evaluated.output
