@@ -7,6 +7,7 @@ import io
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Any
 
 from ruamel.yaml import YAML
@@ -16,6 +17,9 @@ from coterie.core.config.schema import RoleConfig, RunConfig
 Table = dict[str, Any]
 TEAM_KEYS = tuple(RoleConfig.model_fields)
 """Keys of a role's table that the team reads, and not the role's plugin."""
+NEUTRAL: Table = {}
+"""By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it out,
+so that their run folders and study jobs stay valid."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +43,21 @@ class Resolved:
 
 
 def table_digest(table: Mapping[str, Any]) -> str:
-    """sha256 of a configuration table without its name and summary."""
-    kept = {key: value for key, value in table.items() if key not in ("summary", "name")}
+    """sha256 of a configuration table without its name, its summary and neutral values."""
+    kept = {
+        key: _without_neutral(value, key) for key, value in table.items() if key not in ("summary", "name")
+    }
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
+
+
+def _without_neutral(value: Any, at: str) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    return {
+        key: _without_neutral(inner, f"{at}.{key}")
+        for key, inner in value.items()
+        if not any(fnmatchcase(f"{at}.{key}", name) and inner == NEUTRAL[name] for name in NEUTRAL)
+    }
 
 
 def flatten(value: Any, at: str = "") -> Iterator[tuple[str, Any]]:
