@@ -304,7 +304,7 @@ def test_a_recipe_of_records_is_compared_by_what_the_roles_see(tmp_path: Path):
 
 
 def duplicated(folder: Path, name: str) -> Path:
-    """A recipe whose train split holds three equal questions and another pair, under ids of the field `name`."""
+    """A recipe whose train split has three equal questions and another pair; `name` is the field of ids."""
     recipe = {**yaml.safe_load(TABULAR.read_text()), **talking(folder)}
     if name != "id":
         recipe["env"]["id_field"] = name
