@@ -195,11 +195,13 @@ def test_a_prompt_is_what_the_role_sees_in_play(dataset: Path, tmp_path: Path):
     done = coterie("data", "show", dataset, "--role", "executor", "--tasks", "2")
     for task in output("show", dataset, "--role", "executor", "--tasks", "2"):
         assert "\n".join(task["record"]["grid"]) == task["picture"] and task["picture"] in done.stdout
-        assert task["messages"][-1]["content"] in done.stdout
+        assert len(task["prompts"]) == 2 and task["end"] in done.stdout
+        for prompt in task["prompts"]:
+            assert prompt["role"] == "executor" and prompt["messages"][-1]["content"] in done.stdout
     # The planner's first prompt in a game that was really played is the one that is shown.
     played = coterie("eval", TABULAR, "seed=7", "--tasks", "1", "--show", "1")
     [first] = output("show", dataset, "--role", "planner", "--tasks", "1")
-    assert first["messages"][-1]["content"] in played.stdout
+    assert first["prompts"][0]["messages"][-1]["content"] in played.stdout
 
 
 def test_records_are_shown_as_they_are(tmp_path: Path):
@@ -300,7 +302,7 @@ def test_a_recipe_of_records_is_compared_by_what_the_roles_see(tmp_path: Path):
     assert result["sizes"] == dict.fromkeys(SPLITS, 5) and result["notes"] == []
     shown = output("show", tmp_path / "talk.yaml", "--role", "a", "--tasks", "1")
     assert shown[0]["record"]["question"] == "test 0?"
-    assert shown[0]["messages"][-1]["content"] == "Answer: test 0?"
+    assert shown[0]["prompts"][0]["messages"][-1]["content"] == "Answer: test 0?"
 
 
 def duplicated(folder: Path, name: str) -> Path:
@@ -397,7 +399,7 @@ def test_every_games_files_play_its_tasks_and_share_nothing(game: str, tmp_path:
         assert listed(frozen.tasks(split, 9)) == listed(generated.tasks(split, 0), 20)
     assert not output("leaks", tmp_path / "out")["leaking"]
     [shown] = output("show", tmp_path / "out", "--role", "solver", "--tasks", "1")
-    assert shown["picture"] and shown["messages"]
+    assert shown["picture"] and shown["prompts"][0]["messages"]
 
 
 def test_a_solution_that_is_shared_by_two_problems_is_a_leak(tmp_path: Path):
