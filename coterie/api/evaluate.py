@@ -65,7 +65,7 @@ def evaluate(
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-    run = compose(resolved)
+    run = compose(resolved, [split])
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded

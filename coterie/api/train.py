@@ -15,7 +15,7 @@ from typing import Any
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
-from coterie.compose import compose
+from coterie.compose import compose, trained_splits
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -98,7 +98,7 @@ def train(
             if out is not None
             else Path("runs") / f"{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}"
         )
-    run = compose(resolved)
+    run = compose(resolved, trained_splits(resolved.config.schedule))
     warn_of_size(run)
     _warn_untrained(run)
     # Errors of the schedule or the tasks are raised before a folder is made.
