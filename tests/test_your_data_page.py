@@ -221,7 +221,8 @@ def test_every_variable_is_listed_and_has_a_value(page: Path):
     state = acted(env, task, solver=7, checker=8)
     prompt = (
         "{{ question }}|{{ role }}|{{ turn }}|{{ actions.solver }}|{{ parsed.checker }}|{{ history }}|"
-        "{% for one in transcript %}{{ one.turn }} {{ one.role }} {{ one.text }} {{ one.parsed }} {% endfor %}"
+        "{% for one in transcript %}{{ one.turn }} {{ one.role }} {{ one.text }} {{ one.parsed }} "
+        "{% endfor %}"
         "|{{ notes | join }}|{{ observation.question }}"
     )
     role = template(prompt, env.fields)

@@ -84,14 +84,7 @@ def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], 
         for name, table in config.trackers.items()
     }
     late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
-    for table in SHARED.values():
-        if getattr(config, table) is not None and table not in builder.consumed:
-            raise ConfigError(
-                "nothing consumes this table",
-                path=table,
-                why=f"no chosen component has a field for a {table}",
-                fix="remove it",
-            )
+    _check_consumed(config, builder)
     weights = side.reward_weights.weights
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
@@ -145,6 +138,18 @@ def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
                 trained_on(environment, parts.curriculum, seed)
             else:
                 environment.tasks(split, seed)
+
+
+def _check_consumed(config: RunConfig, builder: ComponentBuilder) -> None:
+    """Refuse a table of the top level that no component reads."""
+    for table in SHARED.values():
+        if getattr(config, table) is not None and table not in builder.consumed:
+            raise ConfigError(
+                "nothing consumes this table",
+                path=table,
+                why=f"no chosen component has a field for a {table}",
+                fix="remove it",
+            )
 
 
 def _check_steps(loss: Loss, settings: Any) -> None:
