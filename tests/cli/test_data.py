@@ -339,6 +339,14 @@ def test_equal_records_within_a_split_are_repeats_whatever_their_ids(name: str, 
     assert output("leaks", tmp_path, "--key", "question")["repeats"][0]["tasks"] == [3, 3]
 
 
+def test_equal_records_of_two_splits_under_two_ids_are_a_leak(tmp_path: Path):
+    """Where no `id_field` is set, the id is a field that roles see, and two such records are not equal."""
+    recipe = duplicated(tmp_path, "id")
+    write(tmp_path / "test.jsonl", [{"id": "other", "question": "same?", "answer": "yes"}])
+    [shared] = output("leaks", recipe, code=1)["shared"]
+    assert (shared["kind"], shared["splits"], shared["tasks"]) == ("content", ["train", "test"], [3, 1])
+
+
 class Riddles(Plugin):
     """An environment without fingerprints, whose payloads hold an id."""
 
