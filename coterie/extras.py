@@ -9,16 +9,9 @@ EXTRA_OF: dict[str, str] = {
     "safetensors": "torch",
     "tokenizers": "torch",
     "matplotlib": "torch",
-    "vllm": "vllm",
-    "deepspeed": "deepspeed",
-    "ray": "ray",
-    "google": "coach",
-    "math_verify": "math",
     "datasets": "data",
     "pyarrow": "data",
     "jinja2": "data",
     "mcp": "mcp",
-    "tensorboard": "tensorboard",
-    "wandb": "wandb",
 }
 """Which extra brings an optional package."""

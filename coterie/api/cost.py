@@ -1,6 +1,7 @@
 """Generations, tokens and samples of a step, counted before anything is played.
 
-Every count is an upper bound. The counts follow from the sampling of trees (`sampler.plan`), the team and
+Every count is an upper bound, but for the tokens of prompts: these follow from the first prompts, and later
+ones may be longer. The counts follow from the sampling of trees (`sampler.plan`), the team and
 `schedule`. A game that ends early, a call that stops before its limit or a branch without credit makes them
 smaller.
 """
@@ -11,9 +12,10 @@ import asyncio
 import logging
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import cast
 
+from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
@@ -36,76 +38,6 @@ SAMPLED_TASKS = 16
 """Tasks whose first prompts are measured."""
 
 Order = tuple[tuple[str, ...], ...]
-Wave = Mapping[str, int]
-"""By policy: decisions whose tokens are generated at the same time."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
-    """Upper bounds on the size of one tree."""
-
-    decisions: Mapping[str, int]
-    """Decisions, by role."""
-    joints: int
-    leaves: int
-    """K^(stages * turns) where all aligned joint actions are expanded, K^(roles * turns) where all cross ones
-    are, else 1."""
-    waves: tuple[Mapping[str, int], ...]
-    """For each stage of the last turn, which is the widest: by role, decisions at the same depth."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PolicyCounts:
-    """Upper bounds on the work of one policy in a step."""
-
-    roles: tuple[str, ...]
-    trained: bool
-    generations: int = 0
-    """Calls of the engine."""
-    generated_tokens: int = 0
-    prompts: int = 0
-    """Distinct prompts: the branches of a decision share one."""
-    prompt_tokens: int | None = None
-    """Tokens of the distinct prompts, each as long as the context allows; None where no context is known."""
-    samples: int = 0
-    optimizer_steps: int = 0
-
-    def bounded(self, context: int | None, longest: int) -> PolicyCounts:
-        """The counts for a model with a context of `context` tokens.
-
-        Args:
-            context: most tokens of a prompt and its answer together; None: unknown, and nothing changes.
-            longest: most tokens of one answer.
-        """
-        if context is None:
-            return self
-        return replace(
-            self,
-            prompt_tokens=self.prompts * (context - 1),
-            generated_tokens=min(self.generated_tokens, self.generations * min(longest, context - 1)),
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Counts:
-    """Upper bounds on the work of a step."""
-
-    trees: int
-    actions: int
-    joints: int
-    leaves: int
-    policies: Mapping[str, PolicyCounts]
-    waves: tuple[Wave, ...]
-    """Decisions that are generated together, stage by stage."""
-    outside_calls: Mapping[str, int]
-    """By reward source: calls of an outside service, such as a coach or a judge."""
-    evaluation: int
-    """Generations of one evaluation on `val`; 0 where there is none."""
-    notes: tuple[str, ...] = field(default_factory=tuple)
-
-    @property
-    def generations(self) -> int:
-        return sum(policy.generations for policy in self.policies.values())
 
 
 def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
@@ -196,19 +128,26 @@ def calls_of(team: Team, role: str) -> int:
 
 def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> PolicyCounts:
     team, branches = run.team, run.sampler.plan.branches
-    roles = tuple(role for role in decisions if team.policies[role] == policy)
-    calls = {role: calls_of(team, role) for role in roles}
-    generations = {role: decisions[role] * branches * calls[role] for role in roles}
+    calls = {
+        role: RoleCalls(
+            decisions=number,
+            branches=branches,
+            calls=calls_of(team, role),
+            answer=run.sampler.sampling(role).max_new_tokens,
+        )
+        for role, number in decisions.items()
+        if team.policies[role] == policy
+    }
+    generations = sum(role.generations for role in calls.values())
     trained = run.config.policies[policy].train != "none"
-    samples = sum(generations.values()) if trained else 0
+    samples = generations if trained else 0
     trainer = run.trainer
     return PolicyCounts(
-        roles=roles,
+        calls=calls,
         trained=trained,
-        generations=sum(generations.values()),
-        generated_tokens=sum(generations[role] * run.sampler.sampling(role).max_new_tokens for role in roles),
-        # After a tool's result every branch has a prompt of its own.
-        prompts=sum(decisions[role] * (1 + branches * (calls[role] - 1)) for role in roles),
+        generations=generations,
+        generated_tokens=sum(role.generations * role.answer for role in calls.values()),
+        prompts=sum(role.prompts for role in calls.values()),
         samples=samples,
         optimizer_steps=trainer.optimizer_steps(samples, branches)
         if isinstance(trainer, CountsOptimizerSteps)

@@ -65,7 +65,8 @@ def evaluate(
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore, record = find_checkpoint(source, checkpoint), recall(source)
-    run = compose_recorded(load(source, overrides=overrides, scale=scale, overlays=overlays), record)
+    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
+    run = compose_recorded(resolved, record, [split])
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded

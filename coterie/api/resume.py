@@ -19,6 +19,7 @@ from coterie.api.run_record import (
     recall,
     stated,
 )
+from coterie.compose import trained_splits
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved, RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
@@ -144,7 +145,8 @@ def resumption(
     changes = _changes(before, after, record, allow_change)
     if not allow_change:
         _check_decay(before.config, after.config)
-    run = compose_recorded(Resolved(before.name, after.config, after.table, after.origins), record)
+    resolved = Resolved(before.name, after.config, after.table, after.origins)
+    run = compose_recorded(resolved, record, trained_splits(after.config.schedule))
     return Resumption(run, folder, before, record, changes)
 
 

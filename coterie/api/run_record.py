@@ -13,7 +13,7 @@ import importlib.metadata
 import json
 import logging
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from coterie.core.plugins import Table, plugins
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Run
+from coterie.core.types.splits import Split
 from coterie.recipes import load, read_yaml
 
 log = logging.getLogger("coterie")
@@ -104,13 +105,16 @@ def recall(folder: Path) -> RunRecord | None:
     return record
 
 
-def compose_recorded(resolved: Resolved, record: RunRecord | None) -> Run:
+def compose_recorded(resolved: Resolved, record: RunRecord | None, splits: Collection[Split] = ()) -> Run:
     """Compose a run again. Settings that nobody states keep their recorded values; what differs is told.
+
+    Args:
+        splits: splits that will be played, as of `compose`.
 
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
-    run = compose(resolved)
+    run = compose(resolved, splits)
     if record is None:
         return run
     table = copy.deepcopy(resolved.table)

@@ -16,7 +16,7 @@ from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, allow_change_needs_resume, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.run_record import RunRecord
-from coterie.compose import compose
+from coterie.compose import compose, trained_splits
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -83,8 +83,9 @@ def train(
     elif allow_change:
         raise allow_change_needs_resume()
     else:
-        run = compose(load(source, overrides=overrides, scale=scale, overlays=overlays))
-        folder = Path(out) if out is not None else _new_folder(run.resolved.name)
+        resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
+        run = compose(resolved, trained_splits(resolved.config.schedule))
+        folder = Path(out) if out is not None else _new_folder(resolved.name)
     warn_of_size(run)
     _warn_untrained(run)
     # Errors of the schedule or the tasks are raised before a folder is made.

@@ -12,19 +12,36 @@ import click
 from coterie.cli.output import table
 from coterie.data.leaks import Leaks, Shared
 
+BY = {"given": "given", "oracle": "the oracle's", "sample": "a sample"}
+"""By the origin of an answer: how it is told."""
+
 
 def task_text(row: Mapping[str, Any]) -> str:
-    """A task as text: its id, its picture or record, and the messages of a role."""
+    """A task as text: its id, its picture or record, an episode's prompts and answers, and its end."""
     lines = [click.style(row["id"], bold=True)]
     if row.get("picture"):
         lines.append(row["picture"])
     elif row.get("record") is not None:
         lines.append(json.dumps(row["record"], indent=2, ensure_ascii=False, default=str))
-    for message in row.get("messages", ()):
-        lines.append(
-            f"\n{click.style(row['role'] + ', ' + message['role'], bold=True)}\n{message['content']}"
-        )
+    for prompt in row.get("prompts", ()):
+        lines += _prompt_lines(prompt, row["noise"])
+    if "end" in row:
+        lines.append(f"\nend: {row['end']}")
     return "\n".join(lines)
+
+
+def _prompt_lines(prompt: Mapping[str, Any], noise: float) -> list[str]:
+    name, answer = prompt["role"], prompt["answer"]
+    unreached = " (not reached: as it would be in the last state)" if answer is None else ""
+    lines = []
+    for message in prompt["messages"]:
+        title = click.style(f"{name}, turn {prompt['turn'] + 1}, {message['role']}", bold=True)
+        lines.append(f"\n{title}{unreached}\n{message['content']}")
+    if answer is not None:
+        errors = f" with noise {noise:g}" if prompt["by"] == "oracle" and noise else ""
+        fault = f", can't be read ({prompt['fault']})" if prompt["fault"] is not None else ""
+        lines.append(f"{name}'s answer, {BY[prompt['by']]}{errors}{fault}: {answer}")
+    return lines
 
 
 def show_files(folder: Path, manifest: Mapping[str, Any], notes: Sequence[str]) -> None:

@@ -10,7 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from coterie.api.cost import SAMPLED_TASKS, Counts, first_prompts, longest_answer
+from coterie.api.cost import SAMPLED_TASKS, first_prompts, longest_answer
+from coterie.api.counts import Counts
 from coterie.backends.models.policy import of_tensors
 from coterie.core.errors import UserError
 
@@ -120,7 +121,7 @@ def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) ->
         estimate.notes.append(
             f"prompts are assumed to be as long as the longest first prompt of {SAMPLED_TASKS} tasks: "
             + ", ".join(f"{role} {length:,}" for role, length in estimate.prompts.items())
-            + "; later turns may be longer"
+            + "; later turns, and prompts that hold other roles' messages, may be longer"
         )
 
 

@@ -7,4 +7,8 @@ from coterie.compose.rollout_side import (
     make_rollout_parts as make_rollout_parts,
     make_rollout_side as make_rollout_side,
 )
-from coterie.compose.run import compose as compose, prepare as prepare
+from coterie.compose.run import (
+    compose as compose,
+    prepare as prepare,
+    trained_splits as trained_splits,
+)

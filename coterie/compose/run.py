@@ -9,18 +9,21 @@ from typing import Any, Protocol, runtime_checkable
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
-from coterie.compose.rollout_side import make_rollout_parts, make_rollout_side
-from coterie.core.config import TABLES, Resolved, RunConfig
+from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
+from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Loss
 from coterie.core.protocols.environment import Demonstrates, HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
+from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
 from coterie.core.types import RewardWeights
+from coterie.core.types.splits import Split
 
 log = logging.getLogger("coterie")
 
@@ -47,20 +50,26 @@ class RepeatsSteps(Protocol):
         """The setting that does, as `key=value`; empty: an update is one step."""
 
 
-def compose(resolved: Resolved) -> Run:
+def compose(resolved: Resolved, splits: Collection[Split] = ()) -> Run:
     """Build every component of a run, cheaply: weights and connections come with `Run.open`.
+
+    Args:
+        splits: as of `prepare`.
 
     Raises:
         UserError: whatever is wrong with the configuration, with its path.
     """
-    return prepare(resolved)()
+    return prepare(resolved, splits)()
 
 
-def prepare(resolved: Resolved) -> Callable[[], Run]:
+def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], Run]:
     """Check a configuration; the result makes its engine and its trainer, which may import large libraries.
 
+    Args:
+        splits: splits that will be played. Their tasks are asked for, so that a missing file is told now.
+
     Raises:
-        UserError: whatever is wrong with the configuration, with its path.
+        UserError: whatever is wrong with the configuration, with its path, or with the data of `splits`.
     """
     config = resolved.config
     check(config)
@@ -75,14 +84,7 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
         for name, table in config.trackers.items()
     }
     late = {kind: builder.prepare(kind, getattr(config, kind), kind) for kind in ("engine", "trainer")}
-    for table in SHARED.values():
-        if getattr(config, table) is not None and table not in builder.consumed:
-            raise ConfigError(
-                "nothing consumes this table",
-                path=table,
-                why=f"no chosen component has a field for a {table}",
-                fix="remove it",
-            )
+    _check_consumed(config, builder)
     weights = side.reward_weights.weights
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
@@ -96,6 +98,7 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
     if isinstance(settings, ChecksNeeds):
         settings.check_needs({*parts.estimator.needs, *components["loss"].needs}, "trainer")
     _check_steps(components["loss"], settings)
+    _check_tasks(parts, splits)
     # Those that a component of the learning side made, a chat format's for one, are opened with the others.
     side.resources = tuple(builder.resources)
 
@@ -116,6 +119,37 @@ def prepare(resolved: Resolved) -> Callable[[], Run]:
         )
 
     return make
+
+
+def trained_splits(schedule: ScheduleConfig) -> tuple[Split, ...]:
+    """The splits that training plays: `train`, and `val` where an evaluation comes due."""
+    last = schedule.steps
+    if last is None:  # passes may end before the first evaluation: how many steps they are is not known here
+        last = 0 if schedule.epochs is not None else schedule.evaluate_every
+    return ("train", "val") if 0 < schedule.evaluate_every <= last else ("train",)
+
+
+def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
+    """Ask for the tasks of these splits; those of `train` are of every level of a curriculum."""
+    environment, seed = parts.environment, parts.config.seed
+    for split in splits:
+        with plugin_call(environment, "tasks"):
+            if split == "train":
+                trained_on(environment, parts.curriculum, seed)
+            else:
+                environment.tasks(split, seed)
+
+
+def _check_consumed(config: RunConfig, builder: ComponentBuilder) -> None:
+    """Refuse a table of the top level that no component reads."""
+    for table in SHARED.values():
+        if getattr(config, table) is not None and table not in builder.consumed:
+            raise ConfigError(
+                "nothing consumes this table",
+                path=table,
+                why=f"no chosen component has a field for a {table}",
+                fix="remove it",
+            )
 
 
 def _check_steps(loss: Loss, settings: Any) -> None:

@@ -11,14 +11,12 @@ from typing import Any
 from coterie.compose import RolloutParts, make_rollout_parts
 from coterie.compose.curriculum import KEY as CURRICULUM, taken
 from coterie.core.config import validate
-from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
+from coterie.core.errors import ConfigError, MissingExtra, UserError
 from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
 from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
-from coterie.core.rollout.contracts import check_messages
-from coterie.core.types import Key, Message, RoleInput, Task
-from coterie.core.types.seeding import seed64
+from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
 from coterie.recipes import load
@@ -299,37 +297,15 @@ def records_of(run: RolloutParts, tasks: TaskSource, count: int) -> Iterator[Rec
         yield {"id": task.id, **record}
 
 
-def first_prompt(run: RolloutParts, role: str, task: Task) -> tuple[Message, ...]:
-    """The prompt of a role at the start of a task, before any role has acted.
-
-    Raises:
-        UserError: there is no such role in the team.
-    """
-    if role not in run.team.members:
-        raise UserError(
-            f"'{role}' is no role of the team", path="--role", fix=did_you_mean(role, run.team.members)
-        )
-    environment, plugin = run.environment, run.team.members[role].role
-    with plugin_call(environment, "reset"):
-        state = environment.reset(task, seed64(run.config.seed, Key(task.id), "reset"))
-    with plugin_call(environment, "observe"):
-        observation = environment.observe(state, role)
-    with plugin_call(plugin, "render"):
-        messages = plugin.render(RoleInput(role=role, turn=0, observation=observation))
-    check_messages(plugin, messages)
-    return tuple(messages)
-
-
-def task_rows(run: RolloutParts, split: Split, count: int, role: str | None) -> list[dict[str, Any]]:
-    """The first `count` tasks of a split as plain data; with a role, also its first prompts."""
+def tasks_of(run: RolloutParts, split: Split, count: int) -> list[Task]:
+    """The first `count` tasks of a split."""
     with plugin_call(run.environment, "tasks"):
         source = run.environment.tasks(split, run.config.seed)
-        tasks = [source[index] for index in range(min(count, len(source)))]
-    return [task_row(run, task, role) for task in tasks]
+        return [source[index] for index in range(min(count, len(source)))]
 
 
-def task_row(run: RolloutParts, task: Task, role: str | None) -> dict[str, Any]:
-    """A task as plain data; with a role, also its first prompt."""
+def task_row(run: RolloutParts, task: Task) -> dict[str, Any]:
+    """A task as plain data."""
     environment = run.environment
     row: dict[str, Any] = {"id": task.id}
     if isinstance(environment, RecordsTasks):
@@ -342,6 +318,4 @@ def task_row(run: RolloutParts, task: Task, role: str | None) -> dict[str, Any]:
             row["picture"] = environment.picture(task)
     if len(row) == 1:
         row["record"] = repr(task.payload)
-    if role is not None:
-        row["role"], row["messages"] = role, list(first_prompt(run, role, task))
     return row

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from coterie.compose import RolloutParts
 from coterie.core.errors import UserError
@@ -42,7 +43,10 @@ def task_fingerprints(run: RolloutParts, most: int | None) -> tuple[Fingerprints
         notes.append(f"the train tasks are those of the {len(parts['train'])} levels of env.curriculum")
     kind = str(run.config.env["type"])
     if not isinstance(run.environment, FingerprintsTasks):
-        notes.append(f"the environment '{kind}' gives no fingerprints: digests of the payloads are compared")
+        notes.append(
+            f"the environment '{kind}' gives no fingerprints: digests of the payloads, without a field 'id', "
+            "are compared"
+        )
 
     def fingerprints_of(
         part: Sequence[tuple[Environment, TaskSource]],
@@ -99,6 +103,8 @@ def _files_by_name(names: Sequence[str]) -> dict[str, Path]:
 def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, str]:
     """The environment's fingerprints of a task; without such a method, a digest of payload and answer.
 
+    The digest leaves a payload's field `id` out: equal problems have different ids.
+
     Raises:
         UserError: there is no such method, and the payload can't be digested.
     """
@@ -106,10 +112,21 @@ def _fingerprints(environment: Environment, task: Task, kind: str) -> dict[str, 
         with plugin_call(environment, "fingerprints"):
             return dict(environment.fingerprints(task))
     try:
-        return {"payload": digest((task.payload, task.answer))}
+        return {"payload": digest((_without_id(task.payload), task.answer))}
     except TypeError as error:
         raise UserError(
             f"the tasks of the environment '{kind}' can't be compared",
             why=str(error),
             fix="give the environment a fingerprints(task)",
         ) from error
+
+
+def _without_id(payload: Any) -> Any:
+    """A payload without its field `id`: of a mapping the other items, of a dataclass the other fields."""
+    if isinstance(payload, Mapping):
+        return {name: value for name, value in payload.items() if name != "id"}
+    if dataclasses.is_dataclass(payload) and not isinstance(payload, type):
+        fields = [field.name for field in dataclasses.fields(payload)]
+        if "id" in fields:
+            return {name: getattr(payload, name) for name in fields if name != "id"}
+    return payload

@@ -360,6 +360,32 @@ def test_a_context_bounds_prompts_and_answers():
     assert counts.bounded(512, 64).generated_tokens == counts.generated_tokens == counts.generations * 64
 
 
+def test_prompt_tokens_are_the_prompts_times_their_length():
+    """Two tasks, two turns: four prompts a role, whatever the number of branches."""
+    run = coterie_run(order=["one", "two"], max_turns=2, sampler={"branches": 3})
+    counts = count(run).policies["p"]
+    assert counts.bounded(4096, 64, {"one": 10, "two": 7}).prompt_tokens == 4 * 10 + 4 * 7
+    assert counts.bounded(None, 64, {"one": 10, "two": 7}).prompt_tokens == 4 * 10 + 4 * 7
+    assert counts.bounded(9, 64, {"one": 10, "two": 7}).prompt_tokens == 4 * 8 + 4 * 7, (
+        "the context bounds it"
+    )
+    assert counts.bounded(33, 64, {"one": 10}).prompt_tokens == 4 * 10 + 4 * 32, "two's length is unknown"
+    assert counts.bounded(None, 64, {"one": 10}).prompt_tokens is None
+
+
+def test_a_prompt_after_a_tools_result_has_the_answers_before_it():
+    run = coterie_run(
+        roles={"one": {"tools": ["adder"]}},
+        tools={"adder": {"type": "tests.api.test_cost:Adder"}},
+        team={"max_tool_turns": 3},
+        sampler={"branches": 3, "sampling": {"max_new_tokens": 5}},
+    )
+    counts = count(run).policies["p"]
+    # Two tasks; the branches share the first prompt of 10 tokens; three more a branch, each five longer.
+    assert counts.bounded(None, 5, {"one": 10}).prompt_tokens == 2 * (10 + 3 * (15 + 20 + 25))
+    assert counts.bounded(18, 5, {"one": 10}).prompt_tokens == 2 * (10 + 3 * (15 + 17 + 17))
+
+
 # --------------------------------------------------------------------------------------------- the size bound
 
 

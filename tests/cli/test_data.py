@@ -7,12 +7,14 @@ import hashlib
 import json
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from coterie import Plugin, Task
 from coterie.api.evaluate import evaluate
 from coterie.compose import compose
 from coterie.recipes import load
@@ -193,11 +195,13 @@ def test_a_prompt_is_what_the_role_sees_in_play(dataset: Path, tmp_path: Path):
     done = coterie("data", "show", dataset, "--role", "executor", "--tasks", "2")
     for task in output("show", dataset, "--role", "executor", "--tasks", "2"):
         assert "\n".join(task["record"]["grid"]) == task["picture"] and task["picture"] in done.stdout
-        assert task["messages"][-1]["content"] in done.stdout
+        assert len(task["prompts"]) == 2 and task["end"] in done.stdout
+        for prompt in task["prompts"]:
+            assert prompt["role"] == "executor" and prompt["messages"][-1]["content"] in done.stdout
     # The planner's first prompt in a game that was really played is the one that is shown.
     played = coterie("eval", TABULAR, "seed=7", "--tasks", "1", "--show", "1")
     [first] = output("show", dataset, "--role", "planner", "--tasks", "1")
-    assert first["messages"][-1]["content"] in played.stdout
+    assert first["prompts"][0]["messages"][-1]["content"] in played.stdout
 
 
 def test_records_are_shown_as_they_are(tmp_path: Path):
@@ -291,14 +295,97 @@ def test_the_files_of_a_recipe_with_a_curriculum_are_of_its_target(tmp_path: Pat
     assert output("leaks", tmp_path / "out")["sizes"] == {"train": 64, "val": 16, "test": 32}
 
 
-def test_an_environment_without_fingerprints_is_compared_by_payload(tmp_path: Path):
+def test_a_recipe_of_records_is_compared_by_what_the_roles_see(tmp_path: Path):
     recipe = {**yaml.safe_load(TABULAR.read_text()), **talking(tmp_path)}
     (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
     result = output("leaks", tmp_path / "talk.yaml")
-    assert result["sizes"] == dict.fromkeys(SPLITS, 5) and "gives no fingerprints" in result["notes"][0]
+    assert result["sizes"] == dict.fromkeys(SPLITS, 5) and result["notes"] == []
     shown = output("show", tmp_path / "talk.yaml", "--role", "a", "--tasks", "1")
     assert shown[0]["record"]["question"] == "test 0?"
-    assert shown[0]["messages"][-1]["content"] == "Answer: test 0?"
+    assert shown[0]["prompts"][0]["messages"][-1]["content"] == "Answer: test 0?"
+
+
+def duplicated(folder: Path, name: str) -> Path:
+    """A recipe whose train split has three equal questions and another pair; `name` is the field of ids."""
+    recipe = {**yaml.safe_load(TABULAR.read_text()), **talking(folder)}
+    if name != "id":
+        recipe["env"]["id_field"] = name
+    questions = ["same?", "else?", "same?", "pair?", "pair?", "same?"]
+    records = [
+        {name: f"q{number}", "question": question, "answer": "yes"}
+        for number, question in enumerate(questions)
+    ]
+    write(folder / "train.jsonl", records)
+    for split in ("val", "test"):
+        write(folder / f"{split}.jsonl", [{name: split, "question": f"{split}?", "answer": "yes"}])
+    (folder / "talk.yaml").write_text(yaml.safe_dump(recipe))
+    return folder / "talk.yaml"
+
+
+@pytest.mark.parametrize("name", ["key", "id"])
+def test_equal_records_within_a_split_are_repeats_whatever_their_ids(name: str, tmp_path: Path):
+    recipe = duplicated(tmp_path, name)
+    result = output("leaks", recipe)
+    first = ("q0", "q2", "q3", "q4") if name == "key" else ("0", "2", "3", "4")
+    ids = [f"train-{number}" for number in first]
+    [repeat] = result["repeats"]
+    assert (repeat["kind"], repeat["splits"], repeat["count"]) == ("content", ["train", "train"], 2)
+    assert repeat["tasks"] == [3, 3], "three records beyond the first of their content"
+    assert repeat["examples"] == [ids[:2], ids[2:]]
+    assert not result["leaking"] and result["shared"] == []
+    done = coterie("data", "leaks", recipe)
+    assert done.exit_code == 0 and "train (3 more of 6)" in done.stdout
+    assert f"{ids[0]} = {ids[1]}; {ids[2]} = {ids[3]}" in done.stdout
+    assert output("leaks", tmp_path, "--key", "question")["repeats"][0]["tasks"] == [3, 3]
+
+
+def test_equal_records_of_two_splits_under_two_ids_are_a_leak(tmp_path: Path):
+    """Where no `id_field` is set, the id is a field that roles see, and two such records are not equal."""
+    recipe = duplicated(tmp_path, "id")
+    write(tmp_path / "test.jsonl", [{"id": "other", "question": "same?", "answer": "yes"}])
+    [shared] = output("leaks", recipe, code=1)["shared"]
+    assert (shared["kind"], shared["splits"], shared["tasks"]) == ("content", ["train", "test"], [3, 1])
+
+
+class Riddles(Plugin):
+    """An environment without fingerprints, whose payloads hold an id."""
+
+    roles = ()
+    components = {"right": "increment"}
+    weights = {}
+
+    def tasks(self, split: str, seed: int) -> list[Task]:
+        records = [{"id": f"{split}{n}", "riddle": f"{split} {n % 2}"} for n in range(4)]
+        payloads = records if split != "val" else [Riddle(**record) for record in records]
+        return [Task(id=f"{split}-{n}", payload=payload) for n, payload in enumerate(payloads)]
+
+    def reset(self, task: Task, seed: int) -> Any: ...
+
+    def acting_roles(self, state: Any) -> Any: ...
+
+    def observe(self, state: Any, role: str) -> Any: ...
+
+    def step(self, state: Any, actions: Any, ctx: Any) -> Any: ...
+
+    def outcome(self, state: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Riddle:
+    id: str
+    riddle: str
+
+
+def test_the_digest_of_a_payload_leaves_its_id_out(tmp_path: Path):
+    recipe = yaml.safe_load(TABULAR.read_text())
+    team = {"order": ["one"], "roles": {"one": {"type": ROLE, "policy": "shared"}}}
+    file = tmp_path / "riddles.yaml"
+    file.write_text(yaml.safe_dump({**recipe, "env": {"type": f"{__name__}:Riddles"}, "team": team}))
+    result = output("leaks", file)
+    assert [(repeat["splits"][0], repeat["count"], repeat["tasks"][0]) for repeat in result["repeats"]] == [
+        (split, 2, 2) for split in SPLITS
+    ]
+    assert "gives no fingerprints" in result["notes"][0] and "without a field 'id'" in result["notes"][0]
 
 
 def solver_recipe(game: str, folder: Path) -> tuple[dict[str, Any], Path]:
@@ -320,7 +407,7 @@ def test_every_games_files_play_its_tasks_and_share_nothing(game: str, tmp_path:
         assert listed(frozen.tasks(split, 9)) == listed(generated.tasks(split, 0), 20)
     assert not output("leaks", tmp_path / "out")["leaking"]
     [shown] = output("show", tmp_path / "out", "--role", "solver", "--tasks", "1")
-    assert shown["picture"] and shown["messages"]
+    assert shown["picture"] and shown["prompts"][0]["messages"]
 
 
 def test_a_solution_that_is_shared_by_two_problems_is_a_leak(tmp_path: Path):

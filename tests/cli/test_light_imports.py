@@ -54,6 +54,8 @@ LATE = {
     "policies.shared.model=./nowhere": "policies.shared.model",
     "policies.shared.model={init: qwen3, tokenizer: /no/such/folder}": "policies.shared.model.tokenizer",
     "sandbox=local": "sandbox",
+    "env.data={type: jsonl, train: /no/train.jsonl, val: /no/val.jsonl}": "env.data.train",
+    "env.data={type: jsonl, path: /no/all.jsonl}": "env.data.path",
 }
 """Mistakes that only the composition of a run finds, and their paths."""
 
@@ -109,6 +111,77 @@ def test_late_mistakes_are_told_without_torch(tmp_path: Path) -> None:
         if code != 2 or heavy or not output.startswith(f"Error: {LATE[mistake]}: ")
     }
     assert wrong == {} and not (tmp_path / "run").exists()
+
+
+def own_data(folder: Path) -> Path:
+    """A recipe for a model that plays records, and the files of its three splits."""
+    for split in ("train", "val", "test"):
+        (folder / f"{split}.jsonl").write_text(json.dumps({"question": split, "answer": 1}) + "\n")
+    recipe = folder / "own.yaml"
+    recipe.write_text(f"""
+env: {{type: team_task, fields: [question], train: {folder}/train.jsonl, val: {folder}/val.jsonl,
+      test: {folder}/test.jsonl}}
+team:
+  order: [solver]
+  roles: {{solver: {{type: template, prompt: "{{{{ question }}}}", policy: shared}}}}
+policies: {{shared: {{model: {{init: qwen3, hidden_size: 8, layers: 1, heads: 1, head_dim: 8, mlp_size: 8,
+                             context: 64, tokenizer: words}}}}}}
+sampler: {{chains: 2, branches: 1}}
+algorithm: grpo
+schedule: {{steps: 4, tasks_per_step: 1, evaluate_every: 2, evaluate_tasks: 1}}
+""")
+    return recipe
+
+
+@pytest.mark.parametrize(("command", "path", "records"), [
+    ("run", "env.train", ""), ("run", "env.val", ""), ("eval", "env.test", ""),
+    ("run", "env.train", "not JSON"), ("eval", "env.test", "not JSON"),
+])  # fmt: skip
+def test_data_that_cant_be_read_is_told_before_torch_is_imported(
+    command: str, path: str, records: str, tmp_path: Path
+) -> None:
+    recipe, file = own_data(tmp_path), tmp_path / f"{path.removeprefix('env.')}.jsonl"
+    if records:
+        file.write_text(records)
+    else:
+        file.unlink()
+    arguments = [command, str(recipe), *(["--out", str(tmp_path / "run")] if command == "run" else [])]
+    [(code, output, heavy)] = told([arguments])
+    expected = f"Error: {file}, line 1" if records else f"Error: {path}: no such file: {file}"
+    assert code == 2 and heavy == [] and output.startswith(expected), output
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(("settings", "refused"), [
+    ([], True), (["schedule.evaluate_every=0"], False), (["schedule.evaluate_every=5"], False),
+])  # fmt: skip
+def test_the_val_split_is_asked_for_where_the_run_evaluates(
+    settings: list[str], refused: bool, tmp_path: Path
+) -> None:
+    """Of a game, whose files are read split by split: else the first evaluation would miss it."""
+    from coterie.compose import compose, trained_splits
+    from coterie.core.errors import ConfigError
+    from coterie.recipes import load
+    from tests.cli.support import TABULAR, coterie
+
+    assert coterie("data", "make", TABULAR, "--out", tmp_path, "--split", "train").exit_code == 0
+    data = f"env.data={{type: jsonl, train: '{tmp_path}/train.jsonl'}}"
+    resolved = load(TABULAR, overrides=[data, "schedule.steps=4", *settings])
+    if refused:
+        with pytest.raises(ConfigError, match="there is no file for split 'val'"):
+            compose(resolved, trained_splits(resolved.config.schedule))
+    else:
+        compose(resolved, trained_splits(resolved.config.schedule))
+
+
+def test_a_run_folder_can_be_composed_without_its_data(tmp_path: Path) -> None:
+    """For `coterie export` and `coterie config`: they play nothing."""
+    from coterie.compose import compose
+    from coterie.recipes import load
+
+    recipe = own_data(tmp_path)
+    (tmp_path / "train.jsonl").unlink()
+    assert compose(load(recipe)).team.members
 
 
 @pytest.mark.parametrize("model", ["./nowhere", "/no/such/folder", "~/no/such/folder"])

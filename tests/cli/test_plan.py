@@ -107,6 +107,47 @@ def folder(tmp_path):
 
 
 @pytest.mark.torch
+def test_prompt_tokens_are_counted_at_the_length_of_the_prompts():
+    """The quickstart's tokenizer has one token a word, so words of the prompts are counted by hand."""
+    pytest.importorskip("torch")
+    shown = coterie(
+        *("data", "show", "quickstart", "--split", "train", "--tasks", "16", "--turns", "1", "--json"),
+        *("--answer", "planner=", "--answer", "executor="),
+    )
+    lengths = {"planner": 0, "executor": 0}
+    for task in json.loads(shown.stdout):
+        for prompt in task["prompts"]:
+            [message] = prompt["messages"]
+            lengths[prompt["role"]] = max(lengths[prompt["role"]], len(message["content"].split()))
+    plan = planned("quickstart")
+    shared = plan["policies"]["shared"]
+    assert shared["first_prompts"] == lengths and shared["context"] == 64
+    # 20 tasks, 3 turns, each role once a turn; the eight branches share a prompt.
+    assert shared["prompt_tokens"] == 20 * 3 * (lengths["planner"] + lengths["executor"]) < 20 * 6 * 63 / 5
+    text = " ".join(coterie("plan", "quickstart").stdout.split())
+    assert f"prompt tokens (about) {shared['prompt_tokens']:,}" in text
+    assert "later turns, and prompts that hold other roles' messages, may be longer" in text
+
+
+@pytest.mark.torch
+def test_a_prompt_length_that_is_not_known_is_said_and_bounded_by_the_context(folder):
+    pytest.importorskip("torch")
+    plan = planned("plan_path", f"policies.shared.model={folder}")
+    shared = plan["policies"]["shared"]
+    assert shared["first_prompts"] == {} and shared["prompt_tokens"] == shared["prompts"] * 40959
+    assert any("prompts are assumed to fill the context" in note for note in plan["notes"])
+    text = coterie("plan", "plan_path", f"policies.shared.model={folder}").stdout
+    assert "prompt tokens (about)" not in text and "prompt tokens" in text
+
+
+def test_prompt_tokens_of_tables_are_said_to_be_unknown():
+    plan = planned(TABULAR)
+    assert plan["policies"]["shared"]["prompt_tokens"] is None
+    note = "the prompt tokens of shared are unknown: its tokenizer is made when a run is opened"
+    assert note in plan["notes"] and note in coterie("plan", TABULAR).stdout.replace("\n", " ")
+
+
+@pytest.mark.torch
 def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
     pytest.importorskip("torch")
     plan = planned("plan_path", "policies.shared.model=nobody/nothing")

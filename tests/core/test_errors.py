@@ -20,8 +20,8 @@ def test_a_data_error_names_file_line_and_field():
 
 
 def test_a_missing_extra_names_what_to_install():
-    error = MissingExtra("vllm", "vllm", needed_by="engine vllm")
-    assert "needed by engine vllm" in str(error) and error.fix == "pip install 'coterie[vllm]'"
+    error = MissingExtra("pyarrow", "data", needed_by="data source 'parquet'")
+    assert "needed by data source 'parquet'" in str(error) and error.fix == "pip install 'coterie[data]'"
 
 
 @pytest.mark.parametrize(

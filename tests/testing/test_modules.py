@@ -172,12 +172,12 @@ def test_what_is_registered_beside_a_target_is_checked():
 
 
 def test_a_missing_extra_is_no_fault_unless_asked(monkeypatch, tmp_path):
-    (tmp_path / "wants_wandb.py").write_text("import wandb\nclass Tracker: pass\n")
+    (tmp_path / "wants_mcp.py").write_text("import mcp\nclass Tracker: pass\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    plugin = module(tracker=[("wandb", "wants_wandb:Tracker")])
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    plugin = module(tracker=[("remote", "wants_mcp:Tracker")])
     check_plugin(plugin)
-    caught("coterie[wandb]", check_plugin, plugin, extras=True)
+    caught("coterie[mcp]", check_plugin, plugin, extras=True)
 
 
 # --------------------------------------------------------------------------------------------------- build

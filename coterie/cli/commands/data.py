@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.cli.data_show import SPLITS, opened, show
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, table
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
-    from coterie.compose import RolloutParts
-    from coterie.core.types.splits import Row, Split
+    from coterie.core.types.splits import Split
     from coterie.data.task_files import Prepared
 
 TASKS = 10_000
 """Tasks of a split that are written or compared by default."""
-SPLITS = ("train", "val", "test")
 split_option = click.option(
     "--split", "splits", type=click.Choice(SPLITS), multiple=True, help="Repeatable [all three]."
 )
@@ -41,6 +40,8 @@ def command() -> None:
     The games' splits are disjoint by content; `leaks` checks that, for these and for any record files.
     """
 
+
+command.add_command(show)
 
 # ------------------------------------------------------------------------------------------------------- make
 
@@ -251,93 +252,6 @@ def _write_splits(out: Path, prepared: Prepared, facts: dict[str, Any], *, force
     return write_manifest(out, facts, files)
 
 
-# ------------------------------------------------------------------------------------------------------- show
-
-
-@command.command(short_help="Show tasks or records, or the prompts made from them.")
-@click.argument("source", metavar="RECIPE|FILE|DIR|RECORDS")
-@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
-@click.option("--split", type=click.Choice(SPLITS), help="Split to show, except of a record file [test].")
-@click.option("--tasks", type=click.IntRange(min=1), default=3, show_default=True, help="Number of tasks.")
-@click.option("--role", metavar="ROLE", help="Also show the first prompt of this role.")
-@layer_options
-@json_option
-@plugin_option
-def show(
-    source: str,
-    settings: tuple[str, ...],
-    split: Split | None,
-    tasks: int,
-    role: str | None,
-    overlays: tuple[str, ...],
-    scale: str | None,
-    as_json: bool,
-) -> None:
-    """Show tasks or records, or the prompts made from them; no model is loaded.
-
-    A prompt is that of the first turn, before any role has acted. A chat template adds its own text and the
-    role's tools to it.
-
-    \b
-        coterie data show plan_path --role planner --tasks 1
-    """
-    from coterie.cli.data_output import task_text
-    from coterie.data import sources
-
-    run, folder = _opened(source, settings, scale, overlays)
-    if run is None:
-        if role is not None:
-            raise UserError(f"{source} holds records: it has no roles", path="--role", fix="name a recipe")
-        if split is not None and sources.is_file(source):
-            raise UserError(f"{source} is one file", path="--split", fix="name the file of that split")
-        name, records = _one_file(source, folder, split or "test")
-        rows = [{"id": f"{name}, line {row.line}", "record": dict(row.record)} for row in records[:tasks]]
-    else:
-        rows = sources.task_rows(run, split or "test", tasks, role)
-    if as_json:
-        print_json(rows)
-        return
-    click.echo("\n\n".join(task_text(row) for row in rows))
-
-
-def _opened(
-    source: str, settings: Sequence[str], scale: str | None, overlays: Sequence[str]
-) -> tuple[RolloutParts | None, Path | None]:
-    """The run of a recipe or of a folder that `make` wrote, and the folder of a data set, else None."""
-    from coterie.data import sources
-    from coterie.data.task_files import MANIFEST, changed, read_manifest
-
-    holds_data = sources.is_folder(source)
-    if not holds_data and not sources.is_file(source):
-        return sources.run_of(source, overrides(settings), scale, overlays), None
-    if settings or overlays or scale is not None:
-        given = " ".join(settings) or ("--with" if overlays else "--scale")
-        raise UserError(f"{source} is data: it takes no settings", why=f"given: {given}")
-    folder = Path(source)
-    if not holds_data:
-        return None, None
-    if not (folder / MANIFEST).is_file():
-        return None, folder
-    manifest = read_manifest(folder)
-    for name in changed(folder, manifest):
-        click.echo(f"warning: {folder / name} is not the file that {MANIFEST} describes", err=True)
-    return sources.made_run(folder, manifest), folder
-
-
-def _one_file(source: str, folder: Path | None, split: Split) -> tuple[str, list[Row]]:
-    from coterie.data import sources
-
-    path = Path(source)
-    if folder is not None:
-        paths = sources.split_files(folder)
-        if split not in paths:
-            raise UserError(
-                f"{folder} has no split '{split}'", path="--split", fix=f"it has: {', '.join(paths)}"
-            )
-        path = paths[split]
-    return path.name, sources.read_rows(path)
-
-
 # ------------------------------------------------------------------------------------------------------ leaks
 
 
@@ -378,7 +292,7 @@ def leaks(
         raise UserError("nothing is named to compare", fix="name a recipe, a folder or record files")
     if len(names) > 1 and not all(map(sources.is_file, names)):
         raise UserError("of several names each must be a record file", why=f"given: {', '.join(names)}")
-    run, folder = _opened(names[0], settings, scale, overlays)
+    run, folder = opened(names[0], settings, scale, overlays)
     if run is not None:
         if keys:
             raise UserError(

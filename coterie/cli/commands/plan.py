@@ -13,7 +13,7 @@ from coterie.cli.output import print_json, rendered
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from coterie.api.cost import Counts, PolicyCounts
+    from coterie.api.counts import Counts, PolicyCounts
     from coterie.cli.memory import Footprint
     from coterie.core.config import ScheduleConfig
     from coterie.core.training.run import Run
@@ -65,7 +65,8 @@ def command(
 ) -> None:
     """Estimate a run's generations and memory, by step and policy, before anything is played or loaded.
 
-    Every count is an upper bound: games and calls that end early need less. Memory is that of tensors in the
+    Every count is an upper bound: games and calls that end early need less. Prompt tokens are an estimate:
+    every prompt is counted as long as its role's longest first one. Memory is that of tensors in the
     trainer `torch` and the engine `hf`; an allocator and a GPU's context take more. Weights, adapters and
     optimiser states are exact. The KV cache is that of the largest batch, with prompts as long as the first
     ones. Activations are an estimate. Gradients, activations and caches exist for one policy at a time.
@@ -161,7 +162,7 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
         "memory": {"cache": memory.cache, "phases": memory.phases, "peak": memory.peak},
         "fit": _fit(memory.peak, capacity),
         "saturates_first": {"what": first.part, "share": first.share},
-        "notes": [*counts.notes, *memory.notes],
+        "notes": notes(run, counts, memory),
     }
 
 
@@ -176,6 +177,7 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
         "generated_tokens": json_number(policy.generated_tokens),
         "prompts": json_number(policy.prompts),
         "prompt_tokens": None if policy.prompt_tokens is None else json_number(policy.prompt_tokens),
+        "first_prompts": {role: memory.prompts[role] for role in policy.roles if role in memory.prompts},
         "samples": json_number(policy.samples),
         "optimizer_steps": json_number(policy.optimizer_steps),
         "context": memory.contexts.get(name),
@@ -191,7 +193,21 @@ def bounded(name: str, run: Run, counts: Counts, memory: Footprint) -> PolicyCou
     from coterie.api.cost import longest_answer
 
     policy = counts.policies[name]
-    return policy.bounded(memory.contexts.get(name), longest_answer(run, policy.roles))
+    return policy.bounded(memory.contexts.get(name), longest_answer(run, policy.roles), memory.prompts)
+
+
+def notes(run: Run, counts: Counts, memory: Footprint) -> list[str]:
+    """What the numbers leave out or assume."""
+    unknown = [
+        name
+        for name in counts.policies
+        if name not in memory.unknown and bounded(name, run, counts, memory).prompt_tokens is None
+    ]
+    lengths = [
+        f"the prompt tokens of {name} are unknown: its tokenizer is made when a run is opened"
+        for name in unknown
+    ]
+    return [*counts.notes, *memory.notes, *lengths]
 
 
 def _fit(peak: int | None, capacity: Capacity) -> dict[str, Any]:
@@ -236,6 +252,8 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spr
     if memory.policies:
         click.echo(rendered(_memory_table(memory)))
     _verdict(counts, memory, capacity, spread)
+    for note in notes(run, counts, memory):
+        click.echo(f"note: {note}")
 
 
 def _length(schedule: ScheduleConfig) -> str:
@@ -264,7 +282,10 @@ def _counts_table(run: Run, counts: Counts, memory: Footprint) -> Table:
     add_row("generations", [policy.generations for policy in policies])
     add_row("generated tokens", [policy.generated_tokens for policy in policies])
     add_row("prompts", [policy.prompts for policy in policies])
-    add_row("prompt tokens", [policy.prompt_tokens for policy in policies])
+    add_row(
+        "prompt tokens (about)" if memory.prompts else "prompt tokens",
+        [policy.prompt_tokens for policy in policies],
+    )
     add_row("samples", [policy.samples for policy in policies])
     add_row("optimiser steps", [policy.optimizer_steps for policy in policies])
     return table
@@ -327,8 +348,6 @@ def _verdict(counts: Counts, memory: Footprint, capacity: Capacity, spread: bool
     first = loads(counts, memory, capacity)[0]
     limit = f"the bound of {int(first.limit):,}" if first.part == "generations" else size(int(first.limit))
     click.echo(f"saturates first: {first.part} at {percent(first.share)} of {limit}")
-    for note in (*counts.notes, *memory.notes):
-        click.echo(f"note: {note}")
 
 
 def percent(value: float) -> str:

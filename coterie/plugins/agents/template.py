@@ -28,6 +28,9 @@ class TemplateRole(Plugin):
     from 0), `notes` (the transition mode's feedback sentences), `history` (this role's earlier actions, each
     with turn, text and parsed), `actions` (every other role's latest text by name; "" before its first
     action), `observation`. An undefined variable is an error, never an empty string in the prompt.
+
+    Newlines and spaces outside of tags stay as written, but for one newline at the end; `{%-` and `-%}`
+    remove those beside a tag.
     """
 
     class Config(PluginConfig):
@@ -62,11 +65,13 @@ class TemplateRole(Plugin):
         self.remembers = config.remembers
         self._team = tuple(build.run.team.roles)
         self._parser = parsers.make(config.parser, config.pattern, config.choices)
+        # Jinja's own defaults. Trimming around blocks eats newlines that the author wrote; a trailing newline
+        # is what YAML's `|` adds and not the author's.
         jinja = ImmutableSandboxedEnvironment(
             undefined=StrictUndefined,
             autoescape=False,
-            trim_blocks=True,
-            lstrip_blocks=True,
+            trim_blocks=False,
+            lstrip_blocks=False,
             keep_trailing_newline=False,
         )
         texts: dict[Literal["system", "prompt"], str] = {"prompt": config.prompt}

@@ -191,12 +191,15 @@ def test_an_object_of_a_module_needs_no_registration():
 
 
 def test_a_missing_extra_names_what_to_install(monkeypatch, tmp_path):
-    (tmp_path / "needs_vllm.py").write_text("import vllm_is_absent, vllm\n")
-    (tmp_path / "needs_wandb.py").write_text("import wandb\n")
+    (tmp_path / "needs_mcp.py").write_text("import mcp\n")
+    (tmp_path / "needs_another.py").write_text("import a_package_that_is_no_extra\n")
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    with pytest.raises(MissingExtra, match=r"(?s)wandb.*coterie\[wandb\]"):
-        built_ins().registry.load("tracker", "needs_wandb:X")
+    monkeypatch.setitem(sys.modules, "mcp", None)
+    with pytest.raises(MissingExtra, match=r"(?s)mcp.*coterie\[mcp\]"):
+        built_ins().registry.load("tracker", "needs_mcp:X")
+    with pytest.raises(PluginError, match="No module named 'a_package_that_is_no_extra'") as caught:
+        built_ins().registry.load("tracker", "needs_another:X")
+    assert "coterie[" not in str(caught.value)
 
 
 def test_one_file_is_a_plugin(tmp_path):

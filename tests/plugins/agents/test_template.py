@@ -53,6 +53,26 @@ def test_fields_of_a_dataclass_observation_are_variables():
 
 
 @pytest.mark.parametrize(
+    ("prompt", "expected"),
+    [
+        ("A\n{% if turn %}B{% endif %}\nC", "A\n\nC"),
+        ("{% if role %}Rules.{% endif %}\n{{ question }}", "Rules.\n2+2?"),
+        ("Team:\n{% for name in actions %}\n- {{ name }}{% endfor %}\n", "Team:\n\n- planner\n- solver"),
+        ("{# a comment #}\nQ", "\nQ"),
+        ("a list:\n    {% if role %}- one{% endif %}", "a list:\n    - one"),
+        ("A\n{%- if turn %}B{% endif %}\nC", "A\nC"),
+        ("A {% if role -%}\n   B{% endif %}", "A B"),
+        ("{{ question }}\n", "2+2?"),
+        ("{{ question }}\n\n", "2+2?\n"),
+    ],
+)
+def test_a_template_keeps_its_newlines_and_spaces_outside_of_tags(prompt, expected):
+    """Only a `-` in a tag removes them, and the newline at the very end that YAML's `|` adds."""
+    assert text(role(prompt)) == expected
+    assert role("x", system=prompt).render(role_input(SEEN, "solver"))[0]["content"] == expected
+
+
+@pytest.mark.parametrize(
     ("prompt", "message"),
     [
         ("{{ qestion }}", "unknown variable 'qestion'"),

@@ -188,6 +188,10 @@ class TeamTask(Plugin):
         turns = state.transcript[-1].turn + 1 if state.transcript else 0
         return {"success": state.correct, "turns": float(turns)}
 
+    def fingerprints(self, task: Task) -> dict[str, str]:
+        """`content`: the fields that roles see, without `id`. Equal problems under two ids have the same."""
+        return {"content": self._reader.content(task.payload)}
+
     # ---- inside --------------------------------------------------------------------------------------------
 
     async def _correct(self, state: State) -> float:

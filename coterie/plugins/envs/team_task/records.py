@@ -75,6 +75,12 @@ class Reader:
         names = self._shown or [name for name in record if name not in hidden]
         return {name: deepcopy(record[name]) for name in names}
 
+    def content(self, record: Mapping[str, Any]) -> str:
+        """The fields that roles see, as JSON; a field `id` is no content unless it is the only one."""
+        shown = self.visible(record)
+        kept = {name: value for name, value in shown.items() if name != "id"} or shown
+        return json.dumps(kept, sort_keys=True, default=str)
+
     def tasks(self, split: Split) -> tuple[Task, ...]:
         """The split's tasks. The first call reads every split, to find records that two splits share."""
         if self._tasks is None:

@@ -1,0 +1,120 @@
+"""Counts of a step's work: of a tree, of a role's calls, of a policy, of all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+Wave = Mapping[str, int]
+"""By policy: decisions whose tokens are generated at the same time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """Upper bounds on the size of one tree."""
+
+    decisions: Mapping[str, int]
+    """Decisions, by role."""
+    joints: int
+    leaves: int
+    """K^(stages * turns) where all aligned joint actions are expanded, K^(roles * turns) where all cross ones
+    are, else 1."""
+    waves: tuple[Mapping[str, int], ...]
+    """For each stage of the last turn, which is the widest: by role, decisions at the same depth."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleCalls:
+    """Upper bounds on the calls of one role in a step."""
+
+    decisions: int
+    branches: int
+    calls: int
+    """Calls of one action: each round of tool results leads to another one."""
+    answer: int
+    """Tokens that one call samples."""
+
+    @property
+    def generations(self) -> int:
+        return self.decisions * self.branches * self.calls
+
+    @property
+    def prompts(self) -> int:
+        """Distinct prompts: branches share their first; after a tool's result each has one of its own."""
+        return self.decisions * (1 + self.branches * (self.calls - 1))
+
+    def prompt_tokens(self, length: int, most: int | None) -> int:
+        """Tokens of the distinct prompts. A later prompt holds the answers before it; results are left out.
+
+        Args:
+            length: tokens of an action's first prompt.
+            most: most tokens of a prompt; None: no limit is known.
+        """
+        lengths = [length + call * self.answer for call in range(self.calls)]
+        first, *later = lengths if most is None else [min(tokens, most) for tokens in lengths]
+        return self.decisions * (first + self.branches * sum(later))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PolicyCounts:
+    """Upper bounds on the work of one policy in a step."""
+
+    calls: Mapping[str, RoleCalls]
+    """By role that the policy plays."""
+    trained: bool
+    generations: int = 0
+    """Calls of the engine."""
+    generated_tokens: int = 0
+    prompts: int = 0
+    """Distinct prompts: the branches of a decision share one."""
+    prompt_tokens: int | None = None
+    """Tokens of the distinct prompts; None: neither their length nor a context is known."""
+    samples: int = 0
+    optimizer_steps: int = 0
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        return tuple(self.calls)
+
+    def bounded(
+        self, context: int | None, longest: int, first_prompts: Mapping[str, int] = MappingProxyType({})
+    ) -> PolicyCounts:
+        """The counts for a model with a context of `context` tokens.
+
+        Args:
+            context: most tokens of a prompt and its answer together; None: unknown.
+            longest: most tokens of one answer.
+            first_prompts: by role, tokens of its first prompts (`first_prompts`). The prompts of a role that
+                isn't there fill the context.
+        """
+        most = None if context is None else context - 1
+        tokens: int | None = 0
+        for role, calls in self.calls.items():
+            length = first_prompts.get(role, most)
+            tokens = None if tokens is None or length is None else tokens + calls.prompt_tokens(length, most)
+        answer = longest if most is None else min(longest, most)
+        generated = min(self.generated_tokens, self.generations * answer)
+        return replace(self, prompt_tokens=tokens, generated_tokens=generated)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counts:
+    """Upper bounds on the work of a step."""
+
+    trees: int
+    actions: int
+    joints: int
+    leaves: int
+    policies: Mapping[str, PolicyCounts]
+    waves: tuple[Wave, ...]
+    """Decisions that are generated together, stage by stage."""
+    outside_calls: Mapping[str, int]
+    """By reward source: calls of an outside service, such as a coach or a judge."""
+    evaluation: int
+    """Generations of one evaluation on `val`; 0 where there is none."""
+    notes: tuple[str, ...] = field(default_factory=tuple)
+
+    @property
+    def generations(self) -> int:
+        return sum(policy.generations for policy in self.policies.values())
