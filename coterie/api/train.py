@@ -15,6 +15,7 @@ from typing import Any
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
+from coterie.api.starting_weights import find_sources
 from coterie.compose import compose
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, RunFolderError
@@ -104,6 +105,8 @@ def train(
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
     warn_of_tasks(run)
+    if resume is None:
+        find_sources(run)
     run_folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
     with run_folder.claimed():
         run = replace(

@@ -64,7 +64,7 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
     if isinstance(config.model, ModelInit):
         module = _initialised(config.model, tokenizer, seed)
     else:
-        module = _pretrained(config.model, config.revision, policy)
+        module = pretrained(config.model, config.revision, f"policies.{policy}.model")
     module.to(getattr(_torch(), config.dtype)).eval()
     return Loaded(module, tokenizer, context_of(module.config, tokenizer, policy=policy))
 
@@ -110,9 +110,14 @@ def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
             module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
     else:
         local_folder(str(directory.absolute()), path)
-        module = _pretrained(folder, None, policy)
-    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZER_FILES)
-    return module.eval(), _tokenizer(folder, None, path) if has_tokenizer else None
+        module = pretrained(folder, None, f"{path}.model")
+    return module.eval(), folder_tokenizer(directory, path)
+
+
+def folder_tokenizer(folder: Path, path: str) -> Any | None:
+    """The tokenizer in a folder; None: it has none."""
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return _tokenizer(str(folder), None, path) if has_tokenizer else None
 
 
 @contextmanager
@@ -193,10 +198,14 @@ def _initialised(init: ModelInit, tokenizer: Any, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
 
 
-def _pretrained(source: str, revision: str | None, policy: str) -> Any:
+def pretrained(source: str, revision: str | None, path: str) -> Any:
+    """A plain CausalLM of a hub id or a folder, with its weights as they are stored.
+
+    Raises:
+        ConfigError: there is none; `path` is the key that names it.
+    """
     from transformers import AutoModelForCausalLM
 
-    path = f"policies.{policy}.model"
     folder = local_folder(source, path)
     if folder is not None:
         _check_weights(folder, path)
