@@ -13,7 +13,8 @@ from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.train import Source
 from coterie.compose import compose
-from coterie.core.storage.checkpoint import Checkpoint
+from coterie.core.config import Resolved
+from coterie.core.errors import ConfigError
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
 from coterie.recipes import load
@@ -60,11 +61,13 @@ def evaluate(
     Raises:
         UserError: something in the input is wrong.
     """
-    restore: Checkpoint | None = None
+    _check_lists(policies, swap, null)
+    restore = None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore = find_checkpoint(source, checkpoint)
     resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
+    _check_policies(source, resolved, overlays)
     run = compose(resolved)
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
@@ -82,6 +85,32 @@ def evaluate(
             await run.close()
 
     return asyncio.run(go())
+
+
+def _check_lists(policies: Any, swap: Any, null: Any) -> None:
+    """Refuse one text where a list or a table belongs: its letters would be taken for names."""
+    for name, value, example in (
+        ("policies", policies, "policies={'planner': 'runs/other@best'}"),
+        ("swap", swap, "swap=('planner', 'executor')"),
+        ("null", null, f"null=[{null!r}]"),
+    ):
+        if isinstance(value, str) or (name == "policies" and not isinstance(value, Mapping | None)):
+            raise ConfigError(f"`{name}` is {value!r}", path=name, fix=example)
+
+
+def _check_policies(source: Any, resolved: Resolved, overlays: Sequence[str]) -> None:
+    """Refuse overlays and overrides that change which policies a run's checkpoint would have to hold."""
+    if not is_run(source):
+        return
+    trained, wanted = set(load(source).config.policies), set(resolved.config.policies)
+    if trained != wanted:
+        raise ConfigError(
+            f"the checkpoint of {source} has other policies",
+            path="--with" if overlays else "policies",
+            why=f"it was trained with {', '.join(sorted(trained))}, and the settings here make "
+            f"{', '.join(sorted(wanted))}",
+            fix="leave out what changes the policies, or train with it: coterie run RECIPE --with ...",
+        )
 
 
 def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:

@@ -98,3 +98,10 @@ def test_the_bare_name_of_a_run_folder_is_that_run(tmp_path, monkeypatch):
     assert load("mine").config.seed == 5
     assert load("plan_path").config.env["type"] == "plan_path" and load("plan_path").name == "plan_path"
     assert load("plan_path").origins["env.type"] != "file plan_path/config.yaml"  # the recipe comes first
+
+
+def test_a_pattern_of_scales_that_matches_none_is_told():
+    table = {**load(TABULAR).table, "scales": {"*": {"seed": 3}}}
+    with pytest.raises(ConfigError, match="matches nothing") as error:
+        load(table)
+    assert error.value.path == "scales.*"

@@ -232,6 +232,9 @@ class TabularPolicy(TrainingFields):
         """Refuse another model, an adapter, and an optimiser: the trainer has settings of its own."""
         super().check(path, run)
         refuse_budget(self, path, "tabular")
+        for name, neutral in (("dtype", "float32"), ("revision", None)):
+            if getattr(self, name) != neutral:
+                log.warning("%s.%s has no effect: a table has no tensors", path, name)
         if self.warm_started:
             raise ConfigError(
                 "the trainer has no supervised steps", path=f"{path}.warm_start", fix="remove it"
