@@ -65,17 +65,15 @@ def evaluate(
     restore = None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
-        restore = find_checkpoint(source, checkpoint)
-    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-    _check_policies(source, resolved, overlays)
-    run = compose(resolved)
+        restore = find_checkpoint(source, checkpoint).path
+    run = compose(_resolved(source, overrides, scale, overlays))
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded
 
     async def go() -> TeamEvaluation:
         try:
-            await open_run(run, restore.path if restore is not None else None, external)
+            await open_run(run, restore, external)
             count = tasks if tasks is not None else _default_tasks(run, split)
             settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
@@ -98,10 +96,13 @@ def _check_lists(policies: Any, swap: Any, null: Any) -> None:
             raise ConfigError(f"`{name}` is {value!r}", path=name, fix=example)
 
 
-def _check_policies(source: Any, resolved: Resolved, overlays: Sequence[str]) -> None:
-    """Refuse overlays and overrides that change which policies a run's checkpoint would have to hold."""
+def _resolved(
+    source: Source, overrides: Sequence[str], scale: str | None, overlays: Sequence[str]
+) -> Resolved:
+    """The configuration of a recipe, or of a run whose checkpoint has the policies that it makes."""
+    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
     if not is_run(source):
-        return
+        return resolved
     trained, wanted = set(load(source).config.policies), set(resolved.config.policies)
     if trained != wanted:
         raise ConfigError(
@@ -111,6 +112,7 @@ def _check_policies(source: Any, resolved: Resolved, overlays: Sequence[str]) ->
             f"{', '.join(sorted(wanted))}",
             fix="leave out what changes the policies, or train with it: coterie run RECIPE --with ...",
         )
+    return resolved
 
 
 def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:
