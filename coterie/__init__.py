@@ -157,6 +157,7 @@ if TYPE_CHECKING:
     from coterie.core.protocols.trainer import (
         CountsOptimizerSteps as CountsOptimizerSteps,
         FollowsBudget as FollowsBudget,
+        TakesWeights as TakesWeights,
         WarmStarts as WarmStarts,
     )
     from coterie.core.rollout.rewards import (
@@ -322,7 +323,7 @@ _PUBLIC = {
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes HasSchemas Opens",
-    "coterie.core.protocols.trainer": "CountsOptimizerSteps FollowsBudget WarmStarts",
+    "coterie.core.protocols.trainer": "CountsOptimizerSteps FollowsBudget TakesWeights WarmStarts",
     "coterie.core.rollout.rewards": "branch_rewards joint_reward",
     "coterie.core.rollout.turns": "History Stage first_stage next_stage",
     "coterie.core.concurrency.active_rollouts": "ActiveRollouts",

@@ -13,7 +13,8 @@ from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
 from coterie.api.run_record import RunRecord, compose_recorded, recall
 from coterie.api.train import Source
-from coterie.core.storage.checkpoint import Checkpoint
+from coterie.core.config import Resolved
+from coterie.core.errors import ConfigError
 from coterie.core.training.evaluation import evaluate as evaluate_run
 from coterie.core.training.run import Run
 from coterie.recipes import load
@@ -60,20 +61,20 @@ def evaluate(
     Raises:
         UserError: something in the input is wrong.
     """
-    restore: Checkpoint | None = None
+    _check_lists(policies, swap, null)
+    restore: Path | None = None
     record: RunRecord | None = None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
-        restore, record = find_checkpoint(source, checkpoint), recall(source)
-    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
-    run = compose_recorded(resolved, record, [split])
+        restore, record = find_checkpoint(source, checkpoint).path, recall(source)
+    run = compose_recorded(_resolved(source, overrides, scale, overlays), record, [split])
     external, by_role = resolve_policies(run, policies or {}, checkpoint)
     changes = Changes(by_role, swap, tuple(dict.fromkeys(null)))
     changes.team(run)  # refuses contradictions before anything is loaded
 
     async def go() -> TeamEvaluation:
         try:
-            await open_run(run, restore.path if restore is not None else None, external)
+            await open_run(run, restore, external)
             count = tasks if tasks is not None else _default_tasks(run, split)
             settings: dict[str, Any] = {"samples": samples, "greedy": greedy, "keep": show}
             if changes:
@@ -83,6 +84,36 @@ def evaluate(
             await run.close()
 
     return asyncio.run(go())
+
+
+def _check_lists(policies: Any, swap: Any, null: Any) -> None:
+    """Refuse one text where a list or a table belongs: its letters would be taken for names."""
+    for name, value, example in (
+        ("policies", policies, "policies={'planner': 'runs/other@best'}"),
+        ("swap", swap, "swap=('planner', 'executor')"),
+        ("null", null, f"null=[{null!r}]"),
+    ):
+        if isinstance(value, str) or (name == "policies" and not isinstance(value, Mapping | None)):
+            raise ConfigError(f"`{name}` is {value!r}", path=name, fix=example)
+
+
+def _resolved(
+    source: Source, overrides: Sequence[str], scale: str | None, overlays: Sequence[str]
+) -> Resolved:
+    """The configuration of a recipe, or of a run whose checkpoint has the policies that it makes."""
+    resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
+    if not is_run(source):
+        return resolved
+    trained, wanted = set(load(source).config.policies), set(resolved.config.policies)
+    if trained != wanted:
+        raise ConfigError(
+            f"the checkpoint of {source} has other policies",
+            path="--with" if overlays else "policies",
+            why=f"it was trained with {', '.join(sorted(trained))}, and the settings here make "
+            f"{', '.join(sorted(wanted))}",
+            fix="leave out what changes the policies, or train with it: coterie run RECIPE --with ...",
+        )
+    return resolved
 
 
 def _default_tasks(run: Run, split: Literal["train", "val", "test"]) -> int:

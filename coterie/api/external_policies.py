@@ -7,26 +7,20 @@ still hold exactly the team's policies.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
+from coterie.api.addresses import Address, Which, address, choose_policy
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.run_record import load_run, recall
-from coterie.core.config import PolicyConfig, RunConfig
+from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
 from coterie.core.protocols.chat_format import HasTokenIds
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.core.types import Weights
 from coterie.recipes import load
-
-Which = Literal["best", "latest"] | int
-"""A checkpoint of a run: the best on val, the latest, or a step's."""
-
-_ADDRESS = re.compile(r"(?P<folder>.+?)(?:@(?P<which>best|latest|\d+))?(?::(?P<policy>[^:/\\@]+))?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,61 +106,28 @@ async def load_policies(run: Run, policies: Sequence[ExternalPolicy]) -> None:
 
 def _resolve(text: str, role: str, team_config: PolicyConfig, checkpoint: Which) -> ExternalPolicy:
     """The external policy at an address such as `RUN_DIR@best:POLICY`."""
-    match = _ADDRESS.fullmatch(text)
-    if Path(text).is_dir() or match is None:  # a folder may have an @ in its name
-        folder, which, policy = Path(text), None, None
-    else:
-        folder, which, policy = Path(match["folder"]), match["which"], match["policy"]
-    if not folder.is_dir():
-        raise ConfigError(
-            f"there is no folder {folder}",
-            path=f"--policy {role}",
-            fix="name a run's folder, with @best, @latest or @STEP and :POLICY if you like, or a folder "
-            "that `coterie export` wrote",
-        )
-    if not (folder / "config.yaml").is_file():
-        return _resolve_model(folder, role, team_config, which or policy)
-    if which is not None:
-        checkpoint = int(which) if which.isdecimal() else which  # type: ignore[assignment]
-    resolved = find_checkpoint(folder, checkpoint)
+    path = f"--policy {role}"
+    named = address(text, path)
+    if not named.is_run:
+        return _resolve_model(named, path, team_config)
+    folder = named.folder
+    resolved = find_checkpoint(folder, checkpoint if named.which is None else named.which)
     recall(folder)
     config = load(folder).config
-    name = policy or _policy_of_role(config, folder, role)
-    if name not in config.policies:
-        raise ConfigError(
-            f"{folder} has no policy '{name}'",
-            path=f"--policy {role}",
-            fix=did_you_mean(name, config.policies),
-        )
+    by_role = config.team.roles.get(role, {}).get("policy", "")
+    name = choose_policy(config, named, path, str(by_role), f"that run has no role '{role}'")
     return ExternalPolicy(f"{folder}@{resolved.step}:{name}", config.policies[name], folder, resolved, name)
 
 
-def _policy_of_role(config: RunConfig, folder: Path, role: str) -> str:
-    """The policy that plays the role in another run, else that run's only one."""
-    if role in config.team.roles:
-        return str(config.team.roles[role]["policy"])
-    if len(config.policies) == 1:
-        return next(iter(config.policies))
-    raise ConfigError(
-        f"which policy of {folder} plays '{role}'?",
-        path=f"--policy {role}",
-        why=f"that run has no role '{role}', and it has several policies",
-        fix=f"add one of: {', '.join(f':{name}' for name in config.policies)}",
-    )
-
-
-def _resolve_model(folder: Path, role: str, team_config: PolicyConfig, suffix: str | None) -> ExternalPolicy:
+def _resolve_model(named: Address, path: str, team_config: PolicyConfig) -> ExternalPolicy:
     """The external policy of a folder that holds a model, and no run."""
+    folder = named.folder
     try:
         config = team_config.external(folder)
     except ConfigError as error:
-        raise ConfigError(error.what, path=f"--policy {role}", why=error.why, fix=error.fix) from None
-    if suffix is not None:
-        raise ConfigError(
-            f"{folder} holds one model, and nothing reads '{suffix}'",
-            path=f"--policy {role}",
-            fix="remove it: only a run's folder takes a checkpoint or a policy",
-        )
+        raise ConfigError(error.what, path=path, why=error.why, fix=error.fix) from None
+    if named.suffix is not None:
+        raise named.unread_suffix(path)
     return ExternalPolicy(str(folder), config, folder)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from coterie.api.external_policies import ExternalPolicy, load_policies
+from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.core.training.run import Run
 
@@ -14,14 +17,43 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
     """Open a run; afterwards the engine has all weights, and the run can play.
 
     Args:
-        restore: a checkpoint's folder; None: fresh weights, with a warm start where a policy has one.
+        restore: a checkpoint's folder; None: the weights that `from` names, or fresh ones, with a warm start
+            where a policy has one.
         external: policies of other runs or folders, which the engine plays beside those of the team.
 
     Raises:
-        ConfigError: a warm start is impossible, or an external policy can't be loaded.
+        ConfigError: the weights of a `from` can't be taken, a warm start is impossible, or an external policy
+            can't be loaded.
     """
+    begin = time.perf_counter()
+    _say(run, _loading(run))
+    if restore is None:
+        await begin_from(run)
     await run.open(restore, extra_policies={policy.name: policy.config for policy in external})
     if restore is None:
         await warm_start(run)
     await run.sync()
     await load_policies(run, external)
+    schedule = run.config.schedule
+    seconds = time.perf_counter() - begin
+    _say(run, f"loaded in {seconds:.0f}s; step {run.state.step + 1} plays {schedule.tasks_per_step} tasks")
+
+
+@runtime_checkable
+class Says(Protocol):
+    """A display of progress that also shows what happens before the first step."""
+
+    def say(self, text: str) -> None:
+        """Show a line at once."""
+
+
+def _say(run: Run, text: str) -> None:
+    if run.folder is not None and not run.finished and isinstance(run.progress, Says):
+        run.progress.say(text)
+
+
+def _loading(run: Run) -> str:
+    names = ", ".join(f"'{name}'" + (f" from {policy.from_}" if policy.from_ else "")
+                      for name, policy in run.config.policies.items())  # fmt: skip
+    place = run.folder.path if run.folder is not None else ""
+    return f"writing to {place}; loading {names} for the engine {run.config.engine['type']}"

@@ -16,6 +16,7 @@ from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, allow_change_needs_resume, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.run_record import RunRecord
+from coterie.api.starting_weights import find_sources
 from coterie.compose import compose, trained_splits
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
@@ -91,6 +92,8 @@ def train(
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
     warn_of_tasks(run)
+    if resumed is None:
+        find_sources(run)
     run_folder = RunFolder.open(folder) if resumed else RunFolder.create(folder, run.resolved.text())
     with run_folder.claimed():
         run = replace(

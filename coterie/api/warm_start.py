@@ -49,7 +49,7 @@ async def warm_start(run: Run) -> None:
     configured = {
         name: policy.warm_start
         for name, policy in run.config.policies.items()
-        if isinstance(policy, WarmStarted) and policy.warm_start is not None
+        if policy.warm_started and isinstance(policy, WarmStarted) and policy.warm_start is not None
     }
     if not configured:
         return

@@ -22,6 +22,9 @@ class Progress(Protocol):
 
     def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None: ...
 
+    def say(self, text: str) -> None:
+        """Show what happens before the first step."""
+
     def __enter__(self) -> Progress: ...
 
     def __exit__(
@@ -35,17 +38,24 @@ def progress(unit: str = "step") -> Progress:
 
 
 class Clock:
-    """An estimate of the seconds left, from the pace of the last 32 calls."""
+    """An estimate of the seconds left, from the pace of the last 32 calls.
+
+    The time before the first call is no step's: models are loaded and weights warm-started then. The first
+    call's pace is the step's own time, where its metrics have one.
+    """
 
     def __init__(self) -> None:
         self._marks: deque[tuple[float, int]] = deque(maxlen=32)
-        self._marks.append((time.monotonic(), 0))
 
-    def left(self, done: int, total: int) -> float | None:
-        """Seconds until `total` is reached; None without a known pace, as in a resumed run's first call."""
+    def left(self, done: int, total: int, step_seconds: float | None = None) -> float | None:
+        """Seconds until `total` is reached; None without a known pace.
+
+        Args:
+            step_seconds: the time of the latest step.
+        """
         now = time.monotonic()
-        if len(self._marks) == 1 and done > 1 and self._marks[0][1] == 0:
-            self._marks.clear()  # resumed: earlier steps took none of this time
+        if not self._marks and step_seconds is not None:
+            self._marks.append((now - step_seconds, done - 1))
         self._marks.append((now, done))
         start, done_before = self._marks[0]
         return (now - start) / (done - done_before) * (total - done) if done > done_before else None
@@ -76,7 +86,7 @@ class Lines:
 
     def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None:
         metrics = metrics or {}
-        left = self._clock.left(done, total)
+        left = self._clock.left(done, total, metrics.get("time/step"))
         now = time.monotonic()
         if now - self._last < QUIET_SECONDS and done < total and "eval/success" not in metrics:
             return
@@ -86,6 +96,10 @@ class Lines:
             *(f"{label} {value}" for label, value in facts(metrics, left)),
         ]
         click.echo("  ".join(parts), err=True)
+
+    def say(self, text: str) -> None:
+        """Print a line at once."""
+        click.echo(text, err=True)
 
     def __enter__(self) -> Lines:
         return self
@@ -113,9 +127,14 @@ class Live:
         self._task = self._rich.add_task(unit, total=None, facts="starting")
 
     def __call__(self, done: int, total: int, metrics: Mapping[str, Any] | None = None) -> None:
-        pairs = facts(metrics or {}, self._clock.left(done, total))
+        metrics = metrics or {}
+        pairs = facts(metrics, self._clock.left(done, total, metrics.get("time/step")))
         text = "  ".join(f"[dim]{label}[/dim] {value}" for label, value in pairs)
         self._rich.update(self._task, completed=done, total=total, facts=text)
+
+    def say(self, text: str) -> None:
+        """Print a line above the bar."""
+        self._rich.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def __enter__(self) -> Live:
         self._rich.__enter__()

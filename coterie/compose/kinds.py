@@ -63,6 +63,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "trainer": (
         protocols.trainer.FollowsBudget,
         protocols.trainer.CountsOptimizerSteps,
+        protocols.trainer.TakesWeights,
         protocols.trainer.WarmStarts,
     ),
     "sandbox": (protocols.sandbox.ReportsProtections,),

@@ -29,6 +29,7 @@ from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Table, plugins
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import current, names
+from coterie.recipes.yaml_errors import file_error, is_misread, override_error
 
 
 def load(
@@ -73,6 +74,9 @@ def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequenc
 
 def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None = None) -> Resolved:
     """The configuration of gathered layers, which are used up, with a scale and overrides."""
+    if isinstance(overrides, str):
+        fix = f"overrides=[{overrides!r}]"
+        raise ConfigError("overrides are a list of texts, and this is one text", path="overrides", fix=fix)
     name, scales = merged.name, merged.table.pop("scales", {})
     if scale is not None:
         if scale not in scales:
@@ -112,7 +116,9 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
     """
     source, _ = current(source) if kind == "recipe" else (source, ())
     text = str(source)
-    if text.endswith((".yaml", ".yml")) or isinstance(source, Path) or "/" in text:
+    is_run = kind == "recipe" and (Path(text) / "config.yaml").is_file()
+    registered = is_run and text in plugins().registry.names(kind)
+    if text.endswith((".yaml", ".yml")) or isinstance(source, Path) or "/" in text or is_run > registered:
         path = Path(source)
         if path.is_dir() and (path / "config.yaml").is_file():
             path = path / "config.yaml"
@@ -161,16 +167,17 @@ def parse_override(text: str) -> Table:
     """`a.b=1e-5` -> {"a": {"b": 1e-05}}. The value is YAML 1.2.
 
     Raises:
-        ConfigError: no `=`, an empty key, or a value that is not YAML.
+        ConfigError: no `=`, an empty key, or a value that is not YAML, or not in one piece.
     """
     key, equals, value = text.partition("=")
     if not equals or not key or any(not part for part in key.split(".")):
         raise ConfigError(f"'{text}' is not of the form key=value", fix="e.g. schedule.steps=20")
     try:
         parsed = YAML(typ="safe", pure=True).load(value)
-    except YAMLError as error:
-        why = str(error).split("\n")[0]
-        raise ConfigError(f"the value {value!r} is not YAML", path=key, why=why) from None
+    except YAMLError:
+        raise override_error(key, value) from None
+    if is_misread(value, parsed):
+        raise override_error(key, value)
     table: Any = parsed
     for part in reversed(key.split(".")):
         table = {part: table}
@@ -183,12 +190,14 @@ def read_yaml(path: Path) -> Table:
     Raises:
         ConfigError: the file is unreadable, is not YAML, repeats a key, or is not a table.
     """
+    text = ""
     try:
-        value = YAML(typ="safe", pure=True).load(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        value = YAML(typ="safe", pure=True).load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path} can't be read", why=str(error)) from None
     except YAMLError as error:
-        raise ConfigError(f"{path} is not valid YAML", why=" ".join(str(error).split())) from None
+        raise file_error(path, text, error) from None
     if not isinstance(value, Mapping):
         raise ConfigError(f"{path} is not a table", why=f"it is a {type(value).__name__}")
     table: Table = json_like(value)

@@ -69,6 +69,8 @@ class Layers:
         elif not isinstance(block, Mapping):
             raise ConfigError("every_scale is not a table", path=EVERY_SCALE, why=f"got {block!r}")
         check_scales(table.get("scales"))
+        for name in table.get("scales") or {}:
+            matching(str(name), self.table.get("scales") or {}, ("scales",))  # a pattern must match a scale
         self.every_scale.append((dict(block or {}), late_origin))
         self.add(table, origin)
 

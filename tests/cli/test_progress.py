@@ -10,6 +10,7 @@ import pytest
 from coterie.cli import progress as module
 from coterie.cli.output import columns, duration, interval, number, print_json, share, table
 from coterie.cli.progress import Lines, Live, progress
+from tests.cli.support import TABULAR, coterie
 
 
 @pytest.fixture
@@ -42,6 +43,34 @@ def test_a_resumed_run_counts_only_its_own_steps(clock, capsys):
             clock[0] += 10
             shown(step, 60, {})
     assert capsys.readouterr().err.splitlines()[-1] == "step 52/60  left 1m20s"
+
+
+def test_the_start_up_is_no_step_time(clock, capsys):
+    """Loading took ten minutes, each step ten seconds; a resumed run knows the pace of its first step too."""
+    for first in (1, 51):
+        with Lines("step") as shown:
+            clock[0] += 600
+            for step in (first, first + 1):
+                clock[0] += 10
+                shown(step, first + 7, {"time/step": 10.0})
+        assert [line.split("left ")[1] for line in capsys.readouterr().err.splitlines()] == ["1m10s", "1m00s"]
+
+
+def test_without_step_times_the_first_call_has_no_estimate(clock, capsys):
+    with Lines("step") as shown:
+        clock[0] += 600
+        shown(1, 8, {})
+    assert capsys.readouterr().err == "step 1/8\n"
+
+
+def test_a_pipe_shows_the_folder_and_what_is_loaded_before_the_first_step(tmp_path):
+    done = coterie("run", TABULAR, "schedule.steps=1", "--out", tmp_path / "a")
+    lines = done.stderr.splitlines()
+    assert lines[0] == f"writing to {tmp_path / 'a'}; loading 'shared' for the engine tabular"
+    assert lines[1].startswith("loaded in ") and lines[1].endswith("s; step 1 plays 8 tasks")
+    assert lines[2].startswith("step 1/1")
+    assert done.stdout.startswith(str(tmp_path / "a"))
+    assert "loading" not in coterie("eval", tmp_path / "a", "--tasks", "2").stderr
 
 
 def test_quick_steps_do_not_flood_but_evaluations_and_the_end_are_told(clock, capsys):

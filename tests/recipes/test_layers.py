@@ -157,7 +157,7 @@ def test_files_that_are_no_recipes_are_refused(files):
     with pytest.raises(ConfigError, match="not valid YAML"):
         load(files / "bad.yaml")
     (files / "twice.yaml").write_text("a: 1\na: 2\n")
-    with pytest.raises(ConfigError, match="not valid YAML"):
+    with pytest.raises(ConfigError, match="repeats the key 'a'"):
         read_yaml(files / "twice.yaml")
     (files / "loop.yaml").write_text("extends: loop.yaml\n")
     with pytest.raises(ConfigError, match="extends itself"):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from pathlib import Path
+
 from pydantic import Field, model_validator
 
 from coterie.backends.data.records import Records, Shares
+from coterie.backends.models.hub import hub, unfetched
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import Split
@@ -52,11 +56,16 @@ class HubData(Plugin):
                 fix=f"set {path}.splits.{split}",
             )
         source_split = settings.splits.get(split, "train")
+        reach = nullcontext("") if Path(settings.name).is_dir() else hub("dataset", settings.name)
+        unreachable = ""
         try:
-            rows = datasets.load_dataset(
-                settings.name, settings.subset, split=source_split, revision=settings.revision
-            )
+            with reach as unreachable:
+                rows = datasets.load_dataset(
+                    settings.name, settings.subset, split=source_split, revision=settings.revision
+                )
         except (OSError, ValueError, RuntimeError) as error:
+            if unreachable:
+                raise unfetched("dataset", settings.name, unreachable, f"{path}.name", error) from error
             raise ConfigError(
                 f"the dataset '{settings.name}' ({source_split}) can't be loaded",
                 path=path,

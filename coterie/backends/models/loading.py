@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.word_tokenizer import words_tokenizer
 from coterie.core.errors import ConfigError, MissingExtra
@@ -64,7 +65,7 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
     if isinstance(config.model, ModelInit):
         module = _initialised(config.model, tokenizer, seed)
     else:
-        module = _pretrained(config.model, config.revision, policy)
+        module = pretrained(config.model, config.revision, f"policies.{policy}.model")
     module.to(getattr(_torch(), config.dtype)).eval()
     return Loaded(module, tokenizer, context_of(module.config, tokenizer, policy=policy))
 
@@ -110,9 +111,14 @@ def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
             module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
     else:
         local_folder(str(directory.absolute()), path)
-        module = _pretrained(folder, None, policy)
-    has_tokenizer = any((directory / name).is_file() for name in _TOKENIZER_FILES)
-    return module.eval(), _tokenizer(folder, None, path) if has_tokenizer else None
+        module = pretrained(folder, None, f"{path}.model")
+    return module.eval(), folder_tokenizer(directory, path)
+
+
+def folder_tokenizer(folder: Path, path: str) -> Any | None:
+    """The tokenizer in a folder; None: it has none."""
+    has_tokenizer = any((folder / name).is_file() for name in _TOKENIZER_FILES)
+    return _tokenizer(str(folder), None, path) if has_tokenizer else None
 
 
 @contextmanager
@@ -193,24 +199,26 @@ def _initialised(init: ModelInit, tokenizer: Any, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(config, attn_implementation="sdpa", dtype=torch.float32)
 
 
-def _pretrained(source: str, revision: str | None, policy: str) -> Any:
+def pretrained(source: str, revision: str | None, path: str) -> Any:
+    """A plain CausalLM of a hub id or a folder, with its weights as they are stored.
+
+    Raises:
+        ConfigError: there is none; `path` is the key that names it.
+    """
     from transformers import AutoModelForCausalLM
 
-    path = f"policies.{policy}.model"
     folder = local_folder(source, path)
     if folder is not None:
         _check_weights(folder, path)
-    try:
+
+    def load(name: str, revision: str | None) -> Any:
         # Weights come as they are stored; the caller casts, so that one rule holds for all sources.
         with without_bars():
             return AutoModelForCausalLM.from_pretrained(
-                str(folder or source),
-                revision=revision if folder is None else None,
-                attn_implementation="sdpa",
-                dtype="auto",
+                name, revision=revision, attn_implementation="sdpa", dtype="auto"
             )
-    except (OSError, ValueError, KeyError, ImportError) as error:
-        raise _unloadable("model", source, folder, error, path) from error
+
+    return _loaded("model", source, revision, folder, path, load)
 
 
 def _tokenizer(source: str, revision: str | None, path: str) -> Any:
@@ -225,12 +233,32 @@ def _tokenizer(source: str, revision: str | None, path: str) -> Any:
             why=f"none of {', '.join(_TOKENIZER_FILES)} is there",
             fix=f"save it there with the model: tokenizer.save_pretrained({str(folder)!r})",
         )
+
+    def load(name: str, revision: str | None) -> Any:
+        return AutoTokenizer.from_pretrained(name, revision=revision)
+
+    return _loaded("tokenizer", source, revision, folder, path, load)
+
+
+def _loaded(
+    part: str,
+    source: str,
+    revision: str | None,
+    folder: Path | None,
+    path: str,
+    load: Callable[[str, str | None], Any],
+) -> Any:
+    """What `load(name, revision)` gives, from a folder or from the hub; errors become ConfigErrors."""
+    unreachable = ""
     try:
-        return AutoTokenizer.from_pretrained(
-            str(folder or source), revision=revision if folder is None else None
-        )
+        if folder is not None:
+            return load(str(folder), None)
+        with hub(part, source) as unreachable:
+            return load(source, revision)
     except (OSError, ValueError, KeyError, ImportError, TypeError) as error:
-        raise _unloadable("tokenizer", source, folder, error, path) from error
+        if folder is None:
+            raise unfetched(part, source, unreachable, path, error) from error
+        raise _damaged(part, folder, error, path) from error
 
 
 def _check_weights(folder: Path, path: str) -> None:
@@ -253,19 +281,11 @@ def _check_weights(folder: Path, path: str) -> None:
         )
 
 
-def _unloadable(part: str, source: str, folder: Path | None, error: Exception, path: str) -> ConfigError:
+def _damaged(part: str, folder: Path, error: Exception, path: str) -> ConfigError:
     lines = str(error).strip().splitlines()
-    why = f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
-    if folder is not None:
-        return ConfigError(
-            f"the {part} in {folder} can't be loaded",
-            path=path,
-            why=why,
-            fix="check that the folder is complete and that transformers knows the model",
-        )
     return ConfigError(
-        f"the {part} '{source}' can't be fetched from the hub",
+        f"the {part} in {folder} can't be loaded",
         path=path,
-        why=why,
-        fix="check the id and the network, or fetch it elsewhere and name its folder",
+        why=f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__,
+        fix="check that the folder is complete and that transformers knows the model",
     )

@@ -10,17 +10,22 @@ from typing import Annotated, Literal, TypeVar
 from pydantic import AfterValidator, Field
 from pydantic_core import PydanticCustomError
 
+from coterie.backends.models.sources import (
+    ARCHITECTURE,
+    MODEL_FILES as MODEL_FILES,
+    TABLE_FILE as TABLE_FILE,
+    KnownWeights,
+    architecture_in,
+    check_source,
+    local_folder as local_folder,
+    weights_in,
+)
 from coterie.core.config import PolicyConfig, RunConfig, Strict, validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import MayChange
 
 log = logging.getLogger("coterie")
 Schema = TypeVar("Schema", bound=PolicyConfig)
-
-MODEL_FILES = ("config.json", "adapter_config.json")
-"""A folder with one of them holds a model, or an adapter, in Hugging Face's format."""
-TABLE_FILE = "table.npz"
-"""What a trainer of tables exports."""
 
 
 class ModelInit(Strict):
@@ -144,7 +149,30 @@ class TrainingFields(TensorFields):
 
     @property
     def warm_started(self) -> bool:
-        return self.warm_start is not None
+        """Weights that `from` names are not warm-started: they have been trained."""
+        return self.warm_start is not None and self.from_ is None
+
+    @property
+    def weights(self) -> KnownWeights:
+        """What is known of the weights without loading them."""
+        lora = (self.lora or LoraSettings()).model_dump() if self.train == "lora" else None
+        if isinstance(self.model, str):
+            return KnownWeights(self.weights_kind, lora, architecture_in(self.model))
+        table = self.model.model_dump()
+        table["kv_heads"] = table["kv_heads"] or table["heads"]
+        known = {name: table[field] for name, field in ARCHITECTURE.items()}
+        return KnownWeights(self.weights_kind, lora, known)
+
+    def check_source(self, path: str, source: PolicyConfig | Path) -> None:
+        """Refuse a `from` whose weights this policy can't begin with; see `sources.check_source`."""
+        at = f"{path}.from"
+        if isinstance(source, TrainingFields):
+            theirs = source.weights
+        elif isinstance(source, Path):
+            theirs = weights_in(source, at)
+        else:
+            theirs = KnownWeights(source.weights_kind)
+        check_source(self.weights, theirs, self.train, path)
 
     def check(self, path: str, run: RunConfig) -> None:
         """Refuse settings without an effect, and a decay without an end; warn of an unusual learning rate."""
@@ -205,6 +233,9 @@ class TabularPolicy(TrainingFields):
         """Refuse another model, an adapter, and an optimiser: the trainer has settings of its own."""
         super().check(path, run)
         refuse_budget(self, path, "tabular")
+        for name, neutral in (("dtype", "float32"), ("revision", None)):
+            if getattr(self, name) != neutral:
+                log.warning("%s.%s has no effect: a table has no tensors", path, name)
         if self.warm_started:
             raise ConfigError(
                 "the trainer has no supervised steps", path=f"{path}.warm_start", fix="remove it"
@@ -235,7 +266,11 @@ def declared(policies: Mapping[str, PolicyConfig], schema: type[Schema]) -> dict
         if isinstance(policy, schema)
         else validate(
             schema,
-            {key: value for key, value in policy if key in schema.model_fields},
+            {
+                field.alias or key: getattr(policy, key)
+                for key, field in schema.model_fields.items()
+                if key in type(policy).model_fields
+            },
             f"policies.{name}",
         )
         for name, policy in policies.items()
@@ -360,22 +395,3 @@ def check_untrained(policy: PolicyConfig, path: str) -> None:
             path=f"{path}.train",
             fix=f"set {path}.train=none, or choose another trainer",
         )
-
-
-def local_folder(source: str, path: str) -> Path | None:
-    """The local folder that `source` names, or None where it is a hub id.
-
-    Raises:
-        ConfigError: `source` is written like a path, and there is no such folder.
-    """
-    folder = Path(source).expanduser()
-    if folder.is_dir():
-        return folder
-    if folder.is_absolute() or source.startswith((".", "~")) or source.count("/") > 1 or "\\" in source:
-        raise ConfigError(
-            f"there is no folder {source}",
-            path=path,
-            why="it is a file" if folder.exists() else f"looked for it from {Path.cwd()}",
-            fix="name an existing folder, or a hub id such as Qwen/Qwen3-0.6B",
-        )
-    return None

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.loading import (
     context_of,
     load_tokenizer,
@@ -154,14 +155,18 @@ def _read_config(source: str, revision: str | None, policy: str) -> Any:
 
     path = f"policies.{policy}.model"
     folder = local_folder(source, path)
+    unreachable = ""
     try:
         if folder is not None:
             return AutoConfig.from_pretrained(str(folder))
         try:
             return AutoConfig.from_pretrained(source, revision=revision, local_files_only=True)
         except OSError:
-            return AutoConfig.from_pretrained(source, revision=revision)
+            with hub("model", source) as unreachable:
+                return AutoConfig.from_pretrained(source, revision=revision)
     except (OSError, ValueError, KeyError, ImportError) as error:
+        if unreachable:
+            raise unfetched("model", source, unreachable, path, error) from error
         lines = str(error).strip().splitlines()
         raise ConfigError(
             f"{source} can't be read here",

@@ -8,7 +8,10 @@ from pathlib import Path
 
 import numpy as np
 
+from coterie.backends.models.policy import TABLE_FILE
 from coterie.backends.models.wordcodec import EOS_ID, word_id
+from coterie.core.errors import ConfigError
+from coterie.core.types import Weights
 
 Context = tuple[int, ...]
 
@@ -87,3 +90,30 @@ def read_rows(path: Path) -> tuple[tuple[str, ...], dict[str, dict[Context, np.n
             contexts = [tuple(part.tolist()) for part in np.split(flat, ends[:-1])] if len(ends) else []
             tables[name] = {context: row.copy() for context, row in zip(contexts, rows, strict=True)}
     return words, tables
+
+
+def source_table(policy: str, source: Weights) -> Table:
+    """The table with which a policy begins, from a trainer or from a folder.
+
+    Raises:
+        ConfigError: it is no table, or can't be read.
+    """
+    at = f"policies.{policy}.from"
+    if source.folder is not None:
+        file = Path(source.folder) / TABLE_FILE
+        try:
+            words, tables = read_rows(file)
+            return Table(words, tables["logits"])
+        except (OSError, ValueError, KeyError) as error:
+            raise ConfigError(
+                f"{file} can't be read", path=at, why=f"{type(error).__name__}: {error}"
+            ) from error
+    if not isinstance(source.module, Table):
+        raise ConfigError("the policy that it names has no table", path=at)
+    return Table(source.module.words, source.module.rows)
+
+
+def words_differ(theirs: Iterable[str], ours: Iterable[str]) -> str:
+    """A sentence on how two vocabularies differ."""
+    differing = set(theirs) ^ set(ours)
+    return f"{len(differing)} words differ, such as {min(differing)!r}"

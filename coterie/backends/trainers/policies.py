@@ -1,8 +1,8 @@
 """The weights of each policy: initial weights, shared bases and adapters.
 
-Policies with the same `model`, `revision`, `dtype` and `warm_start` have the same initial weights. Among
-them, all `lora` and `none` policies share one frozen base; each `lora` policy has an adapter in the base,
-named like the policy. Each `full` policy has its own module.
+Policies with the same `model`, `revision`, `dtype` and `warm_start` have the same initial weights, and those
+with a `from` if it gives them the same. Among them, all `lora` and `none` policies share one frozen base;
+each `lora` policy has an adapter in the base, named like the policy. Each `full` policy has its own module.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +18,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from coterie.backends.models.loading import load_model
+from coterie.backends.models.loading import load_model, load_tokenizer
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.optim import PolicyOptimizer
+from coterie.backends.trainers.parameters import (
+    adapter_parameters as adapter_parameters,
+    copies,
+    fill,
+    plain_parameters as plain_parameters,
+)
+from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.types.seeding import seed64
@@ -45,6 +52,7 @@ class InitialWeights:
     peft: Any = None
     """The PeftModel around `frozen`, where there are adapters."""
     warmed: bool = False
+    """Whether a warm start, or the weights of a `from`, changed what `model` names."""
 
     @property
     def must_be_saved(self) -> bool:
@@ -79,6 +87,8 @@ class Policy:
     """The head's learning rate; None: the policy's."""
     optimizer: PolicyOptimizer | None = None
     version: int = 0
+    initial_adapter: Mapping[str, Tensor] | None = None
+    """The adapter of a `from`, a part of the initial weights; None: a new adapter, which changes nothing."""
 
     @property
     def module(self) -> Any:
@@ -155,8 +165,23 @@ class Policy:
                 why="the initial weights of a fully trained policy are kept only where the loss or the "
                 "estimator names ref_logprobs in its `needs`",
             )
+        if self.initial_adapter is not None:
+            with self._with_adapter(self.initial_adapter), self.scoring() as scorer:
+                yield scorer
+            return
         with self.initial.plain(), self.initial.scorer.session():
             yield self.initial.scorer
+
+    @contextmanager
+    def _with_adapter(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
+        """Replace the adapter's weights for a while."""
+        parameters = self.own_parameters()
+        kept = copies(parameters)
+        fill(parameters, tensors)
+        try:
+            yield
+        finally:
+            fill(parameters, kept)
 
     def _dropouts(self) -> Iterator[torch.nn.Dropout]:
         if self.adapter is None:
@@ -167,12 +192,24 @@ class Policy:
                 yield table[self.adapter]
 
 
-def initial_weights_of(policies: Mapping[str, TorchPolicy]) -> dict[str, tuple[str, ...]]:
-    """First policy -> all policies with the same initial weights, in the configuration's order."""
-    groups: dict[str, list[str]] = {}
+def initial_weights_of(
+    policies: Mapping[str, TorchPolicy], sources: Mapping[str, SourceWeights] | None = None
+) -> dict[str, tuple[str, ...]]:
+    """First policy -> all policies with the same initial weights, in the configuration's order.
+
+    Args:
+        sources: the weights of policies with a `from`. Without them, equal values of `from` count as equal
+            weights, except where all weights are trained.
+    """
+    groups: dict[tuple[str, Any], list[str]] = {}
     for name, config in policies.items():
         key = config.model_dump_json(include={"model", "revision", "dtype", "warm_start"})
-        groups.setdefault(key, []).append(name)
+        base: Any = None
+        if config.from_ is not None:
+            base = (config.from_, name if config.train == "full" else "")
+            if sources is not None:
+                base = ("from", id(sources[name].base))
+        groups.setdefault((key, base), []).append(name)
     return {names[0]: tuple(names) for names in groups.values()}
 
 
@@ -192,27 +229,42 @@ class Plan:
     value_rate: float | None
 
 
-def set_up(configs: Mapping[str, TorchPolicy], plan: Plan) -> tuple[list[InitialWeights], dict[str, Policy]]:
-    """Load all initial weights once, copy them for `full` policies, and attach adapters to shared bases."""
+def set_up(
+    configs: Mapping[str, TorchPolicy],
+    plan: Plan,
+    sources: Mapping[str, SourceWeights] | None = None,
+    groups: Sequence[Sequence[str]] | None = None,
+) -> tuple[list[InitialWeights], dict[str, Policy]]:
+    """Load all initial weights once, copy them for `full` policies, and attach adapters to shared bases.
+
+    Args:
+        sources: the weights of policies with a `from`; None: a checkpoint's replace all weights.
+        groups: policies with the same initial weights; default: those of `initial_weights_of`.
+    """
     for name, config in configs.items():
         check_settings(config, f"policies.{name}")
     initial_weights, policies = [], {}
-    for names in initial_weights_of(configs).values():
-        initial, members = _set_up_initial({name: configs[name] for name in names}, plan)
+    for names in groups if groups is not None else initial_weights_of(configs, sources).values():
+        initial, members = _set_up_initial({name: configs[name] for name in names}, plan, sources or {})
         initial_weights.append(initial)
         policies.update(members)
     return initial_weights, {name: policies[name] for name in configs}
 
 
 def _set_up_initial(
-    configs: Mapping[str, TorchPolicy], plan: Plan
+    configs: Mapping[str, TorchPolicy], plan: Plan, sources: Mapping[str, SourceWeights]
 ) -> tuple[InitialWeights, dict[str, Policy]]:
     first, config = next(iter(configs.items()))
+    for name in sources.keys() & configs.keys():  # before the model, which may be large
+        tokenizer = load_tokenizer(configs[name], policy=name, vocabulary=plan.vocabulary)
+        sources[name].check_vocabulary(tokenizer, name)
     loaded = load_model(config, policy=first, seed=plan.seed, vocabulary=plan.vocabulary)
     original = loaded.module.to(plan.device).eval()
     if plan.checkpointing:
         original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     initial = InitialWeights(first, tuple(configs), config, loaded.tokenizer, loaded.context)
+    if first in sources:
+        initial.warmed = sources[first].fill_base(plain_parameters(original), first)
     full = [name for name, config in configs.items() if config.train == "full"]
     if len(full) < len(configs) or plan.references:
         initial.frozen = original.requires_grad_(False)
@@ -232,6 +284,9 @@ def _set_up_initial(
             adapter = adapter_name(name)
         assert scorer is not None
         members[name] = Policy(name, member, initial, model, scorer, adapter)
+        if name in sources and sources[name].adapter is not None:
+            sources[name].fill_adapter(members[name].own_parameters(), name)
+            members[name].initial_adapter = copies(members[name].own_parameters())
         if plan.values and member.train != "none":
             members[name].value_head, members[name].value_rate = value_head(model), plan.value_rate
         members[name].renew_optimizer()
@@ -271,26 +326,6 @@ def adapter_name(policy: str) -> str:
     if plain and unreserved and not hasattr(torch.nn.ModuleDict(), policy):
         return policy
     return "policy_" + hashlib.sha256(policy.encode()).hexdigest()[:12]
-
-
-def plain_parameters(model: Any) -> dict[str, torch.nn.Parameter]:
-    """Weights of a model by their names without adapters; tied weights are listed once."""
-    return {
-        name.replace(".base_layer.", "."): parameter
-        for name, parameter in model.named_parameters()
-        if "lora_" not in name
-    }
-
-
-def adapter_parameters(model: Any, adapter: str) -> dict[str, torch.nn.Parameter]:
-    """One adapter's weights, by names without the adapter's name."""
-    parameters = {}
-    for name, parameter in model.named_parameters():
-        pieces = name.split(".")
-        for place, piece in enumerate(pieces[:-1]):
-            if piece.startswith("lora_") and pieces[place + 1] == adapter:
-                parameters[".".join(pieces[: place + 1] + pieces[place + 2 :])] = parameter
-    return parameters
 
 
 def digest(tensors: Mapping[str, Tensor], head: int | None = None) -> str:

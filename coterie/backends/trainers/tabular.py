@@ -6,7 +6,7 @@ import json
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,9 +34,12 @@ from coterie.backends.models.table import (
     log_softmax,
     read_rows,
     rows_digest,
+    source_table,
     table_words,
+    words_differ,
     write_rows,
 )
+from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.plugins.origin import plugin_call
@@ -48,54 +51,6 @@ from coterie.core.types.seeding import seed64
 log = logging.getLogger("coterie")
 UNUSUAL_RATE = 1e4
 """A larger learning rate of logits is warned about: one step makes the policy deterministic."""
-Rows = dict[Context, np.ndarray]
-MOMENTS = ("first", "second", "steps")
-
-
-@dataclass(slots=True)
-class _Moments:
-    """Adam's state (arXiv 1412.6980), by context."""
-
-    first: Rows = field(default_factory=dict)
-    """The running means of gradients."""
-    second: Rows = field(default_factory=dict)
-    """The running means of squared gradients."""
-    steps: Rows = field(default_factory=dict)
-    """The number of updates of each row, shape (1,); a row's means begin with its first gradient."""
-
-    def direction(self, context: Context, grad: np.ndarray) -> np.ndarray:
-        """Adam's direction for one row, in place of its gradient."""
-        steps = self.steps.get(context, np.zeros(1)) + 1
-        first = 0.9 * self.first.get(context, np.zeros_like(grad)) + 0.1 * grad
-        second = 0.999 * self.second.get(context, np.zeros_like(grad)) + 0.001 * grad**2
-        self.steps[context], self.first[context], self.second[context] = steps, first, second
-        return first / (1 - 0.9**steps) / (np.sqrt(second / (1 - 0.999**steps)) + 1e-8)
-
-
-@dataclass(slots=True)
-class _Policy:
-    """One policy's tables and the state of their optimiser."""
-
-    table: Table
-    trained: bool
-    version: int = 0
-    values: Rows = field(default_factory=dict)
-    """The value of each context, shape (1,); a new context has 0."""
-    moments: _Moments = field(default_factory=_Moments)
-    value_moments: _Moments = field(default_factory=_Moments)
-
-    def value(self, context: Context) -> np.ndarray:
-        """The value of a context, shape (1,)."""
-        return self.values.get(context, np.zeros(1))
-
-    def tables(self) -> dict[str, Rows]:
-        """All tables of a checkpoint, by name."""
-        return {
-            "logits": self.table.rows,
-            "values": self.values,
-            **{name: getattr(self.moments, name) for name in MOMENTS},
-            **{f"value_{name}": getattr(self.value_moments, name) for name in MOMENTS},
-        }
 
 
 class TabularTrainer(Plugin):
@@ -103,7 +58,7 @@ class TabularTrainer(Plugin):
 
     The loss is sum_t coefficient_t * (value_t - entropy * H_t), as in every trainer. Its gradient with
     respect to a context's logits is coefficient * grad * (onehot - softmax) / temperature. The reference of
-    `ref_logprobs` is the initial table, which is uniform.
+    `ref_logprobs` is the initial table: uniform, or that of a `from`.
 
     If an estimator needs `values`, every context has a separate value. Values descend the sum of
     coefficient_t * (V_t - target_t)^2 / 2 over samples with `targets`. They share no parameters with the
@@ -131,7 +86,16 @@ class TabularTrainer(Plugin):
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
-        self._policies: dict[str, _Policy] = {}
+        self._policies: dict[str, Tables] = {}
+        self._sources: dict[str, Table] = {}
+
+    def begin_with(self, weights: Mapping[str, Weights]) -> None:
+        """Keep the tables of policies with a `from`; `open` gives them to the policies.
+
+        Raises:
+            ConfigError: a policy that is no table, or a folder's table that can't be read.
+        """
+        self._sources = {policy: source_table(policy, source) for policy, source in weights.items()}
 
     async def open(self, ctx: TrainerContext) -> None:
         self._ctx = ctx
@@ -150,7 +114,17 @@ class TabularTrainer(Plugin):
         words = table_words(ctx.vocabulary)
         for name, policy in declared(ctx.policies, TabularPolicy).items():
             check_trained_table(policy, f"policies.{name}")
-            self._policies[name] = _Policy(Table(words), trained=policy.train != "none")
+            initial = self._sources.get(name, Table(words))
+            if initial.words != words:
+                raise ConfigError(
+                    "its table is over other words than this policy's",
+                    path=f"policies.{name}.from",
+                    why=words_differ(initial.words, words),
+                    fix="train with the environment and the roles of that run, or from another one",
+                )
+            self._policies[name] = Tables(
+                initial.snapshot(), trained=policy.train != "none", initial=dict(initial.rows)
+            )
 
     async def close(self) -> None:
         self._policies.clear()
@@ -158,7 +132,7 @@ class TabularTrainer(Plugin):
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
         """One number for every sampled token.
 
-        - `ref_logprobs`: log-probs under the uniform initial table.
+        - `ref_logprobs`: log-probs under the initial table.
         - `old_logprobs`, `logprobs`: log-probs under the present table.
         - `values`: the values of contexts; 0 for a policy that is not trained.
 
@@ -170,7 +144,7 @@ class TabularTrainer(Plugin):
         by_key = {}
         for sample in samples:
             policy = self._policies[sample.policy]
-            table = Table(policy.table.words) if what == "ref_logprobs" else policy.table
+            table = Table(policy.table.words, policy.initial) if what == "ref_logprobs" else policy.table
             numbers = [
                 policy.value(token.context)[0] if what == "values" else token.logprobs[token.column]
                 for token in _sampled_tokens(sample, table)
@@ -229,15 +203,16 @@ class TabularTrainer(Plugin):
                     f"the table of policy '{name}' in {folder} is over other words",
                     why="the environment's or a role's vocabulary has changed",
                 )
-            missing = policy.tables().keys() - tables.keys()
+            missing = policy.tables().keys() - tables.keys() - {"initial"}
             if missing:
                 raise RunFolderError(
                     f"the tables of policy '{name}' in {folder} lack {', '.join(sorted(missing))}",
                     why="they were written by another version of coterie",
                 )
             policy.table, policy.values = Table(words, tables["logits"]), tables["values"]
-            policy.moments = _Moments(**{part: tables[part] for part in MOMENTS})
-            policy.value_moments = _Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
+            policy.initial = tables.get("initial", {})
+            policy.moments = Moments(**{part: tables[part] for part in MOMENTS})
+            policy.value_moments = Moments(**{part: tables[f"value_{part}"] for part in MOMENTS})
             policy.version = state[name]["version"]
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
@@ -252,7 +227,7 @@ class TabularTrainer(Plugin):
 
     # -------------------------------------------------------------------------------------------- updates
 
-    def _update(self, name: str, policy: _Policy, samples: Sequence[Sample], step: int) -> Metrics:
+    def _update(self, name: str, policy: Tables, samples: Sequence[Sample], step: int) -> Metrics:
         per_step: dict[str, float] = {}
         per_token: dict[str, float] = {}
         tokens = steps = 0
@@ -279,7 +254,7 @@ class TabularTrainer(Plugin):
         }
 
     def _optimiser_step(
-        self, policy: _Policy, samples: Sequence[Sample]
+        self, policy: Tables, samples: Sequence[Sample]
     ) -> tuple[dict[str, float], dict[str, float], int]:
         """The losses, sums over tokens of the other metrics, and the number of tokens."""
         loss, table = self._ctx.loss, policy.table
@@ -322,7 +297,7 @@ class TabularTrainer(Plugin):
         rows: Rows,
         present: Callable[[Context], np.ndarray],
         rate: float,
-        moments: _Moments,
+        moments: Moments,
     ) -> None:
         """Update the rows that have a gradient; other rows and their moments don't change."""
         for context, grad in gradient.items():
@@ -358,7 +333,7 @@ def _tokens(samples: Sequence[Sample], tokens: Sequence[_SampledToken]) -> Token
 
 
 def _value_gradient(
-    policy: _Policy, samples: Sequence[Sample], tokens: Sequence[_SampledToken], shares: np.ndarray
+    policy: Tables, samples: Sequence[Sample], tokens: Sequence[_SampledToken], shares: np.ndarray
 ) -> tuple[Rows, float]:
     """d value loss / d value by context, shape (1,) each, and the loss, both over samples with targets."""
     targets = [

@@ -5,6 +5,7 @@ policies/<policy>.safetensors           the policy's weights: all, or its adapte
                                         has one; no file for `train: none`
 policies/<policy>.optimizer.safetensors moments, and fp32 masters of bf16 weights
 starts/<policy>.safetensors             frozen initial weights that can't be read from anywhere else
+starts/adapters/<policy>.safetensors    the adapter of a `from`, with which a policy began
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from coterie.backends.trainers.parameters import copies
 from coterie.backends.trainers.policies import InitialWeights, Policy, digest
 from coterie.core.errors import RunFolderError
 
@@ -34,6 +36,8 @@ def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
         if policy.optimizer is not None:
             _write(_weights_file(folder, name), policy.weights())
             _write(_optimizer_file(folder, name), policy.optimizer.state())
+        if policy.initial_adapter is not None:
+            _write(_initial_adapter_file(folder, name), policy.initial_adapter)
     for initial in initial_weights:
         if initial.frozen is not None and initial.must_be_saved:
             _write(_initial_file(folder, initial.name), initial.weights())
@@ -45,6 +49,7 @@ def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
                 "value_head": policy.value_head is not None,
                 "version": policy.version,
                 "optimizer_steps": policy.optimizer.count if policy.optimizer is not None else 0,
+                "initial_adapter": policy.initial_adapter is not None,
             }
             for name, policy in policies.items()
         },
@@ -59,6 +64,15 @@ def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
+
+
+def groups(folder: Path) -> list[tuple[str, ...]]:
+    """The policies with the same initial weights, in a state that `save` wrote.
+
+    Raises:
+        RunFolderError: the state can't be read.
+    """
+    return [tuple(initial["policies"]) for initial in _read_state(folder)["starts"].values()]
 
 
 def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
@@ -83,6 +97,9 @@ def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
             fill(policy.weights(), _weights_file(folder, name))
             file = _optimizer_file(folder, name)
             policy.optimizer.restore(_read(file), saved["optimizer_steps"], str(file))
+        if saved.get("initial_adapter"):
+            policy.initial_adapter = copies(policy.own_parameters())
+            fill(policy.initial_adapter, _initial_adapter_file(folder, name))
 
 
 def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) -> None:
@@ -147,6 +164,10 @@ def _initial_file(folder: Path, policy: str) -> Path:
 def _write(file: Path, tensors: Mapping[str, Tensor]) -> None:
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(file))
+
+
+def _initial_adapter_file(folder: Path, policy: str) -> Path:
+    return folder / "starts" / "adapters" / f"{quote(policy, safe='')}.safetensors"
 
 
 def _read(file: Path) -> dict[str, Tensor]:

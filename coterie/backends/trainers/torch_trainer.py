@@ -23,6 +23,7 @@ from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
 from coterie.backends.trainers.settings import TorchConfig
+from coterie.backends.trainers.source_weights import SourceWeights, read_sources
 from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import value_loss
@@ -53,14 +54,23 @@ class TorchTrainer(Plugin):
         super().__init__(config, build)
         self._initial_weights: list[InitialWeights] = []
         self._policies: dict[str, PolicyWeights] = {}
+        self._sources: dict[str, SourceWeights] | None = None
         # The active adapter is a setting of the shared module, so only one thread may compute at a time.
         self._computing = threading.Lock()
+
+    def begin_with(self, weights: Mapping[str, Weights]) -> None:
+        """Copy the weights of policies with a `from` into memory; `open` gives them to the policies.
+
+        Raises:
+            ConfigError: they can't be read, or are no tensors.
+        """
+        self._sources = read_sources(weights)
 
     async def open(self, ctx: TrainerContext) -> None:
         self.config.check_needs(ctx.needs, "trainer")
         self._ctx = ctx
         self._device = _device(self.config.device)
-        plan = Plan(
+        self._plan = Plan(
             seed=ctx.seed,
             vocabulary=ctx.vocabulary,
             device=self._device,
@@ -72,8 +82,9 @@ class TorchTrainer(Plugin):
             value_rate=self.config.value.learning_rate,
         )
         self._initial_weights, self._policies = await compute(
-            set_up, declared(ctx.policies, TorchPolicy), plan
+            set_up, declared(ctx.policies, TorchPolicy), self._plan, self._sources
         )
+        self._sources = None
 
     async def close(self) -> None:
         self._initial_weights, self._policies = [], {}
@@ -265,6 +276,12 @@ class TorchTrainer(Plugin):
         torch_state.save(Path(folder), self._initial_weights, self._policies)
 
     def load(self, folder: Path) -> None:
+        configs = {name: policy.config for name, policy in self._policies.items()}
+        if any(config.from_ is not None for config in configs.values()):
+            groups = torch_state.groups(Path(folder))
+            known = sorted(name for group in groups for name in group) == sorted(configs)
+            if known and sorted(groups) != sorted(initial.policies for initial in self._initial_weights):
+                self._initial_weights, self._policies = set_up(configs, self._plan, groups=groups)
         torch_state.load(Path(folder), self._initial_weights, self._policies)
 
     def digest(self) -> dict[str, str]:

@@ -87,6 +87,8 @@ def no_recipe() -> UserError:
 def report(result: TrainResult) -> None:
     """Print the run's folder and its result; where it is not finished, also how to resume it."""
     parts = [f"step {result.step}" + ("" if result.steps is None else f"/{result.steps}")]
+    if result.steps is not None and result.step > result.steps:
+        parts = [f"step {result.step}, more than schedule.steps={result.steps}"]
     if result.finished and (result.steps is None or result.step < result.steps):
         parts.append(f"token budget spent, {result.tokens:,} generated")
     if result.metrics.get("eval/success") is not None:

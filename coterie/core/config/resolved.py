@@ -17,7 +17,7 @@ from coterie.core.config.schema import RoleConfig, RunConfig
 Table = dict[str, Any]
 TEAM_KEYS = tuple(RoleConfig.model_fields)
 """Keys of a role's table that the team reads, and not the role's plugin."""
-NEUTRAL: Table = {}
+NEUTRAL: Table = {"policies.*.from": None}
 """By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it
 out, so that their run folders and study jobs stay valid."""
 

@@ -22,7 +22,9 @@ from coterie.core.plugins import Component, Table, as_table, plugins
 class Strict(BaseModel):
     """A table that is immutable and refuses unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, coerce_numbers_to_str=True, serialize_by_alias=True
+    )
 
 
 class PolicyConfig(Strict):
@@ -34,6 +36,12 @@ class PolicyConfig(Strict):
 
     model: str | Table = Field(description="Hub id, folder, or a table for random initial weights.")
     train: Literal["full", "lora", "none"] = "full"
+    from_: str | None = Field(
+        None,
+        alias="from",
+        description="Weights to begin with in place of the model's: a run's folder, with @best, @latest or "
+        "@STEP and :POLICY if you like, or a folder of a model, of an adapter or of a table.",
+    )
 
     def check(self, path: str, run: RunConfig) -> None:
         """Check the policy before a run imports its trainer and engine; call `super().check(path, run)`.
@@ -259,7 +267,7 @@ def _joined(first: type[PolicyConfig], second: type[PolicyConfig]) -> type[Polic
         what = f"the `Policy` of {first.__module__} and that of {second.__module__} can't be joined"
         raise PluginError(what, why=str(error), fix="derive one from the other") from None
     # pickle can't import a class that was made at run time.
-    setattr(joined, "__reduce__", lambda self: (_revived, (first, second, dict(self))))  # noqa: B010
+    setattr(joined, "__reduce__", lambda self: (_revived, (first, second, self.model_dump())))  # noqa: B010
     return cast(type[PolicyConfig], joined)
 
 

@@ -62,6 +62,12 @@ class CountsOptimizerSteps(Protocol):
 
 
 @runtime_checkable
+class TakesWeights(Protocol):
+    def begin_with(self, weights: Mapping[str, Weights]) -> None:
+        """Take the weights of policies with a `from`, by policy, before `open`; copy what is kept of them."""
+
+
+@runtime_checkable
 class WarmStarts(Protocol):
     def bases(self) -> Mapping[str, Sequence[str]]:
         """The policies with the same initial weights, by the name of the weights."""

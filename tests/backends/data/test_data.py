@@ -6,6 +6,7 @@ import gzip
 import json
 import sys
 import types
+from contextlib import nullcontext
 from itertools import chain
 
 import pytest
@@ -123,6 +124,7 @@ def fake_datasets(monkeypatch):
         return iter(ROWS if split == "train" else ROWS[:2])
 
     module.load_dataset = load_dataset
+    monkeypatch.setattr("coterie.backends.data.hub.hub", lambda part, name: nullcontext(""))
     monkeypatch.setitem(sys.modules, "datasets", module)
     return requests
 

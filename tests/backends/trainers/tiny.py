@@ -65,9 +65,10 @@ def opened(
     *,
     needs: Sequence[str] = (),
     seed: int = 0,
+    trainer: type[TorchTrainer] = TorchTrainer,
     **settings: Any,
 ) -> TorchTrainer:
-    trainer = TorchTrainer(TorchTrainer.Config(**{"device": "cpu", **settings}))
+    made = trainer(TorchTrainer.Config(**{"device": "cpu", **settings}))
     context = TrainerContext(
         policies=policies,
         loss=loss or PPOClip(),
@@ -77,8 +78,8 @@ def opened(
         vocabulary=WORDS,
         needs=tuple(needs),
     )
-    asyncio.run(trainer.open(context))
-    return trainer
+    asyncio.run(made.open(context))
+    return made
 
 
 def update(

@@ -102,6 +102,7 @@ def test_a_trainer_with_a_schema_of_its_own_trains(tmp_path: Path) -> None:
     assert table["row"] == {
         "model": table["row"]["model"],
         "train": "full",
+        "from": None,
         "pace": 2.0,
         "memory": {"kept": 1.0},
     }
@@ -181,7 +182,9 @@ def test_the_commands_show_its_fields() -> None:
     assert shown["config"]["policies"]["row"]["pace"] == 0.5
     schema = json.loads(command("schema", MATRIX, *URN).stdout)
     policy = schema["$defs"]["PolicyConfig"]
-    assert {"model", "train", "pace", "memory"} == set(policy["properties"]) and "Memory" in schema["$defs"]
+    assert {"model", "train", "from", "pace", "memory"} == set(policy["properties"]) and "Memory" in schema[
+        "$defs"
+    ]
     assert policy["additionalProperties"] is False
     assert "pace" in schema["components"]["trainer"]["urn"]["policy"]["properties"]
     default = json.loads(command("schema").stdout)["$defs"]["PolicyConfig"]["properties"]

@@ -1,0 +1,94 @@
+"""Addresses of weights: `RUN_DIR`, `RUN_DIR@best|latest|STEP`, either with `:POLICY`, or another folder."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from coterie.core.config import RunConfig
+from coterie.core.errors import ConfigError, did_you_mean
+
+Which = Literal["best", "latest"] | int
+"""A checkpoint of a run: the best on val, the latest, or a step's."""
+
+_ADDRESS = re.compile(r"(?P<folder>.+?)(?:@(?P<which>best|latest|\d+))?(?::(?P<policy>[^:/\\@]+))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """The parts of an address."""
+
+    folder: Path
+    which: Which | None = None
+    policy: str | None = None
+
+    @property
+    def is_run(self) -> bool:
+        """Whether the folder is a run's."""
+        return (self.folder / "config.yaml").is_file()
+
+    @property
+    def suffix(self) -> str | None:
+        """What only a run's folder takes."""
+        return None if self.which is None and self.policy is None else str(self.which or self.policy)
+
+    def unread_suffix(self, path: str) -> ConfigError:
+        """The error of a suffix at a folder that holds no run."""
+        return ConfigError(
+            f"{self.folder} holds one model, and nothing reads '{self.suffix}'",
+            path=path,
+            fix="remove it: only a run's folder takes a checkpoint or a policy",
+        )
+
+
+def address(text: str, path: str) -> Address:
+    """The parts of an address such as `RUN_DIR@best:POLICY`.
+
+    Args:
+        path: the option or the key that holds it, for errors.
+
+    Raises:
+        ConfigError: there is no such folder.
+    """
+    match = _ADDRESS.fullmatch(text)
+    if Path(text).expanduser().is_dir() or match is None:  # a folder may have an @ in its name
+        named = Address(Path(text).expanduser())
+    else:
+        which = match["which"]
+        step: Which | None = int(which) if which is not None and which.isdecimal() else which  # type: ignore[assignment]
+        named = Address(Path(match["folder"]).expanduser(), step, match["policy"])
+    if not named.folder.is_dir():
+        raise ConfigError(
+            f"there is no folder {named.folder}",
+            path=path,
+            fix="name a run's folder, with @best, @latest or @STEP and :POLICY if you like, or a folder "
+            "that `coterie export` wrote",
+        )
+    return named
+
+
+def choose_policy(config: RunConfig, named: Address, path: str, default: str, why: str) -> str:
+    """The policy of another run that an address names, else the default, else that run's only one.
+
+    Args:
+        why: the reason why there is no default, for the error.
+
+    Raises:
+        ConfigError: the run has no such policy, or several and no default.
+    """
+    name = named.policy or default
+    if name in config.policies:
+        return name
+    if named.policy is not None:
+        fix = did_you_mean(name, config.policies)
+        raise ConfigError(f"{named.folder} has no policy '{name}'", path=path, fix=fix)
+    if len(config.policies) == 1:
+        return next(iter(config.policies))
+    raise ConfigError(
+        f"which policy of {named.folder}?",
+        path=path,
+        why=f"{why}, and that run has several",
+        fix=f"add one of: {', '.join(f':{policy}' for policy in config.policies)}",
+    )

@@ -1,0 +1,165 @@
+"""A hub that can't be reached: said at once, with the reason and what to do."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+huggingface_hub = pytest.importorskip("huggingface_hub")
+
+MODEL = """
+from coterie.backends.models.loading import load_tokenizer
+from coterie.backends.models.policy import TorchPolicy
+import transformers
+
+def fetch():
+    load_tokenizer(TorchPolicy(model="some-org/some-model"), policy="p", vocabulary=())
+"""
+SIZE = """
+from coterie.backends.models.sizes import _read_config
+import transformers
+
+def fetch():
+    _read_config("some-org/some-model", None, "p")
+"""
+DATASET = """
+from coterie.backends.data.hub import HubData
+from types import SimpleNamespace
+import datasets
+
+def fetch():
+    data = HubData(HubData.Config(name="some-org/some-data"), SimpleNamespace(path="data"))
+    data.records("train")
+"""
+TIMED = """
+import time
+begin = time.monotonic()
+try:
+    fetch()
+except Exception as error:
+    print(type(error).__name__, error)
+print("seconds", time.monotonic() - begin)
+"""
+
+
+@contextmanager
+def answering(status: int | None) -> Iterator[str]:
+    """A loopback hub that answers every request with a status; None: never."""
+    stopped = threading.Event()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            if status is None:
+                stopped.wait(60)
+            self.send_response(status or 200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        do_HEAD = do_GET
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        stopped.set()
+        server.shutdown()
+        server.server_close()
+
+
+def fetched(code: str, folder: Path, endpoint: str) -> tuple[str, float, str]:
+    """What a process prints that fetches something from a hub, its seconds, and its stderr."""
+    import os
+
+    environment = {**os.environ, "HF_ENDPOINT": endpoint, "HF_HOME": str(folder), "HF_HUB_ETAG_TIMEOUT": "2"}
+    environment.pop("HF_HUB_OFFLINE", None)
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code) + TIMED],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=environment,
+    )
+    message, _, seconds = done.stdout.partition("seconds ")
+    assert seconds, done.stderr
+    return message, float(seconds), done.stderr
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("code", [MODEL, SIZE], ids=["tokenizer", "size"])
+def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    message, seconds, _ = fetched(code, tmp_path, "http://127.0.0.1:9")
+    assert seconds < 8, f"{seconds} s"  # with the library's retries: 55 s
+    assert message.startswith("ConfigError policies.p.model: the ")
+    for words in (
+        "'some-org/some-model' is not in the cache",
+        "http://127.0.0.1:9 can't be reached",
+        "refused",
+        "hf download some-org/some-model --local-dir",
+        "HF_HUB_OFFLINE=1",
+    ):
+        assert words in message
+    assert "Traceback" not in message
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(("status", "reason"), [(500, "answers 500"), (None, "does not answer (waited 2 s")])
+def test_a_hub_that_is_ill(status: int | None, reason: str, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    with answering(status) as endpoint:
+        message, seconds, stderr = fetched(MODEL, tmp_path, endpoint)
+    assert reason in message and seconds < 10, (seconds, message)
+    assert "in the cache alone" in stderr
+
+
+def test_a_dataset_of_a_hub_that_refuses_connections(tmp_path: Path) -> None:
+    pytest.importorskip("datasets")
+    message, seconds, _ = fetched(DATASET, tmp_path, "http://127.0.0.1:9")
+    assert seconds < 8, f"{seconds} s"
+    assert "data.name: the dataset 'some-org/some-data' is not in the cache" in message
+    assert "hf download some-org/some-data --repo-type dataset" in message
+
+
+def test_a_busy_server_is_no_reason_to_give_up_and_a_failure_is_remembered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from coterie.backends.models import hub
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_failed", {})
+    for status in (503, 429, 404, 200):
+        with answering(status) as endpoint:
+            assert hub._ask(endpoint, 2) == ""
+    with answering(500) as endpoint:
+        constants = type("Constants", (), {"ENDPOINT": endpoint, "HF_HUB_ETAG_TIMEOUT": 2})
+        reason = hub._problem(constants)
+    begin = time.monotonic()
+    assert hub._problem(constants) == reason and "500" in reason
+    assert time.monotonic() - begin < 0.1
+
+
+def test_the_offline_mode_ends_with_the_download(monkeypatch: pytest.MonkeyPatch) -> None:
+    from huggingface_hub import constants
+
+    from coterie.backends.models import hub
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_problem", lambda constants: "broken")
+    with pytest.raises(KeyError), hub.hub("model", "a/b") as problem:
+        assert problem == "broken" and constants.HF_HUB_OFFLINE
+        raise KeyError
+    assert constants.HF_HUB_OFFLINE is False
