@@ -15,11 +15,12 @@ from typing import Any
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
+from coterie.api.run_files import new_run, resumable
 from coterie.compose import compose
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
-from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.atomic import write_atomic, written
 from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
@@ -84,7 +85,7 @@ def train(
         interrupt: once it is set, the current step is finished and saved, and the call returns.
 
     Raises:
-        UserError: something in the input is wrong.
+        UserError: something in the input is wrong, or the disk is full.
         TooManyMissing: a step has more missing scores than `schedule.max_missing` allows.
     """
     if resume is not None:
@@ -104,17 +105,19 @@ def train(
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
     warn_of_tasks(run)
-    run_folder = RunFolder.open(folder) if resume is not None else RunFolder.create(folder, resolved.text())
-    with run_folder.claimed():
+    claim = RunFolder.open(folder).claimed() if resume is not None else new_run(folder, resolved.text())
+    with claim as run_folder:
+        store = CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints)
         run = replace(
             run,
             folder=run_folder,
-            store=CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints),
+            store=store,
             recorder=rollout_recorder(run_folder),
             progress=progress,
             interrupt=interrupt,
         )
-        return asyncio.run(_train(run, resume is not None))
+        with resumable(run_folder, store):
+            return asyncio.run(_train(run, resume is not None))
 
 
 def _warn_untrained(run: Run) -> None:
@@ -145,8 +148,7 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
                 return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
-        for tracker in run.trackers.values():
-            tracker.open(run.folder.path)
+        run.metrics_writer.open(run.folder, run.state.step)
         if resuming:
             _truncate(run, reached)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
@@ -221,13 +223,13 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
 def _truncate(run: Run, step: int) -> None:
     """Remove everything that was written after the checkpoint of step `step`."""
     assert run.folder is not None and run.store is not None
-    run.store.truncate_after(step)
-    run.folder.truncate_rollouts(step)
-    for path in run.folder.eval.glob("step-*.json"):
-        if int(path.stem.partition("-")[2]) > step:
-            path.unlink()
-    for tracker in run.trackers.values():
-        tracker.truncate(step)
+    with written(f"the run folder {run.folder.path}"):
+        run.store.truncate_after(step)
+        run.folder.truncate_rollouts(step)
+        for path in run.folder.eval.glob("step-*.json"):
+            if int(path.stem.partition("-")[2]) > step:
+                path.unlink()
+    run.metrics_writer.truncate_after(step)
 
 
 def _goes_further(before: RunConfig, after: RunConfig) -> bool:

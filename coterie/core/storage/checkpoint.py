@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import RunFolderError, did_you_mean
-from coterie.core.storage.atomic import TEMPORARY, locked, sync_file, sync_folder, write_atomic
+from coterie.core.storage.atomic import TEMPORARY, locked, sync_file, sync_folder, write_atomic, written
 
 log = logging.getLogger("coterie")
 
@@ -73,32 +73,25 @@ class CheckpointStore:
             meta: JSON values. Tuples come back as lists, floats exactly.
 
         Raises:
-            RunFolderError: the disk is full or the folder can't be written; earlier checkpoints are intact.
+            WriteError: the disk is full or the folder can't be written; earlier checkpoints are intact.
             TypeError: meta is not JSON.
             Exception: any error of `write`; its files are removed.
         """
         meta = json.loads(json.dumps(meta))
         target = self.folder / f"step-{step:06d}"
-        try:
+        with written(f"the checkpoint of step {step} in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep(files=True)
             with self._temporary(target.name) as temporary:
                 write(temporary)
                 _write_manifest(temporary, step, meta)
                 self._put(temporary, target)
-        except OSError as error:
-            what = f"the checkpoint of step {step} could not be saved in {self.folder}"
-            fix = "free space or fix the permissions, then resume; earlier checkpoints are intact"
-            raise RunFolderError(what, why=str(error), fix=fix) from error
-        self._prune()
+            self._prune()
         return Checkpoint(target, step, meta)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first; not verified."""
-        if not self.folder.is_dir():
-            return []
-        matches = (_STEP.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
-        return sorted(int(match[1]) for match in matches if match is not None)
+        return saved_steps(self.folder)
 
     def latest(self) -> Checkpoint | None:
         """The newest intact checkpoint, or None. A warning names the file of each damaged one.
@@ -263,6 +256,14 @@ class CheckpointStore:
         hidden = self.folder / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
         os.rename(path, hidden)
         shutil.rmtree(hidden, ignore_errors=True)
+
+
+def saved_steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint in `<run>/checkpoints`, oldest first; not verified."""
+    if not folder.is_dir():
+        return []
+    matches = (_STEP.fullmatch(entry.name) for entry in folder.iterdir() if entry.is_dir())
+    return sorted(int(match[1]) for match in matches if match is not None)
 
 
 def _write_manifest(folder: Path, step: int, meta: dict[str, Any]) -> None:

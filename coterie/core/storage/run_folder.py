@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.errors import RunFolderError
-from coterie.core.storage.atomic import locked, write_atomic
+from coterie.core.storage.atomic import TEMPORARY, locked, write_atomic, written
 
 log = logging.getLogger("coterie")
 
@@ -30,25 +30,21 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path, config_text: str) -> RunFolder:
-        """Make the folder of a new run.
+        """Make the folder of a new run; one that was killed before its first checkpoint may be there.
 
         Raises:
-            RunFolderError: the folder holds a run already, or can't be written.
+            RunFolderError: the folder holds a run already.
+            WriteError: the folder can't be written.
         """
         folder = cls(path)
-        try:
-            if folder.config.exists() or folder.metrics.exists():
+        with written(f"the run folder {path}"):
+            if (folder.config.exists() or folder.metrics.exists()) and not folder.unused:
                 why = "a new run would mix its rows with the old one's"
                 fix = f"resume the run (`coterie run --resume {path}`), or choose another folder"
                 raise RunFolderError(f"{path} holds a run already", why=why, fix=fix)
-            for sub in (folder.rollouts, folder.checkpoints, folder.eval):
+            for sub in folder.parts:
                 sub.mkdir(parents=True, exist_ok=True)
             write_atomic(folder.config, config_text)  # last: it makes the folder a run
-        except OSError as error:
-            fix = "choose another folder, fix its permissions, or free space on the disk"
-            raise RunFolderError(
-                f"the run folder {path} can't be written", why=str(error), fix=fix
-            ) from error
         return folder
 
     @classmethod
@@ -84,6 +80,20 @@ class RunFolder:
     def eval(self) -> Path:
         return self.path / "eval"
 
+    @property
+    def parts(self) -> tuple[Path, ...]:
+        """The folders that every run has; `create` makes them before the configuration."""
+        return self.rollouts, self.checkpoints, self.eval
+
+    @property
+    def unused(self) -> bool:
+        """Whether `create` made the folder, and neither a checkpoint nor a row nor a file followed."""
+        return (
+            all(part.is_dir() for part in self.parts)
+            and all(entry.name.startswith(TEMPORARY) for part in self.parts for entry in part.iterdir())
+            and not (self.metrics.exists() and self.metrics.stat().st_size)
+        )
+
     def rollout_file(self, step: int) -> Path:
         return self.rollouts / f"step-{step:06d}.jsonl"
 
@@ -95,8 +105,8 @@ class RunFolder:
                 path.unlink()
 
     @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Lock the folder during training. The lock ends with the process.
+    def claimed(self) -> Iterator[RunFolder]:
+        """Lock the folder during training; yields it. The lock ends with the process.
 
         Raises:
             RunFolderError: another live process has the lock.
@@ -106,7 +116,7 @@ class RunFolder:
                 why = "two would overwrite each other's checkpoints and mix their rows"
                 fix = "wait for the process or stop it, or choose another folder"
                 raise RunFolderError(f"another process is training in {self.path}", why=why, fix=fix)
-            yield
+            yield self
 
 
 def _runs_nearby(path: Path) -> str:

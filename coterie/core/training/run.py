@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import time
 from collections import Counter
@@ -45,6 +46,7 @@ from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum, trained_on
 from coterie.core.training.metrics import step_metrics
+from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.samples import branches, merge_annotations, samples_of
 from coterie.core.training.schedule import End, end_of, tokens_until
 from coterie.core.training.state import RunState
@@ -113,6 +115,10 @@ class Run:
     @property
     def vocabulary(self) -> tuple[str, ...]:
         return self.rollout_side.vocabulary
+
+    @cached_property
+    def metrics_writer(self) -> MetricsWriter:
+        return MetricsWriter(self.trackers)
 
     @cached_property
     def _orders(self) -> list[TaskOrder]:
@@ -210,8 +216,7 @@ class Run:
 
     async def close(self) -> None:
         """Close what `open` opened, and the trackers."""
-        for tracker in self.trackers.values():
-            self.closing.callback(tracker.close)
+        self.closing.callback(self.metrics_writer.close, self.state.step)
         await self.closing.aclose()
 
     async def sync(self, before: Mapping[str, int] | None = None) -> None:
@@ -360,12 +365,10 @@ class Run:
         return row
 
     def finish(self, step: int, row: Mapping[str, Any]) -> None:
-        """Count the step, and give its row to trackers, observers and the progress display."""
+        """Count the step; its row goes to `metrics.jsonl`, trackers, observers and the progress display."""
         self.state.step = step
-        for tracker in self.trackers.values():
-            with plugin_call(tracker, "track"):
-                tracker.track(step, row)
-        plugins().notify("step_ended", step=step, metrics=row)
+        self.metrics_writer.write(step, row)
+        plugins().notify("step_ended", step=step, metrics=copy.deepcopy(row))
         if self.progress is not None:
             self.progress(step, self.end.expected(step, self.state.tokens), row)
 
@@ -383,13 +386,14 @@ class Run:
         """Save all that an exact resume needs; a checkpoint that is there already is not written again."""
         if self.store is None or step in self.store.steps():
             return
-        self.store.save(
-            step,
-            self.trainer.save,
-            {
-                **self.state.as_meta(),
-                "total_steps": self.end.steps,
-                "config_digest": self.resolved.digest(),
-                "weights": self.trainer.digest(),
-            },
-        )
+        with plugin_call(self.trainer, "save"):
+            self.store.save(
+                step,
+                self.trainer.save,
+                {
+                    **self.state.as_meta(),
+                    "total_steps": self.end.steps,
+                    "config_digest": self.resolved.digest(),
+                    "weights": self.trainer.digest(),
+                },
+            )

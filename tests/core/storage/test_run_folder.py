@@ -16,9 +16,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from coterie.backends.trackers.jsonl import JsonlTracker, MetricsLog
-from coterie.core.errors import RunFolderError
-from coterie.core.storage.jsonl import read_metrics, to_json
+from coterie.core.errors import RunFolderError, WriteError
+from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json
 from coterie.core.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -36,12 +35,25 @@ def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
     assert folder.metrics.name == "metrics.jsonl" and folder.rollout_file(7).name == "step-000007.jsonl"
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume_it(tmp_path):
+@pytest.mark.parametrize("used", ["metrics.jsonl", "checkpoints/step-000000", "rollouts/a", "eval/a"])
+def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume_it(tmp_path, used):
     RunFolder.create(tmp_path, "seed: 1\n")
+    (tmp_path / used).write_text("{}")
     with pytest.raises(RunFolderError, match="holds a run already") as caught:
         RunFolder.create(tmp_path, "seed: 2\n")
     assert "resume" in caught.value.fix and caught.value.why
     assert (tmp_path / "config.yaml").read_text() == "seed: 1\n"
+
+
+def test_a_run_that_saved_nothing_makes_room_and_a_configuration_of_the_user_does_not(tmp_path):
+    run = RunFolder.create(tmp_path / "run", "seed: 1\n")
+    (run.checkpoints / ".tmp-step-000000-ab12").mkdir()
+    run.metrics.touch()
+    assert RunFolder.create(tmp_path / "run", "seed: 2\n").config.read_text() == "seed: 2\n"
+    (tmp_path / "config.yaml").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        RunFolder.create(tmp_path, "seed: 3\n")
+    assert (tmp_path / "config.yaml").read_text() == "mine"
 
 
 def test_a_folder_with_other_things_may_become_a_run(tmp_path):
@@ -62,7 +74,7 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_why_and_fix(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RunFolderError, match="can't be written") as caught:
+    with pytest.raises(WriteError, match="can't be written") as caught:
         RunFolder.create(tmp_path / "file" / "run", "")
     assert "Not a directory" in caught.value.why and caught.value.fix
 
@@ -170,6 +182,28 @@ def test_rows_after_the_restored_checkpoint_are_cut(tmp_path):
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
 
 
+def test_lost_rows_are_named_when_a_run_resumes_and_when_its_rows_are_read(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    log = MetricsLog(path)
+    for step in (1, 2, 4, 7):
+        log.append(step, {})
+    assert log.truncate_after(4) == 1 and "4 steps: 3. They can't be made again" in caplog.text
+    log.append(5, {})
+    caplog.clear()
+    assert log.truncate_after(9) == 0 and "lacks the rows of 5 of 9 steps: 3, 6-9" in caplog.text
+    caplog.clear()
+    assert len(read_metrics(path)) == 4 and "lacks the rows of 1 of 5 steps: 3" in caplog.text
+    caplog.clear()
+    assert read_metrics(path, reached=7) and "3 of 7 steps: 3, 6-7" in caplog.text
+    path.unlink()
+    assert read_metrics(path, reached=2) == [] and "2 of 2 steps: 1-2" in caplog.text
+    caplog.clear()
+    log = MetricsLog(path)
+    log.truncate_after(-1)
+    log.append(1, {})
+    assert log.truncate_after(1) == 0 and not caplog.text
+
+
 def test_a_line_damaged_in_the_middle_is_no_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"st#p": 2}\n{"step": 3}\n')
@@ -184,8 +218,7 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from coterie.backends.trackers.jsonl import MetricsLog
-        from coterie.core.storage.jsonl import read_metrics
+        from coterie.core.storage.jsonl import MetricsLog, read_metrics
         path = Path(sys.argv[1])
         log = MetricsLog(path)
         step = len(read_metrics(path))
@@ -214,14 +247,15 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from coterie.backends.trackers.jsonl import MetricsLog
+        from coterie.core.errors import WriteError
+        from coterie.core.storage.jsonl import MetricsLog
         log = MetricsLog(Path(sys.argv[1]))
         log.append(1, {"text": "x" * 3000})
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
         try:
             log.append(2, {"text": "y" * 3000})
-        except OSError as error:
+        except WriteError as error:
             print(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         log.append(2, {"text": "z"})
@@ -231,18 +265,3 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "File too large" in done.stdout and not done.stderr, done.stderr
     assert [(row["step"], row["text"][0]) for row in read_metrics(path)] == [(1, "x"), (2, "z")]
-
-
-def test_the_jsonl_tracker_is_the_metrics_log(tmp_path):
-    folder = RunFolder.create(tmp_path, "")
-    tracker = JsonlTracker()
-    with pytest.raises(RuntimeError, match="before `open`"):
-        tracker.track(1, {})
-    tracker.open(tmp_path)
-    for step in (1, 2, 3):
-        tracker.track(step, {"loss": step})
-    tracker.truncate(1)
-    tracker.track(2, {"loss": 20})
-    tracker.close()
-    tracker.close()
-    assert read_metrics(folder.metrics) == [{"step": 1, "loss": 1}, {"step": 2, "loss": 20}]
