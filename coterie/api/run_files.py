@@ -9,7 +9,7 @@ from pathlib import Path
 
 from coterie.core.errors import WriteError
 from coterie.core.storage.atomic import written
-from coterie.core.storage.checkpoint import CheckpointStore
+from coterie.core.storage.checkpoint import CheckpointStore, saved_steps
 from coterie.core.storage.run_folder import RunFolder
 
 log = logging.getLogger("coterie")
@@ -38,7 +38,7 @@ def new_run(path: Path, config_text: str) -> Iterator[RunFolder]:
             RunFolder.create(path, config_text)
             yield folder
         except BaseException:
-            if folder.unused or not folder.config.exists():
+            if not saved_steps(folder.checkpoints):
                 _remove(made if existed else [*made, path])
             raise
 

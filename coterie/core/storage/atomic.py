@@ -36,11 +36,14 @@ def written(what: object) -> Iterator[None]:
         yield
     except Exception as error:
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        complete = isinstance(error, UserError) and not isinstance(error, WriteError)
-        if complete or not (isinstance(cause, OSError) or DISK.search(str(cause))):
+        if isinstance(error, WriteError):
+            why = error.why
+        elif isinstance(error, UserError) or not (isinstance(cause, OSError) or DISK.search(str(cause))):
             raise
+        else:
+            why = str(cause)
         fix = "free space on the disk or fix the permissions, then try again"
-        raise WriteError(f"{what} can't be written", why=str(cause), fix=fix) from cause
+        raise WriteError(f"{what} can't be written", why=why, fix=fix) from cause
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:

@@ -129,9 +129,9 @@ def warn_of_gaps(path: Path, steps: Iterable[int], last: int) -> None:
         runs = [[step for _, step in run] for _, run in groupby(enumerate(missing), lambda at: at[1] - at[0])]
         text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
         log.warning(
-            "%s lacks the rows of %d of %d steps: %s. They can't be made again; sums and curves lack them too",
-            path, len(missing), last, text,
-        )  # fmt: skip
+            "%s lacks the rows of %d of %d steps: %s. They can't be made again; sums leave them out",
+            *(path, len(missing), last, text),
+        )
 
 
 def to_json(value: Mapping[str, Any]) -> str:

@@ -210,9 +210,9 @@ class Run:
         """Stand where a checkpoint stood; the weights follow in `open`."""
         tokens = tokens_until(checkpoint, self.folder)
         self.state.restore(checkpoint.step, {**checkpoint.meta, "tokens": tokens})
-        if self.store is not None and self.state.best_step in self.store.steps():
-            # A kill between a checkpoint and its mark must not lose the mark.
-            self.store.mark("best", self.state.best_step)
+        best, store = self.state.best_step, self.store
+        if store is not None and best in store.steps() and store.marks().get("best") != best:
+            store.mark("best", best)  # a kill between a checkpoint and its mark must not lose the mark
 
     async def close(self) -> None:
         """Close what `open` opened, and the trackers."""

@@ -24,9 +24,9 @@ def check_tracker(
     """Check a tracker on a run and on its resume.
 
     - `track` accepts rows of numbers, texts, None and NaN, step by step, and leaves them unchanged.
-    - It leaves the run's `config.yaml` and `metrics.jsonl` alone: the run writes both. A closed tracker can be opened again (a resume):
-      `truncate` drops the rows after a step, and their steps can be tracked again. `close` does nothing on a
-      tracker that is closed or was never opened.
+    - It leaves the run's `config.yaml` and `metrics.jsonl` alone: the run writes both.
+    - A closed tracker can be opened again (a resume): `truncate` drops the rows after a step, and their steps
+      can be tracked again. `close` does nothing on a tracker that is closed or was never opened.
     - With `read`, the steps that are kept are exactly the valid ones.
 
     Args:
