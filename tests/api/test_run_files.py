@@ -46,6 +46,20 @@ class Fills(Plugin):
     def truncate(self, step): ...
     def close(self): ...
 '''
+UNREACHED = """
+import asyncio
+from coterie import Plugin
+
+
+class Source(Plugin):
+    scope, components, weights, policy_fault = "action", {"judged": "increment"}, {}, 0.0
+
+    async def open(self):
+        await asyncio.open_connection("127.0.0.1", 9)  # the discard port: nobody listens
+
+    async def score(self, view):
+        return {(view.role, "judged"): 1.0}
+"""
 EVERY = ("schedule.steps=5", "schedule.checkpoint_every=2")
 """The checkpoints of the matrix game's run: steps 0, 2, 4 and 5."""
 
@@ -54,6 +68,7 @@ EVERY = ("schedule.steps=5", "schedule.checkpoint_every=2")
 def command(tmp_path):
     """Run the command in a process of its own, its plugin module on the path."""
     (tmp_path / "full_disk.py").write_text(FULL)
+    (tmp_path / "unreached.py").write_text(UNREACHED)
 
     def run(*arguments, code=""):
         path = os.pathsep.join([str(tmp_path), str(Path(__file__).parents[2])])
@@ -233,3 +248,11 @@ def test_a_start_that_was_killed_does_not_block_its_folder(tmp_path, command, ca
         stuck.wait()
     assert coterie.train(**({"resume": folder} if resume else {"source": MATRIX, "out": folder})).finished
     assert "stopped before its first checkpoint: starting over" in caplog.text
+
+
+def test_a_source_that_cannot_connect_is_named_and_blocks_no_folder(tmp_path, command):
+    folder = tmp_path / "run"
+    done = command("run", MATRIX, "rewards.judge={type: 'unreached:Source'}", "--out", folder)
+    assert done.returncode == 2 and "rewards.judge: reward 'unreached:Source' of" in done.stderr, done.stderr
+    assert "could not open\n  why: ConnectionRefusedError" in done.stderr and "fix: make sure" in done.stderr
+    assert not folder.exists()

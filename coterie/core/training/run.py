@@ -17,7 +17,7 @@ from typing import Any
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import PluginError
 from coterie.core.plugins import plugins
-from coterie.core.plugins.origin import closed, plugin_call
+from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import (
     AdvantageEstimator,
     Batch,
@@ -178,14 +178,15 @@ class Run:
             deterministic=self.config.deterministic,
             vocabulary=self.vocabulary,
         )
-        with plugin_call(self.engine, "open"):
+        with plugin_open(self.engine):
             await self.engine.open(ctx)
         self.closing.push_async_callback(closed, self.executor)
-        await self.executor.open(
-            ExecutorContext(
-                side=self.rollout_side, make_side=self.make_rollout_side, engine=self.engine_client
+        with plugin_open(self.executor):
+            await self.executor.open(
+                ExecutorContext(
+                    side=self.rollout_side, make_side=self.make_rollout_side, engine=self.engine_client
+                )
             )
-        )
         self.closing.push_async_callback(closed, self.trainer)
         await self.open_trainer(restore)
 
@@ -200,7 +201,7 @@ class Run:
             vocabulary=self.vocabulary,
             needs=self.needs,
         )
-        with plugin_call(self.trainer, "open"):
+        with plugin_open(self.trainer):
             await self.trainer.open(ctx)
         if restore is not None:
             with plugin_call(self.trainer, "load"):
