@@ -122,7 +122,7 @@ def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
     return {
         "run": "run",
         "steps": result.step,
-        "tokens": int(sum(row.get("tokens/generated") or 0 for row in rows)),
+        "tokens": result.tokens,
         "budget": spec["tokens"],
         "seconds": start_up + steps,
         "config_digest": load(result.folder).digest(),

@@ -15,21 +15,20 @@ import numpy as np
 
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import sync_folder, write_atomic, written
+from coterie.core.storage.checkpoint import saved_steps
 
 log = logging.getLogger("coterie")
 
 
-def read_metrics(path: Path, reached: int = 0) -> list[dict[str, Any]]:
+def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
 
-    A warning names the steps that have no row.
-
-    Args:
-        reached: a step that the run has reached, where a checkpoint says so.
+    A warning names the steps that have no row: before the last row, or before the run's newest checkpoint.
 
     Raises:
-        RunFolderError: there is no such file and no step was reached, or a line before the last is damaged.
+        RunFolderError: there is no such file and no checkpoint, or a line before the last is damaged.
     """
+    reached = max(saved_steps(path.parent / "checkpoints"), default=0)
     if not path.is_file() and not reached:
         why = "the run has not finished a step yet, or the folder is not a run folder"
         raise RunFolderError(f"{path} doesn't exist", why=why)
