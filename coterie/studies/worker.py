@@ -96,11 +96,8 @@ def _watch(interrupt: threading.Event, kind: str) -> None:
 def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any]:
     """Make common initial weights: a run of no steps (its warm start only), exported."""
     result, _ = _train(spec, folder, interrupt)
-    part = folder / "base.part"
-    shutil.rmtree(part, ignore_errors=True)
-    export(result.folder, spec["policy"], part, merge=spec["merge"], checkpoint="latest")
     shutil.rmtree(folder / "base", ignore_errors=True)
-    part.rename(folder / "base")
+    export(result.folder, spec["policy"], folder / "base", merge=spec["merge"], checkpoint="latest")
     run = compose(load(result.folder))
     model = run.config.policies[spec["policy"]].model
     words = not isinstance(model, str) and dict(model).get("tokenizer") == "words"
