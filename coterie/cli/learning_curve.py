@@ -8,6 +8,7 @@ from typing import Any
 
 from coterie.api.rows import tokens_so_far
 from coterie.core.errors import MissingExtra
+from coterie.core.storage.atomic import written
 
 Interval = Mapping[str, Any]
 """`{"mean", "ci95": [lo, hi], "n"}`"""
@@ -59,8 +60,9 @@ def draw(
         axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.tick_params(colors=GREY)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
     return path
 
 

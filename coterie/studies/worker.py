@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from coterie.api.export import export
 from coterie.api.plugin_files import load_plugin_file
 from coterie.api.train import TrainResult, train as train_run
 from coterie.compose import compose
-from coterie.core.errors import ConfigError, CoterieError, UserError
+from coterie.core.errors import ConfigError, CoterieError, UserError, WriteError
 from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
 from coterie.core.storage.jsonl import read_metrics, to_json
@@ -52,18 +53,19 @@ def main(arguments: list[str]) -> int:
         (folder / "error.json").unlink(missing_ok=True)
         try:
             result = _do(spec, folder, interrupt)
+            if result is None:
+                return INTERRUPTED
+            write_atomic(folder / "result.json", to_json(result) + "\n")
+            return 0
         except Exception as error:
             # The message of a UserError is complete; any other error is a bug, which needs a traceback.
             if not isinstance(error, UserError):
                 traceback.print_exc()
             message = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
             print(f"Error: {message}", file=sys.stderr)
-            write_atomic(folder / "error.json", json.dumps({"error": message}) + "\n")
+            with suppress(WriteError):  # on a full disk the log may still have room
+                write_atomic(folder / "error.json", json.dumps({"error": message}) + "\n")
             return 1
-        if result is None:
-            return INTERRUPTED
-        write_atomic(folder / "result.json", to_json(result) + "\n")
-        return 0
 
 
 def _do(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
