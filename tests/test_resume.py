@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.core.storage.checkpoint import CheckpointStore
-from coterie.core.storage.jsonl import read_metrics
+from coterie.api.checkpoints import CheckpointStore
+from coterie.api.rows import read_metrics
+from coterie.api.run_files import claimed
 
 pytestmark = pytest.mark.resume
 
@@ -185,5 +186,5 @@ def test_two_processes_in_one_folder_are_refused(tmp_path):
     from coterie.core.errors import RunFolderError
     from coterie.core.storage.run_folder import RunFolder
 
-    with RunFolder.open(tmp_path / "run").claimed(), pytest.raises(RunFolderError, match="another process"):
+    with claimed(RunFolder.open(tmp_path / "run")), pytest.raises(RunFolderError, match="another process"):
         coterie.train(resume=tmp_path / "run", overrides=["schedule.steps=5"])

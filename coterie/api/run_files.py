@@ -1,18 +1,82 @@
-"""What happens to a run's folder where a start fails, or where the disk is full."""
+"""How a run's folder is made, locked and cut back, also where a start fails or the disk is full."""
 
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from coterie.core.errors import WriteError
-from coterie.core.storage.atomic import written
-from coterie.core.storage.checkpoint import CheckpointStore, saved_steps
+from coterie.api.checkpoints import CheckpointStore
+from coterie.core.errors import RunFolderError, WriteError
+from coterie.core.storage.atomic import TEMPORARY, locked, write_atomic, written
+from coterie.core.storage.checkpoint import saved_steps
 from coterie.core.storage.run_folder import RunFolder
 
 log = logging.getLogger("coterie")
+
+
+def create_run(path: Path, config_text: str) -> RunFolder:
+    """Make the folder of a new run; one that was killed before its first checkpoint may be there.
+
+    Raises:
+        RunFolderError: the folder holds a run already.
+        WriteError: the folder can't be written.
+    """
+    folder = RunFolder(path)
+    with written(f"the run folder {path}"):
+        if (folder.config.exists() or folder.metrics.exists()) and not _is_unused(folder):
+            why = "a new run would mix its rows with the old one's"
+            fix = f"resume the run (`coterie run --resume {path}`), or choose another folder"
+            raise RunFolderError(f"{path} holds a run already", why=why, fix=fix)
+        for part in _parts(folder):
+            part.mkdir(parents=True, exist_ok=True)
+        write_atomic(folder.config, config_text)  # last: it makes the folder a run
+    return folder
+
+
+def _parts(folder: RunFolder) -> tuple[Path, ...]:
+    """The folders that every run has; they are made before the configuration."""
+    return folder.rollouts, folder.checkpoints, folder.eval
+
+
+def _is_unused(folder: RunFolder) -> bool:
+    """Whether `create_run` made the folder, and neither a checkpoint nor a row nor a file followed."""
+    parts = _parts(folder)
+    return (
+        all(part.is_dir() for part in parts)
+        and all(entry.name.startswith(TEMPORARY) for part in parts for entry in part.iterdir())
+        and not (folder.metrics.exists() and folder.metrics.stat().st_size)
+    )
+
+
+@contextmanager
+def claimed(folder: RunFolder) -> Iterator[RunFolder]:
+    """Lock the folder of a run during training; yields it. The lock ends with the process.
+
+    Raises:
+        RunFolderError: another live process has the lock.
+    """
+    with locked(folder.path, wait=False) as acquired:
+        if not acquired:
+            why = "two would overwrite each other's checkpoints and mix their rows"
+            fix = "wait for the process or stop it, or choose another folder"
+            raise RunFolderError(f"another process is training in {folder.path}", why=why, fix=fix)
+        yield folder
+
+
+def truncate_files(folder: RunFolder, step: int) -> None:
+    """Remove the rollouts and evaluations of later steps, which a resumed run writes again.
+
+    Raises:
+        WriteError: a file can't be removed.
+    """
+    with written(f"the run folder {folder.path}"):
+        for path in (*folder.rollouts.glob("step-*.jsonl"), *folder.eval.glob("step-*.json")):
+            match = re.fullmatch(r"step-(\d+)\.jsonl?", path.name)
+            if match is not None and int(match[1]) > step:
+                path.unlink()
 
 
 @contextmanager
@@ -28,14 +92,14 @@ def new_run(path: Path, config_text: str) -> Iterator[RunFolder]:
     folder, existed = RunFolder(path), path.exists()
     with written(f"the run folder {path}"):
         path.mkdir(parents=True, exist_ok=True)
-    with folder.claimed():
-        abandoned = folder.unused and folder.config.exists()
+    with claimed(folder):
+        abandoned = _is_unused(folder) and folder.config.exists()
         if abandoned:
             log.warning("%s was stopped before its first checkpoint: starting over", path)
-        files = (folder.metrics, folder.config, *folder.parts)
+        files = (folder.metrics, folder.config, *_parts(folder))
         made = [file for file in files if abandoned or not file.exists()]
         try:
-            RunFolder.create(path, config_text)
+            create_run(path, config_text)
             yield folder
         except BaseException:
             if not saved_steps(folder.checkpoints):

@@ -12,16 +12,17 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.rollouts import rollout_recorder
-from coterie.api.run_files import new_run, resumable
+from coterie.api.rows import read_metrics
+from coterie.api.run_files import claimed, new_run, resumable, truncate_files
 from coterie.compose import compose
 from coterie.core.config import Resolved, RunConfig, flatten
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
 from coterie.core.storage.atomic import write_atomic, written
-from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
 from coterie.recipes import load
@@ -105,7 +106,7 @@ def train(
     # Errors of the schedule or the tasks are raised before a folder is made.
     _ = run.end, run.order
     warn_of_tasks(run)
-    claim = RunFolder.open(folder).claimed() if resume is not None else new_run(folder, resolved.text())
+    claim = claimed(RunFolder.open(folder)) if resume is not None else new_run(folder, resolved.text())
     with claim as run_folder:
         store = CheckpointStore(run_folder.checkpoints, resolved.config.schedule.keep_checkpoints)
         run = replace(
@@ -117,7 +118,7 @@ def train(
             interrupt=interrupt,
         )
         with resumable(run_folder, store):
-            return asyncio.run(_train(run, resume is not None))
+            return asyncio.run(_train(run, store, resume is not None))
 
 
 def _warn_untrained(run: Run) -> None:
@@ -129,10 +130,10 @@ def _warn_untrained(run: Run) -> None:
         )
 
 
-async def _train(run: Run, resuming: bool) -> TrainResult:
-    assert run.folder is not None and run.store is not None
-    checkpoint = run.store.latest() if resuming else None
-    if resuming and checkpoint is None and run.store.steps():
+async def _train(run: Run, store: CheckpointStore, resuming: bool) -> TrainResult:
+    assert run.folder is not None
+    checkpoint = store.latest() if resuming else None
+    if resuming and checkpoint is None and store.steps():
         raise RunFolderError(
             f"every checkpoint in {run.folder.path} is damaged",
             why="see the warnings above",
@@ -150,7 +151,7 @@ async def _train(run: Run, resuming: bool) -> TrainResult:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
         run.metrics_writer.open(run.folder, run.state.step)
         if resuming:
-            _truncate(run, reached)
+            _truncate(run, store, reached)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
         if checkpoint is None:
             run.checkpoint(0)
@@ -220,16 +221,14 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
         )
 
 
-def _truncate(run: Run, step: int) -> None:
+def _truncate(run: Run, store: CheckpointStore, step: int) -> None:
     """Remove everything that was written after the checkpoint of step `step`."""
-    assert run.folder is not None and run.store is not None
-    with written(f"the run folder {run.folder.path}"):
-        run.store.truncate_after(step)
-        run.folder.truncate_rollouts(step)
-        for path in run.folder.eval.glob("step-*.json"):
-            if int(path.stem.partition("-")[2]) > step:
-                path.unlink()
+    assert run.folder is not None
+    with written(store.folder):
+        store.truncate_after(step)
+    truncate_files(run.folder, step)
     run.metrics_writer.truncate_after(step)
+    read_metrics(run.folder.metrics)  # warns of the rows that are lost
 
 
 def _goes_further(before: RunConfig, after: RunConfig) -> bool:

@@ -26,12 +26,13 @@ from coterie import __version__
 from coterie.api.evaluate import evaluate as evaluate_run
 from coterie.api.export import export
 from coterie.api.plugin_files import load_plugin_file
+from coterie.api.rows import read_metrics
 from coterie.api.train import TrainResult, train as train_run
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, CoterieError, UserError, WriteError
 from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
-from coterie.core.storage.jsonl import read_metrics, to_json
+from coterie.core.storage.jsonl import to_json
 from coterie.recipes import load
 
 INTERRUPTED = 130

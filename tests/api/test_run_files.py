@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.core.storage.checkpoint import CheckpointStore
-from coterie.core.storage.jsonl import read_metrics
+from coterie.api.checkpoints import CheckpointStore
+from coterie.api.rows import read_metrics
 from tests.cli.support import process
 from tests.test_resume import MATRIX, same
 
@@ -162,12 +162,12 @@ def files(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def fails(monkeypatch, error=MemoryError("no room for the model"), step=None):
+def fails(monkeypatch, error=None, step=None):
     """Make the trainer of the matrix game fail: while it opens, or in the update of a step."""
     from coterie.backends.trainers.tabular import TabularTrainer
 
     async def broken(self, *arguments):
-        raise error
+        raise error or MemoryError("no room for the model")
 
     monkeypatch.setattr(TabularTrainer, "open" if step is None else "update", broken)
 

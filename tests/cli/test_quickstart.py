@@ -95,5 +95,5 @@ def test_a_curve_that_cannot_be_written_is_told(tmp_path):
     (tmp_path / "file").touch()
     interval = Interval(0.5, 0.4, 0.6, 10).as_dict()
     results = {"success": interval, "success_greedy": interval}
-    with pytest.raises(WriteError, match="curve.png can't be written"):
+    with pytest.raises(WriteError, match=r"curve\.png can't be written"):
         draw(tmp_path / "file" / "curve.png", [{"step": 1}], results, results, "title")

@@ -58,8 +58,8 @@ def status_of(path: Path) -> RunStatus:
 
     A warning names the steps whose rows are lost; checkpoints tell how far such a run has come.
     """
+    from coterie.api.rows import read_metrics
     from coterie.core.storage.checkpoint import saved_steps
-    from coterie.core.storage.jsonl import read_metrics
     from coterie.core.storage.run_folder import RunFolder
     from coterie.recipes import read_yaml
 

@@ -6,8 +6,7 @@ import json
 import logging
 import math
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +14,8 @@ import numpy as np
 
 from coterie.core.errors import RunFolderError
 from coterie.core.storage.atomic import sync_folder, write_atomic, written
-from coterie.core.storage.checkpoint import saved_steps
 
 log = logging.getLogger("coterie")
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
-
-    A warning names the steps that have no row: before the last row, or before the run's newest checkpoint.
-
-    Raises:
-        RunFolderError: there is no such file and no checkpoint, or a line before the last is damaged.
-    """
-    reached = max(saved_steps(path.parent / "checkpoints"), default=0)
-    if not path.is_file() and not reached:
-        why = "the run has not finished a step yet, or the folder is not a run folder"
-        raise RunFolderError(f"{path} doesn't exist", why=why)
-    rows = [row for _, row in read_lines(path) if row is not None] if path.is_file() else []
-    warn_of_gaps(path, [row["step"] for row in rows], max(reached, rows[-1]["step"] if rows else 0))
-    return rows
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
@@ -91,12 +72,8 @@ class MetricsLog:
                 raise
 
     def truncate_after(self, step: int) -> int:
-        """Cut the rows of later steps, for a resume from the checkpoint of `step`; returns their number.
-
-        A warning names the earlier steps that have no row.
-        """
+        """Cut the rows of later steps, for a resume from the checkpoint of `step`; returns their number."""
         lines = list(read_lines(self.path))
-        warn_of_gaps(self.path, [row["step"] for _, row in lines if row is not None], step)
         kept = [line for line, row in lines if row is not None and row["step"] <= step]
         if len(kept) < len(lines):
             self.close()
@@ -119,18 +96,6 @@ class MetricsLog:
                 os.ftruncate(handle, end)
             sync_folder(self.path.parent)  # so that a power cut can't remove the file itself
         return handle
-
-
-def warn_of_gaps(path: Path, steps: Iterable[int], last: int) -> None:
-    """Warn of the steps from 1 to `last` that have no row."""
-    missing = sorted({*range(1, last + 1)}.difference(steps))
-    if missing:
-        runs = [[step for _, step in run] for _, run in groupby(enumerate(missing), lambda at: at[1] - at[0])]
-        text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-        log.warning(
-            "%s lacks the rows of %d of %d steps: %s. They can't be made again; sums leave them out",
-            *(path, len(missing), last, text),
-        )
 
 
 def to_json(value: Mapping[str, Any]) -> str:

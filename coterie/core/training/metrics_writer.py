@@ -63,6 +63,6 @@ class MetricsWriter:
                 call(tracker)
             except (Exception, SystemExit) as error:  # a library may call sys.exit
                 if name not in self._failed:
-                    told = "step %d: %s; this tracker receives nothing more, and metrics.jsonl has all rows"
-                    log.warning(told, step, failure(tracker, method, error))
+                    text = "step %d: %s; this tracker receives nothing more, and metrics.jsonl has all rows"
+                    log.warning(text, step, failure(tracker, method, error))
                 self._failed.add(name)

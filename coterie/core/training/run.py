@@ -42,7 +42,7 @@ from coterie.core.rollout.contracts import check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.missing import check_missing
 from coterie.core.rollout.side import LocalRolloutSide
-from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
+from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum, trained_on
 from coterie.core.training.metrics import step_metrics
@@ -80,7 +80,7 @@ class Run:
     state: RunState = field(default_factory=RunState)
 
     folder: RunFolder | None = None
-    store: CheckpointStore | None = None
+    store: CheckpointWriter | None = None
     progress: Progress | None = None
     interrupt: Event | None = None
     recorder: Recorder | None = None
@@ -181,11 +181,10 @@ class Run:
         with plugin_open(self.engine):
             await self.engine.open(ctx)
         self.closing.push_async_callback(closed, self.executor)
+        make_side, client = self.make_rollout_side, self.engine_client
         with plugin_open(self.executor):
             await self.executor.open(
-                ExecutorContext(
-                    side=self.rollout_side, make_side=self.make_rollout_side, engine=self.engine_client
-                )
+                ExecutorContext(side=self.rollout_side, make_side=make_side, engine=client)
             )
         self.closing.push_async_callback(closed, self.trainer)
         await self.open_trainer(restore)

@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from coterie.api.rows import tokens_so_far
+from coterie.api.rows import read_metrics, tokens_so_far
 from coterie.core.errors import ConfigError
-from coterie.core.storage.jsonl import read_metrics
 from coterie.studies.columns import Column
 from coterie.studies.study import Analysis, Method, Study
 

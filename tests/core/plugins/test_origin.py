@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from itertools import pairwise
 
 import pytest
 
@@ -73,7 +74,7 @@ def test_what_no_plugin_causes_gets_no_note(error):
 
 
 def chained(*errors):
-    for error, cause in zip(errors, errors[1:], strict=False):
+    for error, cause in pairwise(errors):
         error.__cause__ = cause
     return errors[0]
 
@@ -83,7 +84,9 @@ def chained(*errors):
     chained(RuntimeError("no connection"), ValueError("mapped"), TimeoutError("10 s")),
 ])  # fmt: skip
 def test_what_a_plugin_cannot_reach_when_it_opens_is_no_bug(error):
-    with pytest.raises(UserError, match="^level: environment 'toy' of coterie-toys could not open") as caught:
+    with pytest.raises(
+        UserError, match=r"^level: environment 'toy' of coterie-toys could not open"
+    ) as caught:
         with plugin_open(TOY._replace(path="level")):
             raise error
     assert f"{type(error).__name__}: {error}" in caught.value.why and caught.value.fix

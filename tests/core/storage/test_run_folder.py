@@ -16,8 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
+from coterie.api.rows import read_metrics
+from coterie.api.run_files import claimed, create_run, truncate_files
 from coterie.core.errors import RunFolderError, WriteError
-from coterie.core.storage.jsonl import MetricsLog, read_metrics, to_json
+from coterie.core.storage.jsonl import MetricsLog, to_json
 from coterie.core.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +30,7 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, locks and f
 
 
 def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
-    folder = RunFolder.create(tmp_path / "deep" / "run", "seed: 1\n")
+    folder = create_run(tmp_path / "deep" / "run", "seed: 1\n")
     again = RunFolder.open(tmp_path / "deep" / "run")
     assert again == folder and again.config.read_text() == "seed: 1\n"
     assert folder.rollouts.is_dir() and folder.checkpoints.is_dir() and folder.eval.is_dir()
@@ -37,33 +39,33 @@ def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
 
 @pytest.mark.parametrize("used", ["metrics.jsonl", "checkpoints/step-000000", "rollouts/a", "eval/a"])
 def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume_it(tmp_path, used):
-    RunFolder.create(tmp_path, "seed: 1\n")
+    create_run(tmp_path, "seed: 1\n")
     (tmp_path / used).write_text("{}")
     with pytest.raises(RunFolderError, match="holds a run already") as caught:
-        RunFolder.create(tmp_path, "seed: 2\n")
+        create_run(tmp_path, "seed: 2\n")
     assert "resume" in caught.value.fix and caught.value.why
     assert (tmp_path / "config.yaml").read_text() == "seed: 1\n"
 
 
 def test_a_run_that_saved_nothing_makes_room_and_a_configuration_of_the_user_does_not(tmp_path):
-    run = RunFolder.create(tmp_path / "run", "seed: 1\n")
+    run = create_run(tmp_path / "run", "seed: 1\n")
     (run.checkpoints / ".tmp-step-000000-ab12").mkdir()
     run.metrics.touch()
-    assert RunFolder.create(tmp_path / "run", "seed: 2\n").config.read_text() == "seed: 2\n"
+    assert create_run(tmp_path / "run", "seed: 2\n").config.read_text() == "seed: 2\n"
     (tmp_path / "config.yaml").write_text("mine")
     with pytest.raises(RunFolderError, match="holds a run already"):
-        RunFolder.create(tmp_path, "seed: 3\n")
+        create_run(tmp_path, "seed: 3\n")
     assert (tmp_path / "config.yaml").read_text() == "mine"
 
 
 def test_a_folder_with_other_things_may_become_a_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    RunFolder.create(tmp_path, "")
+    create_run(tmp_path, "")
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    RunFolder.create(tmp_path / "good", "")
+    create_run(tmp_path / "good", "")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunFolderError, match="not a run folder") as caught:
         RunFolder.open(tmp_path / "empty")
@@ -75,18 +77,18 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 def test_a_folder_that_cannot_be_written_is_an_error_with_why_and_fix(tmp_path):
     (tmp_path / "file").write_text("in the way")
     with pytest.raises(WriteError, match="can't be written") as caught:
-        RunFolder.create(tmp_path / "file" / "run", "")
+        create_run(tmp_path / "file" / "run", "")
     assert "Not a directory" in caught.value.why and caught.value.fix
 
 
 @posix
 def test_two_processes_cannot_train_in_one_folder(tmp_path):
-    folder = RunFolder.create(tmp_path, "")
+    folder = create_run(tmp_path, "")
     script = (
-        "from coterie.core.storage.run_folder import *; from pathlib import Path; import sys\n"
-        "with RunFolder.open(Path(sys.argv[1])).claimed(): print('in')"
+        "from coterie.api.run_files import *; from pathlib import Path; import sys\n"
+        "with claimed(RunFolder.open(Path(sys.argv[1]))): print('in')"
     )
-    with folder.claimed():
+    with claimed(folder):
         other = subprocess.run(
             [sys.executable, "-c", script, tmp_path], cwd=ROOT, capture_output=True, text=True
         )
@@ -96,10 +98,10 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path):
 
 
 def test_rollouts_of_later_steps_are_cut(tmp_path):
-    folder = RunFolder.create(tmp_path, "")
+    folder = create_run(tmp_path, "")
     for step in (1, 2, 3):
         folder.rollout_file(step).write_text("{}\n")
-    folder.truncate_rollouts(1)
+    truncate_files(folder, 1)
     assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl"]
 
 
@@ -182,29 +184,6 @@ def test_rows_after_the_restored_checkpoint_are_cut(tmp_path):
     assert [row["step"] for row in read_metrics(path)] == [1, 2, 3, 4]
 
 
-def test_lost_rows_are_named_when_a_run_resumes_and_when_its_rows_are_read(tmp_path, caplog):
-    path = tmp_path / "metrics.jsonl"
-    log = MetricsLog(path)
-    for step in (1, 2, 4, 7):
-        log.append(step, {})
-    assert log.truncate_after(4) == 1 and "4 steps: 3. They can't be made again" in caplog.text
-    log.append(5, {})
-    caplog.clear()
-    assert log.truncate_after(9) == 0 and "lacks the rows of 5 of 9 steps: 3, 6-9" in caplog.text
-    caplog.clear()
-    assert len(read_metrics(path)) == 4 and "lacks the rows of 1 of 5 steps: 3" in caplog.text
-    caplog.clear()
-    (tmp_path / "checkpoints" / "step-000007").mkdir(parents=True)
-    assert read_metrics(path) and "3 of 7 steps: 3, 6-7" in caplog.text
-    path.unlink()
-    assert read_metrics(path) == [] and "7 of 7 steps: 1-7" in caplog.text
-    caplog.clear()
-    log = MetricsLog(path)
-    log.truncate_after(-1)
-    log.append(1, {})
-    assert log.truncate_after(1) == 0 and not caplog.text
-
-
 def test_a_line_damaged_in_the_middle_is_no_torn_line(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b'{"step": 1}\n{"st#p": 2}\n{"step": 3}\n')
@@ -219,7 +198,8 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from coterie.core.storage.jsonl import MetricsLog, read_metrics
+        from coterie.api.rows import read_metrics
+        from coterie.core.storage.jsonl import MetricsLog
         path = Path(sys.argv[1])
         log = MetricsLog(path)
         step = len(read_metrics(path))

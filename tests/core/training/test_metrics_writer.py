@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import coterie
-from coterie.core.storage.jsonl import read_metrics
+from coterie.api.rows import read_metrics
 from coterie.core.training import run as training_run
 from tests.test_resume import MATRIX, rows
 
