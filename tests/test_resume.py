@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 import coterie
-from coterie.core.storage.checkpoint import CheckpointStore
+from coterie.api.checkpoints import CheckpointStore
+from coterie.api.rows import read_metrics
+from coterie.api.run_files import claimed
 
 pytestmark = pytest.mark.resume
 
@@ -76,6 +78,18 @@ def test_resuming_a_finished_run_changes_nothing(tmp_path):
     before = (tmp_path / "run" / "metrics.jsonl").read_bytes()
     again = coterie.train(resume=tmp_path / "run")
     assert again.finished and (tmp_path / "run" / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_resume_names_the_rows_that_are_lost_for_good(tmp_path, caplog):
+    run = tmp_path / "run"
+    coterie.train(MATRIX, out=run)  # four steps
+    lines = (run / "metrics.jsonl").read_bytes().splitlines(keepends=True)
+    (run / "metrics.jsonl").write_bytes(lines[0] + lines[1][:-9])
+    coterie.train(resume=run, overrides=["schedule.steps=6"])
+    assert "torn" in caplog.text and "lacks the rows of 3 of 4 steps: 2-4. They can't be made" in caplog.text
+    assert [row["step"] for row in rows(run)] == [1, 5, 6]
+    caplog.clear()
+    assert read_metrics(run / "metrics.jsonl") and "3 of 6 steps: 2-4" in caplog.text
 
 
 def test_two_runs_of_one_seed_are_the_same_and_of_two_seeds_are_not(tmp_path):
@@ -188,5 +202,5 @@ def test_two_processes_in_one_folder_are_refused(tmp_path):
     from coterie.core.errors import RunFolderError
     from coterie.core.storage.run_folder import RunFolder
 
-    with RunFolder.open(tmp_path / "run").claimed(), pytest.raises(RunFolderError, match="another process"):
+    with claimed(RunFolder.open(tmp_path / "run")), pytest.raises(RunFolderError, match="another process"):
         coterie.train(resume=tmp_path / "run", overrides=["schedule.steps=5"])

@@ -145,7 +145,7 @@ class TeamEvaluation(Evaluation):
         """Write the JSON with every task's successes; those of the changed team are in the comparison.
 
         Raises:
-            OSError: the file can't be written; nothing of it is there.
+            WriteError: the file can't be written; nothing of it is there.
         """
         result = {**self.as_dict(), "per_task": dict(self.per_task)}
         if self.comparison is not None:

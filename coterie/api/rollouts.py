@@ -18,7 +18,7 @@ import numpy as np
 from coterie.core.errors import RunFolderError
 from coterie.core.protocols import Batch
 from coterie.core.rollout.rewards import branch_rewards, joint_reward
-from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.atomic import write_atomic, written
 from coterie.core.storage.jsonl import to_json
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.step_rollouts import Recorder
@@ -272,9 +272,10 @@ def write_rollouts(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """Write rows as JSON lines, the whole file or nothing.
 
     Raises:
-        OSError: e.g. the disk is full; no half file stays.
+        WriteError: e.g. the disk is full; no half file stays.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
     write_atomic(path, "".join(to_json(row) + "\n" for row in rows))
 
 

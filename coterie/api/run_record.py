@@ -32,7 +32,7 @@ from coterie.recipes import load, read_yaml
 
 log = logging.getLogger("coterie")
 
-FILE = "resolved.yaml"
+RECORD = "resolved.yaml"
 HEAD = "# What the run was made of; `coterie run --resume` compares it. The configuration is config.yaml.\n"
 LIBRARIES = ("coterie", "torch", "transformers", "peft", "numpy")
 """Packages whose versions are recorded besides those of the plugins."""
@@ -70,12 +70,12 @@ class RunRecord:
         Raises:
             OSError: e.g. the disk is full.
         """
-        write_atomic(folder / FILE, HEAD + to_yaml(asdict(self)))
+        write_atomic(folder / RECORD, HEAD + to_yaml(asdict(self)))
 
 
 def read_record(folder: Path) -> RunRecord | None:
     """The record of the run in `folder`; None: an earlier version made the run, or the file is damaged."""
-    path = folder / FILE
+    path = folder / RECORD
     if not path.is_file():
         return None
     try:

@@ -11,17 +11,20 @@ from pathlib import Path
 from threading import Event
 from typing import Any
 
+from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
 from coterie.api.resume import Resumption, allow_change_needs_resume, resumption
 from coterie.api.rollouts import rollout_recorder
+from coterie.api.rows import read_metrics
+from coterie.api.run_files import claimed, new_run, resumable, truncate_files
 from coterie.api.run_record import RunRecord
 from coterie.api.starting_weights import find_sources
 from coterie.compose import compose, trained_splits
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
-from coterie.core.storage.checkpoint import CheckpointStore
+from coterie.core.storage.atomic import written
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
 from coterie.recipes import load
@@ -72,7 +75,7 @@ def train(
         allow_change: with `resume`, accept changes of what the run does from then on, as of a learning rate.
 
     Raises:
-        UserError: something in the input is wrong.
+        UserError: something in the input is wrong, or the disk is full.
         TooManyMissing: a step has more missing scores than `schedule.max_missing` allows.
     """
     resumed: Resumption | None = None
@@ -94,17 +97,19 @@ def train(
     warn_of_tasks(run)
     if resumed is None:
         find_sources(run)
-    run_folder = RunFolder.open(folder) if resumed else RunFolder.create(folder, run.resolved.text())
-    with run_folder.claimed():
+    claim = new_run(folder, run.resolved.text()) if resumed is None else claimed(RunFolder.open(folder))
+    with claim as run_folder:
+        store = CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints)
         run = replace(
             run,
             folder=run_folder,
-            store=CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints),
+            store=store,
             recorder=rollout_recorder(run_folder),
             progress=progress,
             interrupt=interrupt,
         )
-        return asyncio.run(_train(run, resumed))
+        with resumable(run_folder, store):
+            return asyncio.run(_train(run, store, resumed))
 
 
 def _new_folder(name: str) -> Path:
@@ -120,11 +125,11 @@ def _warn_untrained(run: Run) -> None:
         )
 
 
-async def _train(run: Run, resumed: Resumption | None) -> TrainResult:
-    assert run.folder is not None and run.store is not None
+async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -> TrainResult:
+    assert run.folder is not None
     resuming = resumed is not None
-    checkpoint = run.store.latest() if resuming else None
-    if resuming and checkpoint is None and run.store.steps():
+    checkpoint = store.latest() if resuming else None
+    if resuming and checkpoint is None and store.steps():
         raise RunFolderError(
             f"every checkpoint in {run.folder.path} is damaged",
             why="see the warnings above",
@@ -144,10 +149,9 @@ async def _train(run: Run, resumed: Resumption | None) -> TrainResult:
             resumed.begin(max(reached, 0) + 1)
         else:
             RunRecord.of(run).write(run.folder.path)
-        for tracker in run.trackers.values():
-            tracker.open(run.folder.path)
+        run.metrics_writer.open(run.folder, run.state.step)
         if resuming:
-            _truncate(run, reached)
+            _truncate(run, store, reached)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
         if checkpoint is None:
             run.checkpoint(0)
@@ -167,13 +171,11 @@ async def _train(run: Run, resumed: Resumption | None) -> TrainResult:
         await run.close()
 
 
-def _truncate(run: Run, step: int) -> None:
+def _truncate(run: Run, store: CheckpointStore, step: int) -> None:
     """Remove everything that was written after the checkpoint of step `step`."""
-    assert run.folder is not None and run.store is not None
-    run.store.truncate_after(step)
-    run.folder.truncate_rollouts(step)
-    for path in run.folder.eval.glob("step-*.json"):
-        if int(path.stem.partition("-")[2]) > step:
-            path.unlink()
-    for tracker in run.trackers.values():
-        tracker.truncate(step)
+    assert run.folder is not None
+    with written(store.folder):
+        store.truncate_after(step)
+    truncate_files(run.folder, step)
+    run.metrics_writer.truncate_after(step)
+    read_metrics(run.folder.metrics)  # warns of the rows that are lost

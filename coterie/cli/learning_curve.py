@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
+from coterie.api.rows import tokens_so_far
 from coterie.core.errors import MissingExtra
+from coterie.core.storage.atomic import written
 
 Interval = Mapping[str, Any]
 """`{"mean", "ci95": [lo, hi], "n"}`"""
@@ -46,7 +47,7 @@ def draw(
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    tokens = [total / 1000 for total in accumulate(float(row.get("tokens/generated") or 0) for row in rows)]
+    tokens = [total / 1000 for total in tokens_so_far(rows)]
     figure = Figure(figsize=(7.2, 5.4), layout="constrained")
     FigureCanvasAgg(figure)  # pyplot would choose a window system and keep the figure
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=[2.2, 1])
@@ -59,8 +60,9 @@ def draw(
         axes.grid(axis="y", color="#e3e6ea", linewidth=0.8)
         axes.set_axisbelow(True)
         axes.tick_params(colors=GREY)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=150)
+    with written(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=150)
     return path
 
 

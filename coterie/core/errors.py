@@ -6,7 +6,8 @@ CoterieError
 │   ├── PluginError      a plugin is broken, missing or ambiguous; carries its distribution
 │   ├── MissingExtra     an optional dependency is not installed; names the extra
 │   ├── DataError        a line of the user's data is wrong; carries file, line and field
-│   └── RunFolderError   a run folder can't be used (no run, changed config, damaged checkpoint)
+│   ├── RunFolderError   a run folder can't be used (no run, changed config, damaged checkpoint)
+│   └── WriteError       the disk is full or read-only, or writing is not permitted
 ├── SystemFault          the system failed (HTTP 5xx, lost worker): the score is missing
 ├── PolicyFault          the output caused the failure (verifier time-out): the score is the source's floor
 └── TooManyMissing       the share of missing scores exceeds `schedule.max_missing`: the run stops
@@ -76,6 +77,10 @@ class DataError(UserError):
 
 class RunFolderError(UserError):
     """A run folder can't be used: it holds no run, another configuration, or a damaged checkpoint."""
+
+
+class WriteError(UserError):
+    """A file can't be written: the disk is full or read-only, or the permission is missing."""
 
 
 class SystemFault(CoterieError):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import MissingExtra
+from coterie.core.storage.atomic import written
 from coterie.studies.graph import Plan
 
 BLUE, ORANGE, GREY = "#2563a8", "#d9822b", "#5c6670"
@@ -47,7 +48,8 @@ def draw(path: Path, table: Mapping[str, Any], plan: Plan) -> Path:
             _bars(axes, column)
         axes.spines[["top"]].set_visible(False)
         axes.tick_params(colors=GREY)
-    figure.savefig(path, dpi=150)
+    with written(path):
+        figure.savefig(path, dpi=150)
     return path
 
 

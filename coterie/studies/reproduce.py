@@ -12,7 +12,7 @@ from threading import Event
 from typing import Any
 
 from coterie.core.errors import MissingExtra
-from coterie.core.storage.atomic import write_atomic
+from coterie.core.storage.atomic import write_atomic, written
 from coterie.core.storage.jsonl import to_json
 from coterie.studies import plot, table
 from coterie.studies.catalogue import columns_of, load_study
@@ -93,7 +93,8 @@ def reproduce(
 def write(results: Mapping[str, Any], text: str, prepared: Plan, out: Path) -> list[Path]:
     """Write the files of a table, atomically except for the plot; return their paths."""
     folder = results_folder(out, prepared.name)
-    folder.mkdir(parents=True, exist_ok=True)
+    with written(folder):
+        folder.mkdir(parents=True, exist_ok=True)
     files = [folder / "table.md", folder / "table.csv", folder / "table.json"]
     pretty = json.dumps(json.loads(to_json(results)), indent=1, ensure_ascii=False)
     for path, content in zip(files, (text, table.as_csv(results), pretty + "\n"), strict=True):

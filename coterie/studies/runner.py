@@ -25,7 +25,7 @@ from typing import Any, Literal, Protocol
 
 from coterie.core.config import to_yaml
 from coterie.core.errors import RunFolderError
-from coterie.core.storage.atomic import locked, write_atomic
+from coterie.core.storage.atomic import locked, write_atomic, written
 from coterie.recipes import read_yaml
 from coterie.studies.graph import Job, Plan, priorities
 
@@ -212,10 +212,11 @@ class Runner:
 
     def _start(self, job: Job) -> None:
         folder = self.folder(job.id)
-        folder.mkdir(exist_ok=True)
         spec = {**self._spec(job), "command": self.outcome.commands[job.id]}
-        write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
-        (folder / "error.json").unlink(missing_ok=True)  # of an earlier call
+        with written(folder):
+            folder.mkdir(exist_ok=True)
+            write_atomic(folder / "job.json", json.dumps(spec, indent=1) + "\n")
+            (folder / "error.json").unlink(missing_ok=True)  # of an earlier call
         self._children.append(_Child(job, self._launch(folder), folder))
         self.watcher.started(job, len(self.outcome.states), len(self.plan.jobs))
 

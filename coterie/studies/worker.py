@@ -18,6 +18,7 @@ import threading
 import time
 import traceback
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +26,13 @@ from coterie import __version__
 from coterie.api.evaluate import evaluate as evaluate_run
 from coterie.api.export import export
 from coterie.api.plugin_files import load_plugin_file
+from coterie.api.rows import read_metrics
 from coterie.api.train import TrainResult, train as train_run
 from coterie.compose import compose
-from coterie.core.errors import ConfigError, CoterieError, UserError
+from coterie.core.errors import ConfigError, CoterieError, UserError, WriteError
 from coterie.core.plugins import plugins
 from coterie.core.storage.atomic import locked, write_atomic
-from coterie.core.storage.jsonl import read_metrics, to_json
+from coterie.core.storage.jsonl import to_json
 from coterie.recipes import load
 
 INTERRUPTED = 130
@@ -52,18 +54,19 @@ def main(arguments: list[str]) -> int:
         (folder / "error.json").unlink(missing_ok=True)
         try:
             result = _do(spec, folder, interrupt)
+            if result is None:
+                return INTERRUPTED
+            write_atomic(folder / "result.json", to_json(result) + "\n")
+            return 0
         except Exception as error:
             # The message of a UserError is complete; any other error is a bug, which needs a traceback.
             if not isinstance(error, UserError):
                 traceback.print_exc()
             message = str(error) if isinstance(error, CoterieError) else f"{type(error).__name__}: {error}"
             print(f"Error: {message}", file=sys.stderr)
-            write_atomic(folder / "error.json", json.dumps({"error": message}) + "\n")
+            with suppress(WriteError):  # on a full disk the log may still have room
+                write_atomic(folder / "error.json", json.dumps({"error": message}) + "\n")
             return 1
-        if result is None:
-            return INTERRUPTED
-        write_atomic(folder / "result.json", to_json(result) + "\n")
-        return 0
 
 
 def _do(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any] | None:
@@ -96,11 +99,8 @@ def _watch(interrupt: threading.Event, kind: str) -> None:
 def base(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> dict[str, Any]:
     """Make common initial weights: a run of no steps (its warm start only), exported."""
     result, _ = _train(spec, folder, interrupt)
-    part = folder / "base.part"
-    shutil.rmtree(part, ignore_errors=True)
-    export(result.folder, spec["policy"], part, merge=spec["merge"], checkpoint="latest")
     shutil.rmtree(folder / "base", ignore_errors=True)
-    part.rename(folder / "base")
+    export(result.folder, spec["policy"], folder / "base", merge=spec["merge"], checkpoint="latest")
     run = compose(load(result.folder))
     model = run.config.policies[spec["policy"]].model
     words = not isinstance(model, str) and dict(model).get("tokenizer") == "words"
@@ -122,7 +122,7 @@ def train(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) -> 
     return {
         "run": "run",
         "steps": result.step,
-        "tokens": int(sum(row.get("tokens/generated") or 0 for row in rows)),
+        "tokens": result.tokens,
         "budget": spec["tokens"],
         "seconds": start_up + steps,
         "config_digest": load(result.folder).digest(),

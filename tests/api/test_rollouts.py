@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from coterie.api.rollouts import read_rollouts, rollout_recorder, rollout_rows, write_rollouts
+from coterie.api.run_files import create_run
 from coterie.core.errors import RunFolderError
 from coterie.core.protocols import Batch
-from coterie.core.storage.run_folder import RunFolder
 from coterie.core.types import TEAM, Credit, Fault, Key, RewardWeights, Score
 from coterie.testing import J, tree_literals
 from tests.core.toy_trees import toy
@@ -159,7 +159,7 @@ def test_an_actions_own_scores_are_kept_apart_from_those_of_its_joints(tmp_path)
 def test_a_runs_file_begins_with_what_its_rewards_are_summed_with(tmp_path):
     tree, scores, credit, _ = toy()
     weights = RewardWeights(weights={"format": 0.5}, team_weight=2.0, kinds={"progress": "potential"})
-    folder = RunFolder.create(tmp_path / "run", "")
+    folder = create_run(tmp_path / "run", "")
     annotations = {"values": {tree.root.key.of_branch("coder", 0): np.array([0.1], dtype=np.float32)}}
     batch = Batch(trees=[tree], scores=scores, annotations=annotations, reward_weights=weights)
     rollout_recorder(folder)(3, batch, {"coder": 0.1}, credit)

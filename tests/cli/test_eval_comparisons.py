@@ -39,7 +39,7 @@ def evaluated(*arguments):
 
 def per_task(file, *arguments):
     """(the team's successes by task, those of the changed team), by way of --out."""
-    evaluated(*arguments, *TASKS, "--out", file)
+    evaluated(*arguments, *TASKS, "--out", file, "--overwrite")
     result = json.loads(file.read_text())
     return result["per_task"], result.get("comparison", {}).get("changed_per_task")
 
@@ -154,6 +154,9 @@ def test_roles_and_folders_that_are_not_there(runs, tmp_path):
     refused(coterie("eval", a, "--policy", f"row={b}@7"), "no checkpoint of step 7")
     refused(coterie("eval", a, "--policy", f"row={b}:rom"), "has no policy 'rom'", "did you mean 'row'?")
     refused(coterie("eval", a, "--out", tmp_path / "no" / "file.json"), "--out", "there is no folder")
+    (tmp_path / "file.json").write_text("of yesterday")
+    refused(coterie("eval", a, "--out", tmp_path / "file.json"), "file.json exists", "--overwrite")
+    assert (tmp_path / "file.json").read_text() == "of yesterday"
 
 
 def test_changes_without_sense(runs, tmp_path):

@@ -182,6 +182,21 @@ def test_runs_say_how_far_each_is(tmp_path):
     assert "2/2" in text and ".25" in text and "yes" in text
 
 
+def test_a_run_whose_rows_are_lost_is_as_far_as_its_checkpoints(tmp_path):
+    for name, rows in (("all", []), ("end", [{"step": 1, "success": 0.5}]), ("middle", [{"step": 3}])):
+        run_folder(tmp_path / name, "schedule: {steps: 3}\n", rows)
+        (tmp_path / name / "checkpoints" / "step-000003").mkdir(parents=True)
+    done = coterie("runs", tmp_path)
+    assert done.exit_code == 0 and done.stdout.count("3/3") == done.stdout.count("yes") == 3, done.stdout
+    for name, lost in (
+        ("all", "3 of 3 steps: 1-3"),
+        ("end", "2 of 3 steps: 2-3"),
+        ("middle", "2 of 3 steps: 1-2"),
+    ):
+        assert f"{tmp_path / name / 'metrics.jsonl'} lacks the rows of {lost}" in done.stderr
+    assert done.stderr.count("lacks the rows") == 3
+
+
 def test_no_runs_is_no_error(tmp_path):
     done = coterie("runs", tmp_path / "none")
     assert done.exit_code == 0 and "no runs in" in done.stderr

@@ -7,6 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from coterie.cli.learning_curve import draw
+from coterie.core.errors import WriteError
 from coterie.stats import Interval
 from tests.cli.support import coterie
 
@@ -86,3 +88,12 @@ def test_without_matplotlib_nothing_is_started(api, monkeypatch):
     done = coterie("quickstart")
     assert done.exit_code == 2 and "coterie[torch]" in done.stderr
     assert api.calls == []
+
+
+def test_a_curve_that_cannot_be_written_is_told(tmp_path):
+    pytest.importorskip("matplotlib")
+    (tmp_path / "file").touch()
+    interval = Interval(0.5, 0.4, 0.6, 10).as_dict()
+    results = {"success": interval, "success_greedy": interval}
+    with pytest.raises(WriteError, match=r"curve\.png can't be written"):
+        draw(tmp_path / "file" / "curve.png", [{"step": 1}], results, results, "title")

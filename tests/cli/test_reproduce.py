@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from coterie.core.storage.jsonl import read_metrics
+from coterie.api.rows import read_metrics
 from coterie.studies.runner import Runner
 from tests.cli.support import coterie
 from tests.studies.support import InProcess

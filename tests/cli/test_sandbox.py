@@ -33,6 +33,11 @@ def test_a_program_is_given_what_it_needs_and_its_files_come_back(program: Path)
     assert done.exit_code == 0, done.output
     assert done.stdout == "['x'] said 1,2\n"
     assert (folder / "out" / "made.txt").read_text() == "made"
+    (folder / "made.txt").write_text("mine")
+    collected = ("--stdin", folder / "in.txt", "--file", folder / "numbers.csv", "--collect", "*.txt")
+    again = coterie("sandbox", "run", program, *collected, "-o", folder)
+    assert again.exit_code == 2 and "made.txt exists" in again.stderr and "--out" in again.stderr
+    assert (folder / "made.txt").read_text() == "mine"
 
 
 def test_json_tells_how_it_ended(tmp_path: Path):

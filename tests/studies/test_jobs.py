@@ -19,6 +19,7 @@ from coterie.core.config import to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
 from coterie.recipes import load
+from coterie.studies import worker
 from coterie.studies.graph import Plan
 from coterie.studies.runner import Outcome, Runner, display_path
 from coterie.studies.study import Method, Study
@@ -257,3 +258,22 @@ def test_commands_have_paths_relative_to_the_working_directory(tmp_path, monkeyp
     assert any("out/jobs/" in command for command in outcome.commands.values())
     assert not any(str(tmp_path) in command for command in outcome.commands.values())
     assert display_path(tmp_path / "out") == Path("out") and display_path(tmp_path.parent) == tmp_path.parent
+
+
+@pytest.mark.parametrize("full", ["result.json", "error.json"])
+def test_a_job_that_cannot_write_its_result_fails_without_a_traceback(tmp_path, monkeypatch, capsys, full):
+    """A folder of the file's name stands for a full disk: both fail with an OSError when the file is put."""
+
+    def job(spec, folder, interrupt):
+        (folder / full).mkdir()
+        if full == "error.json":
+            raise ConfigError("a setting")
+        return {}
+
+    (tmp_path / "job.json").write_text('{"kind": "train"}')
+    monkeypatch.setattr(worker, "_do", job)
+    assert worker.main([str(tmp_path / "job.json")]) == 1
+    told = capsys.readouterr().err
+    assert "Traceback" not in told and ("a setting" if full == "error.json" else "can't be written") in told
+    if full == "result.json":
+        assert "result.json can't be written" in json.loads((tmp_path / "error.json").read_text())["error"]

@@ -166,10 +166,16 @@ def wipes(self, folder):
     Rows.open(self, folder)
 
 
+def records(self, folder):
+    Rows.open(self, folder)
+    (folder / "metrics.jsonl").write_text("")
+
+
 @pytest.mark.parametrize(("members", "message"), [
     ({"truncate": lambda self, step: None}, "kept the steps [1, 2, 3, 3, 4]"),
     ({"open": starts_over}, "kept the steps [3, 4]"),
-    ({"open": wipes}, "not its own"),
+    ({"open": wipes}, "config.yaml, which is not its own"),
+    ({"open": records}, "metrics.jsonl, which is not its own"),
     ({"track": lambda self, step, metrics: metrics.update(step=step)}, "changed the metrics"),
     ({"track": lambda self, step, metrics: sum(metrics.values())}, "track: raised TypeError"),
     ({"close": lambda self: self.path.name}, "close: raised AttributeError"),

@@ -103,13 +103,20 @@ checkpoint_option = click.option(
     type=click.Path(path_type=Path, dir_okay=False),
     help="Also write the JSON, with the successes of every task.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace the file that --out names.")
 @click.option("--show", metavar="N", type=click.IntRange(min=0), default=0, help="Print N episodes.")
 @checkpoint_option
 @layer_options
 @json_option
 @plugin_option
 def command(
-    source: str, settings: tuple[str, ...], as_json: bool, show: int, out: Path | None, **options: Any
+    source: str,
+    settings: tuple[str, ...],
+    as_json: bool,
+    show: int,
+    out: Path | None,
+    overwrite: bool,
+    **options: Any,
 ) -> None:
     """Evaluate a run's checkpoint, or a recipe's untrained team.
 
@@ -128,10 +135,10 @@ def command(
     from coterie.api.evaluate import evaluate as evaluate_source
 
     options["policies"] = _by_role(options["policies"])
-    _check_writable(out)
+    _check_writable(out, overwrite)
     evaluation = evaluate_source(source, overrides=overrides(settings), show=show, **options)
     if out is not None:
-        _write(evaluation, out)
+        evaluation.write(out)
     if as_json:
         result = evaluation.as_dict()
         print_json({**result, "episodes": list(evaluation.episodes)} if show else result)
@@ -154,17 +161,13 @@ def _by_role(pairs: tuple[tuple[str, str], ...]) -> dict[str, str]:
     return by_role
 
 
-def _check_writable(out: Path | None) -> None:
-    """Fail before the evaluation, which may take hours, where its folder does not exist."""
+def _check_writable(out: Path | None, overwrite: bool) -> None:
+    """Fail before the evaluation, which may take hours, where its folder is missing or its file is there."""
     if out is not None and not out.parent.is_dir():
         raise UserError(f"there is no folder {out.parent}", path="--out", fix="create it first")
-
-
-def _write(evaluation: TeamEvaluation, out: Path) -> None:
-    try:
-        evaluation.write(out)
-    except OSError as error:
-        raise UserError(f"{out} can't be written", path="--out", why=str(error)) from error
+    if out is not None and out.exists() and not overwrite:
+        fix = "name another file, or replace this one with --overwrite"
+        raise UserError(f"{out} exists", path="--out", fix=fix)
 
 
 def print_evaluation(evaluation: TeamEvaluation, split: str) -> None:

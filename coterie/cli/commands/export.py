@@ -17,11 +17,15 @@ from coterie.cli.options import plugin_option
 @click.option(
     "-o", "--out", metavar="DIR", type=click.Path(path_type=Path), required=True, help="The folder to write."
 )
+@click.option("--overwrite", is_flag=True, help="Replace files of the same names in DIR; others stay.")
 @click.option("--merge", is_flag=True, help="Merge an adapter into the weights it was trained on.")
 @checkpoint_option
 @plugin_option
-def command(run: Path, policy: str, out: Path, merge: bool, checkpoint: Any) -> None:
-    """Write a policy of a run as a folder that transformers loads, or PEFT where it is an adapter."""
+def command(run: Path, policy: str, out: Path, overwrite: bool, merge: bool, checkpoint: Any) -> None:
+    """Write a policy of a run as a folder that transformers loads, or PEFT where it is an adapter.
+
+    A folder that holds files is refused. The files appear once all of them are written.
+    """
     from coterie.api.export import export as export_policy
 
-    click.echo(export_policy(run, policy, out, merge=merge, checkpoint=checkpoint))
+    click.echo(export_policy(run, policy, out, merge=merge, checkpoint=checkpoint, overwrite=overwrite))

@@ -38,7 +38,7 @@ def command(seed: int, out: Path | None) -> None:
     Both evaluations are on 1,000 tasks of the test split, sampled and greedy. Prints three episodes; the last
     line is JSON. The learning curve is `curve.png` in the run's folder.
     """
-    from coterie.core.storage.jsonl import read_metrics
+    from coterie.api.rows import read_metrics
     from coterie.core.storage.run_folder import RunFolder
 
     require_matplotlib()

@@ -54,17 +54,23 @@ def run_folders(folder: Path) -> list[Path]:
 
 
 def status_of(path: Path) -> RunStatus:
-    """Read the status of a run from its folder; `problem` says why it can't be read."""
-    from coterie.core.storage.jsonl import read_metrics
+    """Read the status of a run from its folder; `problem` says why it can't be read.
+
+    A warning names the steps whose rows are lost; checkpoints tell how far such a run has come.
+    """
+    from coterie.api.rows import read_metrics
+    from coterie.core.storage.checkpoint import saved_steps
+    from coterie.core.storage.run_folder import RunFolder
     from coterie.recipes import read_yaml
 
+    folder = RunFolder(path)
     try:
-        config = read_yaml(path / "config.yaml")
-        metrics = path / "metrics.jsonl"
-        rows = read_metrics(metrics) if metrics.is_file() else []
+        config = read_yaml(folder.config)
+        saved = max(saved_steps(folder.checkpoints), default=0)
+        rows = read_metrics(folder.metrics) if folder.metrics.is_file() or saved else []
     except UserError as error:
         return RunStatus(path.name, str(path), None, 0, None, None, None, error.what)
-    step = int(rows[-1]["step"]) if rows else 0
+    step = max(saved, int(rows[-1]["step"]) if rows else 0)
     schedule = config.get("schedule") or {}
     steps, budget = schedule.get("steps"), schedule.get("tokens")
     spent = budget is not None and bool(rows) and rows[-1].get("tokens/total", 0) >= budget

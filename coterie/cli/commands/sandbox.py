@@ -61,7 +61,9 @@ def run(
 
     Its output goes to stdout and stderr; of long output, the end. Exits 0 where the program finished, else 1.
     """
+    from coterie.core.errors import UserError
     from coterie.core.protocols import Program
+    from coterie.core.storage.atomic import written
 
     program = Program(
         code=_read(file).decode("utf-8", "replace"),
@@ -71,9 +73,13 @@ def run(
         collect=tuple(collect),
     )
     result = _use(settings, lambda sandbox: sandbox.run(program))
+    if existing := sorted(str(path) for path in result.files if (out / path).exists()):
+        what = f"{out / existing[0]} exists, and the program wrote a file of this name"
+        raise UserError(what, path="--out", fix="name another folder with --out")
     for path, data in result.files.items():
-        (out / path).parent.mkdir(parents=True, exist_ok=True)
-        (out / path).write_bytes(data)
+        with written(out / path):
+            (out / path).parent.mkdir(parents=True, exist_ok=True)
+            (out / path).write_bytes(data)
     if as_json:
         print_json(_as_json(result, out))
     else:

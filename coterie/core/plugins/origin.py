@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from coterie.core.errors import UserError
+from coterie.core.errors import SystemFault, UserError
 
 log = logging.getLogger("coterie")
 
@@ -69,3 +69,27 @@ def plugin_call(plugin: Any, method: str) -> Iterator[None]:
         if note not in getattr(error, "__notes__", ()):
             error.add_note(note)
         raise
+
+
+@contextmanager
+def plugin_open(plugin: Any) -> Iterator[None]:
+    """A `plugin_call` of `open`. What the plugin connects to or reads may be missing: that is no bug.
+
+    Raises:
+        UserError: `open` raised an OSError (a refused connection, a missing file), an error that one caused,
+            or a SystemFault.
+    """
+    try:
+        with plugin_call(plugin, "open"):
+            yield
+    except UserError:
+        raise
+    except Exception as error:
+        cause: BaseException | None = error
+        while not isinstance(cause, (OSError, SystemFault)):
+            if cause is None:
+                raise
+            cause = cause.__cause__
+        origin, why = origin_of(plugin), f"{type(error).__name__}: {error}"
+        fix = "make sure that what it connects to or reads is there, and check its settings"
+        raise UserError(f"{origin} could not open", path=origin.path, why=why, fix=fix) from error

@@ -1,4 +1,4 @@
-"""The protocol of kind `tracker`: storage of metrics."""
+"""The protocol of kind `tracker`: storage of metrics, beside the run's own `metrics.jsonl`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import Any, Protocol, runtime_checkable
 
 @runtime_checkable
 class Tracker(Protocol):
-    """Stores the metrics of every step."""
+    """Stores the metrics of every step.
+
+    A method that raises is told once; the tracker is left out from then on, and the run goes on.
+    """
 
     def open(self, folder: Path) -> None:
         """Start tracking; `folder` is the run folder."""
@@ -18,6 +21,6 @@ class Tracker(Protocol):
         """Remove the rows of steps after `step`, which a resumed run writes again."""
 
     def track(self, step: int, metrics: Mapping[str, Any]) -> None:
-        """Store the row of a step."""
+        """Store the row of a step; `metrics` is the tracker's own copy."""
 
     def close(self) -> None: ...

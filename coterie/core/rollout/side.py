@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.plugins.origin import closed, plugin_call
+from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import (
     Codec,
     EngineClient,
@@ -62,7 +62,7 @@ class LocalRolloutSide:
         try:
             for resource in (*self.resources, *(source.plugin for source in self.reward_sources)):
                 if isinstance(resource, Opens):
-                    with plugin_call(resource, "open"):
+                    with plugin_open(resource):
                         await resource.open()
                 if isinstance(resource, Closes):
                     self._opened.push_async_callback(closed, resource)

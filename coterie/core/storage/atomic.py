@@ -3,39 +3,70 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from coterie.core.errors import UserError, WriteError
+
 if sys.platform != "win32":
     import fcntl
 
 TEMPORARY = ".tmp-"
 """Prefix of the names of files and folders that are being written or removed."""
+DISK = re.compile(
+    r"os error \d+|no space left|quota exceeded|file too large|read-only file|permission denied|"
+    r"write failed|unexpected pos",
+    re.IGNORECASE,
+)
+"""What libraries that write files (safetensors, torch) say where they raise no OSError."""
+
+
+@contextmanager
+def written(what: object) -> Iterator[None]:
+    """Turn a failure of the disk into an error of the user. Other errors pass.
+
+    Raises:
+        WriteError: `what` can't be written.
+    """
+    try:
+        yield
+    except Exception as error:
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        if isinstance(error, WriteError):
+            why = error.why
+        elif isinstance(error, UserError) or not (isinstance(cause, OSError) or DISK.search(str(cause))):
+            raise
+        else:
+            why = str(cause)
+        fix = "free space on the disk or fix the permissions, then try again"
+        raise WriteError(f"{what} can't be written", why=why, fix=fix) from cause
 
 
 def write_atomic(path: Path, data: bytes | str) -> None:
     """Replace a file's content as a whole: a reader sees the old or the new one, also after a crash.
 
     Raises:
-        OSError: e.g. the disk is full; the old file is intact and the temporary file is removed.
+        WriteError: e.g. the disk is full; the old file is intact and the temporary file is removed.
     """
     raw = data.encode() if isinstance(data, str) else data
     temporary = path.parent / f"{TEMPORARY}{path.name}-{secrets.token_hex(4)}"
-    try:
-        # Not tempfile: its mode 0600 would hide the files of a shared run from other users.
-        with open(temporary, "xb") as file:
-            file.write(raw)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(temporary, path)
-    except BaseException:
-        with suppress(OSError):
-            temporary.unlink()
-        raise
-    sync_folder(path.parent)
+    with written(path):
+        try:
+            # Not tempfile: its mode 0600 would hide the files of a shared run from other users.
+            with open(temporary, "xb") as file:
+                file.write(raw)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            with suppress(OSError):
+                temporary.unlink()
+            raise
+        sync_folder(path.parent)
 
 
 def sync_file(path: Path) -> None:

@@ -24,8 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from coterie.core.errors import RunFolderError, did_you_mean
-from coterie.core.storage.atomic import TEMPORARY, locked, sync_file, sync_folder, write_atomic
+from coterie.core.errors import RunFolderError
+from coterie.core.storage.atomic import TEMPORARY, locked, sync_file, sync_folder, write_atomic, written
 
 log = logging.getLogger("coterie")
 
@@ -47,12 +47,8 @@ class Checkpoint:
     """State of the loop, as JSON."""
 
 
-class _Damaged(Exception):
-    """A file of a checkpoint is missing or does not match the manifest."""
-
-
-class CheckpointStore:
-    """The checkpoints of one run.
+class CheckpointWriter:
+    """Writes the checkpoints of one run; `api/checkpoints.py` reads them.
 
     Args:
         folder: `<run>/checkpoints`; made by the first save.
@@ -73,65 +69,25 @@ class CheckpointStore:
             meta: JSON values. Tuples come back as lists, floats exactly.
 
         Raises:
-            RunFolderError: the disk is full or the folder can't be written; earlier checkpoints are intact.
+            WriteError: the disk is full or the folder can't be written; earlier checkpoints are intact.
             TypeError: meta is not JSON.
             Exception: any error of `write`; its files are removed.
         """
         meta = json.loads(json.dumps(meta))
         target = self.folder / f"step-{step:06d}"
-        try:
+        with written(f"the checkpoint of step {step} in {self.folder}"):
             self.folder.mkdir(parents=True, exist_ok=True)
             self._sweep(files=True)
             with self._temporary(target.name) as temporary:
                 write(temporary)
                 _write_manifest(temporary, step, meta)
                 self._put(temporary, target)
-        except OSError as error:
-            what = f"the checkpoint of step {step} could not be saved in {self.folder}"
-            fix = "free space or fix the permissions, then resume; earlier checkpoints are intact"
-            raise RunFolderError(what, why=str(error), fix=fix) from error
-        self._prune()
+            self._prune()
         return Checkpoint(target, step, meta)
 
     def steps(self) -> list[int]:
         """Steps that have a checkpoint, oldest first; not verified."""
-        if not self.folder.is_dir():
-            return []
-        matches = (_STEP.fullmatch(entry.name) for entry in self.folder.iterdir() if entry.is_dir())
-        return sorted(int(match[1]) for match in matches if match is not None)
-
-    def latest(self) -> Checkpoint | None:
-        """The newest intact checkpoint, or None. A warning names the file of each damaged one.
-
-        Raises:
-            RunFolderError: the newest was written by a later version of Coterie.
-        """
-        damaged: list[str] = []
-        intact: Checkpoint | None = None
-        for step in reversed(self.steps()):
-            try:
-                intact = self._verified(step)
-                break
-            except _Damaged as error:
-                damaged.append(f"{self._path(step)}: {error}")
-        consequence = f"using {intact.path} instead" if intact else "and no intact checkpoint is left"
-        for reason in damaged:
-            log.warning("damaged checkpoint %s; %s", reason, consequence)
-        return intact
-
-    def load(self, step: int) -> Checkpoint:
-        """The checkpoint of one step, verified.
-
-        Raises:
-            RunFolderError: there is none, or it is damaged.
-        """
-        if step not in self.steps():
-            raise RunFolderError(f"no checkpoint of step {step} in {self.folder}", fix=self._known())
-        try:
-            return self._verified(step)
-        except _Damaged as error:
-            what = f"the checkpoint of step {step} in {self.folder} is damaged"
-            raise RunFolderError(what, why=str(error), fix=self._known()) from error
+        return saved_steps(self.folder)
 
     def mark(self, name: str, step: int) -> None:
         """Mark the checkpoint of a step, e.g. as `best`. Marked checkpoints are never pruned.
@@ -156,51 +112,12 @@ class CheckpointStore:
                 log.warning("the mark %s can't be read (%s); it protects no checkpoint", path, error)
         return steps
 
-    def marked(self, name: str) -> Checkpoint:
-        """The checkpoint with a mark, verified.
-
-        Raises:
-            RunFolderError: there is no such mark, or its checkpoint is gone or damaged.
-        """
-        marks = self.marks()
-        if name not in marks:
-            what = f"no checkpoint in {self.folder} is marked '{name}'"
-            raise RunFolderError(what, fix=did_you_mean(name, marks))
-        return self.load(marks[name])
-
-    def truncate_after(self, step: int) -> None:
-        """Remove the checkpoints of later steps, and their marks.
-
-        A resume from an older step calls this; otherwise the next resume would start from a later checkpoint.
-        """
-        for name, marked in self.marks().items():
-            if marked > step:
-                (self.folder / f"{name}.json").unlink()
-        for later in self.steps():
-            if later > step:
-                self._remove(self._path(later))
-
     def _path(self, step: int) -> Path:
         return self.folder / f"step-{step:06d}"
 
     def _known(self) -> str:
         steps = self.steps()
         return f"there are steps {', '.join(map(str, steps))}" if steps else "there is no checkpoint yet"
-
-    def _verified(self, step: int) -> Checkpoint:
-        path = self._path(step)
-        manifest = _read_manifest(path)
-        if manifest["step"] != step:
-            raise _Damaged(f"{MANIFEST} is of step {manifest['step']}")
-        for name, expected in manifest["files"].items():
-            file = path / name
-            if not file.is_file():
-                raise _Damaged(f"{name} is missing")
-            if (size := file.stat().st_size) != expected["bytes"]:
-                raise _Damaged(f"{name} has {size} bytes, not {expected['bytes']}")
-            if _sha256(file) != expected["sha256"]:
-                raise _Damaged(f"{name} does not have the checksum in {MANIFEST}")
-        return Checkpoint(path, step, manifest["meta"])
 
     @contextmanager
     def _temporary(self, name: str) -> Iterator[Path]:
@@ -265,6 +182,14 @@ class CheckpointStore:
         shutil.rmtree(hidden, ignore_errors=True)
 
 
+def saved_steps(folder: Path) -> list[int]:
+    """Steps that have a checkpoint in `<run>/checkpoints`, oldest first; not verified."""
+    if not folder.is_dir():
+        return []
+    matches = (_STEP.fullmatch(entry.name) for entry in folder.iterdir() if entry.is_dir())
+    return sorted(int(match[1]) for match in matches if match is not None)
+
+
 def _write_manifest(folder: Path, step: int, meta: dict[str, Any]) -> None:
     """Flush every file to the disk, then write their sizes and checksums."""
     files: dict[str, dict[str, Any]] = {}
@@ -274,36 +199,19 @@ def _write_manifest(folder: Path, step: int, meta: dict[str, Any]) -> None:
         else:
             sync_file(path)
             name = path.relative_to(folder).as_posix()
-            files[name] = {"bytes": path.stat().st_size, "sha256": _sha256(path)}
+            files[name] = {"bytes": path.stat().st_size, "sha256": file_sha256(path)}
     body = {"format": FORMAT, "step": step, "meta": meta, "files": files}
-    write_atomic(folder / MANIFEST, _text({**body, "sha256": _digest(body)}))
+    write_atomic(folder / MANIFEST, manifest_text({**body, "sha256": manifest_digest(body)}))
 
 
-def _read_manifest(folder: Path) -> dict[str, Any]:
-    try:
-        manifest = json.loads((folder / MANIFEST).read_bytes())
-        checksum = manifest.pop("sha256")
-    except FileNotFoundError as error:
-        raise _Damaged(f"{MANIFEST} is missing") from error
-    except (OSError, ValueError, KeyError, AttributeError, TypeError) as error:
-        raise _Damaged(f"{MANIFEST} can't be read ({error})") from error
-    if checksum != _digest(manifest):
-        raise _Damaged(f"{MANIFEST} does not match its checksum")
-    if manifest["format"] > FORMAT:
-        what = f"the checkpoint {folder} was written by a later version of Coterie"
-        why = f"its format is {manifest['format']}, this version reads up to {FORMAT}"
-        raise RunFolderError(what, why=why, fix="update coterie")
-    return dict(manifest)
-
-
-def _text(value: dict[str, Any]) -> str:
+def manifest_text(value: dict[str, Any]) -> str:
     return json.dumps(value, indent=1, sort_keys=True) + "\n"
 
 
-def _digest(body: dict[str, Any]) -> str:
-    return hashlib.sha256(_text(body).encode()).hexdigest()
+def manifest_digest(body: dict[str, Any]) -> str:
+    return hashlib.sha256(manifest_text(body).encode()).hexdigest()
 
 
-def _sha256(path: Path) -> str:
+def file_sha256(path: Path) -> str:
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,20 +13,9 @@ from typing import Any
 import numpy as np
 
 from coterie.core.errors import RunFolderError
+from coterie.core.storage.atomic import sync_folder, write_atomic, written
 
 log = logging.getLogger("coterie")
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
-
-    Raises:
-        RunFolderError: there is no such file, or a line before the last is damaged.
-    """
-    if not path.is_file():
-        why = "the run has not finished a step yet, or the folder is not a run folder"
-        raise RunFolderError(f"{path} doesn't exist", why=why)
-    return [row for _, row in read_lines(path) if row is not None]
 
 
 def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
@@ -46,6 +36,66 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
             why = "a kill tears only the last line; this one was changed on the disk or by hand"
             fix = "restore the file from a copy, or delete that line"
             raise RunFolderError(f"{path}, line {number} is damaged", why=why, fix=fix)
+
+
+class MetricsLog:
+    """`metrics.jsonl`, open for appending. A row is on the disk when `append` returns.
+
+    A kill leaves at most one torn line, the last. Opening the file cuts it.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._handle = self._open()
+
+    def append(self, step: int, metrics: Mapping[str, Any]) -> None:
+        """Write `{"step": step, **metrics}`.
+
+        Raises:
+            WriteError: e.g. the disk is full; no part of the row is left.
+            ValueError: the log is closed, or `metrics` has a key `step`.
+        """
+        if self._handle < 0:
+            raise ValueError(f"{self.path} is closed")
+        if "step" in metrics:
+            raise ValueError("the metrics can't have a key 'step': it is the row's own key")
+        line = (to_json({"step": step, **metrics}) + "\n").encode()
+        size = os.fstat(self._handle).st_size
+        with written(f"the row of step {step} in {self.path}"):
+            try:
+                done = 0
+                while done < len(line):
+                    done += os.write(self._handle, line[done:])
+                os.fsync(self._handle)
+            except BaseException:
+                os.ftruncate(self._handle, size)
+                raise
+
+    def truncate_after(self, step: int) -> int:
+        """Cut the rows of later steps, for a resume from the checkpoint of `step`; returns their number."""
+        lines = list(read_lines(self.path))
+        kept = [line for line, row in lines if row is not None and row["step"] <= step]
+        if len(kept) < len(lines):
+            self.close()
+            write_atomic(self.path, b"".join(kept))
+            self._handle = self._open()
+        return len(lines) - len(kept)
+
+    def close(self) -> None:
+        if self._handle >= 0:
+            os.close(self._handle)
+            self._handle = -1
+
+    def _open(self) -> int:
+        with written(self.path):
+            handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
+            raw = self.path.read_bytes()
+            end = raw.rfind(b"\n") + 1
+            if end < len(raw):
+                log.warning("%s: cut a torn last line of %d bytes", self.path, len(raw) - end)
+                os.ftruncate(handle, end)
+            sync_folder(self.path.parent)  # so that a power cut can't remove the file itself
+        return handle
 
 
 def to_json(value: Mapping[str, Any]) -> str:

@@ -1,6 +1,7 @@
 """The run folder.
 
 <run>/config.yaml                  the resolved configuration; a folder without it is not a run
+     /resolved.yaml                every setting with its default, versions (`api/run_record.py`)
      /metrics.jsonl                one row per step (`core/storage/jsonl.py`)
      /rollouts/step-000040.jsonl   rows of kind node, branch and joint (`api/rollouts.py`)
      /checkpoints/                 (`core/storage/checkpoint.py`)
@@ -9,17 +10,10 @@
 
 from __future__ import annotations
 
-import logging
-import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from coterie.core.errors import RunFolderError
-from coterie.core.storage.atomic import locked, write_atomic
-
-log = logging.getLogger("coterie")
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,29 +21,6 @@ class RunFolder:
     """The folder of one run, and the paths in it."""
 
     path: Path
-
-    @classmethod
-    def create(cls, path: Path, config_text: str) -> RunFolder:
-        """Make the folder of a new run.
-
-        Raises:
-            RunFolderError: the folder holds a run already, or can't be written.
-        """
-        folder = cls(path)
-        try:
-            if folder.config.exists() or folder.metrics.exists():
-                why = "a new run would mix its rows with the old one's"
-                fix = f"resume the run (`coterie run --resume {path}`), or choose another folder"
-                raise RunFolderError(f"{path} holds a run already", why=why, fix=fix)
-            for sub in (folder.rollouts, folder.checkpoints, folder.eval):
-                sub.mkdir(parents=True, exist_ok=True)
-            write_atomic(folder.config, config_text)  # last: it makes the folder a run
-        except OSError as error:
-            fix = "choose another folder, fix its permissions, or free space on the disk"
-            raise RunFolderError(
-                f"the run folder {path} can't be written", why=str(error), fix=fix
-            ) from error
-        return folder
 
     @classmethod
     def open(cls, path: Path) -> RunFolder:
@@ -86,27 +57,6 @@ class RunFolder:
 
     def rollout_file(self, step: int) -> Path:
         return self.rollouts / f"step-{step:06d}.jsonl"
-
-    def truncate_rollouts(self, step: int) -> None:
-        """Remove the rollouts of steps after `step`, which a resumed run writes again."""
-        for path in self.rollouts.glob("step-*.jsonl"):
-            match = re.fullmatch(r"step-(\d+)\.jsonl", path.name)
-            if match is not None and int(match[1]) > step:
-                path.unlink()
-
-    @contextmanager
-    def claimed(self) -> Iterator[None]:
-        """Lock the folder during training. The lock ends with the process.
-
-        Raises:
-            RunFolderError: another live process has the lock.
-        """
-        with locked(self.path, wait=False) as acquired:
-            if not acquired:
-                why = "two would overwrite each other's checkpoints and mix their rows"
-                fix = "wait for the process or stop it, or choose another folder"
-                raise RunFolderError(f"another process is training in {self.path}", why=why, fix=fix)
-            yield
 
 
 def _runs_nearby(path: Path) -> str:

@@ -56,7 +56,7 @@ class Evaluation:
         """Write the JSON, with every task's successes.
 
         Raises:
-            OSError: the file can't be written; nothing of it is there.
+            WriteError: the file can't be written; nothing of it is there.
         """
         write_atomic(path, to_json({**self.as_dict(), "per_task": dict(self.per_task)}) + "\n")
 

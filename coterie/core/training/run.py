@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import gc
 import time
 from collections import Counter
@@ -16,7 +17,7 @@ from typing import Any
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
 from coterie.core.errors import PluginError
 from coterie.core.plugins import plugins
-from coterie.core.plugins.origin import closed, plugin_call
+from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import (
     AdvantageEstimator,
     Batch,
@@ -41,10 +42,11 @@ from coterie.core.rollout.contracts import check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.missing import check_missing
 from coterie.core.rollout.side import LocalRolloutSide
-from coterie.core.storage.checkpoint import Checkpoint, CheckpointStore
+from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.curriculum import Curriculum, trained_on
 from coterie.core.training.metrics import step_metrics
+from coterie.core.training.metrics_writer import MetricsWriter
 from coterie.core.training.samples import branches, merge_annotations, samples_of
 from coterie.core.training.schedule import End, end_of, tokens_until
 from coterie.core.training.state import RunState
@@ -78,7 +80,7 @@ class Run:
     state: RunState = field(default_factory=RunState)
 
     folder: RunFolder | None = None
-    store: CheckpointStore | None = None
+    store: CheckpointWriter | None = None
     progress: Progress | None = None
     interrupt: Event | None = None
     recorder: Recorder | None = None
@@ -113,6 +115,10 @@ class Run:
     @property
     def vocabulary(self) -> tuple[str, ...]:
         return self.rollout_side.vocabulary
+
+    @cached_property
+    def metrics_writer(self) -> MetricsWriter:
+        return MetricsWriter(self.trackers)
 
     @cached_property
     def _orders(self) -> list[TaskOrder]:
@@ -172,14 +178,14 @@ class Run:
             deterministic=self.config.deterministic,
             vocabulary=self.vocabulary,
         )
-        with plugin_call(self.engine, "open"):
+        with plugin_open(self.engine):
             await self.engine.open(ctx)
         self.closing.push_async_callback(closed, self.executor)
-        await self.executor.open(
-            ExecutorContext(
-                side=self.rollout_side, make_side=self.make_rollout_side, engine=self.engine_client
+        make_side, client = self.make_rollout_side, self.engine_client
+        with plugin_open(self.executor):
+            await self.executor.open(
+                ExecutorContext(side=self.rollout_side, make_side=make_side, engine=client)
             )
-        )
         self.closing.push_async_callback(closed, self.trainer)
         await self.open_trainer(restore)
 
@@ -194,7 +200,7 @@ class Run:
             vocabulary=self.vocabulary,
             needs=self.needs,
         )
-        with plugin_call(self.trainer, "open"):
+        with plugin_open(self.trainer):
             await self.trainer.open(ctx)
         if restore is not None:
             with plugin_call(self.trainer, "load"):
@@ -204,14 +210,13 @@ class Run:
         """Stand where a checkpoint stood; the weights follow in `open`."""
         tokens = tokens_until(checkpoint, self.folder)
         self.state.restore(checkpoint.step, {**checkpoint.meta, "tokens": tokens})
-        if self.store is not None and self.state.best_step in self.store.steps():
-            # A kill between a checkpoint and its mark must not lose the mark.
-            self.store.mark("best", self.state.best_step)
+        best, store = self.state.best_step, self.store
+        if store is not None and best in store.steps() and store.marks().get("best") != best:
+            store.mark("best", best)  # a kill between a checkpoint and its mark must not lose the mark
 
     async def close(self) -> None:
         """Close what `open` opened, and the trackers."""
-        for tracker in self.trackers.values():
-            self.closing.callback(tracker.close)
+        self.closing.callback(self.metrics_writer.close, self.state.step)
         await self.closing.aclose()
 
     async def sync(self, before: Mapping[str, int] | None = None) -> None:
@@ -360,12 +365,10 @@ class Run:
         return row
 
     def finish(self, step: int, row: Mapping[str, Any]) -> None:
-        """Count the step, and give its row to trackers, observers and the progress display."""
+        """Count the step; its row goes to `metrics.jsonl`, trackers, observers and the progress display."""
         self.state.step = step
-        for tracker in self.trackers.values():
-            with plugin_call(tracker, "track"):
-                tracker.track(step, row)
-        plugins().notify("step_ended", step=step, metrics=row)
+        self.metrics_writer.write(step, row)
+        plugins().notify("step_ended", step=step, metrics=copy.deepcopy(row))
         if self.progress is not None:
             self.progress(step, self.end.expected(step, self.state.tokens), row)
 
@@ -383,13 +386,14 @@ class Run:
         """Save all that an exact resume needs; a checkpoint that is there already is not written again."""
         if self.store is None or step in self.store.steps():
             return
-        self.store.save(
-            step,
-            self.trainer.save,
-            {
-                **self.state.as_meta(),
-                "total_steps": self.end.steps,
-                "config_digest": self.resolved.digest(),
-                "weights": self.trainer.digest(),
-            },
-        )
+        with plugin_call(self.trainer, "save"):
+            self.store.save(
+                step,
+                self.trainer.save,
+                {
+                    **self.state.as_meta(),
+                    "total_steps": self.end.steps,
+                    "config_digest": self.resolved.digest(),
+                    "weights": self.trainer.digest(),
+                },
+            )

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
+from coterie.api.rows import read_metrics, tokens_so_far
 from coterie.core.errors import ConfigError
-from coterie.core.storage.jsonl import read_metrics
 from coterie.studies.columns import Column
 from coterie.studies.study import Analysis, Method, Study
 
@@ -56,7 +56,7 @@ def read(run: Path) -> dict[str, Any]:
         correlations [{roles, raw, smoothed, steps, window}]; claims.
     """
     rows = read_metrics(run / "metrics.jsonl")
-    tokens = list(itertools.accumulate(float(row.get("tokens/generated") or 0.0) for row in rows))
+    tokens = tokens_so_far(rows)
     roles = sorted(
         {name.removeprefix("reward/") for row in rows for name in row if name.startswith("reward/")}
     )

@@ -11,7 +11,8 @@ from typing import Any
 from coterie.testing.support.failure import guarded, require, require_kind
 from coterie.testing.support.values import fingerprint
 
-_CONFIG = "the run's own\n"
+_OWN = {"config.yaml": "seed: 1\n", "metrics.jsonl": '{"step": 1}\n'}
+"""Files of the run: name -> content."""
 
 
 def check_tracker(
@@ -23,9 +24,9 @@ def check_tracker(
     """Check a tracker on a run and on its resume.
 
     - `track` accepts rows of numbers, texts, None and NaN, step by step, and leaves them unchanged.
-    - `open` leaves other files in the run's folder alone. A closed tracker can be opened again (a resume):
-      `truncate` drops the rows after a step, and their steps can be tracked again. `close` does nothing on a
-      tracker that is closed or was never opened.
+    - It leaves the run's `config.yaml` and `metrics.jsonl` alone: the run writes both.
+    - A closed tracker can be opened again (a resume): `truncate` drops the rows after a step, and their steps
+      can be tracked again. `close` does nothing on a tracker that is closed or was never opened.
     - With `read`, the steps that are kept are exactly the valid ones.
 
     Args:
@@ -43,19 +44,20 @@ def check_tracker(
 def _run_and_resume(
     tracker: Any, name: str, folder: Path, read: Callable[[Path], Sequence[int]] | None
 ) -> None:
-    config = folder / "config.yaml"
-    config.write_text(_CONFIG, encoding="utf-8")
+    for file, text in _OWN.items():
+        (folder / file).write_text(text, encoding="utf-8")
     with guarded(f"{name}.close", "a run that fails early closes a tracker that it never opened"):
         tracker.close()
     _track(tracker, name, folder, (1, 2, 3))
     _track(tracker, name, folder, (3, 4), truncate_after=2)
-    kept = config.is_file() and config.read_text(encoding="utf-8") == _CONFIG
-    require(
-        kept,
-        "changed or removed what is not its own in the run's folder",
-        where=f"{name}.open",
-        fix="write only to files of the tracker",
-    )
+    for file, text in _OWN.items():
+        path = folder / file
+        require(
+            path.is_file() and path.read_text(encoding="utf-8") == text,
+            f"changed or removed {file}, which is not its own, in the run's folder",
+            where=name,
+            fix="write only to files of the tracker",
+        )
     if read is not None:
         steps = list(read(folder))
         require(

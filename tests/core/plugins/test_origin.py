@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import traceback
+from itertools import pairwise
 
 import pytest
 
-from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, record_origin
+from coterie.core.errors import ConfigError, SystemFault, UserError
+from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, plugin_open, record_origin
 from coterie.testing import coterie_run
 from tests.games import Matrix
 
@@ -70,3 +71,29 @@ def test_what_no_plugin_causes_gets_no_note(error):
         with plugin_call(TOY, "step"):
             raise error
     assert not hasattr(error, "__notes__")
+
+
+def chained(*errors):
+    for error, cause in pairwise(errors):
+        error.__cause__ = cause
+    return errors[0]
+
+
+@pytest.mark.parametrize("error", [
+    ConnectionRefusedError(111, "Connection refused"), FileNotFoundError("model.json"), SystemFault("503"),
+    chained(RuntimeError("no connection"), ValueError("mapped"), TimeoutError("10 s")),
+])  # fmt: skip
+def test_what_a_plugin_cannot_reach_when_it_opens_is_no_bug(error):
+    with pytest.raises(
+        UserError, match=r"^level: environment 'toy' of coterie-toys could not open"
+    ) as caught:
+        with plugin_open(TOY._replace(path="level")):
+            raise error
+    assert f"{type(error).__name__}: {error}" in caught.value.why and caught.value.fix
+
+
+@pytest.mark.parametrize("error", [KeyError("n"), chained(ValueError("a"), KeyError("b")), ConfigError("c")])
+def test_other_errors_of_open_pass(error):
+    with pytest.raises(type(error)) as caught, plugin_open(TOY):
+        raise error
+    assert caught.value is error

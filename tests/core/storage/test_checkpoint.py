@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from coterie.core.errors import RunFolderError
+from coterie.api.checkpoints import CheckpointStore
+from coterie.core.errors import RunFolderError, WriteError
 from coterie.core.storage import checkpoint
 from coterie.core.storage.atomic import locked, write_atomic
-from coterie.core.storage.checkpoint import CheckpointStore
 
 ROOT = Path(__file__).resolve().parents[3]
 posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, locks and file limits of POSIX")
@@ -78,7 +78,7 @@ def test_a_failing_write_leaves_the_old_file_and_nothing_else(tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, broken, fails)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(WriteError, match=r"can't be written\n  why: .*No space left"):
         write_atomic(path, "new")
     assert path.read_text() == "old" and os.listdir(tmp_path) == ["file"]
 
@@ -468,9 +468,9 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_incomplete_one(small_disk)
     store = CheckpointStore(small_disk / "checkpoints", keep=3)
     save(store, 1)
     (small_disk / "ballast").write_bytes(b"x" * 150_000)
-    with pytest.raises(RunFolderError, match="step 2 could not be saved") as caught:
+    with pytest.raises(WriteError, match=r"the checkpoint of step 2 .* can't be written") as caught:
         save(store, 2)
-    assert "No space left" in caught.value.why and "intact" in caught.value.fix
+    assert "No space left" in caught.value.why and "free space" in caught.value.fix
     assert not leftovers(store.folder) and holds(store.latest(), 1)
     (small_disk / "ballast").unlink()
     save(store, 2)
@@ -480,7 +480,7 @@ def test_a_full_disk_leaves_the_old_checkpoint_and_no_incomplete_one(small_disk)
 def test_a_full_disk_leaves_the_old_file(small_disk):
     path = small_disk / "config.yaml"
     write_atomic(path, "old")
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(WriteError, match=r"can't be written\n  why: .*No space left"):
         write_atomic(path, b"x" * 400_000)
     assert path.read_text() == "old" and os.listdir(small_disk) == ["config.yaml"]
 
@@ -490,14 +490,14 @@ def test_a_file_size_limit_is_handled_as_a_full_disk(tmp_path):
     """Without root: RLIMIT_FSIZE makes every write past 20 kB fail with EFBIG."""
     script = """
         import resource
-        from coterie.core.errors import RunFolderError
+        from coterie.core.errors import WriteError
         store = CheckpointStore(folder, keep=3)
         store.save(1, writer(1), {"step": 1})
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
         try:
             store.save(2, writer(2), {"step": 2})
-        except RunFolderError as error:
+        except WriteError as error:
             print(error.why)
         """
     done = subprocess.run(child(script, tmp_path), capture_output=True, text=True, timeout=60)
@@ -509,5 +509,5 @@ def test_a_file_size_limit_is_handled_as_a_full_disk(tmp_path):
 def test_a_folder_that_cannot_be_made_is_an_error_of_the_user(tmp_path):
     (tmp_path / "file").write_text("in the way")
     store = CheckpointStore(tmp_path / "file" / "checkpoints", keep=1)
-    with pytest.raises(RunFolderError, match="could not be saved"):
+    with pytest.raises(WriteError, match="can't be written"):
         save(store, 1)

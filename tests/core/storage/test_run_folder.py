@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
-from coterie.backends.trackers.jsonl import JsonlTracker, MetricsLog
-from coterie.core.errors import RunFolderError
-from coterie.core.storage.jsonl import read_metrics, to_json
+from coterie.api.rows import read_metrics
+from coterie.api.run_files import claimed, create_run, truncate_files
+from coterie.core.errors import RunFolderError, WriteError
+from coterie.core.storage.jsonl import MetricsLog, to_json
 from coterie.core.storage.run_folder import RunFolder
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -29,29 +30,42 @@ posix = pytest.mark.skipif(sys.platform == "win32", reason="signals, locks and f
 
 
 def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
-    folder = RunFolder.create(tmp_path / "deep" / "run", "seed: 1\n")
+    folder = create_run(tmp_path / "deep" / "run", "seed: 1\n")
     again = RunFolder.open(tmp_path / "deep" / "run")
     assert again == folder and again.config.read_text() == "seed: 1\n"
     assert folder.rollouts.is_dir() and folder.checkpoints.is_dir() and folder.eval.is_dir()
     assert folder.metrics.name == "metrics.jsonl" and folder.rollout_file(7).name == "step-000007.jsonl"
 
 
-def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume_it(tmp_path):
-    RunFolder.create(tmp_path, "seed: 1\n")
+@pytest.mark.parametrize("used", ["metrics.jsonl", "checkpoints/step-000000", "rollouts/a", "eval/a"])
+def test_a_folder_that_holds_a_run_is_refused_with_how_to_resume_it(tmp_path, used):
+    create_run(tmp_path, "seed: 1\n")
+    (tmp_path / used).write_text("{}")
     with pytest.raises(RunFolderError, match="holds a run already") as caught:
-        RunFolder.create(tmp_path, "seed: 2\n")
+        create_run(tmp_path, "seed: 2\n")
     assert "resume" in caught.value.fix and caught.value.why
     assert (tmp_path / "config.yaml").read_text() == "seed: 1\n"
 
 
+def test_a_run_that_saved_nothing_makes_room_and_a_configuration_of_the_user_does_not(tmp_path):
+    run = create_run(tmp_path / "run", "seed: 1\n")
+    (run.checkpoints / ".tmp-step-000000-ab12").mkdir()
+    run.metrics.touch()
+    assert create_run(tmp_path / "run", "seed: 2\n").config.read_text() == "seed: 2\n"
+    (tmp_path / "config.yaml").write_text("mine")
+    with pytest.raises(RunFolderError, match="holds a run already"):
+        create_run(tmp_path, "seed: 3\n")
+    assert (tmp_path / "config.yaml").read_text() == "mine"
+
+
 def test_a_folder_with_other_things_may_become_a_run(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    RunFolder.create(tmp_path, "")
+    create_run(tmp_path, "")
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
 def test_a_folder_that_is_no_run_is_refused(tmp_path):
-    RunFolder.create(tmp_path / "good", "")
+    create_run(tmp_path / "good", "")
     (tmp_path / "empty").mkdir()
     with pytest.raises(RunFolderError, match="not a run folder") as caught:
         RunFolder.open(tmp_path / "empty")
@@ -62,19 +76,19 @@ def test_a_folder_that_is_no_run_is_refused(tmp_path):
 
 def test_a_folder_that_cannot_be_written_is_an_error_with_why_and_fix(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    with pytest.raises(RunFolderError, match="can't be written") as caught:
-        RunFolder.create(tmp_path / "file" / "run", "")
+    with pytest.raises(WriteError, match="can't be written") as caught:
+        create_run(tmp_path / "file" / "run", "")
     assert "Not a directory" in caught.value.why and caught.value.fix
 
 
 @posix
 def test_two_processes_cannot_train_in_one_folder(tmp_path):
-    folder = RunFolder.create(tmp_path, "")
+    folder = create_run(tmp_path, "")
     script = (
-        "from coterie.core.storage.run_folder import *; from pathlib import Path; import sys\n"
-        "with RunFolder.open(Path(sys.argv[1])).claimed(): print('in')"
+        "from coterie.api.run_files import *; from pathlib import Path; import sys\n"
+        "with claimed(RunFolder.open(Path(sys.argv[1]))): print('in')"
     )
-    with folder.claimed():
+    with claimed(folder):
         other = subprocess.run(
             [sys.executable, "-c", script, tmp_path], cwd=ROOT, capture_output=True, text=True
         )
@@ -84,10 +98,10 @@ def test_two_processes_cannot_train_in_one_folder(tmp_path):
 
 
 def test_rollouts_of_later_steps_are_cut(tmp_path):
-    folder = RunFolder.create(tmp_path, "")
+    folder = create_run(tmp_path, "")
     for step in (1, 2, 3):
         folder.rollout_file(step).write_text("{}\n")
-    folder.truncate_rollouts(1)
+    truncate_files(folder, 1)
     assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl"]
 
 
@@ -184,8 +198,8 @@ def test_kill_9_while_appending_tears_one_line_at_most(tmp_path):
     script = """
         import sys
         from pathlib import Path
-        from coterie.backends.trackers.jsonl import MetricsLog
-        from coterie.core.storage.jsonl import read_metrics
+        from coterie.api.rows import read_metrics
+        from coterie.core.storage.jsonl import MetricsLog
         path = Path(sys.argv[1])
         log = MetricsLog(path)
         step = len(read_metrics(path))
@@ -214,14 +228,15 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     script = """
         import resource, signal, sys
         from pathlib import Path
-        from coterie.backends.trackers.jsonl import MetricsLog
+        from coterie.core.errors import WriteError
+        from coterie.core.storage.jsonl import MetricsLog
         log = MetricsLog(Path(sys.argv[1]))
         log.append(1, {"text": "x" * 3000})
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (5000, resource.RLIM_INFINITY))
         try:
             log.append(2, {"text": "y" * 3000})
-        except OSError as error:
+        except WriteError as error:
             print(error)
         resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         log.append(2, {"text": "z"})
@@ -231,18 +246,3 @@ def test_a_full_disk_leaves_no_half_row(tmp_path):
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60)
     assert "File too large" in done.stdout and not done.stderr, done.stderr
     assert [(row["step"], row["text"][0]) for row in read_metrics(path)] == [(1, "x"), (2, "z")]
-
-
-def test_the_jsonl_tracker_is_the_metrics_log(tmp_path):
-    folder = RunFolder.create(tmp_path, "")
-    tracker = JsonlTracker()
-    with pytest.raises(RuntimeError, match="before `open`"):
-        tracker.track(1, {})
-    tracker.open(tmp_path)
-    for step in (1, 2, 3):
-        tracker.track(step, {"loss": step})
-    tracker.truncate(1)
-    tracker.track(2, {"loss": 20})
-    tracker.close()
-    tracker.close()
-    assert read_metrics(folder.metrics) == [{"step": 1, "loss": 1}, {"step": 2, "loss": 20}]

@@ -68,7 +68,7 @@ def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
         async def call(*arguments):
             events.append(name)
             if fails:
-                raise OSError("no memory")
+                raise MemoryError("no room")
 
         monkeypatch.setattr(thing, name.rpartition(".")[2], call)
 
@@ -77,7 +77,7 @@ def test_closing_undoes_what_was_opened_before_the_failure(monkeypatch):
         noted(getattr(run, part), f"{part}.close")
     noted(run.trainer, "trainer.open", fails=True)
     noted(run.trainer, "trainer.close")
-    with pytest.raises(OSError, match="no memory") as caught:
+    with pytest.raises(MemoryError, match="no room") as caught:
         trained(run)
     assert "in trainer 'none' of coterie: open" in caught.value.__notes__
     assert events == [

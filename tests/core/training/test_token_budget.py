@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import coterie
+from coterie.api.checkpoints import CheckpointStore
 from coterie.core.errors import ConfigError, RunFolderError
-from coterie.core.storage.checkpoint import CheckpointStore
 from coterie.core.training.schedule import End
 from tests.test_resume import MATRIX, rows, same, weights
 

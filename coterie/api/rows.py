@@ -1,0 +1,56 @@
+"""The rows of `metrics.jsonl`, and sums over them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+from coterie.core.errors import RunFolderError
+from coterie.core.storage.checkpoint import saved_steps
+from coterie.core.storage.jsonl import read_lines
+
+log = logging.getLogger("coterie")
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
+
+    A warning names the steps that have no row: before the last row, or before the run's newest checkpoint.
+
+    Raises:
+        RunFolderError: there is no such file and no checkpoint, or a line before the last is damaged.
+    """
+    reached = max(saved_steps(path.parent / "checkpoints"), default=0)
+    if not path.is_file() and not reached:
+        why = "the run has not finished a step yet, or the folder is not a run folder"
+        raise RunFolderError(f"{path} doesn't exist", why=why)
+    rows = [row for _, row in read_lines(path) if row is not None] if path.is_file() else []
+    _warn_of_gaps(path, [row["step"] for row in rows], max(reached, rows[-1]["step"] if rows else 0))
+    return rows
+
+
+def _warn_of_gaps(path: Path, steps: Iterable[int], last: int) -> None:
+    """Warn of the steps from 1 to `last` that have no row."""
+    missing = sorted({*range(1, last + 1)}.difference(steps))
+    if missing:
+        runs = [[step for _, step in run] for _, run in groupby(enumerate(missing), lambda at: at[1] - at[0])]
+        text = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+        log.warning(
+            "%s lacks the rows of %d of %d steps: %s. They can't be made again; sums leave them out",
+            *(path, len(missing), last, text),
+        )
+
+
+def tokens_so_far(rows: Sequence[Mapping[str, Any]]) -> list[float]:
+    """Tokens generated in training up to each row.
+
+    A row says the total itself, so that lost rows before it don't matter; those of the first versions don't.
+    """
+    totals: list[float] = []
+    for row in rows:
+        before = totals[-1] if totals else 0.0
+        totals.append(float(row.get("tokens/total") or before + float(row.get("tokens/generated") or 0)))
+    return totals

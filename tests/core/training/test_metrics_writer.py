@@ -1,0 +1,154 @@
+"""`metrics.jsonl` is the run's own; trackers add to it and never end a run."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+import coterie
+from coterie.api.rows import read_metrics
+from coterie.core.training import run as training_run
+from tests.test_resume import MATRIX, rows
+
+RAISED = (OSError("no route to the server"), SystemExit(0), coterie.PluginError("no key", fix="give one"))
+
+
+class Rows(coterie.Plugin):
+    """A tracker that remembers what it is called with."""
+
+    calls: list[object]
+
+    def open(self, folder):
+        type(self).calls = [*getattr(type(self), "calls", ()), "open"]
+
+    def track(self, step, metrics):
+        self.calls.append(step)
+
+    def truncate(self, step):
+        self.calls.append(("truncate", step))
+
+    def close(self):
+        self.calls.append("close")
+
+
+class Broken(Rows):
+    """Raises in the method that `at` names."""
+
+    at = ""
+    error: BaseException = RAISED[0]
+
+    def open(self, folder):
+        super().open(folder)
+        self._fail("open")
+
+    def track(self, step, metrics):
+        super().track(step, metrics)
+        self._fail("track")
+
+    def truncate(self, step):
+        super().truncate(step)
+        self._fail("truncate")
+
+    def close(self):
+        super().close()
+        self._fail("close")
+
+    def _fail(self, method):
+        if method == self.at:
+            raise self.error
+
+
+class Writes(Rows):
+    """Changes the row that it receives."""
+
+    def track(self, step, metrics):
+        super().track(step, metrics)
+        metrics["tokens/total"] = -1
+        for value in metrics.values():
+            if isinstance(value, list):
+                value.clear()
+        metrics.pop("success")
+
+
+@pytest.fixture
+def tracked(tmp_path):
+    """Train the matrix game with trackers by name, each of a class of its own; returns these."""
+
+    def train(resume=False, steps=2, **trackers):
+        classes = {}
+        for name, (base, members) in trackers.items():
+            classes[name] = type(name, (base,), {"calls": [], **members})
+            setattr(sys.modules[__name__], name, classes[name])
+        settings = [f"trackers.{name}={{type: '{__name__}:{name}'}}" for name in trackers]
+        out = {"resume": tmp_path / "run"} if resume else {"out": tmp_path / "run"}
+        settings = [f"schedule.steps={steps}"] if resume else [*settings, f"schedule.steps={steps}"]
+        result = coterie.train(None if resume else MATRIX, overrides=settings, **out)
+        assert result.finished and result.step == steps
+        assert [row["step"] for row in read_metrics(tmp_path / "run" / "metrics.jsonl")] == [
+            *range(1, steps + 1)
+        ]
+        return result, classes
+
+    return train
+
+
+def test_a_run_with_any_tracker_has_its_metrics_and_the_default_one_adds_nothing(tracked, tmp_path):
+    _, classes = tracked(mine=(Rows, {}))
+    assert classes["mine"].calls == ["open", 1, 2, "close"]
+    for name, trackers in {"none": "{}", "old": "{jsonl: {type: jsonl}, again: {type: jsonl}}"}.items():
+        overrides = ["schedule.steps=2", f"trackers={trackers}"]
+        coterie.train(MATRIX, overrides=overrides, out=tmp_path / name)
+        assert rows(tmp_path / name) == rows(tmp_path / "run")
+
+
+@pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
+@pytest.mark.parametrize("method", ["open", "track", "close"])
+def test_a_tracker_that_raises_is_told_once_and_left_out(tracked, caplog, method, error):
+    broken, sound = (Broken, {"at": method, "error": error}), (Rows, {})
+    _, classes = tracked(first=broken, last=sound)
+    told = [record.getMessage() for record in caplog.records if "raised" in record.getMessage()]
+    assert len(told) == 1, told
+    step = {"open": 0, "track": 1, "close": 2}[method]
+    assert (
+        f"step {step}: tracker '{__name__}:first' of tests: {method} raised {type(error).__name__}" in told[0]
+    )
+    assert str(error) in told[0] and "metrics.jsonl has all rows" in told[0]
+    expected = {"open": ["open"], "track": ["open", 1], "close": ["open", 1, 2]}[method]
+    assert classes["first"].calls == [*expected, "close"]
+    assert classes["last"].calls == ["open", 1, 2, "close"]
+
+
+def test_a_tracker_that_raises_when_a_run_resumes_gets_no_more_rows(tracked, caplog):
+    tracked(first=(Broken, {"at": "truncate"}), last=(Rows, {}), third=(Broken, {"at": "truncate"}))
+    classes = [getattr(sys.modules[__name__], name) for name in ("first", "last", "third")]
+    for tracker in classes:
+        tracker.calls.clear()
+    tracked(resume=True, steps=3)
+    assert [tracker.calls for tracker in classes] == [
+        ["open", ("truncate", 2), "close"],
+        ["open", ("truncate", 2), 3, "close"],
+        ["open", ("truncate", 2), "close"],
+    ]
+    assert [f":{name}'" in caplog.text for name in ("first", "last", "third")] == [True, False, True]
+    assert caplog.text.count("truncate raised") == 2
+
+
+class Clears:
+    """Observers that clear whatever they are told."""
+
+    @staticmethod
+    def notify(hook, **arguments):
+        if "metrics" in arguments:
+            arguments["metrics"].clear()
+
+
+def test_what_trackers_and_observers_do_to_a_row_reaches_nothing_else(tracked, tmp_path, monkeypatch):
+    plain, _ = tracked(plain=(Rows, {}))
+    (tmp_path / "run").rename(tmp_path / "plain")
+    monkeypatch.setattr(training_run, "plugins", lambda: Clears)
+    changed, _ = tracked(first=(Writes, {}), last=(Rows, {}))
+    assert rows(tmp_path / "run") == rows(tmp_path / "plain")
+    kept = {name for name in plain.metrics if not name.startswith("time/")}
+    assert {name: changed.metrics[name] for name in kept} == {name: plain.metrics[name] for name in kept}
+    assert "eval/success_ci95" in kept and len(changed.metrics["eval/success_ci95"]) == 2
