@@ -41,7 +41,8 @@ class LazyGroup(click.Group):
         name = args[0]
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            raise UserError(f"unknown command '{name}'", fix=did_you_mean(name, self.list_commands(ctx)))
+            fix = did_you_mean(name, self.list_commands(ctx))
+            raise UserError(f"unknown command '{name}'", why=_absent(), fix=fix)
         return name, command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -82,6 +83,15 @@ def _third_party() -> bool:
     from importlib.metadata import entry_points
 
     return any(entry.dist is None or entry.dist.name != "coterie" for entry in entry_points(group="coterie"))
+
+
+def _absent() -> str:
+    """The plugins that are broken or left out: one of them may have a command that is unknown."""
+    if not _third_party():
+        return ""
+    from coterie.core.plugins import plugins
+
+    return "; ".join(plugins().registry.absent)
 
 
 def _load(name: str) -> click.Command:

@@ -96,7 +96,32 @@ def test_a_broken_plugin_is_listed_and_stops_nothing(tmp_path):
     listed = process("plugins", PYTHONPATH=path)
     assert listed.returncode == 0
     assert "acme-broken 1.2 broken" in listed.stdout and "nothing_of_that_name" in listed.stdout
+    assert "plugin 'acme_broken' of acme-broken: import failed" in listed.stderr
     assert "Traceback" not in done.stderr + listed.stderr
+
+
+def test_what_a_broken_plugin_would_have_is_told_with_its_error(tmp_path):
+    path = plugin_package(tmp_path, "acme-broken", "import nothing_of_that_name")
+    for arguments in (
+        ("run", "countdown"),
+        ("run", "plan_path", "env.type=countdown"),
+        ("config", "plan_path", "--with", "wide"),
+        ("reproduce", "theirs"),
+        ("countdown",),
+    ):
+        done = process(*arguments, PYTHONPATH=f"{path}:{os.environ.get('PYTHONPATH', '')}")
+        assert done.returncode == 2, done.stderr
+        error = done.stderr[done.stderr.index("Error: ") :]
+        assert "acme-broken is broken: import failed" in error and "nothing_of_that_name" in error, error
+        assert "Traceback" not in done.stderr
+
+
+def test_what_a_plugin_that_is_left_out_has_is_told(acme):
+    path = f"{acme}:{os.environ.get('PYTHONPATH', '')}"
+    done = process("greet", "you", PYTHONPATH=path, COTERIE_PLUGINS="acme")
+    assert done.returncode == 2
+    assert "COTERIE_PLUGINS leaves out 'acme_greet' of acme-greet" in done.stderr
+    assert "COTERIE_PLUGINS names 'acme', which no installed plugin has: did you mean 'acme" in done.stderr
 
 
 def test_strict_plugins_make_a_broken_one_an_error_even_of_help(tmp_path):

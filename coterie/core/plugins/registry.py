@@ -8,6 +8,7 @@ that is not registered.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,9 @@ from coterie.core.errors import MissingExtra, PluginError, did_you_mean
 from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.extras import EXTRA_OF
+
+
+IN_A_FILE = "If a file of yours has it: -p FILE.py (in Python: coterie.api.plugin_files.load_plugin_file)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +89,8 @@ class Registry:
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._qualified: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+        self.absent: list[str] = []
+        """Why a name may be missing: plugins that are broken or left out."""
 
     def add(
         self, kind: str, name: str, target: Any, distribution: str, config: Any = None, policy: Any = None
@@ -133,9 +139,13 @@ class Registry:
         entry = self._entries[kind].get(name) or self._qualified[kind].get(name)
         if entry is not None:
             return entry
-        if ":" in name:
+        if name.partition(":")[0].replace(".", "_").isidentifier() and ":" in name:
             return Entry(kind, name, name, name.split(":")[0].split(".")[0])
-        raise PluginError(f"unknown {kind} '{name}'", path=path, fix=did_you_mean(name, self._entries[kind]))
+        raise PluginError(f"unknown {kind} '{name}'", path=path, **self.hints(name, self._entries[kind]))
+
+    def hints(self, name: str, known: Iterable[str], fix: str = "") -> dict[str, str]:
+        """`why` and `fix` of an error about an unknown name: the nearest one, and plugins that may have it."""
+        return {"why": "; ".join(self.absent), "fix": f"{did_you_mean(name, known)}{fix} {IN_A_FILE}"}
 
     def load(self, kind: str, name: str, *, path: str = "") -> Any:
         """The plugin object itself.
