@@ -207,8 +207,8 @@ def _check_summable(
         raise ConfigError(
             f"component '{not_summable[0]}' can't be summed over turns",
             path="algorithm.type",
-            why=f"{origin_of(environment)} lists it in `not_summable`: an episode can earn it again and again",
-            fix=f"{_potential_form(environment)}choose an estimator of immediate returns (algorithm=at_grpo), "
+            why=f"{origin_of(environment)} lists it in `not_summable`: an episode can earn it repeatedly",
+            fix=f"{_potential_form(environment)}choose an algorithm of immediate returns (at_grpo), "
             "or give the component weight 0 in its table of `rewards`",
         )
 
