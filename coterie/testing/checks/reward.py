@@ -81,20 +81,26 @@ def check_reward(
                 rng = generator(seed, f"episode {number}", "check_reward")
                 played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
                 all_views += _views(source.scope, played, environment)
-        require(all_views, "nothing to score", where=name, fix="give check_reward an environment, or views")
-        async with AsyncExitStack() as stack:
-            await _open(source, name, stack)
-            answers = [(view, await _check_scores(source, view, name, repeats)) for view in all_views]
-            require(
-                any(answer is not MISSING for _, answer in answers),
-                f"raised SystemFault for each of {len(answers)} views, so nothing was checked",
-                where=f"{name}.score",
-                fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
-            )
-            if outage is not None:
-                await check_outage(source, answers, outage, f"{name}.score")
+        await _check_views(source, all_views, name, repeats, outage)
 
     asyncio.run(check())
+
+
+async def _check_views(
+    source: Any, views: Sequence[Any], name: str, repeats: bool, outage: Outage | None
+) -> None:
+    require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
+    async with AsyncExitStack() as stack:
+        await _open(source, name, stack)
+        answers = [(view, await _check_scores(source, view, name, repeats)) for view in views]
+        require(
+            any(answer is not MISSING for _, answer in answers),
+            f"raised SystemFault for each of {len(answers)} views, so nothing was checked",
+            where=f"{name}.score",
+            fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
+        )
+        if outage is not None:
+            await check_outage(source, answers, outage, f"{name}.score")
 
 
 def _check_declared(source: Any, name: str) -> None:
@@ -115,9 +121,7 @@ def _check_declared(source: Any, name: str) -> None:
 
 async def _open(source: Any, name: str, stack: AsyncExitStack) -> None:
     if isinstance(source, Opens):
-        fix = (
-            "start what it connects to, or put a stand-in there; raise coterie.SystemFault where that is down"
-        )
+        fix = "start what it connects to, or put a stand-in there; raise SystemFault where it is down"
         with guarded(f"{name}.open", fix):
             await source.open()
     if isinstance(source, Closes):
