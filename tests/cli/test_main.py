@@ -11,6 +11,7 @@ import pytest
 from coterie import __version__
 from coterie.cli.main import COMMANDS, cli
 from coterie.core.errors import ConfigError, SystemFault, TooManyMissing
+from coterie.core.plugins import plugins
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = """
@@ -80,6 +81,17 @@ def test_commands_of_plugins_are_listed_without_importing_them_and_run(acme):
 def test_a_plugins_command_with_a_built_in_name_is_had_by_its_distribution(acme):
     assert "acme-greet:run" in process("--help", PYTHONPATH=acme).stdout
     assert process("acme-greet:run", "you", PYTHONPATH=acme).stdout == "hello you\n"
+
+
+def test_a_plugins_command_with_a_built_in_name_is_told(acme):
+    done = process("recipes", PYTHONPATH=f"{acme}:{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode == 0
+    assert "command 'run' of acme-greet is already registered by coterie" in done.stderr
+    assert "select it as 'acme-greet:run'" in done.stderr
+
+
+def test_the_built_in_commands_are_registered():
+    assert plugins().registry.names("command") == sorted(COMMANDS)
 
 
 def test_a_plugins_command_that_is_none_says_so(acme):

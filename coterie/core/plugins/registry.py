@@ -123,6 +123,15 @@ class Registry:
             )
         self._entries[kind][name] = entry
 
+    def discard(self, entry: Entry) -> None:
+        """Forget an entry."""
+        self._entries[entry.kind].pop(entry.name, None)
+        self._qualified[entry.kind].pop(f"{entry.distribution}:{entry.name}", None)
+
+    def qualified(self, kind: str) -> list[Entry]:
+        """Every entry of a kind, with those that lost their name to another distribution."""
+        return [entry for _, entry in sorted(self._qualified[kind].items())]
+
     def names(self, kind: str) -> list[str]:
         return sorted(self._entries[kind])
 
