@@ -253,11 +253,22 @@ def test_one_file_is_a_plugin(tmp_path):
     manager = built_ins()
     load_plugin_file(manager, file)
     assert manager.registry.load("reward", "from_file").__name__ == "Thing"
-    with pytest.raises(PluginError, match="is loaded already"):
-        load_plugin_file(manager, file)
+    load_plugin_file(manager, file)  # as it was
+    load_plugin_file(manager, tmp_path / ".." / tmp_path.name / file.name)
+    assert [report.name for report in manager.reports].count("my_plugin_file") == 1
     file.write_text("raise ValueError('oops')")
-    with pytest.raises(PluginError, match="fails when it is imported"):
+    with pytest.raises(PluginError, match=r"(?s)is loaded already.*has changed since.*a new process"):
         load_plugin_file(manager, file)
+    broken = tmp_path / "broken_plugin_file.py"
+    broken.write_text("raise ValueError('oops')")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="fails when it is imported"):
+            load_plugin_file(manager, broken)
+    unmarked = tmp_path / "unmarked_plugin_file.py"
+    unmarked.write_text("def register_rewards(register): pass")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="`@coterie.hookimpl` is missing"):
+            load_plugin_file(manager, unmarked)
     with pytest.raises(PluginError, match="no such plugin file"):
         load_plugin_file(manager, tmp_path / "nothing.py")
 
