@@ -267,7 +267,7 @@ def test_one_file_is_a_plugin(tmp_path):
     unmarked = tmp_path / "unmarked_plugin_file.py"
     unmarked.write_text("def register_rewards(register): pass")
     for _ in range(2):
-        with pytest.raises(PluginError, match="`@coterie.hookimpl` is missing"):
+        with pytest.raises(PluginError, match="hookimpl` is missing"):
             load_plugin_file(manager, unmarked)
     with pytest.raises(PluginError, match="no such plugin file"):
         load_plugin_file(manager, tmp_path / "nothing.py")
