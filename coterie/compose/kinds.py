@@ -91,11 +91,11 @@ def ignored(plugin: Any, kind: str) -> list[str]:
     capabilities, renamed = CAPABILITIES.get(kind, ()), RENAMED_MEMBERS.get(kind, {})
     known = members(PROTOCOL[kind], *capabilities) | dict.fromkeys(renamed, False)
     present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin)) - {"config", "build"}
-    own, bases = _inherited(plugin, kind)
+    of_author, bases = _inherited(plugin, kind)
     known = bases | known
     texts = []
     for name in sorted(present - known.keys()):
-        left = known.keys() - (own if name in own else present)
+        left = known.keys() - (of_author if name in of_author else present)
         for member in difflib.get_close_matches(name, left, n=1, cutoff=0.8):
             alike = callable(inspect.getattr_static(plugin, name)) == known[member]
             if alike or not (name.startswith(member) or member.startswith(name)):
@@ -113,13 +113,13 @@ def _inherited(plugin: Any, kind: str) -> tuple[set[str], dict[str, bool]]:
     What these have is never missing, so a misspelt override of it shows only in the names of its own classes.
     """
     classes = inspect.getmro(plugin if inspect.isclass(plugin) else type(plugin))[:-1]
-    of_coterie = [one for one in classes if one.__module__.partition(".")[0] == "coterie"]
-    own = {name for one in classes if one not in of_coterie for name in vars(one) if name[0] != "_"}
+    of_coterie = [cls for cls in classes if cls.__module__.partition(".")[0] == "coterie"]
+    of_author = {name for cls in classes if cls not in of_coterie for name in vars(cls) if name[0] != "_"}
     schemas = ("Config", "Policy") if kind in DECLARING else ("Config",)
     known = dict.fromkeys(schemas, True)
-    for one in of_coterie:
-        known |= {name: callable(value) for name, value in vars(one).items() if name[0] != "_"}
-    return own, known
+    for cls in of_coterie:
+        known |= {name: callable(value) for name, value in vars(cls).items() if name[0] != "_"}
+    return of_author, known
 
 
 def check_attributes(plugin: Any, kind: str) -> None:

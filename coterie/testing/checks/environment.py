@@ -107,15 +107,19 @@ def check_environment(
     tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins), turns)
 
-    async def play() -> None:
-        for number in range(episodes):
-            rng = generator(seed, f"episode {number}", "check_environment")
-            await checker.episode(tasks[number % len(tasks)], rng)
-        await check_memory(env, name, tasks, checker.team, turns, seed)
-        await check_cycles(env, name, tasks, checker.team, seed, repeatable)
-
-    asyncio.run(play())
+    asyncio.run(_play(checker, tasks, episodes, seed, repeatable))
     check_vocabulary(env, name)
+
+
+async def _play(
+    checker: _EpisodeChecker, tasks: Sequence[Task], episodes: int, seed: int, repeatable: Sequence[str]
+) -> None:
+    for number in range(episodes):
+        rng = generator(seed, f"episode {number}", "check_environment")
+        await checker.episode(tasks[number % len(tasks)], rng)
+    env, name, team = checker.env, checker.name, checker.team
+    await check_memory(env, name, tasks, team, checker.turns, seed)
+    await check_cycles(env, name, tasks, team, seed, repeatable)
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ def _check_taken(entry: Entry, where: str, module: Any) -> None:
     taken = registry.find(entry.kind, entry.name)
     installed = importlib.metadata.entry_points(group=GROUP)
     of_module = [entry for entry in installed if entry.value == getattr(module, "__name__", "")]
-    own = {entry.dist.name for entry in of_module if entry.dist is not None}
+    of_author = {entry.dist.name for entry in of_module if entry.dist is not None}
     same = taken.target is entry.target or (isinstance(entry.target, str) and taken.target == entry.target)
     if (
         same or taken.distribution in own or taken.distribution.endswith(".py")
