@@ -69,9 +69,8 @@ def _check_taken(entry: Entry, where: str, module: Any) -> None:
     of_module = [entry for entry in installed if entry.value == getattr(module, "__name__", "")]
     of_author = {entry.dist.name for entry in of_module if entry.dist is not None}
     same = taken.target is entry.target or (isinstance(entry.target, str) and taken.target == entry.target)
-    if (
-        same or taken.distribution in own or taken.distribution.endswith(".py")
-    ):  # a file of -p is no neighbour
+    loaded_file = taken.distribution.endswith(".py")  # by -p, so it is no neighbour
+    if same or loaded_file or taken.distribution in of_author:
         return
     require(
         False,
