@@ -174,3 +174,11 @@ def register_studies(register: Register) -> None:
     register("sampling", "coterie.studies.library.sampling:SAMPLING")
     register("teammates", "coterie.studies.library.at_grpo:TEAMMATES")
     register("cooperation", "coterie.studies.library.cooperation:COOPERATION")
+
+
+@hookimpl
+def register_commands(register: Register) -> None:
+    """Coterie's own. `cli.main` finds them without; here a plugin's command of that name is told."""
+    names = "config data eval export plan plugins quickstart recipes reproduce run runs sandbox schema"
+    for name in names.split():
+        register(name, f"coterie.cli.commands.{name}:command")

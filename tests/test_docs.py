@@ -81,8 +81,19 @@ def run_python(folder: Path, *arguments: str) -> str:
 
 
 def test_the_example_passes_its_own_tests(example):
-    tests = ["test_countdown.py", "test_runs.py"]
-    assert "8 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+    tests = ["test_countdown.py", "test_runs.py", "test_judged.py"]
+    assert "9 passed" in run_python(example, "-m", "pytest", "-q", "-p", "no:cacheprovider", *tests)
+
+
+def test_the_example_of_an_outage_fails_where_the_floor_is_taken(example):
+    wrong = (example / "judged.py").read_text().replace('SystemFault("the judge', 'PolicyFault("the judge')
+    (example / "broken").mkdir()
+    (example / "broken" / "judged.py").write_text(wrong)
+    for name in ("countdown.py", "test_judged.py"):
+        (example / "broken" / name).write_text((example / name).read_text())
+    arguments = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_judged.py"]
+    done = subprocess.run(arguments, cwd=example / "broken", capture_output=True, text=True, timeout=120)
+    assert done.returncode == 1 and "gave the floor in the outage" in done.stdout, done.stdout
 
 
 def test_the_example_trains(example):

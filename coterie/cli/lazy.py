@@ -25,13 +25,13 @@ class LazyGroup(click.Group):
         self.package, self.table = package, table
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return [*self.table, *plugin_commands(self.table)]
+        return [*self.table, *plugin_commands()]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name in self.table:
             command: click.Command = import_module(f"{self.package}.{cmd_name.replace('-', '_')}").command
             return command
-        if cmd_name in plugin_commands(self.table) or ":" in cmd_name:
+        if cmd_name in plugin_commands() or ":" in cmd_name:
             return _load(cmd_name)
         return None
 
@@ -41,13 +41,14 @@ class LazyGroup(click.Group):
         name = args[0]
         command = self.get_command(ctx, name)
         if command is None and not ctx.resilient_parsing:
-            raise UserError(f"unknown command '{name}'", fix=did_you_mean(name, self.list_commands(ctx)))
+            fix = did_you_mean(name, self.list_commands(ctx))
+            raise UserError(f"unknown command '{name}'", why=_absent(), fix=fix)
         return name, command, args[1:]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(self.table.items()))
-        third_party = plugin_commands(self.table)
+        third_party = plugin_commands()
         if third_party:
             with formatter.section("Commands of plugins"):
                 formatter.write_dl(
@@ -65,16 +66,19 @@ class LazyGroup(click.Group):
             return super().invoke(ctx)
 
 
-def plugin_commands(taken: Mapping[str, str]) -> dict[str, str]:
-    """Third-party commands: name -> distribution. The name is `distribution:name` where it is in `taken`."""
+def plugin_commands() -> dict[str, str]:
+    """Third-party commands: name -> distribution. A name that another has is `distribution:name`."""
     if not _third_party():
         return {}  # the usual case, in which --help imports no plugin manager, pydantic or numpy
     from coterie.core.plugins import plugins
 
-    entries = [entry for entry in plugins().registry.entries("command") if entry.distribution != "coterie"]
+    registry = plugins().registry
     return {
-        f"{entry.distribution}:{entry.name}" if entry.name in taken else entry.name: entry.distribution
-        for entry in entries
+        entry.name
+        if registry.find("command", entry.name) is entry
+        else f"{entry.distribution}:{entry.name}": entry.distribution
+        for entry in registry.qualified("command")
+        if entry.distribution != "coterie"
     }
 
 
@@ -82,6 +86,15 @@ def _third_party() -> bool:
     from importlib.metadata import entry_points
 
     return any(entry.dist is None or entry.dist.name != "coterie" for entry in entry_points(group="coterie"))
+
+
+def _absent() -> str:
+    """The plugins that are broken or left out: one of them may have a command that is unknown."""
+    if not _third_party():
+        return ""
+    from coterie.core.plugins import plugins
+
+    return "; ".join(plugins().registry.absent)
 
 
 def _load(name: str) -> click.Command:

@@ -140,14 +140,19 @@ class BuildContext:
         return self.builder.make(kind, table, path)
 
 
+def _has(made: Any, name: str, origin: Origin) -> bool:
+    with plugin_call(origin, name):  # a property of the plugin's may raise anything
+        return hasattr(made, name)
+
+
 def _check_members(made: Any, origin: Origin) -> None:
     """Refuse a plugin that lacks a member or has a renamed one; warn, once a class, of misspelt ones."""
     kind, where = origin.kind, f"{origin.path}.type"
     for old, new in RENAMED_MEMBERS.get(kind, {}).items():
-        if hasattr(made, old):
+        if _has(made, old, origin):
             what = f"{origin} has `{old}`, which is called `{new}` since 0.2"
             raise PluginError(what, path=where, fix=f"rename `{old}` to `{new}`")
-    lacking = [part for part in members(PROTOCOL[kind]) if not hasattr(made, part)]
+    lacking = [part for part in members(PROTOCOL[kind]) if not _has(made, part, origin)]
     texts = ignored(made, kind) if lacking or (kind, type(made)) not in _CHECKED else []
     if lacking:
         what, why = f"{origin} lacks {', '.join(lacking)}", "; ".join(f"it has {text}" for text in texts)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from coterie.core.config.schema import RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.types import TEAM, as_tuple
 
 
@@ -23,7 +24,8 @@ def check(config: RunConfig, *, policies: bool = True) -> None:
     _check_policies(config)
     if policies:
         for name, policy in config.policies.items():
-            policy.check(f"policies.{name}", config)
+            with plugin_call(policy, "check"):
+                policy.check(f"policies.{name}", config)
     used_tools = {tool for table in config.team.roles.values() for tool in table.get("tools", ())}
     for tool in sorted(used_tools):
         _known("tool", tool, config.tools, "team.roles")

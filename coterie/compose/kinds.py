@@ -13,7 +13,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
-from coterie.core.plugins import Plugin
+from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols.reward import BoundsCalls, ScoresRoles
 from coterie.core.protocols.tool import Closes, Opens
@@ -91,10 +91,13 @@ def ignored(plugin: Any, kind: str) -> list[str]:
     """
     capabilities, renamed = CAPABILITIES.get(kind, ()), RENAMED_MEMBERS.get(kind, {})
     known = members(PROTOCOL[kind], *capabilities) | dict.fromkeys(renamed, False)
-    present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin))
+    present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin)) - {"config", "build"}
+    of_author, bases = _inherited(plugin, kind)
+    known = bases | known
     texts = []
     for name in sorted(present - known.keys()):
-        for member in difflib.get_close_matches(name, known.keys() - present, n=1, cutoff=0.8):
+        left = known.keys() - (of_author if name in of_author else present)
+        for member in difflib.get_close_matches(name, left, n=1, cutoff=0.8):
             alike = callable(inspect.getattr_static(plugin, name)) == known[member]
             if alike or not (name.startswith(member) or member.startswith(name)):
                 texts.append(f"`{name}`, which nothing reads: did you mean `{renamed.get(member, member)}`?")
@@ -103,6 +106,21 @@ def ignored(plugin: Any, kind: str) -> list[str]:
             has = "`, `".join(sorted(present & names.keys()))
             texts.append(f"`{has}` alone, which nothing reads without `{'`, `'.join(sorted(lacks))}`")
     return texts
+
+
+def _inherited(plugin: Any, kind: str) -> tuple[set[str], dict[str, bool]]:
+    """The names that a plugin's own classes set, and those of Coterie's classes under them: which are methods.
+
+    What these have is never missing, so a misspelt override of it shows only in the names of its own classes.
+    """
+    classes = inspect.getmro(plugin if inspect.isclass(plugin) else type(plugin))[:-1]
+    of_coterie = [cls for cls in classes if cls.__module__.partition(".")[0] == "coterie"]
+    of_author = {name for cls in classes if cls not in of_coterie for name in vars(cls) if name[0] != "_"}
+    schemas = ("Config", "Policy") if kind in DECLARING else ("Config",)
+    known = dict.fromkeys(schemas, True)
+    for cls in of_coterie:
+        known |= {name: callable(value) for name, value in vars(cls).items() if name[0] != "_"}
+    return of_author, known
 
 
 def check_attributes(plugin: Any, kind: str) -> None:

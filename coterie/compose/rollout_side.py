@@ -12,9 +12,9 @@ from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
 from coterie.core.config import TEAM_KEYS, Resolved, RewardConfig, RoleConfig, RunConfig, validate
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Team
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.plugins.origin import origin_of, plugin_call
+from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Plan, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
 from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles
@@ -76,8 +76,13 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
     team = _team(builder, config, environment)
     sampler = builder.make("sampler", config.sampler, "sampler")
     estimator = builder.make("estimator", config.algorithm, "algorithm")
+    with plugin_call(sampler, "plan"):
+        plan = sampler.plan
+    if not isinstance(plan, Plan):
+        what = f"{origin_of(sampler)}: plan is {plan!r:.200}"
+        raise PluginError(what, path="sampler", fix="a coterie.Plan")
     with plugin_call(estimator, "check"):
-        estimator.check(sampler.plan, team)
+        estimator.check(plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
     side = LocalRolloutSide(
         environment=environment,

@@ -5,14 +5,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection
 from functools import partial
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkable
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.plugins import Plugin
+from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Loss
 from coterie.core.protocols.environment import Demonstrates, HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
@@ -239,9 +240,19 @@ def _check_summable(
         raise ConfigError(
             f"component '{not_summable[0]}' can't be summed over turns",
             path="algorithm.type",
-            why="it pays again when a state is left and reached again; it is for immediate credit only",
-            fix="choose a form whose sum is bounded (plan_path: env.team=potential), or give it weight 0",
+            why=f"{origin_of(environment)} lists it in `not_summable`: an episode can earn it repeatedly",
+            fix=f"{_potential_form(environment)}choose an algorithm of immediate returns (at_grpo), "
+            "or give the component weight 0 in its table of `rewards`",
         )
+
+
+def _potential_form(environment: Environment) -> str:
+    """How to choose a form of the reward that is a potential, where the environment has such a setting."""
+    settings = type(environment.config).model_fields.items() if isinstance(environment, Plugin) else ()
+    for name, field in settings:
+        if get_origin(field.annotation) is Literal and "potential" in get_args(field.annotation):
+            return f"set env.{name}=potential, "
+    return ""
 
 
 def _warn_truncation(side: LocalRolloutSide) -> None:

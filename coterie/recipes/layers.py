@@ -128,10 +128,11 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
     registry = plugins().registry
     # A qualified name that isn't registered is taken for an object's, which no recipe is.
     if text not in registry.names(kind) and (":" not in text or registry.find(kind, text).target == text):
-        fix = did_you_mean(text, registry.names(kind)) + "  (a file's name ends in .yaml)"
+        more = "  (a file's name ends in .yaml)"
         if kind == "overlay":
-            fix += "; `coterie recipes` lists the overlays that fit a recipe"
-        raise ConfigError(f"unknown {kind} '{text}'", fix=fix)
+            more += "; `coterie recipes` lists the overlays that fit a recipe"
+        hints = registry.hints(text, registry.names(kind), more)
+        raise ConfigError(f"unknown {kind} '{text}'", **hints)
     return resource_path(registry.find(kind, text).target), f"{kind} {text}", text.rpartition(":")[2]
 
 

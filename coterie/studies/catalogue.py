@@ -42,7 +42,7 @@ def load_column(source: str | Path) -> Column:
         raise ConfigError(
             f"unknown column '{text}'",
             path="--columns",
-            fix=did_you_mean(text, registry.names("column")) + "  (a file's name ends in .yaml)",
+            **registry.hints(text, registry.names("column"), "  (a file's name ends in .yaml)"),
         )
     return read_column(path, name)
 
@@ -157,7 +157,7 @@ def load_study(name: str) -> Study:
     """
     registry = plugins().registry
     if name not in registry.names("study"):
-        raise ConfigError(f"unknown study '{name}'", fix=did_you_mean(name, registry.names("study")))
+        raise ConfigError(f"unknown study '{name}'", **registry.hints(name, registry.names("study")))
     study = registry.load("study", name)
     if not isinstance(study, Study):
         raise PluginError(f"study '{name}' is a {type(study).__name__}", fix="a coterie.Study")

@@ -13,7 +13,7 @@ from coterie.cli.commands.config import flow
 from coterie.cli.commands.schema import plugin_schema
 from coterie.cli.output import table
 from coterie.core.config import RunConfig
-from coterie.core.plugins import Entry
+from coterie.core.plugins import Entry, plugins
 from tests.cli.support import TABULAR, coterie, process
 
 
@@ -225,3 +225,14 @@ def test_recipes_are_grouped_by_environment_and_import_no_torch(tmp_path):
     [split] = [line for line in done.stdout.splitlines() if "sudoku_split" in line and "--with" not in line]
     assert split.endswith("l0, l1, l2, one_gpu, per_role, sudoku_9x9") and "planner > executor" in split
     assert "sudoku_split_per_role" not in done.stdout
+
+
+def test_the_schema_has_the_defaults_that_an_algorithm_trains_with():
+    """`$ref` alone shows the normaliser's own defaults, which are not those of every algorithm."""
+    registry = plugins().registry
+    schemas = {entry.name: plugin_schema(entry) for entry in registry.entries("estimator")}
+    for name, schema in schemas.items():
+        shown = schema["properties"]["normalise"]["default"]
+        needed = {"group": "task", "return": "episode"} if name == "compose" else {}
+        assert shown == registry.config_of("estimator", name)(**needed).normalise.model_dump(), name
+    assert schemas["dr_grpo"]["properties"]["normalise"]["default"]["type"] == "none"

@@ -11,6 +11,7 @@ import pytest
 from coterie import __version__
 from coterie.cli.main import COMMANDS, cli
 from coterie.core.errors import ConfigError, SystemFault, TooManyMissing
+from coterie.core.plugins import plugins
 from tests.cli.support import coterie, plugin_package, process
 
 PLUGIN = """
@@ -82,6 +83,17 @@ def test_a_plugins_command_with_a_built_in_name_is_had_by_its_distribution(acme)
     assert process("acme-greet:run", "you", PYTHONPATH=acme).stdout == "hello you\n"
 
 
+def test_a_plugins_command_with_a_built_in_name_is_told(acme):
+    done = process("recipes", PYTHONPATH=f"{acme}:{os.environ.get('PYTHONPATH', '')}")
+    assert done.returncode == 0
+    assert "command 'run' of acme-greet is already registered by coterie" in done.stderr
+    assert "select it as 'acme-greet:run'" in done.stderr
+
+
+def test_the_built_in_commands_are_registered():
+    assert plugins().registry.names("command") == sorted(COMMANDS)
+
+
 def test_a_plugins_command_that_is_none_says_so(acme):
     done = process("odd", PYTHONPATH=acme)
     assert done.returncode == 2
@@ -96,7 +108,32 @@ def test_a_broken_plugin_is_listed_and_stops_nothing(tmp_path):
     listed = process("plugins", PYTHONPATH=path)
     assert listed.returncode == 0
     assert "acme-broken 1.2 broken" in listed.stdout and "nothing_of_that_name" in listed.stdout
+    assert "plugin 'acme_broken' of acme-broken: import failed" in listed.stderr
     assert "Traceback" not in done.stderr + listed.stderr
+
+
+def test_what_a_broken_plugin_would_have_is_told_with_its_error(tmp_path):
+    path = plugin_package(tmp_path, "acme-broken", "import nothing_of_that_name")
+    for arguments in (
+        ("run", "countdown"),
+        ("run", "plan_path", "env.type=countdown"),
+        ("config", "plan_path", "--with", "wide"),
+        ("reproduce", "theirs"),
+        ("countdown",),
+    ):
+        done = process(*arguments, PYTHONPATH=f"{path}:{os.environ.get('PYTHONPATH', '')}")
+        assert done.returncode == 2, done.stderr
+        error = done.stderr[done.stderr.index("Error: ") :]
+        assert "acme-broken is broken: import failed" in error and "nothing_of_that_name" in error, error
+        assert "Traceback" not in done.stderr
+
+
+def test_what_a_plugin_that_is_left_out_has_is_told(acme):
+    path = f"{acme}:{os.environ.get('PYTHONPATH', '')}"
+    done = process("greet", "you", PYTHONPATH=path, COTERIE_PLUGINS="acme")
+    assert done.returncode == 2
+    assert "COTERIE_PLUGINS leaves out 'acme_greet' of acme-greet" in done.stderr
+    assert "COTERIE_PLUGINS names 'acme', which no installed plugin has: did you mean 'acme" in done.stderr
 
 
 def test_strict_plugins_make_a_broken_one_an_error_even_of_help(tmp_path):

@@ -9,7 +9,8 @@ from pkgutil import iter_modules
 import pytest
 
 import coterie.core.protocols
-from coterie import Plugin
+from coterie import GroupEstimator, Plugin, PluginConfig, PolicyConfig, RowEstimator, TokenLoss
+from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.compose.kinds import CAPABILITIES, PROTOCOL, ignored, members
 from coterie.core.errors import MissingExtra
 from coterie.core.plugins import plugins
@@ -130,3 +131,41 @@ def test_no_built_in_plugin_has_a_misspelt_member(kind):
             except MissingExtra:
                 continue
             assert ignored(target, kind) == [], entry.name
+
+
+@pytest.mark.parametrize(
+    ("base", "kind", "name", "value", "member"),
+    [
+        (GroupEstimator, "estimator", "retuns", "episode", "returns"),
+        (GroupEstimator, "estimator", "gruop", "task", "group"),
+        (GroupEstimator, "estimator", "basline", "none", "baseline"),
+        (GroupEstimator, "estimator", "chek", lambda self, plan, team: None, "check"),
+        (RowEstimator, "estimator", "metrcs", lambda self, rows, values: {}, "metrics"),
+        (TokenLoss, "loss", "nedes", ("values",), "needs"),
+        (TabularTrainer, "trainer", "Polcy", PolicyConfig, "Policy"),
+        (TabularTrainer, "trainer", "optimiser_steps", lambda self: 1, "optimizer_steps"),
+        (Plugin, "trainer", "Polcy", PolicyConfig, "Policy"),
+        (NumberGame, "environment", "Confg", PluginConfig, "Config"),
+    ],
+)
+def test_a_misspelt_override_of_a_base_is_told(base, kind, name, value, member):
+    mine = type("Mine", (base,), {"__module__": "somebody", name: value})
+    text = f"`{name}`, which nothing reads: did you mean `{member}`?"
+    assert text in ignored(mine, kind)
+    # Once the base's own name is set too, the other one is somebody's helper.
+    both = type(
+        "Mine", (base,), {"__module__": "somebody", name: value, member: getattr(base, member, value)}
+    )
+    assert text not in ignored(both, kind)
+
+
+def test_what_derives_from_a_base_and_adds_names_of_its_own_passes():
+    class Mine(GroupEstimator):
+        returns = "episode"
+        group = "task"
+        temperature = 0.5
+
+        def squash(self, values):
+            return values
+
+    assert ignored(Mine, "estimator") == []

@@ -7,13 +7,15 @@ from typing import Annotated
 
 import pytest
 
-from coterie import Composed, Plugin, PluginConfig
+from coterie import Composed, Plugin, PluginConfig, PolicyConfig, TreeSampler
+from coterie.backends.trainers.none import NoTrainer
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import RewardSource
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.recipes import load
 from coterie.testing import coterie_run, play_episode
+from coterie.testing.support.toys import NumberGame
 
 
 class Twice(Plugin):
@@ -30,6 +32,62 @@ class Twice(Plugin):
     async def score(self, view):
         scores = await self.config.inner.score(view)
         return {("team", "doubled"): 2 * sum(scores.values())}
+
+
+class Dice(NumberGame):
+    """A game of somebody else's, whose gain can be had again and again."""
+
+    not_summable = ("sum",)
+
+
+SUMMED = {"algorithm": {"type": "magrpo"}, "sampler": {"branches": 2, "expand": "all"}}
+
+
+def test_a_component_that_may_not_be_summed_is_told_of_the_environment_at_hand():
+    with pytest.raises(ConfigError, match="'sum' can't be summed over turns") as caught:
+        coterie_run(env={"type": f"{__name__}:Dice"}, order=["one"], **SUMMED)
+    assert f"environment '{__name__}:Dice' of tests lists it in `not_summable`" in caught.value.why
+    assert "plan_path" not in str(caught.value) and "env.team" not in str(caught.value)
+    assert "at_grpo" in caught.value.fix and "weight 0" in caught.value.fix
+    with pytest.raises(ConfigError, match="environment 'sokoban' of coterie") as caught:
+        roles = {"solver": {"type": "sokoban_solver"}}
+        coterie_run(env={"type": "sokoban"}, order=["solver"], roles=roles, **SUMMED)
+    assert "env.team=potential" in caught.value.fix
+
+
+class Planless(TreeSampler):
+    """A sampler whose plan is none."""
+
+    plan = None
+
+
+class Unplanned(TreeSampler):
+    @property
+    def plan(self):
+        raise KeyError("branches")
+
+
+def test_a_samplers_plan_that_is_none_or_raises_names_the_sampler():
+    for sampler in ("Planless", "Unplanned"):
+        with pytest.raises((PluginError, KeyError)) as caught:
+            coterie_run(order=["one"], sampler={"type": f"{__name__}:{sampler}"})
+        told = " ".join([str(caught.value), *getattr(caught.value, "__notes__", ())])
+        assert f"sampler '{__name__}:{sampler}' of tests: plan" in told
+
+
+class Urn(PolicyConfig):
+    def check(self, path, run):
+        raise KeyError("urn")
+
+
+class UrnTrainer(NoTrainer):
+    Policy = Urn
+
+
+def test_a_policys_check_that_raises_names_its_class():
+    with pytest.raises(KeyError) as caught:
+        coterie_run(order=["one"], trainer={"type": f"{__name__}:UrnTrainer"})
+    assert any("check" in note and "tests" in note for note in caught.value.__notes__), caught.value.__notes__
 
 
 def always_one(view):

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from coterie import TEAM, Plugin, Step, Task
-from coterie.core.errors import ConfigError, PolicyFault, SystemFault
-from coterie.testing import check_environment
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault, UserError
+from coterie.plugins.envs.plan_path import PlanPath
+from coterie.testing import build, check_environment
 from tests.testing.support import caught
 
 
@@ -180,6 +181,161 @@ class Opaque:
 ])  # fmt: skip
 def test_a_broken_one_is_caught(members, message):
     caught(message, check, variant(**members))
+
+
+# ------------------------------------------------------------------------------------- memory and cycles
+
+
+def counts(self, state, role):
+    self.seen = getattr(self, "seen", 0) + (self.last is not state if hasattr(self, "last") else 1)
+    self.last = state
+    return {"left": state["left"], "texts": list(state["texts"]), "seen": self.seen}
+
+
+def tallied(self, state):
+    self.ended = getattr(self, "ended", set()) | {str(state)}
+    return {"success": float(state["left"] == 0), "ended_so_far": float(len(self.ended))}
+
+
+def looked_up(self, task, seed):
+    self.starts = {**getattr(self, "starts", {}), task.id: 2}
+    return {**Count.reset(self, task, seed), "id": task.id}
+
+
+@pytest.mark.parametrize(
+    ("members", "message"),
+    [
+        ({"observe": counts}, "observe: gives something else for the same state when it is called again"),
+        ({"outcome": tallied}, "outcome: gives something else for the same state"),
+        (
+            {
+                "reset": looked_up,
+                "observe": lambda self, state, role: {"left": state["left"], "of": self.starts[state["id"]]},
+            },
+            "observe: raises AttributeError",
+        ),
+    ],
+)
+def test_what_is_kept_on_self_is_caught(members, message):
+    caught(message, check, variant(**members), act=lambda role, seen, rng: str(seen["left"] - 1))
+
+
+def test_a_cache_that_changes_nothing_passes():
+    def observe(self: Any, state: Any, role: str) -> Any:
+        self.cache = getattr(self, "cache", {})
+        return dict(self.cache.setdefault(state["left"], {"left": state["left"]}))
+
+    check(variant(observe=observe))
+
+
+class Walk(Plugin):
+    """A way of four places. `right` and `left` go along it; the last place ends the game."""
+
+    roles: tuple[str, ...] = ()
+    components: Any = {"nearer": "increment"}
+    weights: Any = {}
+    pays_back: float = 0.0
+    """What a step back pays."""
+    ends: bool = True
+
+    def tasks(self, split: str, seed: int) -> Any:
+        return [Task(id=f"{split}-{n}", payload=0) for n in range(3)]
+
+    def reset(self, task: Task, seed: int) -> Any:
+        return 0
+
+    def acting_roles(self, state: Any) -> Any:
+        return () if state == 3 and self.ends else None
+
+    def observe(self, state: Any, role: str) -> Any:
+        return state
+
+    async def step(self, state: Any, actions: Any, ctx: Any) -> Step:
+        move = sum({"right": 1, "left": -1}.get(action.parsed, 0) for action in actions.values())
+        after = min(max(state + move, 0), 3)
+        pays = float(after - state) if after > state else self.pays_back * (state - after)
+        return Step(state=after, scores={(TEAM, "nearer"): pays})
+
+    def outcome(self, state: Any) -> Any:
+        return {"success": float(state == 3)}
+
+
+def walk(env: Any, **keywords: Any) -> None:
+    check_environment(env, **{"roles": ["one"], "act": ["right", "left", "stay"], "turns": 5, **keywords})
+
+
+def walking(**members: Any) -> Any:
+    return type("Walking", (Walk,), members)()
+
+
+@pytest.mark.parametrize("roles", [["one"], ["one", "two"]])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_gain_that_can_be_had_again_and_again_is_caught(roles, seed):
+    caught("'nearer' can be earned again and again", walk, Walk(), roles=roles, seed=seed)
+    caught("not_summable = ('nearer',)", walk, walking(not_summable=()), roles=roles, seed=seed)
+    caught("repeatable=['nearer']", walk, walking(pays_back=-0.9), roles=roles, seed=seed)
+
+
+async def bonus(self, state, actions, ctx):
+    """A step that pays for good form, wherever it leads."""
+    step = await Walk.step(self, state, actions, ctx)
+    (role,) = actions
+    return dataclasses.replace(step, scores={**step.scores, (role, "form"): 0.1})
+
+
+async def lucky(self, state, actions, ctx):
+    """A step that pays by chance, and as often takes."""
+    step = await Walk.step(self, state, actions, ctx)
+    return dataclasses.replace(step, scores={(TEAM, "nearer"): 1.0 if ctx.seed % 2 else -1.0})
+
+
+def test_a_bonus_of_form_is_told_with_its_component():
+    members = {"components": {"nearer": "increment", "form": "increment"}, "step": bonus, "pays_back": -1.0}
+    caught("'form' can be earned again and again", walk, walking(**members))
+    walk(walking(**members), repeatable=["form"])
+    walk(walking(**members, weights={"form": 0.0}))
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "members",
+    [
+        {"pays_back": -1.0},
+        {"pays_back": -2.0},
+        {"components": {"nearer": "potential"}},
+        {"not_summable": ("nearer",)},
+        {"weights": {"nearer": 0.0}},
+        {"weights": {"nearer": -1.0}},
+        {"ends": False},  # a game without an end is played on whatever the gains
+        {"step": lucky},
+    ],
+)
+def test_gains_that_going_round_does_not_raise_pass(members, seed):
+    walk(walking(**members), seed=seed)
+
+
+class Repeats(PlanPath):
+    """Plan-Path without its declaration. A state counts the turns, so none has a digest twice."""
+
+    not_summable = ()
+
+
+@pytest.mark.parametrize("team", ["progress", "potential"])
+def test_the_gains_of_plan_path_are_found(team):
+    table = {"type": f"{__name__}:Repeats", "size": 4, "team": team}
+    game = build("environment", table, order=["solver"])
+    role = build("role", "plan_path_solver", name="solver", env=table)
+    settings = {"roles": ["solver"], "act": ["U", "R", "D", "L"], "role_plugins": {"solver": role}}
+    if team == "progress":
+        caught("can be earned again and again", check_environment, game, **settings)
+    else:
+        check_environment(game, **settings)
+
+
+def test_a_gain_on_purpose_passes():
+    walk(Walk(), repeatable=["nearer"])
+    with pytest.raises(UserError, match="did you mean 'nearer'"):
+        walk(Walk(), repeatable=["nearest"])
 
 
 def tasks(make):

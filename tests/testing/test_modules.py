@@ -15,11 +15,25 @@ import coterie.testing
 from coterie import Plugin, PluginConfig, PolicyConfig, hookimpl
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import ConfigError, PluginError
+from coterie.core.plugins import plugins
 from coterie.testing import build, check_plugin
 from coterie.testing.support.toys import GAME, ROLE, EchoRole, NumberGame
 from tests.compose.test_kinds import Misspelt
 from tests.games import Matrix
 from tests.testing.support import caught
+
+RECIPE = """
+env: {type: ledger, tasks: 3}
+team: {order: [one], max_turns: 2, roles: {one: {type: speaker, policy: table}}}
+policies: {table: {model: {init: tabular}, train: full}}
+rewards: {environment: {type: environment}}
+algorithm: at_grpo
+sampler: {branches: 2}
+engine: tabular
+trainer: {type: tabular, learning_rate: 1.0}
+schedule: {steps: 1, tasks_per_step: 2}
+scales: {cpu: {schedule: {tasks_per_step: 4}}}
+"""
 
 
 def module(**targets: Any) -> Any:
@@ -95,7 +109,7 @@ def fails(register):
 
 def test_sound_plugins_pass(tmp_path):
     recipe = tmp_path / "mine.yaml"
-    recipe.write_text("env: {type: mine}\n")
+    recipe.write_text(RECIPE)
     overlay = tmp_path / "large.yaml"
     overlay.write_text('summary: Large.\npolicies: {"*": {model: large}}\n')
     check_plugin(
@@ -111,6 +125,75 @@ def test_sound_plugins_pass(tmp_path):
             command=[("nothing", command)],
         )
     )
+    assert "ledger" not in plugins().registry.names("environment")  # the check leaves nothing behind
+
+
+def shipped(tmp_path, text, kind="recipe"):
+    """A plugin with an environment, a role and one file of a kind."""
+    file = tmp_path / "shipped.yaml"
+    file.write_text(text)
+    targets = {"environment": [("ledger", NumberGame)], "role": [("speaker", EchoRole)]}
+    return module(**targets, **{kind: [("shipped", str(file))]})
+
+
+@pytest.mark.parametrize(
+    ("right", "wrong", "message"),
+    [
+        ("tasks: 3", "taks: 3", "env.taks: unknown key 'taks'\n  fix: did you mean 'tasks'?"),
+        ("tasks: 3", "tasks: many", "env.tasks: input should be a valid integer"),
+        ("type: ledger", "type: leger", "unknown environment 'leger'\n"),
+        ("branches: 2", "branchs: 2", "sampler.branchs: unknown key"),
+        ("steps: 1,", "step: 1,", "schedule.step: unknown key"),
+        ("learning_rate", "learn_rate", "trainer.learn_rate: unknown key"),
+        ("policy: table", "polcy: table", "team.roles.one.polcy: unknown key"),
+        ("type: environment", "type: environment, flor: 1", "rewards.environment.flor: unknown key"),
+        ("train: full", "trian: full", "policies.table.trian: unknown key"),
+        ("tasks_per_step: 4", "tasks_per_stp: 4", "schedule.tasks_per_stp: unknown key"),
+        ("order: [one]", "order: [two]", "unknown role 'two'"),
+    ],
+)
+def test_a_misspelt_key_in_a_shipped_recipe_is_caught(tmp_path, right, wrong, message):
+    check_plugin(shipped(tmp_path, RECIPE))
+    assert right in RECIPE
+    caught(message.partition("\n")[0], check_plugin, shipped(tmp_path, RECIPE.replace(right, wrong)))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sampller: {branches: 2}", "unknown key 'sampller'\n  fix: did you mean 'sampler'?"),
+        ("schedule: {step: 2}", "schedule.step: unknown key"),
+        ("scales: {cpu: {shedule: {steps: 2}}}", "scales.cpu.shedule: unknown key"),
+        ("every_scale: {shedule: {steps: 2}}", "every_scale.shedule: unknown key"),
+    ],
+)
+def test_a_misspelt_key_in_an_overlay_is_caught(tmp_path, text, message):
+    caught(message.partition("\n")[0], check_plugin, shipped(tmp_path, text, "overlay"))
+
+
+@pytest.mark.parametrize(
+    ("targets", "message"),
+    [
+        (
+            {"environment": [("plan_path", NumberGame)]},
+            "environment 'plan_path' of mine: the name is taken by coterie",
+        ),
+        ({"command": [("run", command)]}, "command 'run' of mine: the name is taken by coterie"),
+        ({"recipe": [("quickstart", "coterie.recipes:magrpo.yaml")]}, "the name is taken by coterie"),
+    ],
+)
+def test_a_name_that_another_distribution_has_is_caught(targets, message):
+    caught(message, check_plugin, module(**targets))
+
+
+def register_environments(register):
+    """A hook whose author forgot the mark."""
+
+
+def test_a_hook_without_its_mark_is_caught():
+    sound = module(role=[("speaker", EchoRole)])
+    sound.register_environments = register_environments
+    caught("`register_environments` is never called: `@coterie.hookimpl` is missing", check_plugin, sound)
 
 
 @pytest.mark.parametrize(("plugin", "message"), [
@@ -134,7 +217,7 @@ def test_sound_plugins_pass(tmp_path):
     (module(environment=[("matrix", EchoRole)]), "EchoRole lacks tasks, reset"),
     (module(recipe=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
     (module(recipe=[("mine", "coterie.recipes:nothing.yaml")]), "there is no file"),
-    (module(recipe=[("mine", __file__)]), "raised ConfigError"),
+    (module(recipe=[("mine", __file__)]), "is not "),
     (module(overlay=[("mine", "/nowhere/mine.yaml")]), "there is no file"),
     (module(overlay=[("mine", "coterie.recipes:magrpo.yaml")]), "an overlay has no 'extends'"),
     (module(command=[("nothing", print)]), "is a builtin_function_or_method"),

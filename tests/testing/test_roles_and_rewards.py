@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import time
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
@@ -162,7 +163,7 @@ def lost(view):
     ({"score": scores(lambda view: {(TEAM, "brief"): Pair()})}, "is a pair"),
     ({"score": scores(lambda view: {(TEAM, "brief"): len(view.action.parsed)})}, "raised TypeError"),
     ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
-    ({"score": scores(lost)}, "raised SystemFault"),
+    ({"score": scores(lost)}, "so nothing was checked"),
     ({"scope": "joint", "score": scores(lambda view: view.info.update(seen=1) or {})}, "changed the view"),
     ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 4 branches"),
 ])  # fmt: skip
@@ -185,6 +186,105 @@ def test_a_source_is_opened_before_it_is_asked_and_closed_afterwards():
 
     check(source(open=opened, close=closed, score=score))
     assert events[0] == "open" and events[-1] == "close" and set(events[1:-1]) == {"score"}
+
+
+class Judge:
+    """A judge behind a connection; `down` breaks it."""
+
+    up = True
+
+    def ask(self, text: str) -> float:
+        if not self.up:
+            raise ConnectionError("refused")
+        return 0.25 * len(text)
+
+    @contextmanager
+    def down(self) -> Any:
+        self.up = False
+        try:
+            yield
+        finally:
+            self.up = True
+
+
+def judged(rescue: Any) -> tuple[Any, Judge]:
+    """A source that asks a judge, and answers an outage with `rescue(error)`; its judge."""
+    judge = Judge()
+
+    async def score(self: Any, view: Any) -> Any:
+        if view.action.fault is not None:
+            raise PolicyFault("unreadable")
+        try:
+            return {(view.role, "brief"): judge.ask(view.action.text)}
+        except ConnectionError as error:
+            return rescue(view, error)
+
+    return source(score=score), judge
+
+
+def raising(kind: Any) -> Any:
+    def rescue(view: Any, error: Exception) -> Any:
+        raise kind("the judge is down") from error
+
+    return rescue
+
+
+@pytest.mark.parametrize("rescue", [raising(SystemFault), lambda view, error: {(view.role, "brief"): None}])
+def test_a_score_may_be_missing_in_an_outage(rescue):
+    asked, judge = judged(rescue)
+    check(asked, outage=judge.down)
+    check(asked, outage=judge.down())
+    assert judge.up
+
+
+@pytest.mark.parametrize(
+    ("rescue", "message"),
+    [
+        (lambda view, error: {(view.role, "brief"): 0.0}, "the score 0.0 in the outage, and 0.25 before"),
+        (lambda view, error: {(view.role, "brief"): 5.0}, "the score 5.0 in the outage"),
+        (raising(PolicyFault), "gave the floor in the outage: the output didn't cause it"),
+        (raising(ConnectionError), "score in the outage: raised ConnectionError"),
+    ],
+)
+def test_a_score_that_an_outage_made_is_caught(rescue, message):
+    asked, judge = judged(rescue)
+    check(asked)
+    caught(message, check, asked, outage=judge.down)
+
+
+def test_an_outage_that_changes_nothing_is_caught():
+    caught("no score is missing in the outage", check, Brevity(), outage=Judge().down)
+    caught("`outage` made a int", check, Brevity(), outage=lambda: 3)
+
+
+def test_a_source_may_miss_some_scores_while_it_is_checked():
+    async def score(self: Any, view: Any) -> Any:
+        if view.action.text == "2":
+            raise SystemFault("503")
+        return await Brevity.score(self, view)
+
+    check(source(score=score))
+
+
+@pytest.mark.parametrize("stale", [False, True])
+def test_siblings_and_asynchronous_outages(stale):
+    judge = Judge()
+
+    @asynccontextmanager
+    async def outage() -> Any:
+        with judge.down():
+            yield
+
+    async def score(self: Any, view: Any) -> Any:
+        if not judge.up and not stale:
+            raise SystemFault("down")
+        return [{(view.role, "brief"): float(at) + (not judge.up)} for at, _ in enumerate(view.actions)]
+
+    ranks = source(scope="siblings", score=score)
+    if stale:
+        caught("(0, 'one', 'brief') the score 1.0 in the outage", check, ranks, outage=outage)
+    else:
+        check(ranks, outage=outage)
 
 
 def test_a_source_without_views_is_caught():

@@ -6,6 +6,7 @@ import inspect
 from typing import Any
 
 import click
+from pydantic_core import to_jsonable_python
 
 from coterie.cli.options import overrides, plugin_option
 from coterie.cli.output import print_json
@@ -57,6 +58,12 @@ def plugin_schema(entry: Entry) -> dict[str, Any]:
         if model is not None
         else {"type": "object", "properties": {}, "additionalProperties": False}
     )
+    for name, field in model.model_fields.items() if model is not None else ():
+        if (
+            field.default_factory is not None
+        ):  # pydantic leaves it out; what `$ref` shows are others' defaults
+            made = field.get_default(call_default_factory=True)
+            schema["properties"][field.alias or name]["default"] = to_jsonable_python(made, fallback=str)
     if entry.kind in DECLARING and policy is not None:
         schema["policy"] = policy.model_json_schema()
     description = inspect.getdoc(described)

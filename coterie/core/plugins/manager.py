@@ -62,11 +62,16 @@ class Plugins(pluggy.PluginManager):
             only: limits third-party plugins to these entry-point or distribution names.
         """
         seen: set[tuple[str, str]] = set()
+        known: set[str] = set()
         for entry in sorted(importlib.metadata.entry_points(group=GROUP), key=_order):
             distribution, version = (entry.dist.name, entry.dist.version) if entry.dist else ("unknown", "")
             twice = (distribution, entry.value) in seen  # by an editable install beside a wheel
             seen.add((distribution, entry.value))
-            if twice or not (distribution == "coterie" or only is None or {entry.name, distribution} & only):
+            known |= {entry.name, distribution}
+            if not (distribution == "coterie" or only is None or {entry.name, distribution} & only):
+                self.registry.absent.append(f"COTERIE_PLUGINS leaves out '{entry.name}' of {distribution}")
+                continue
+            if twice:
                 continue
             report = Report(entry.name, distribution, version)
             try:
@@ -78,6 +83,9 @@ class Plugins(pluggy.PluginManager):
                 self.fail(report, f"import failed: {type(error).__name__}: {error}{renamed(error)}", error)
             else:
                 self.add(module, report)
+        for name in sorted((only or frozenset()) - known):
+            near = did_you_mean(name, known)
+            log.warning("COTERIE_PLUGINS names '%s', which no installed plugin has: %s", name, near)
 
     def add(self, module: Any, report: Report) -> None:
         """Register a plugin's hook implementations and call its registration hooks, each by itself."""
@@ -102,6 +110,8 @@ class Plugins(pluggy.PluginManager):
     def parse_hookimpl_opts(self, plugin: Any, name: str) -> pluggy.HookimplOpts | None:
         """The options of a hook implementation, or None; a wrong one is reported and left out."""
         options = super().parse_hookimpl_opts(plugin, name)
+        if options is None and name in KIND_OF and inspect.isroutine(getattr(plugin, name)):
+            self.fail(self._report, f"`{name}` is never called: `@coterie.hookimpl` is missing above it")
         if options is not None:
             problem = _problem(options["specname"] or name, options, getattr(plugin, name))
             if problem:
@@ -133,6 +143,8 @@ class Plugins(pluggy.PluginManager):
         """
         report.ok = False
         report.errors.append(message)
+        first = message.partition("\n")[0]
+        self.registry.absent.append(f"plugin '{report.name}' of {report.distribution} is broken: {first}")
         if os.environ.get("COTERIE_STRICT_PLUGINS") == "1":
             raise PluginError(
                 f"plugin '{report.name}' of {report.distribution}: {message}",
@@ -190,6 +202,9 @@ def plugins() -> Plugins:
     only = None if limit is None else frozenset(name.strip() for name in limit.split(",") if name.strip())
     manager = Plugins()
     manager.load(only)
+    for report in manager.reports:
+        if not report.ok:
+            log.warning("plugin '%s' of %s: %s", report.name, report.distribution, "; ".join(report.errors))
     if not any(report.distribution == "coterie" for report in manager.reports):
         # Run from a source tree that isn't installed: the built-ins are missing, and every error
         # after this one would only be a consequence.

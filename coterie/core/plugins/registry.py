@@ -8,6 +8,7 @@ that is not registered.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +16,8 @@ from coterie.core.errors import MissingExtra, PluginError, did_you_mean
 from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.extras import EXTRA_OF
+
+IN_A_FILE = "If a file of yours has it: -p FILE.py (in Python: coterie.api.plugin_files.load_plugin_file)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,8 @@ class Registry:
     def __init__(self) -> None:
         self._entries: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
         self._qualified: dict[str, dict[str, Entry]] = {kind: {} for kind in KINDS}
+        self.absent: list[str] = []
+        """Why a name may be missing: plugins that are broken or left out."""
 
     def add(
         self, kind: str, name: str, target: Any, distribution: str, config: Any = None, policy: Any = None
@@ -118,6 +123,15 @@ class Registry:
             )
         self._entries[kind][name] = entry
 
+    def discard(self, entry: Entry) -> None:
+        """Forget an entry."""
+        self._entries[entry.kind].pop(entry.name, None)
+        self._qualified[entry.kind].pop(f"{entry.distribution}:{entry.name}", None)
+
+    def qualified(self, kind: str) -> list[Entry]:
+        """Every entry of a kind, with those that lost their name to another distribution."""
+        return [entry for _, entry in sorted(self._qualified[kind].items())]
+
     def names(self, kind: str) -> list[str]:
         return sorted(self._entries[kind])
 
@@ -133,9 +147,13 @@ class Registry:
         entry = self._entries[kind].get(name) or self._qualified[kind].get(name)
         if entry is not None:
             return entry
-        if ":" in name:
+        if name.partition(":")[0].replace(".", "_").isidentifier() and ":" in name:
             return Entry(kind, name, name, name.split(":")[0].split(".")[0])
-        raise PluginError(f"unknown {kind} '{name}'", path=path, fix=did_you_mean(name, self._entries[kind]))
+        raise PluginError(f"unknown {kind} '{name}'", path=path, **self.hints(name, self._entries[kind]))
+
+    def hints(self, name: str, known: Iterable[str], fix: str = "") -> dict[str, Any]:
+        """`why` and `fix` of an error about an unknown name: the nearest, and plugins that may have it."""
+        return {"why": "; ".join(self.absent), "fix": f"{did_you_mean(name, known)}{fix} {IN_A_FILE}"}
 
     def load(self, kind: str, name: str, *, path: str = "") -> Any:
         """The plugin object itself.

@@ -98,7 +98,8 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
     try:
         async with source.slots():
             table = await source.plugin.score(view)
-    except PluginError:  # the source breaks its contract
+    except PluginError as error:  # the source breaks its contract
+        error.path = error.path or f"rewards.{source.name}"
         raise
     except PolicyFault as fault:
         return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name, whole)

@@ -13,11 +13,12 @@ import numpy as np
 
 from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
-from coterie.core.protocols.environment import Demonstrates, Diagnoses, DigestsStates, HasVocabulary
+from coterie.core.protocols.environment import Demonstrates, Diagnoses, DigestsStates
 from coterie.core.storage.jsonl import to_json
 from coterie.core.types import Action, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
+from coterie.testing.support.cycles import check_cycles
 from coterie.testing.support.episodes import (
     Act,
     PendingStage,
@@ -31,6 +32,7 @@ from coterie.testing.support.episodes import (
 )
 from coterie.testing.support.failure import (
     ConformanceError,
+    check_vocabulary,
     finite,
     guarded,
     require,
@@ -38,6 +40,7 @@ from coterie.testing.support.failure import (
     require_kind,
     require_scores,
 )
+from coterie.testing.support.memory import check_memory
 from coterie.testing.support.task_data import check_data_methods
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
@@ -58,6 +61,7 @@ def check_environment(
     seed: int = 0,
     splits: Sequence[Literal["train", "val", "test"]] = ("train", "val", "test"),
     disjoint: Literal["id", "content"] = "id",
+    repeatable: Sequence[str] = (),
 ) -> None:
     """Check an environment by playing episodes.
 
@@ -69,6 +73,9 @@ def check_environment(
     - A state is a value: `acting_roles`, `observe`, `step` and `outcome` leave it unchanged, and overwriting
       what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
     - A step repeats: the same state, actions and `ctx.seed` give the same state, scores and info.
+    - It remembers nothing: its methods give the same for a state in any order, and on another instance.
+    - No increment that may be summed over turns can be earned again and again: random actions look for ways
+      back to a state that pay each time, where the game ends episodes by itself.
     - `acting_roles` names roles of the team, or returns () or None; the initial state has acting roles.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
@@ -88,6 +95,7 @@ def check_environment(
         seed: seed of the tasks and of all draws.
         splits: splits whose tasks are checked; episodes play the tasks of the first.
         disjoint: what no two splits may share: task ids, or payloads as well.
+        repeatable: increments that an episode may earn again and again, on purpose.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -99,13 +107,19 @@ def check_environment(
     tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins), turns)
 
-    async def play() -> None:
-        for number in range(episodes):
-            rng = generator(seed, f"episode {number}", "check_environment")
-            await checker.episode(tasks[number % len(tasks)], rng)
+    asyncio.run(_play(checker, tasks, episodes, seed, repeatable))
+    check_vocabulary(env, name)
 
-    asyncio.run(play())
-    _check_vocabulary(env, name)
+
+async def _play(
+    checker: _EpisodeChecker, tasks: Sequence[Task], episodes: int, seed: int, repeatable: Sequence[str]
+) -> None:
+    for number in range(episodes):
+        rng = generator(seed, f"episode {number}", "check_environment")
+        await checker.episode(tasks[number % len(tasks)], rng)
+    env, name, team = checker.env, checker.name, checker.team
+    await check_memory(env, name, tasks, team, checker.turns, seed)
+    await check_cycles(env, name, tasks, team, seed, repeatable)
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
@@ -378,12 +392,3 @@ class _EpisodeChecker:
             0 <= outcome["success"] <= 1, f"success is {outcome['success']}", where=where, fix="from 0 to 1"
         )
         require(outcome == again, "gives other numbers when called twice", where=where, fix="no draws")
-
-
-def _check_vocabulary(env: Any, name: str) -> None:
-    if isinstance(env, HasVocabulary):
-        where = f"{name}.vocabulary"
-        with guarded(where):
-            words = list(env.vocabulary())
-        wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
-        require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="texts without white space")

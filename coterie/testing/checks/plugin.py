@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import os
 from collections.abc import Iterator
@@ -11,24 +12,26 @@ from typing import Any
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import MissingExtra, UserError
-from coterie.core.plugins import DECLARING, Entry, PluginConfig, Plugins, Report
-from coterie.recipes import read_overlay, read_yaml, resource_path
-from coterie.recipes.overlays import WITH
+from coterie.core.plugins import DECLARING, FILES, GROUP, Entry, PluginConfig, Plugins, Report, plugins
 from coterie.testing.checks.column import check_column
+from coterie.testing.checks.recipe import check_layer, registered
 from coterie.testing.support.failure import ConformanceError, guarded, lacking, require, require_read
 
 
 def check_plugin(module: Any, *, extras: bool = False) -> None:
     """Check a plugin's module, the one that its entry point in the group `coterie` names.
 
-    - It implements at least one hook; every hook is known, and takes only arguments that the hook passes.
-    - Registration doesn't fail, and registers no name twice.
+    - It implements at least one hook; every hook is known, has its `@hookimpl`, and takes only arguments that
+      the hook passes.
+    - Registration doesn't fail, and registers no name twice, nor one that Coterie or another installed
+      distribution has; a command `run` would never be called by that name.
     - What is registered beside a target (`config`, `policy`) imports, without optional packages too, and is
       the target's own.
     - Every registered target imports. A component is a class with the constructor `cls(config, build)`, a
       `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes.
-      A recipe is a YAML file with a table, or the new spelling of an old name (`recipe --with overlays`); an
-      overlay is a YAML file with the keys of a recipe but `extends`, `with` and `name`. A column passes
+      A recipe is a YAML file that resolves, at each of its scales too, with keys that the chosen plugins
+      know, or the new spelling of an old name (`recipe --with overlays`); an overlay is a YAML file with the
+      keys of a recipe but `extends`, `with` and `name`. A column passes
       `check_column`, a study is a `coterie.Study`, and a command is click's.
 
     Args:
@@ -48,9 +51,34 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
         where=name,
         fix="the hooks are in docs/writing_plugins.md",
     )
-    for kind, names in report.provides.items():
-        for target in names:
-            _check_entry(manager.registry.find(kind, target), f"{kind} '{target}' of {name}", extras)
+    entries = [manager.registry.find(kind, n) for kind, names in report.provides.items() for n in names]
+    for entry in entries:
+        _check_taken(entry, f"{entry.kind} '{entry.name}' of {name}", module)
+    with registered(entries):
+        for entry in sorted(entries, key=lambda entry: entry.kind in FILES):  # these name the others
+            _check_entry(entry, f"{entry.kind} '{entry.name}' of {name}", extras)
+
+
+def _check_taken(entry: Entry, where: str, module: Any) -> None:
+    """Raise where another installed distribution, or Coterie, has the name: the plugin would lose it."""
+    registry = plugins().registry
+    if entry.name not in registry.names(entry.kind):
+        return
+    taken = registry.find(entry.kind, entry.name)
+    installed = importlib.metadata.entry_points(group=GROUP)
+    of_module = [entry for entry in installed if entry.value == getattr(module, "__name__", "")]
+    of_author = {entry.dist.name for entry in of_module if entry.dist is not None}
+    same = taken.target is entry.target or (isinstance(entry.target, str) and taken.target == entry.target)
+    loaded_file = taken.distribution.endswith(".py")  # by -p, so it is no neighbour
+    if same or loaded_file or taken.distribution in of_author:
+        return
+    require(
+        False,
+        f"the name is taken by {taken.distribution}: beside it, '{entry.name}' is that one",
+        where=where,
+        fix=f"choose another name, e.g. one that begins with yours; yours is only had as "
+        f"'DISTRIBUTION:{entry.name}'",
+    )
 
 
 @contextmanager
@@ -66,8 +94,7 @@ def _lenient() -> Iterator[None]:
 
 def _check_entry(entry: Entry, where: str, extras: bool) -> None:
     if entry.kind in ("recipe", "overlay"):
-        if entry.kind == "overlay" or WITH not in str(entry.target):
-            _check_layer(entry, where)
+        check_layer(entry, where)
         return
     if entry.kind == "column":
         check_column(entry.target, where)
@@ -161,15 +188,3 @@ def _check_arguments(method: Any, expected: Any, where: str) -> None:
         ) from error
     except ValueError:  # a builtin without a signature
         return
-
-
-def _check_layer(entry: Entry, where: str) -> None:
-    fix = "a path, or `package:file.yaml`"
-    with guarded(where, fix):
-        path = resource_path(entry.target)
-    require(path.is_file(), f"there is no file {path}", where=where, fix=fix)
-    with guarded(where):
-        if entry.kind == "overlay":
-            read_overlay(path)
-        else:
-            read_yaml(path)

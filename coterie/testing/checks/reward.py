@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections.abc import Mapping, Sequence
 from contextlib import AsyncExitStack
 from typing import Any
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
-from coterie.core.errors import PolicyFault
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, PlayedStage, episode, episode_view, players, unreadable
 from coterie.testing.support.failure import (
-    ConformanceError,
     finite,
     guarded,
     require,
@@ -23,6 +20,7 @@ from coterie.testing.support.failure import (
     require_kind,
     require_scores,
 )
+from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.values import fingerprint
 
 SCOPES = {"action": ActionView, "joint": JointView, "siblings": SiblingsView, "episode": EpisodeView}
@@ -40,6 +38,7 @@ def check_reward(
     turns: int = 3,
     episodes: int = 5,
     repeats: bool = True,
+    outage: Outage | None = None,
     seed: int = 0,
 ) -> None:
     """Check a reward source on views of its scope, which are given or made by playing an environment.
@@ -47,8 +46,11 @@ def check_reward(
     - `scope` is action, joint, siblings or episode; components are of a known kind; default weights are
       numbers and belong to its components; `policy_fault` is a finite number.
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
-      for scope siblings one such table a branch. It may raise `PolicyFault` and nothing else: while the
-      system works, a failure to score is caused by the output. Some of the actions can't be read.
+      for scope siblings one such table a branch. It may raise `PolicyFault` for what the output caused, and
+      `SystemFault` for what it didn't, and nothing else. Some of the actions can't be read. At least one view
+      is scored.
+    - While its backend fails (`outage`), scores are missing: a number or the floor is refused, unless the
+      working system gave the same. At least one score is missing.
     - `open` and `close` are asynchronous and are called, as in a run; `concurrency` is 1 or more; `per_role`
       names its own components.
     - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
@@ -59,6 +61,9 @@ def check_reward(
         views: further views of the source's scope; they suffice without an environment.
         episodes: number of episodes to play.
         repeats: whether two calls on one view must agree.
+        outage: a context manager, or a function that returns one, inside which the source's backend fails:
+            `mock.patch.object(Judge, "ask", side_effect=ConnectionError)`, for one. Entered once, after the
+            views were scored.
         seed: seed of the tasks and of all draws.
 
     Raises:
@@ -76,13 +81,26 @@ def check_reward(
                 rng = generator(seed, f"episode {number}", "check_reward")
                 played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
                 all_views += _views(source.scope, played, environment)
-        require(all_views, "nothing to score", where=name, fix="give check_reward an environment, or views")
-        async with AsyncExitStack() as stack:
-            await _open(source, name, stack)
-            for view in all_views:
-                await _check_scores(source, view, name, repeats)
+        await _check_views(source, all_views, name, repeats, outage)
 
     asyncio.run(check())
+
+
+async def _check_views(
+    source: Any, views: Sequence[Any], name: str, repeats: bool, outage: Outage | None
+) -> None:
+    require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
+    async with AsyncExitStack() as stack:
+        await _open(source, name, stack)
+        answers = [(view, await _check_scores(source, view, name, repeats)) for view in views]
+        require(
+            any(answer is not MISSING for _, answer in answers),
+            f"raised SystemFault for each of {len(answers)} views, so nothing was checked",
+            where=f"{name}.score",
+            fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
+        )
+        if outage is not None:
+            await check_outage(source, answers, outage, f"{name}.score")
 
 
 def _check_declared(source: Any, name: str) -> None:
@@ -103,7 +121,8 @@ def _check_declared(source: Any, name: str) -> None:
 
 async def _open(source: Any, name: str, stack: AsyncExitStack) -> None:
     if isinstance(source, Opens):
-        with guarded(f"{name}.open", "raise coterie.SystemFault where what it connects to is down"):
+        fix = "start what it connects to, or put a stand-in there; raise SystemFault where it is down"
+        with guarded(f"{name}.open", fix):
             await source.open()
     if isinstance(source, Closes):
         stack.push_async_callback(source.close)
@@ -145,13 +164,14 @@ def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[
     return views
 
 
-async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> None:
+async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any:
+    """Check what a source answers to a view, and return it."""
     where = f"{name}.score"
     mark = fingerprint(view)
-    answers = [await _score(source, view, where) for _ in range(2 if repeats else 1)]
+    answers = [await answer_of(source, view, where) for _ in range(2 if repeats else 1)]
     require(fingerprint(view) == mark, "changed the view", where=where, fix="copy what it changes")
     for answer in answers:
-        if answer is None:
+        if answer is FLOOR or answer is MISSING:
             continue
         if isinstance(view, SiblingsView):
             count = len(view.actions)
@@ -164,29 +184,15 @@ async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Non
             )
         for table in answer if isinstance(view, SiblingsView) else [answer]:
             require_scores(table, source, _roles(view), where)
-    same = fingerprint(answers[0]) == fingerprint(answers[-1])
+    lost = any(answer is MISSING for answer in answers)
+    same = lost or fingerprint(answers[0]) == fingerprint(answers[-1])
     require(
         same,
         f"scored the same view as {answers[0]!r}, then as {answers[-1]!r}",
         where=where,
         fix="check with repeats=False if the source draws",
     )
-
-
-async def _score(source: Any, view: Any, where: str) -> Any:
-    """The scores of a view; None where the source raised PolicyFault."""
-    try:
-        with guarded(where, "raise coterie.PolicyFault for what the output caused"):
-            answer = source.score(view)
-            if not inspect.isawaitable(answer):
-                raise ConformanceError(
-                    "is not asynchronous", where=where, fix="write it as `async def score`"
-                )
-            return await answer
-    except ConformanceError as error:
-        if isinstance(error.__cause__, PolicyFault):
-            return None
-        raise
+    return answers[-1]
 
 
 def _roles(view: Any) -> tuple[str, ...]:

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from coterie.core.errors import PolicyFault
-from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.role import Remembers
 from coterie.core.types import Action, HistoryEntry, RoleInput
-from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.failure import ConformanceError, check_vocabulary, guarded, require, require_kind
 from coterie.testing.support.values import copied, fingerprint, pickled
 
 MESSAGE_ROLES = ("system", "user", "assistant", "tool")
@@ -165,16 +164,7 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
 
 
 def _check_optional(role: Any, kind: str) -> None:
-    if isinstance(role, HasVocabulary):
-        with guarded(f"{kind}.vocabulary"):
-            words = list(role.vocabulary())
-        wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
-        require(
-            not wrong,
-            f"{wrong[:1]!r} is no word",
-            where=f"{kind}.vocabulary",
-            fix="texts without white space",
-        )
+    check_vocabulary(role, kind)
     if isinstance(role, Remembers):
         sound = isinstance(role.remembers, bool)
         require(sound, f"is {role.remembers!r}", where=f"{kind}.remembers", fix="True or False")

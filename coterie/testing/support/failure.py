@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, ignored
+from coterie.core.protocols.environment import HasVocabulary
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 
@@ -80,6 +81,16 @@ def require_read(plugin: Any, kind: str, where: str) -> None:
     """Raise where a plugin, or its class, has a misspelt member, or a part of a capability."""
     for text in ignored(plugin, kind):
         require(False, f"has {text}", where=where, fix="rename it, or begin its name with an underscore")
+
+
+def check_vocabulary(plugin: Any, where: str) -> None:
+    """Raise unless `vocabulary`, where the plugin has it, gives words."""
+    if isinstance(plugin, HasVocabulary):
+        where = f"{where}.vocabulary"
+        with guarded(where):
+            words = list(plugin.vocabulary())
+        wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
+        require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="texts without white space")
 
 
 def require_components(plugin: Any, where: str) -> None:

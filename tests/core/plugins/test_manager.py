@@ -181,6 +181,46 @@ def test_third_party_plugins_can_be_limited(entries):
     assert set(loaded(frozenset())[1]) == set()
 
 
+def test_an_unknown_name_tells_which_plugins_are_broken_or_left_out(entries):
+    entries += [
+        FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)),
+        FakeEntry("two", "b-dist", broken_import),
+    ]
+    manager, _ = loaded()
+    with pytest.raises(PluginError) as caught:
+        manager.registry.find("reward", "theirs")
+    assert "plugin 'two' of b-dist is broken: import failed: ImportError: no such lib" in caught.value.why
+    assert "-p FILE.py" in caught.value.fix and "load_plugin_file" in caught.value.fix
+    manager, _ = loaded(frozenset({"two"}))
+    for name in ("mine", "a-dist:mine"):
+        with pytest.raises(PluginError) as caught:
+            manager.registry.find("reward", name)
+        assert "COTERIE_PLUGINS leaves out 'one' of a-dist" in caught.value.why
+        assert "plugin 'two' of b-dist is broken" in caught.value.why
+
+
+def test_a_limit_that_names_no_plugin_is_told(entries, caplog):
+    entries.append(FakeEntry("one", "a-dist", lambda: module(register_rewards=register_rewards)))
+    loaded(frozenset({"one"}))
+    assert caplog.text == ""
+    loaded(frozenset({"a-dits"}))
+    assert "COTERIE_PLUGINS names 'a-dits'" in caplog.text and "did you mean 'a-dist'?" in caplog.text
+
+
+def register_tools(register):
+    """A hook whose author forgot the mark."""
+
+
+def test_a_hook_without_its_mark_is_reported(entries):
+    both = module(register_rewards=register_rewards, register_tools=register_tools)
+    entries.append(FakeEntry("half", "a-dist", lambda: both))
+    manager, reports = loaded()
+    assert reports["half"].errors == [
+        "`register_tools` is never called: `@coterie.hookimpl` is missing above it"
+    ]
+    assert manager.registry.names("reward") == ["mine"]
+
+
 def test_an_object_of_a_module_needs_no_registration():
     manager = built_ins()
     assert manager.registry.load("reward", "json:loads").__name__ == "loads"
@@ -216,11 +256,22 @@ def test_one_file_is_a_plugin(tmp_path):
     manager = built_ins()
     load_plugin_file(manager, file)
     assert manager.registry.load("reward", "from_file").__name__ == "Thing"
-    with pytest.raises(PluginError, match="is loaded already"):
-        load_plugin_file(manager, file)
+    load_plugin_file(manager, file)  # as it was
+    load_plugin_file(manager, tmp_path / ".." / tmp_path.name / file.name)
+    assert [report.name for report in manager.reports].count("my_plugin_file") == 1
     file.write_text("raise ValueError('oops')")
-    with pytest.raises(PluginError, match="fails when it is imported"):
+    with pytest.raises(PluginError, match=r"(?s)is loaded already.*has changed since.*a new process"):
         load_plugin_file(manager, file)
+    broken = tmp_path / "broken_plugin_file.py"
+    broken.write_text("raise ValueError('oops')")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="fails when it is imported"):
+            load_plugin_file(manager, broken)
+    unmarked = tmp_path / "unmarked_plugin_file.py"
+    unmarked.write_text("def register_rewards(register): pass")
+    for _ in range(2):
+        with pytest.raises(PluginError, match="hookimpl` is missing"):
+            load_plugin_file(manager, unmarked)
     with pytest.raises(PluginError, match="no such plugin file"):
         load_plugin_file(manager, tmp_path / "nothing.py")
 

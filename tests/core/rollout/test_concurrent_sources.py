@@ -165,6 +165,17 @@ def test_after_a_broken_contract_no_call_goes_on():
     assert Broken.events == ["open", "close"]
 
 
+class Refuses(Late):
+    async def score(self, view):
+        raise PluginError("this source needs a newer judge")
+
+
+def test_what_a_source_refuses_has_its_path():
+    with pytest.raises(PluginError, match="needs a newer judge") as caught:
+        played(rewards(Refuses), sampler={"branches": 1, "chains": 6}, algorithm={"type": "grpo"})
+    assert caught.value.path == "rewards.refuses"
+
+
 class LateBroken(Late):
     async def score(self, view):
         return "nonsense"
