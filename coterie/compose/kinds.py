@@ -109,7 +109,7 @@ def ignored(plugin: Any, kind: str) -> list[str]:
 
 
 def _inherited(plugin: Any, kind: str) -> tuple[set[str], dict[str, bool]]:
-    """The names that a plugin's own classes set, and those of Coterie's classes under them: which are methods.
+    """The names that a plugin's own classes set, and of those of Coterie's classes which are methods.
 
     What these have is never missing, so a misspelt override of it shows only in the names of its own classes.
     """
