@@ -155,7 +155,8 @@ class Oracle:
             )
             history = extended(history, stage.turn, prompts, actions, after.info)
             state = after.state
-            stage, _ = next_stage(env, run.team.order, run.team.max_turns, stage, after)
+            team = run.team
+            stage, _ = next_stage(env, team.order, team.max_turns, stage, after, team.max_stages)
         return demonstrations
 
     def _act(self, env: Any, state: Any, request: PromptRequest, context: JobContext, rng: Any) -> Action:

@@ -2,10 +2,30 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import hashlib
+from typing import Any, NamedTuple
 
 TEAM = "team"
 """The role name of scores that all roles share."""
+
+LONG = 500
+"""Stages from which on a path is a `LongPath`. No earlier version played as many."""
+
+
+class LongPath(tuple[int, ...]):
+    """A path of many stages, with its hash and `repr`: making each takes time in proportion to its length."""
+
+    written: str
+    hashed: int
+
+    def __repr__(self) -> str:
+        return self.written
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (list(self),)
 
 
 class Key(NamedTuple):
@@ -54,12 +74,24 @@ class Key(NamedTuple):
         return self._replace(call=call)
 
     def child(self, joint: int) -> Key:
-        return Key(self.task, self.epoch, self.chain, (*self.path, joint))
+        path: tuple[int, ...] = (*self.path, joint)
+        if len(path) >= LONG:
+            path = LongPath(path)
+            path.written, path.hashed = f"{repr(self.path)[:-1]}, {joint})", tuple.__hash__(path)
+        return Key(self.task, self.epoch, self.chain, path)
 
     def text(self) -> str:
-        """A stable, readable id, e.g. `train-7/e0/c1/n0.3/planner/b2`."""
-        parts = [self.task, f"e{self.epoch}", f"c{self.chain}", "n" + ".".join(map(str, self.path))]
+        """A stable, readable id, e.g. `train-7/e0/c1/n0.3/planner/b2`.
+
+        A long path is written as its length and a digest: rollout files would grow with its square.
+        """
+        path = ".".join(map(str, self.path)) if len(self.path) < LONG else _shortened(self.path)
+        parts = [self.task, f"e{self.epoch}", f"c{self.chain}", f"n{path}"]
         if self.role:
             parts.append(self.role)
         indices = (("b", self.branch), ("j", self.joint), ("k", self.call))
         return "/".join([*parts, *(f"{letter}{index}" for letter, index in indices if index >= 0)])
+
+
+def _shortened(path: tuple[int, ...]) -> str:
+    return f"{len(path)}:{hashlib.blake2b(repr(path).encode(), digest_size=8).hexdigest()}"

@@ -7,11 +7,14 @@ computed from a tree and never stored. All values here are frozen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from coterie.core.types.keys import Key
 from coterie.core.types.messages import Message
+
+MAX_STAGES = 1000
+"""Default of `team.max_stages`, the most stages of one turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ class JointAction:
     """The environment ended the episode."""
     truncated: bool = False
     """The turn limit, a sufficient reward (`RolloutContext.stop_above`) or a system fault ended it."""
-    child: Node | None = None
+    child: Node | None = field(default=None, repr=False)
     """The next node, if the joint action was committed and the episode goes on."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """`Step.info`."""
@@ -152,6 +155,17 @@ class Tree:
     chain: int
     epoch: int
     root: Node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The nodes as a list: pickle and deepcopy would call themselves at every stage of an episode."""
+        nodes = list(self.nodes())
+        number = {id(node): index for index, node in enumerate(nodes)}
+        bare = [replace(n, joints=tuple(replace(joint, child=None) for joint in n.joints)) for n in nodes]
+        children = [[None if j.child is None else number[id(j.child)] for j in n.joints] for n in nodes]
+        return _joined, (self.task, self.chain, self.epoch, bare, children)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Tree) and self.__reduce__() == other.__reduce__()
 
     def nodes(self) -> Iterator[Node]:
         """Every node, parents before children."""
@@ -219,6 +233,15 @@ class RoleInput:
     """Sentences from the transition mode, oldest first."""
     history: tuple[HistoryEntry, ...] = ()
     """Earlier decisions of the role, oldest first."""
+
+
+def _joined(task: Task, chain: int, epoch: int, nodes: list[Node], children: list[list[int | None]]) -> Tree:
+    """The tree of `Tree.__reduce__`."""
+    for index in reversed(range(len(nodes))):  # a child comes after its parent, and is complete before it
+        linked = zip(nodes[index].joints, children[index], strict=True)
+        joints = tuple(joint if at is None else replace(joint, child=nodes[at]) for joint, at in linked)
+        nodes[index] = replace(nodes[index], joints=joints)
+    return Tree(task=task, chain=chain, epoch=epoch, root=nodes[0])
 
 
 def committed(decisions: Mapping[str, Decision], branches: Mapping[str, int]) -> dict[str, Action]:

@@ -82,7 +82,9 @@ class NodeExpansion:
         )
         if isinstance(step, Fault):
             return SteppedJoint(branches, step, None, False, recombined)
-        following, terminated = next_stage(self.ctx.environment, team.order, team.max_turns, at.stage, step)
+        following, terminated = next_stage(
+            self.ctx.environment, team.order, team.max_turns, at.stage, step, team.max_stages
+        )
         return SteppedJoint(branches, step, following, terminated, recombined)
 
     async def score(self, first: int = 0, *, later: Callable[[NamedRewardSource], bool]) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -111,7 +112,29 @@ class TreeSampler(Plugin):
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 
     async def _grow(self, position: NodePosition, ctx: RolloutContext) -> Node:
-        """The node at a position, with the subtrees below it."""
+        """The node at a position, with the subtrees below it.
+
+        A loop follows a path while one joint action goes on, so that no call nests with its length. Where
+        several go on, each is an active rollout of its own.
+        """
+        path: list[tuple[int, NodeExpansion, list[int], str]] = []
+        growing = {0: position}
+        while len(growing) == 1:
+            ((index, position),) = growing.items()
+            expansion, chosen, rule = await self._expand(position, ctx)
+            path.append((index, expansion, chosen, rule))
+            growing = {at: child for at in chosen if (child := expansion.child(at)) is not None}
+            expansion.position = replace(position, history={})  # histories grow, and the node needs none
+        grown = await ctx.gather([self._grow(child, ctx) for child in growing.values()]) if growing else []
+        children = dict(zip(growing, grown, strict=True))
+        for index, expansion, chosen, rule in reversed(path):
+            children = {index: expansion.node(children, chosen, rule)}
+        return children[0]
+
+    async def _expand(
+        self, position: NodePosition, ctx: RolloutContext
+    ) -> tuple[NodeExpansion, list[int], str]:
+        """The expansion of a node, the joint actions to expand, and the rule that chose them."""
         expansion = await self._sample(position, ctx)
         combinations = list(enumerate(self._combinations(position.stage.roles)))
         # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
@@ -134,11 +157,7 @@ class TreeSampler(Plugin):
         chosen, rule = self._choose(expansion, ctx)
         if rule == "per_role":
             chosen = [await self._recombine(expansion, chosen[0])]
-        growing = {
-            index: self._grow(child, ctx) for index in chosen if (child := expansion.child(index)) is not None
-        }
-        grown = await ctx.gather(list(growing.values())) if growing else []
-        return expansion.node(dict(zip(growing, grown, strict=True)), chosen, rule)
+        return expansion, chosen, rule
 
     async def _sample(self, position: NodePosition, ctx: RolloutContext) -> NodeExpansion:
         """The node's expansion with all branches sampled."""

@@ -15,7 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import Demonstrates, Diagnoses, DigestsStates, HasVocabulary
 from coterie.core.storage.jsonl import to_json
-from coterie.core.types import Action, Step, Task
+from coterie.core.types import MAX_STAGES, Action, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import (
@@ -54,6 +54,7 @@ def check_environment(
     order: Sequence[str | Sequence[str]] | None = None,
     role_plugins: Mapping[str, Any] | None = None,
     turns: int = 3,
+    max_stages: int = MAX_STAGES,
     episodes: int = 20,
     seed: int = 0,
     splits: Sequence[Literal["train", "val", "test"]] = ("train", "val", "test"),
@@ -70,6 +71,7 @@ def check_environment(
       what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
     - A step repeats: the same state, actions and `ctx.seed` give the same state, scores and info.
     - `acting_roles` names roles of the team, or returns () or None; the initial state has acting roles.
+      Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
     - `outcome` has finite numbers, and `success` from 0 to 1.
@@ -84,6 +86,7 @@ def check_environment(
         order: `team.order`; by default each role is a stage of its own.
         role_plugins: role -> Role whose `parse` reads the texts; without one `parsed` is what `act` returns.
         turns: `team.max_turns`.
+        max_stages: `team.max_stages`.
         episodes: number of episodes to play.
         seed: seed of the tasks and of all draws.
         splits: splits whose tasks are checked; episodes play the tasks of the first.
@@ -97,7 +100,7 @@ def check_environment(
     tasks_of_splits = _tasks(env, name, splits, seed, disjoint)
     check_data_methods(env, name, tasks_of_splits)
     tasks = tasks_of_splits[splits[0]]
-    checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins), turns)
+    checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
 
     async def play() -> None:
         for number in range(episodes):
