@@ -6,7 +6,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from coterie import Plugin, PluginConfig
-from coterie.core.types import TEAM, Action, Step, Task
+from coterie.backends.engines.scripted import ScriptedEngine
+from coterie.backends.models.wordcodec import WordCodec
+from coterie.core.errors import ConfigError
+from coterie.core.types import TEAM, Action, Call, Request, Step, Task
 from coterie.testing.support.toys import NumberTasks
 
 
@@ -141,3 +144,19 @@ class Endless(Counted):
 
     async def step(self, state: int, actions: Mapping[str, Action], ctx: Any) -> Step:
         return Step(state=state + 1)
+
+
+class SmallContext(ScriptedEngine):
+    """A scripted engine whose context has so many words; it refuses a longer prompt, as `hf` does."""
+
+    class Config(ScriptedEngine.Config):
+        context: int
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._codec = WordCodec(self.config.context)
+
+    async def generate(self, request: Request) -> Call:
+        if len(request.prompt_ids) >= self.config.context:
+            raise ConfigError(f"prompt of {len(request.prompt_ids)} tokens does not fit", path="team.roles")
+        return await super().generate(request)

@@ -140,6 +140,7 @@ def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment
         order=as_tuple(config.team.order),
         max_turns=config.team.max_turns,
         max_stages=config.team.max_stages,
+        overflow=config.team.overflow,
         transition=builder.make("transition", config.transition, "transition"),
     )
 

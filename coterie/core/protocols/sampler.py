@@ -91,8 +91,11 @@ class RolloutContext(Protocol):
     def mark_missing(self, key: Key, reason: str) -> None:
         """Add a missing score of every source for a joint action that a system fault prevented."""
 
-    def mark_floor(self, key: Key, roles: Collection[str], reason: str) -> None:
-        """Add the sources' floors for a joint action of these roles, whose step raised PolicyFault."""
+    def mark_floor(self, key: Key, roles: Collection[str], reason: str, unplayed: bool = False) -> None:
+        """Add the sources' floors for a joint action of these roles, whose step raised PolicyFault.
+
+        `unplayed`: a prompt outgrew the context, so that there are no actions to score either.
+        """
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run scoring in the background; the rollout's scores are complete when it is done."""
@@ -108,6 +111,8 @@ class PromptRequest:
     messages: tuple[Message, ...]
     prompt: Prompt
     sampling: Sampling
+    overflow: str = ""
+    """Why the prompt doesn't fit the policy's context; empty where it does. `act` samples nothing for it."""
 
     def decision(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
         """The decision with these sampled actions."""

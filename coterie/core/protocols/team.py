@@ -43,6 +43,8 @@ class Team:
     transition: TransitionMode
     max_stages: int = MAX_STAGES
     """Most stages of one turn."""
+    overflow: str = "floor"
+    """`team.overflow`: what becomes of a prompt that doesn't fit the context."""
 
     @property
     def policies(self) -> dict[str, str]:

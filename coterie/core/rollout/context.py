@@ -28,7 +28,9 @@ from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout.contracts import check_feedback, check_messages, check_step
 from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
+from coterie.core.rollout.turns import without_oldest
 from coterie.core.types import (
+    TEAM,
     Action,
     Call,
     Fault,
@@ -182,9 +184,21 @@ class JobContext:
             raw = last.action.text if call is None else codec.decode(call)
             messages = (*before, _message("assistant", raw), *messages)
             prompt = codec.encode(messages, call, before)
+            if self.team.overflow == "truncate_oldest" and _full(codec, prompt, sampling.max_new_tokens):
+                for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
+                    messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
+                    if not _full(codec, prompt, sampling.max_new_tokens):
+                        break
+                self.count("prompts/truncated", float(not _full(codec, prompt)))
         else:
             prompt = codec.encode(messages)
-        return PromptRequest(role, policy, observation, messages, prompt, sampling)
+        overflow = ""
+        if _full(codec, prompt) and self.team.overflow != "stop":
+            overflow = (
+                f"the prompt of role '{role}' has {len(prompt.ids)} tokens, and the context of policy "
+                f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
+            )
+        return PromptRequest(role, policy, observation, messages, prompt, sampling, overflow)
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
@@ -192,6 +206,8 @@ class JobContext:
         A silent role's action has no call; it means what the role's parser makes of "".
         """
         action = ActionBuilder(request.messages)
+        if request.overflow:  # of a first prompt: no policy caused it, so the scores are missing
+            return action.build(fault=Fault(kind="system", reason=request.overflow))
         try:
             if request.policy != SILENT:
                 await self._generate(key, request, action)
@@ -244,7 +260,7 @@ class JobContext:
             answered = (_message("assistant", raw), *[_message("tool", result) for result in results])
             messages = (*action.messages, *answered)
             prompt = codec.encode(messages, call, action.messages)
-            if codec.context is not None and len(prompt.ids) >= codec.context:
+            if _full(codec, prompt):
                 action.limit = True  # the results leave no room for an answer
                 return
             action.messages = messages
@@ -285,16 +301,27 @@ class JobContext:
             if source.scope == "joint":
                 write(self.scores, source, key, Score(None, reason, whole=True), ())
 
-    def mark_floor(self, key: Key, roles: Collection[str], reason: str) -> None:
-        """Score a joint action of these roles with the sources' floors: its actions made the step fail."""
+    def mark_floor(self, key: Key, roles: Collection[str], reason: str, unplayed: bool = False) -> None:
+        """Score a joint action of these roles with the sources' floors: its actions made the step fail.
+
+        Args:
+            unplayed: there are no actions that sources of other scopes could be asked about.
+        """
         for source in self.reward_sources:
-            if source.scope == "joint":
-                floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole=True)
-                write(self.scores, source, key, floor, list(roles))
+            if source.scope == "joint" or unplayed:
+                whole = source.scope in ("joint", "episode")
+                floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole)
+                for owner in [TEAM] if whole else roles:
+                    write(self.scores, source, key, floor, list(roles), owner)
 
 
 def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
+
+
+def _full(codec: Codec, prompt: Prompt, answer: int = 1) -> bool:
+    """Whether an answer of so many tokens, or of half the context, doesn't fit after the prompt."""
+    return codec.context is not None and len(prompt.ids) + min(answer, codec.context // 2) > codec.context
 
 
 def _tool_use(tool: Tool, text: str) -> Any | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from coterie.core.errors import PluginError
@@ -78,6 +78,19 @@ def next_stage(
             "`step` where the turn is; set team.max_stages higher if a turn is meant to be longer",
         )
     return Stage(turn, stage, order[stage] if named is None else named), False
+
+
+def without_oldest(messages: Sequence[Message], first: int, now: int) -> Iterator[tuple[Message, ...]]:
+    """A conversation without its oldest turn, then without its two oldest, and so on.
+
+    Args:
+        first: number of messages of the first prompt, which holds the task and stays.
+        now: index of the first message of the turn that begins, which stays too.
+    """
+    said = [message["role"] in ("assistant", "tool") for message in messages]
+    for index in range(first + 1, min(now + 1, len(messages))):
+        if said[index - 1] and not said[index]:
+            yield (*messages[:first], *messages[index:])
 
 
 def extended(

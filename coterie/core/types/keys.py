@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
 from typing import Any, NamedTuple
+
+from coterie.core.types.digest import digest
 
 TEAM = "team"
 """The role name of scores that all roles share."""
@@ -85,13 +86,10 @@ class Key(NamedTuple):
 
         A long path is written as its length and a digest: rollout files would grow with its square.
         """
-        path = ".".join(map(str, self.path)) if len(self.path) < LONG else _shortened(self.path)
+        size = len(self.path)
+        path = ".".join(map(str, self.path)) if size < LONG else f"{size}:{digest(repr(self.path))}"
         parts = [self.task, f"e{self.epoch}", f"c{self.chain}", f"n{path}"]
         if self.role:
             parts.append(self.role)
         indices = (("b", self.branch), ("j", self.joint), ("k", self.call))
         return "/".join([*parts, *(f"{letter}{index}" for letter, index in indices if index >= 0)])
-
-
-def _shortened(path: tuple[int, ...]) -> str:
-    return f"{len(path)}:{hashlib.blake2b(repr(path).encode(), digest_size=8).hexdigest()}"

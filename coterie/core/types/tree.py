@@ -139,6 +139,7 @@ class Node:
     stage: int
     """Index of the stage within the turn, from 0."""
     decisions: Mapping[str, Decision]
+    """By role; empty where a prompt outgrew the context: one joint action without branches has the fault."""
     joints: tuple[JointAction, ...]
     state_digest: str = ""
     expanded: tuple[int, ...] = ()
@@ -158,14 +159,11 @@ class Tree:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The nodes as a list: pickle and deepcopy would call themselves at every stage of an episode."""
-        nodes = list(self.nodes())
-        number = {id(node): index for index, node in enumerate(nodes)}
-        bare = [replace(n, joints=tuple(replace(joint, child=None) for joint in n.joints)) for n in nodes]
-        children = [[None if j.child is None else number[id(j.child)] for j in n.joints] for n in nodes]
-        return _joined, (self.task, self.chain, self.epoch, bare, children)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Tree) and self.__reduce__() == other.__reduce__()
+        bare = [
+            replace(node, joints=tuple(replace(joint, child=None) for joint in node.joints))
+            for node in self.nodes()
+        ]
+        return _joined, (self.task, self.chain, self.epoch, bare)
 
     def nodes(self) -> Iterator[Node]:
         """Every node, parents before children."""
@@ -235,13 +233,14 @@ class RoleInput:
     """Earlier decisions of the role, oldest first."""
 
 
-def _joined(task: Task, chain: int, epoch: int, nodes: list[Node], children: list[list[int | None]]) -> Tree:
-    """The tree of `Tree.__reduce__`."""
-    for index in reversed(range(len(nodes))):  # a child comes after its parent, and is complete before it
-        linked = zip(nodes[index].joints, children[index], strict=True)
-        joints = tuple(joint if at is None else replace(joint, child=nodes[at]) for joint, at in linked)
-        nodes[index] = replace(nodes[index], joints=joints)
-    return Tree(task=task, chain=chain, epoch=epoch, root=nodes[0])
+def _joined(task: Task, chain: int, epoch: int, nodes: Sequence[Node]) -> Tree:
+    """The tree of `Tree.__reduce__`; a node's key tells its parent."""
+    grown: dict[Key, Node] = {}
+    for node in reversed(nodes):
+        joints = enumerate(node.joints)
+        linked = tuple(replace(joint, child=grown.get(node.key.child(index))) for index, joint in joints)
+        grown[node.key] = replace(node, joints=linked)
+    return Tree(task=task, chain=chain, epoch=epoch, root=grown[nodes[0].key])
 
 
 def committed(decisions: Mapping[str, Decision], branches: Mapping[str, int]) -> dict[str, Action]:

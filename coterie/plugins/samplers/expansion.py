@@ -72,6 +72,17 @@ class NodeExpansion:
         """The actions of a joint action, by role."""
         return committed(self.decisions, branches)
 
+    def overflow(self) -> str:
+        """End the episode here with floors, since a prompt outgrew the context; returns why.
+
+        No action is sampled, so no branch gets credit; the floors count for what led here.
+        """
+        reasons = {request.role: request.overflow for request in self.requests if request.overflow}
+        reason = next(iter(reasons.values()))
+        self.stepped = [SteppedJoint({}, Fault(kind="policy", reason=reason), None, False)]
+        self.ctx.mark_floor(self.position.key.of_joint(0), reasons, reason, unplayed=True)
+        return reason
+
     # ------------------------------------------------------------------------------------ step and score
 
     async def step(self, index: int, branches: Mapping[str, int], recombined: bool = False) -> SteppedJoint:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -24,6 +25,8 @@ from coterie.core.protocols.reward import RunsInBackground
 from coterie.core.rollout.turns import first_stage
 from coterie.core.types import Key, Node, Sampling, Task, Tree
 from coterie.plugins.samplers.expansion import NodeExpansion, NodePosition, argmax
+
+log = logging.getLogger("coterie")
 
 
 class SamplingSettings(PluginConfig):
@@ -64,6 +67,8 @@ class TreeSampler(Plugin):
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
         self._sampling: dict[str, Sampling] = {}
+        self._told = False
+        """Whether an episode that a prompt ended was told."""
 
     @property
     def plan(self) -> Plan:
@@ -136,6 +141,8 @@ class TreeSampler(Plugin):
     ) -> tuple[NodeExpansion, list[int], str]:
         """The expansion of a node, the joint actions to expand, and the rule that chose them."""
         expansion = await self._sample(position, ctx)
+        if expansion.stepped:  # a prompt outgrew the context
+            return expansion, [0], "only"
         combinations = list(enumerate(self._combinations(position.stage.roles)))
         # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
         # `concurrent`.
@@ -166,6 +173,10 @@ class TreeSampler(Plugin):
             await ctx.ask(role, state, turn, position.history.get(role, ()), self.sampling(role))
             for role in position.stage.roles
         ]
+        expansion = NodeExpansion(position, requests, {}, ctx, ctx.digest(state))
+        if position.key.path and any(request.overflow for request in requests):
+            self._warn(expansion.overflow())
+            return expansion
         branches = [
             (request, position.key.of_branch(request.role, branch))
             for request in requests
@@ -179,7 +190,18 @@ class TreeSampler(Plugin):
             decisions[request.role] = request.decision(
                 tuple(actions[index * count : (index + 1) * count]), trainable
             )
-        return NodeExpansion(position, requests, decisions, ctx, ctx.digest(state))
+        return replace(expansion, decisions=decisions)
+
+    def _warn(self, reason: str) -> None:
+        """Tell the first episode that a prompt ends."""
+        if not self._told:
+            log.warning(
+                "%s. The episode ends there with the rewards' floors, as a fault of the policy. Later "
+                "ones are only counted (episodes/overflow). If the role remembers, "
+                "team.overflow=truncate_oldest drops its oldest turns instead",
+                reason,
+            )
+            self._told = True
 
     def _combinations(self, roles: tuple[str, ...]) -> list[dict[str, int]]:
         """The joint actions to step: {role: branch} each."""

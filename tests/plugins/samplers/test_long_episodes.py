@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 import pickle
+from dataclasses import replace
 
 import pytest
 
@@ -99,23 +100,27 @@ def test_every_return_walks_a_long_episode(long, name):
         assert rows[0].value == pytest.approx(STAGES + 1) and rows[-1].value == pytest.approx(1 + 1 / STAGES)
 
 
-def test_a_long_tree_is_copied_pickled_and_compared(long):
+def bare(tree):
+    """The nodes, with the key of each child in its place."""
+    return [
+        replace(node, joints=[(replace(j, child=None), j.child and j.child.key) for j in node.joints])
+        for node in tree.nodes()
+    ]
+
+
+def test_a_long_tree_is_copied_and_pickled(long):
     _, tree, _ = long
-    short = play_episode(run_of(stages=600))[0][0]
-    assert copy.deepcopy(short) == short
-    for same in (pickle.loads(pickle.dumps(tree)), copy.copy(tree)):
-        assert same == tree and same.root is not tree.root
-        assert [node.key for node in same.nodes()] == [node.key for node in tree.nodes()]
-    other = play_episode(run_of(answers="2", stages=3))[0][0]
-    assert other != tree and other != "a tree"
+    middle = play_episode(run_of(stages=LONG + 50))[0][0]
+    pairs = [(middle, copy.deepcopy(middle)), (tree, pickle.loads(pickle.dumps(tree)))]
+    for before, after in pairs:
+        assert after.root is not before.root and (after.task, after.chain) == (before.task, before.chain)
+        assert bare(after) == bare(before)
 
 
 def test_a_forked_tree_is_the_same_after_pickling():
     tree = play_episode(coterie_run(max_turns=2, sampler={"branches": 2, "expand": "all"}))[0][0]
     again = pickle.loads(pickle.dumps(tree))
-    assert again == tree and [n.key for n in again.nodes()] == [n.key for n in tree.nodes()]
-    pruned = play_episode(coterie_run(max_turns=2, sampler={"branches": 2}))[0][0]
-    assert pruned != tree
+    assert again == tree and again.root is not tree.root and len(list(tree.nodes())) > 9
 
 
 def test_rows_of_a_long_episode_name_their_places_uniquely_and_briefly(long):
