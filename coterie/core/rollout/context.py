@@ -178,18 +178,7 @@ class JobContext:
             return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
         if history and isinstance(plugin, Remembers) and plugin.remembers:
-            last = history[-1]
-            before = last.action.dialogue or last.messages
-            call = last.action.calls[-1] if last.action.calls else None
-            raw = last.action.text if call is None else codec.decode(call)
-            messages = (*before, _message("assistant", raw), *messages)
-            prompt = codec.encode(messages, call, before)
-            if self.team.overflow == "truncate_oldest" and _full(codec, prompt, sampling.max_new_tokens):
-                for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
-                    messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
-                    if not _full(codec, prompt, sampling.max_new_tokens):
-                        break
-                self.count("prompts/truncated", float(not _full(codec, prompt)))
+            messages, prompt = self._continued(codec, messages, history, sampling.max_new_tokens)
         else:
             prompt = codec.encode(messages)
         overflow = ""
@@ -199,6 +188,24 @@ class JobContext:
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
         return PromptRequest(role, policy, observation, messages, prompt, sampling, overflow)
+
+    def _continued(
+        self, codec: Codec, rendered: tuple[Message, ...], history: tuple[HistoryEntry, ...], answer: int
+    ) -> tuple[tuple[Message, ...], Prompt]:
+        """The messages and the prompt of a role that remembers, whose answer has up to `answer` tokens."""
+        last = history[-1]
+        before = last.action.dialogue or last.messages
+        call = last.action.calls[-1] if last.action.calls else None
+        raw = last.action.text if call is None else codec.decode(call)
+        messages = (*before, _message("assistant", raw), *rendered)
+        prompt = codec.encode(messages, call, before)
+        if self.team.overflow == "truncate_oldest" and _full(codec, prompt, answer):
+            for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
+                messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
+                if not _full(codec, prompt, answer):
+                    break
+            self.count("prompts/truncated", float(not _full(codec, prompt)))
+        return messages, prompt
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.

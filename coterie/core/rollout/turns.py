@@ -87,9 +87,9 @@ def without_oldest(messages: Sequence[Message], first: int, now: int) -> Iterato
         first: number of messages of the first prompt, which holds the task and stays.
         now: index of the first message of the turn that begins, which stays too.
     """
-    said = [message["role"] in ("assistant", "tool") for message in messages]
+    answers = [message["role"] in ("assistant", "tool") for message in messages]
     for index in range(first + 1, min(now + 1, len(messages))):
-        if said[index - 1] and not said[index]:
+        if answers[index - 1] and not answers[index]:
             yield (*messages[:first], *messages[index:])
 
 

@@ -10,10 +10,10 @@ TEAM = "team"
 """The role name of scores that all roles share."""
 
 LONG = 500
-"""Stages from which on a path is a `LongPath`. No earlier version played as many."""
+"""Stages from which on a path is a `_LongPath`. No earlier version played as many."""
 
 
-class LongPath(tuple[int, ...]):
+class _LongPath(tuple[int, ...]):
     """A path of many stages, with its hash and `repr`: making each takes time in proportion to its length."""
 
     written: str
@@ -77,7 +77,7 @@ class Key(NamedTuple):
     def child(self, joint: int) -> Key:
         path: tuple[int, ...] = (*self.path, joint)
         if len(path) >= LONG:
-            path = LongPath(path)
+            path = _LongPath(path)
             path.written, path.hashed = f"{repr(self.path)[:-1]}, {joint})", tuple.__hash__(path)
         return Key(self.task, self.epoch, self.chain, path)
 

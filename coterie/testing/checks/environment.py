@@ -70,8 +70,8 @@ def check_environment(
     - A state is a value: `acting_roles`, `observe`, `step` and `outcome` leave it unchanged, and overwriting
       what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
     - A step repeats: the same state, actions and `ctx.seed` give the same state, scores and info.
-    - `acting_roles` names roles of the team, or returns () or None; the initial state has acting roles.
-      Every turn ends.
+    - `acting_roles` names roles of the team, or returns () or None; it names some in the initial state, and
+      every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
     - `outcome` has finite numbers, and `success` from 0 to 1.
@@ -101,13 +101,7 @@ def check_environment(
     check_data_methods(env, name, tasks_of_splits)
     tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
-
-    async def play() -> None:
-        for number in range(episodes):
-            rng = generator(seed, f"episode {number}", "check_environment")
-            await checker.episode(tasks[number % len(tasks)], rng)
-
-    asyncio.run(play())
+    asyncio.run(checker.episodes(tasks, episodes, seed))
     _check_vocabulary(env, name)
 
 
@@ -189,6 +183,11 @@ class _EpisodeChecker:
 
     def __init__(self, env: Any, name: str, team: Players, turns: int) -> None:
         self.env, self.name, self.team, self.turns = env, name, team, turns
+
+    async def episodes(self, tasks: Sequence[Task], count: int, seed: int) -> None:
+        for number in range(count):
+            rng = generator(seed, f"episode {number}", "check_environment")
+            await self.episode(tasks[number % len(tasks)], rng)
 
     async def episode(self, task: Task, rng: np.random.Generator) -> None:
         state = self._reset(task, int(rng.integers(2**63)))
