@@ -91,11 +91,8 @@ class RolloutContext(Protocol):
     def mark_missing(self, key: Key, reason: str) -> None:
         """Add a missing score of every source for a joint action that a system fault prevented."""
 
-    def mark_floor(self, key: Key, roles: Collection[str], reason: str, unplayed: bool = False) -> None:
-        """Add the sources' floors for a joint action of these roles, whose step raised PolicyFault.
-
-        `unplayed`: a prompt outgrew the context, so that there are no actions to score either.
-        """
+    def mark_floor(self, key: Key, roles: Collection[str], reason: str) -> None:
+        """Add the sources' floors for a joint action of these roles, whose step raised PolicyFault."""
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Run scoring in the background; the rollout's scores are complete when it is done."""

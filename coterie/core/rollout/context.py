@@ -30,7 +30,6 @@ from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
 from coterie.core.rollout.turns import without_oldest
 from coterie.core.types import (
-    TEAM,
     Action,
     Call,
     Fault,
@@ -178,7 +177,18 @@ class JobContext:
             return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
         if history and isinstance(plugin, Remembers) and plugin.remembers:
-            messages, prompt = self._continued(codec, messages, history, sampling.max_new_tokens)
+            last, answer = history[-1], sampling.max_new_tokens
+            before = last.action.dialogue or last.messages
+            call = last.action.calls[-1] if last.action.calls else None
+            raw = last.action.text if call is None else codec.decode(call)
+            messages = (*before, _message("assistant", raw), *messages)
+            prompt = codec.encode(messages, call, before)
+            if self.team.overflow == "truncate_oldest" and _full(codec, prompt, answer):
+                for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
+                    messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
+                    if not _full(codec, prompt, answer):
+                        break
+                self.count("prompts/truncated", float(not _full(codec, prompt)))
         else:
             prompt = codec.encode(messages)
         overflow = ""
@@ -188,24 +198,6 @@ class JobContext:
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
         return PromptRequest(role, policy, observation, messages, prompt, sampling, overflow)
-
-    def _continued(
-        self, codec: Codec, rendered: tuple[Message, ...], history: tuple[HistoryEntry, ...], answer: int
-    ) -> tuple[tuple[Message, ...], Prompt]:
-        """The messages and the prompt of a role that remembers, whose answer has up to `answer` tokens."""
-        last = history[-1]
-        before = last.action.dialogue or last.messages
-        call = last.action.calls[-1] if last.action.calls else None
-        raw = last.action.text if call is None else codec.decode(call)
-        messages = (*before, _message("assistant", raw), *rendered)
-        prompt = codec.encode(messages, call, before)
-        if self.team.overflow == "truncate_oldest" and _full(codec, prompt, answer):
-            for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
-                messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
-                if not _full(codec, prompt, answer):
-                    break
-            self.count("prompts/truncated", float(not _full(codec, prompt)))
-        return messages, prompt
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
@@ -308,18 +300,12 @@ class JobContext:
             if source.scope == "joint":
                 write(self.scores, source, key, Score(None, reason, whole=True), ())
 
-    def mark_floor(self, key: Key, roles: Collection[str], reason: str, unplayed: bool = False) -> None:
-        """Score a joint action of these roles with the sources' floors: its actions made the step fail.
-
-        Args:
-            unplayed: there are no actions that sources of other scopes could be asked about.
-        """
+    def mark_floor(self, key: Key, roles: Collection[str], reason: str) -> None:
+        """Score a joint action of these roles with the sources' floors: its actions made the step fail."""
         for source in self.reward_sources:
-            if source.scope == "joint" or unplayed:
-                whole = source.scope in ("joint", "episode")
-                floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole)
-                for owner in [TEAM] if whole else roles:
-                    write(self.scores, source, key, floor, list(roles), owner)
+            if source.scope == "joint":
+                floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole=True)
+                write(self.scores, source, key, floor, list(roles))
 
 
 def _message(role: str, content: str) -> Message:

@@ -159,10 +159,7 @@ class Tree:
 
     def __reduce__(self) -> tuple[Any, ...]:
         """The nodes as a list: pickle and deepcopy would call themselves at every stage of an episode."""
-        bare = [
-            replace(node, joints=tuple(replace(joint, child=None) for joint in node.joints))
-            for node in self.nodes()
-        ]
+        bare = [replace(n, joints=tuple(replace(j, child=None) for j in n.joints)) for n in self.nodes()]
         return _joined, (self.task, self.chain, self.epoch, bare)
 
     def nodes(self) -> Iterator[Node]:

@@ -16,9 +16,27 @@ from coterie.core.protocols import (
     SiblingsView,
 )
 from coterie.core.rollout.contracts import check_outcome
-from coterie.core.rollout.rewards import SELECTION_SCOPES, mean_by_branch, score_selection, stepped_reward
+from coterie.core.rollout.rewards import (
+    SELECTION_SCOPES,
+    mean_by_branch,
+    score_selection,
+    stepped_reward,
+    write,
+)
 from coterie.core.rollout.turns import History, Stage, extended, next_stage
-from coterie.core.types import Action, Decision, Fault, JointAction, Key, Node, Step, Task, committed
+from coterie.core.types import (
+    TEAM,
+    Action,
+    Decision,
+    Fault,
+    JointAction,
+    Key,
+    Node,
+    Score,
+    Step,
+    Task,
+    committed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +91,18 @@ class NodeExpansion:
         return committed(self.decisions, branches)
 
     def overflow(self) -> str:
-        """End the episode here with floors, since a prompt outgrew the context; returns why.
+        """End the episode here with every source's floor, since a prompt outgrew the context; returns why.
 
         No action is sampled, so no branch gets credit; the floors count for what led here.
         """
         reasons = {request.role: request.overflow for request in self.requests if request.overflow}
-        reason = next(iter(reasons.values()))
+        reason, place = next(iter(reasons.values())), self.position.key.of_joint(0)
         self.stepped = [SteppedJoint({}, Fault(kind="policy", reason=reason), None, False)]
-        self.ctx.mark_floor(self.position.key.of_joint(0), reasons, reason, unplayed=True)
+        for source in self.ctx.reward_sources:
+            whole = source.scope in ("joint", "episode")
+            floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole)
+            for owner in [TEAM] if whole else reasons:
+                write(self.ctx.scores, source, place, floor, list(reasons), owner)
         return reason
 
     # ------------------------------------------------------------------------------------ step and score
