@@ -23,7 +23,7 @@ from coterie.core.protocols import NamedRewardSource, Plan, RolloutContext
 from coterie.core.protocols.environment import StepsConcurrently
 from coterie.core.protocols.reward import RunsInBackground
 from coterie.core.rollout.turns import first_stage
-from coterie.core.types import Key, Node, Sampling, Task, Tree
+from coterie.core.types import Decision, Key, Node, Sampling, Task, Tree
 from coterie.plugins.samplers.expansion import NodeExpansion, NodePosition, argmax
 
 log = logging.getLogger("coterie")
@@ -129,7 +129,8 @@ class TreeSampler(Plugin):
             expansion, chosen, rule = await self._expand(position, ctx)
             path.append((index, expansion, chosen, rule))
             growing = {at: child for at in chosen if (child := expansion.child(at)) is not None}
-            expansion.position = replace(position, history={})  # histories grow, and the node needs none
+            if growing:  # histories grow, and the node needs none
+                expansion.position = replace(position, history={})
         grown = await ctx.gather([self._grow(child, ctx) for child in growing.values()]) if growing else []
         children = dict(zip(growing, grown, strict=True))
         for index, expansion, chosen, rule in reversed(path):
@@ -183,14 +184,15 @@ class TreeSampler(Plugin):
             for branch in range(count)
         ]
         actions = await ctx.gather([ctx.act(key, request) for request, key in branches])
-        decisions = {}
+        decisions: dict[str, Decision] = {}
         for index, request in enumerate(requests):
             member = ctx.team.members[request.role]
             trainable = member.trainable and request.policy == member.policy and not ctx.evaluation
             decisions[request.role] = request.decision(
                 tuple(actions[index * count : (index + 1) * count]), trainable
             )
-        return replace(expansion, decisions=decisions)
+        expansion.decisions = decisions
+        return expansion
 
     def _warn(self, reason: str) -> None:
         """Tell the first episode that a prompt ends."""
