@@ -91,6 +91,8 @@ class Oracle:
         self._roles = [
             role for stage in run.team.order for role in stage if run.team.policies[role] in policies
         ]
+        self._overflow = ""
+        """Why a game was broken off, the last one."""
         self._played = trained_on(run.environment, run.curriculum, run.config.seed)
 
     def batch(self, step: int, count: int) -> list[Demonstration]:
@@ -118,7 +120,8 @@ class Oracle:
                 raise ConfigError(
                     "some roles act too rarely in the oracle's games for a warm start",
                     path="policies",
-                    why=f"after {game} games: { {role: len(rows) for role, rows in by_role.items()} }",
+                    why=f"after {game} games: { {role: len(rows) for role, rows in by_role.items()} }"
+                    + (f"; {self._overflow}" if self._overflow else ""),
                 )
         return [demonstration for rows in by_role.values() for demonstration in rows][:count]
 
@@ -143,6 +146,9 @@ class Oracle:
                 )
                 prompts[role] = request.observation, request.messages
                 actions[role] = self._act(env, state, request, context, rng)
+                if overflow := request.overflow or self._too_long(request, actions[role], context):
+                    self._overflow = overflow  # the game is over, as an episode would be
+                    return demonstrations
                 demonstration = Demonstration(
                     policy=request.policy,
                     messages=request.messages,
@@ -155,8 +161,17 @@ class Oracle:
             )
             history = extended(history, stage.turn, prompts, actions, after.info)
             state = after.state
-            stage, _ = next_stage(env, run.team.order, run.team.max_turns, stage, after)
+            team = run.team
+            stage, _ = next_stage(env, team.order, team.max_turns, stage, after, team.max_stages)
         return demonstrations
+
+    def _too_long(self, request: PromptRequest, action: Action, context: JobContext) -> str:
+        """Why a demonstration doesn't fit the context; empty where it does, or where that stops the run."""
+        limit = context.codec(request.policy, request.role).context
+        length = len(request.prompt.ids) + len(action.calls[0].token_ids)
+        if limit is None or length <= limit or self._run.team.overflow == "stop":
+            return ""
+        return f"a demonstration of role '{request.role}' has {length} tokens, and the context is {limit}"
 
     def _act(self, env: Any, state: Any, request: PromptRequest, context: JobContext, rng: Any) -> Action:
         """The oracle's message as an action whose call has the tokens that a policy would have sampled."""

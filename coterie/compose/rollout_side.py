@@ -144,6 +144,8 @@ def _team(builder: ComponentBuilder, config: RunConfig, environment: Environment
         members=members,
         order=as_tuple(config.team.order),
         max_turns=config.team.max_turns,
+        max_stages=config.team.max_stages,
+        overflow=config.team.overflow,
         transition=builder.make("transition", config.transition, "transition"),
     )
 

@@ -56,6 +56,22 @@ def test_a_sound_one_passes():
     )
 
 
+def test_a_turn_that_never_ends_is_caught_and_not_waited_for():
+    async def nothing_happens(self: Any, state: Any, actions: Any, ctx: Any) -> Step:
+        return Step(state=state)
+
+    endless = variant(acting_roles=lambda self, state: ("one",), step=nothing_happens)
+    caught("acting_roles: doesn't end a turn", check, endless)
+    caught("in 30 stages of turn 1", check, endless, max_stages=30)
+    caught("fix: return () from `acting_roles`", check, endless, max_stages=30)
+
+
+def test_a_turn_may_be_as_long_as_the_bound():
+    alone = variant(acting_roles=lambda self, state: ("one",) if len(state["texts"]) < 30 else ())
+    check(alone, max_stages=30, episodes=2)
+    caught("doesn't end a turn", check, alone, max_stages=29)
+
+
 def test_a_step_may_be_brought_down_by_what_it_can_read():
     """A run scores it with the floors; what it can't read it has to score itself."""
 

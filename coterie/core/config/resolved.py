@@ -13,11 +13,16 @@ from typing import Any
 from ruamel.yaml import YAML
 
 from coterie.core.config.schema import RoleConfig, RunConfig
+from coterie.core.types import MAX_STAGES
 
 Table = dict[str, Any]
 TEAM_KEYS = tuple(RoleConfig.model_fields)
 """Keys of a role's table that the team reads, and not the role's plugin."""
-NEUTRAL: Table = {"policies.*.from": None}
+NEUTRAL: Table = {
+    "policies.*.from": None,
+    "team.max_stages": MAX_STAGES,
+    "team.overflow": "floor",  # a run that it changes was stopped by an error
+}
 """By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it
 out, so that their run folders and study jobs stay valid."""
 

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 from coterie.core.config.validation import validate
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Component, Table, as_table, plugins
+from coterie.core.types import MAX_STAGES
 
 
 class Strict(BaseModel):
@@ -85,6 +86,12 @@ class TeamConfig(Strict):
 
     order: list[str | list[str]] = Field(min_length=1, description="Stages; a nested list acts at once.")
     max_turns: int = Field(1, ge=1)
+    max_stages: int = Field(MAX_STAGES, ge=1, description="Stages of one turn; more are an error.")
+    overflow: Literal["floor", "truncate_oldest", "stop"] = Field(
+        "floor",
+        description="A prompt that outgrows the context: it ends the episode with the rewards' floors, "
+        "loses the oldest turns of a role that remembers, or stops the run.",
+    )
     max_tool_turns: int = Field(4, ge=0, description="Rounds of tool results within one action.")
     roles: dict[str, Table] = Field(description="By role: the keys of `RoleConfig`, `type` and its settings.")
 

@@ -108,6 +108,8 @@ class PromptRequest:
     messages: tuple[Message, ...]
     prompt: Prompt
     sampling: Sampling
+    overflow: str = ""
+    """Why the prompt doesn't fit the policy's context; empty where it does. `act` samples nothing for it."""
 
     def decision(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
         """The decision with these sampled actions."""

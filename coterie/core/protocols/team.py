@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from coterie.core.protocols.role import Role
 from coterie.core.protocols.tool import Tool
 from coterie.core.protocols.transition import TransitionMode
+from coterie.core.types import MAX_STAGES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +41,10 @@ class Team:
     """The stages of a turn. Roles of one stage act at once."""
     max_turns: int
     transition: TransitionMode
+    max_stages: int = MAX_STAGES
+    """Most stages of one turn."""
+    overflow: str = "floor"
+    """`team.overflow`: what becomes of a prompt that doesn't fit the context."""
 
     @property
     def policies(self) -> dict[str, str]:

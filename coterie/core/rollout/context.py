@@ -28,6 +28,7 @@ from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout.contracts import check_feedback, check_messages, check_step
 from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
+from coterie.core.rollout.turns import without_oldest
 from coterie.core.types import (
     Action,
     Call,
@@ -176,15 +177,27 @@ class JobContext:
             return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
         if history and isinstance(plugin, Remembers) and plugin.remembers:
-            last = history[-1]
+            last, answer = history[-1], sampling.max_new_tokens
             before = last.action.dialogue or last.messages
             call = last.action.calls[-1] if last.action.calls else None
             raw = last.action.text if call is None else codec.decode(call)
             messages = (*before, _message("assistant", raw), *messages)
             prompt = codec.encode(messages, call, before)
+            if self.team.overflow == "truncate_oldest" and _full(codec, prompt, answer):
+                for fewer in without_oldest(messages, len(history[0].messages), len(before) + 1):
+                    messages, prompt = fewer, codec.encode(fewer)  # other ids than before: a new Sample
+                    if not _full(codec, prompt, answer):
+                        break
+                self.count("prompts/truncated", float(not _full(codec, prompt)))
         else:
             prompt = codec.encode(messages)
-        return PromptRequest(role, policy, observation, messages, prompt, sampling)
+        overflow = ""
+        if _full(codec, prompt) and self.team.overflow != "stop":
+            overflow = (
+                f"the prompt of role '{role}' has {len(prompt.ids)} tokens, and the context of policy "
+                f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
+            )
+        return PromptRequest(role, policy, observation, messages, prompt, sampling, overflow)
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
@@ -192,6 +205,8 @@ class JobContext:
         A silent role's action has no call; it means what the role's parser makes of "".
         """
         action = ActionBuilder(request.messages)
+        if request.overflow:  # of a first prompt: no policy caused it, so the scores are missing
+            return action.build(fault=Fault(kind="system", reason=request.overflow))
         try:
             if request.policy != SILENT:
                 await self._generate(key, request, action)
@@ -244,7 +259,7 @@ class JobContext:
             answered = (_message("assistant", raw), *[_message("tool", result) for result in results])
             messages = (*action.messages, *answered)
             prompt = codec.encode(messages, call, action.messages)
-            if codec.context is not None and len(prompt.ids) >= codec.context:
+            if _full(codec, prompt):
                 action.limit = True  # the results leave no room for an answer
                 return
             action.messages = messages
@@ -295,6 +310,11 @@ class JobContext:
 
 def _message(role: str, content: str) -> Message:
     return {"role": role, "content": content}
+
+
+def _full(codec: Codec, prompt: Prompt, answer: int = 1) -> bool:
+    """Whether an answer of so many tokens, or of half the context, doesn't fit after the prompt."""
+    return codec.context is not None and len(prompt.ids) + min(answer, codec.context // 2) > codec.context
 
 
 def _tool_use(tool: Tool, text: str) -> Any | None:

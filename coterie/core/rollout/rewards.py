@@ -247,5 +247,6 @@ async def score_episodes(
             node, index = path[-1]
             view = EpisodeView(task=tree.task, path=path, leaf=node.joints[index])
             place = (node.key.of_joint(index), None)
-            questions += [Question(source, view, [place], roles) for source in episode]
+            if node.decisions:  # a path that a prompt ended has floors
+                questions += [Question(source, view, [place], roles) for source in episode]
     await answer(questions, scores)

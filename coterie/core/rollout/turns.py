@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.errors import PluginError
+from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import Environment
 from coterie.core.rollout.contracts import check_acting
-from coterie.core.types import Action, HistoryEntry, Message, Step
+from coterie.core.types import MAX_STAGES, Action, HistoryEntry, Message, Step
 
 Order = tuple[tuple[str, ...], ...]
 """The stages of a turn: `Team.order`."""
@@ -47,11 +48,19 @@ def first_stage(environment: Environment, order: Order, state: Any) -> Stage | N
 
 
 def next_stage(
-    environment: Environment, order: Order, max_turns: int, before: Stage, step: Step
+    environment: Environment,
+    order: Order,
+    max_turns: int,
+    before: Stage,
+    step: Step,
+    max_stages: int = MAX_STAGES,
 ) -> tuple[Stage | None, bool]:
     """The stage after a step, and whether the environment says that the episode is over.
 
     The stage is None where the episode ends: the environment ended it, or the team's turns are used up.
+
+    Raises:
+        PluginError: the environment doesn't end a turn of `max_stages` stages.
     """
     named = named_roles(environment, order, step.state)
     if named == ():
@@ -60,7 +69,28 @@ def next_stage(
     turn, stage = (before.turn + 1, 0) if turn_over else (before.turn, before.stage + 1)
     if turn >= max_turns:
         return None, False
+    if stage >= max_stages:
+        raise PluginError(
+            f"{origin_of(environment)}: acting_roles named roles in {stage:,} stages of turn {turn + 1} and "
+            "still names some, so the turn doesn't end",
+            path="team.max_stages",
+            fix="return () from `acting_roles` where the episode is over, or `Step(turn_over=True)` from "
+            "`step` where the turn is; set team.max_stages higher if a turn is meant to be longer",
+        )
     return Stage(turn, stage, order[stage] if named is None else named), False
+
+
+def without_oldest(messages: Sequence[Message], first: int, now: int) -> Iterator[tuple[Message, ...]]:
+    """A conversation without its oldest turn, then without its two oldest, and so on.
+
+    Args:
+        first: number of messages of the first prompt, which holds the task and stays.
+        now: index of the first message of the turn that begins, which stays too.
+    """
+    answers = [message["role"] in ("assistant", "tool") for message in messages]
+    for index in range(first + 1, min(now + 1, len(messages))):
+        if answers[index - 1] and not answers[index]:
+            yield (*messages[:first], *messages[index:])
 
 
 def extended(

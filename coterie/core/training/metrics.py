@@ -74,6 +74,7 @@ def step_metrics(
       `turns_to_success` over the solved; `episodes/missing`: the share that a fault left without outcome;
     * `reward/<role>`: mean reward of the played branches; `score/<role>/<component>`;
       `missing/share`, `missing/<component>`;
+    * `episodes/overflow`, where there are any: the number of episodes that a prompt ended (`team.overflow`);
     * `advantage/<role>/mean|std|abs` and what the estimator reports;
     * `length/<role>`, `empty/<role>`, `finish_length/<role>` over the actions that came back;
       `faults/policy`, `faults/system`, `tokens/generated`, `tokens/prompt` (as sent: a shared prompt counts
@@ -95,6 +96,8 @@ def step_metrics(
         metrics.update({name: float(value) for name, value in credit.metrics.items()})
     metrics.update(_actions(trees))
     metrics["selection/uniform"] = float(sum(node.rule == UNIFORM for tree in trees for node in tree.nodes()))
+    if overflows := sum(not node.decisions for tree in trees for node in tree.nodes()):
+        metrics["episodes/overflow"] = float(overflows)
     return metrics
 
 

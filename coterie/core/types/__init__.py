@@ -24,6 +24,7 @@ from coterie.core.types.scores import (
     Scores as Scores,
 )
 from coterie.core.types.tree import (
+    MAX_STAGES as MAX_STAGES,
     Action as Action,
     Call as Call,
     Decision as Decision,

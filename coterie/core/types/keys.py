@@ -2,10 +2,31 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from coterie.core.types.digest import digest
 
 TEAM = "team"
 """The role name of scores that all roles share."""
+
+LONG = 500
+"""Stages from which on a path is a `_LongPath`. No earlier version played as many."""
+
+
+class _LongPath(tuple[int, ...]):
+    """A path of many stages, with its hash and `repr`: making each takes time in proportion to its length."""
+
+    written: str
+    hashed: int
+
+    def __repr__(self) -> str:
+        return self.written
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (list(self),)
 
 
 class Key(NamedTuple):
@@ -54,11 +75,20 @@ class Key(NamedTuple):
         return self._replace(call=call)
 
     def child(self, joint: int) -> Key:
-        return Key(self.task, self.epoch, self.chain, (*self.path, joint))
+        path: tuple[int, ...] = (*self.path, joint)
+        if len(path) >= LONG:
+            path = _LongPath(path)
+            path.written, path.hashed = f"{repr(self.path)[:-1]}, {joint})", tuple.__hash__(path)
+        return Key(self.task, self.epoch, self.chain, path)
 
     def text(self) -> str:
-        """A stable, readable id, e.g. `train-7/e0/c1/n0.3/planner/b2`."""
-        parts = [self.task, f"e{self.epoch}", f"c{self.chain}", "n" + ".".join(map(str, self.path))]
+        """A stable, readable id, e.g. `train-7/e0/c1/n0.3/planner/b2`.
+
+        A long path is written as its length and a digest: rollout files would grow with its square.
+        """
+        size = len(self.path)
+        path = ".".join(map(str, self.path)) if size < LONG else f"{size}:{digest(repr(self.path))}"
+        parts = [self.task, f"e{self.epoch}", f"c{self.chain}", f"n{path}"]
         if self.role:
             parts.append(self.role)
         indices = (("b", self.branch), ("j", self.joint), ("k", self.call))

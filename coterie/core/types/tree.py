@@ -7,11 +7,14 @@ computed from a tree and never stored. All values here are frozen.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from coterie.core.types.keys import Key
 from coterie.core.types.messages import Message
+
+MAX_STAGES = 1000
+"""Default of `team.max_stages`, the most stages of one turn."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +113,7 @@ class JointAction:
     """The environment ended the episode."""
     truncated: bool = False
     """The turn limit, a sufficient reward (`RolloutContext.stop_above`) or a system fault ended it."""
-    child: Node | None = None
+    child: Node | None = field(default=None, repr=False)
     """The next node, if the joint action was committed and the episode goes on."""
     info: Mapping[str, Any] = field(default_factory=dict)
     """`Step.info`."""
@@ -136,6 +139,7 @@ class Node:
     stage: int
     """Index of the stage within the turn, from 0."""
     decisions: Mapping[str, Decision]
+    """By role; empty where a prompt outgrew the context: one joint action without branches has the fault."""
     joints: tuple[JointAction, ...]
     state_digest: str = ""
     expanded: tuple[int, ...] = ()
@@ -152,6 +156,11 @@ class Tree:
     chain: int
     epoch: int
     root: Node
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """The nodes as a list: pickle and deepcopy would call themselves at every stage of an episode."""
+        bare = [replace(n, joints=tuple(replace(j, child=None) for j in n.joints)) for n in self.nodes()]
+        return _joined, (self.task, self.chain, self.epoch, bare)
 
     def nodes(self) -> Iterator[Node]:
         """Every node, parents before children."""
@@ -219,6 +228,16 @@ class RoleInput:
     """Sentences from the transition mode, oldest first."""
     history: tuple[HistoryEntry, ...] = ()
     """Earlier decisions of the role, oldest first."""
+
+
+def _joined(task: Task, chain: int, epoch: int, nodes: Sequence[Node]) -> Tree:
+    """The tree of `Tree.__reduce__`; a node's key tells its parent."""
+    grown: dict[Key, Node] = {}
+    for node in reversed(nodes):
+        joints = enumerate(node.joints)
+        linked = tuple(replace(joint, child=grown.get(node.key.child(index))) for index, joint in joints)
+        grown[node.key] = replace(node, joints=linked)
+    return Tree(task=task, chain=chain, epoch=epoch, root=grown[nodes[0].key])
 
 
 def committed(decisions: Mapping[str, Decision], branches: Mapping[str, int]) -> dict[str, Action]:

@@ -16,9 +16,27 @@ from coterie.core.protocols import (
     SiblingsView,
 )
 from coterie.core.rollout.contracts import check_outcome
-from coterie.core.rollout.rewards import SELECTION_SCOPES, mean_by_branch, score_selection, stepped_reward
+from coterie.core.rollout.rewards import (
+    SELECTION_SCOPES,
+    mean_by_branch,
+    score_selection,
+    stepped_reward,
+    write,
+)
 from coterie.core.rollout.turns import History, Stage, extended, next_stage
-from coterie.core.types import Action, Decision, Fault, JointAction, Key, Node, Step, Task, committed
+from coterie.core.types import (
+    TEAM,
+    Action,
+    Decision,
+    Fault,
+    JointAction,
+    Key,
+    Node,
+    Score,
+    Step,
+    Task,
+    committed,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +90,21 @@ class NodeExpansion:
         """The actions of a joint action, by role."""
         return committed(self.decisions, branches)
 
+    def overflow(self) -> str:
+        """End the episode here with every source's floor, since a prompt outgrew the context; returns why.
+
+        No action is sampled, so no branch gets credit; the floors count for what led here.
+        """
+        reasons = {request.role: request.overflow for request in self.requests if request.overflow}
+        reason, place = next(iter(reasons.values())), self.position.key.of_joint(0)
+        self.stepped = [SteppedJoint({}, Fault(kind="policy", reason=reason), None, False)]
+        for source in self.ctx.reward_sources:
+            whole = source.scope in ("joint", "episode")
+            floor = Score(float(source.plugin.policy_fault), f"floor: {reason}", source.name, whole)
+            for owner in [TEAM] if whole else reasons:
+                write(self.ctx.scores, source, place, floor, list(reasons), owner)
+        return reason
+
     # ------------------------------------------------------------------------------------ step and score
 
     async def step(self, index: int, branches: Mapping[str, int], recombined: bool = False) -> SteppedJoint:
@@ -82,7 +115,9 @@ class NodeExpansion:
         )
         if isinstance(step, Fault):
             return SteppedJoint(branches, step, None, False, recombined)
-        following, terminated = next_stage(self.ctx.environment, team.order, team.max_turns, at.stage, step)
+        following, terminated = next_stage(
+            self.ctx.environment, team.order, team.max_turns, at.stage, step, team.max_stages
+        )
         return SteppedJoint(branches, step, following, terminated, recombined)
 
     async def score(self, first: int = 0, *, later: Callable[[NamedRewardSource], bool]) -> None:

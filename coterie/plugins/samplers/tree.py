@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
+from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import Field
@@ -21,8 +23,10 @@ from coterie.core.protocols import NamedRewardSource, Plan, RolloutContext
 from coterie.core.protocols.environment import StepsConcurrently
 from coterie.core.protocols.reward import RunsInBackground
 from coterie.core.rollout.turns import first_stage
-from coterie.core.types import Key, Node, Sampling, Task, Tree
+from coterie.core.types import Decision, Key, Node, Sampling, Task, Tree
 from coterie.plugins.samplers.expansion import NodeExpansion, NodePosition, argmax
+
+log = logging.getLogger("coterie")
 
 
 class SamplingSettings(PluginConfig):
@@ -63,6 +67,8 @@ class TreeSampler(Plugin):
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
         self._sampling: dict[str, Sampling] = {}
+        self._told = False
+        """Whether an episode that a prompt ended was told."""
 
     @property
     def plan(self) -> Plan:
@@ -111,8 +117,33 @@ class TreeSampler(Plugin):
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 
     async def _grow(self, position: NodePosition, ctx: RolloutContext) -> Node:
-        """The node at a position, with the subtrees below it."""
+        """The node at a position, with the subtrees below it.
+
+        A loop follows a path while one joint action goes on, so that no call nests with its length. Where
+        several go on, each is an active rollout of its own.
+        """
+        path: list[tuple[int, NodeExpansion, list[int], str]] = []
+        growing = {0: position}
+        while len(growing) == 1:
+            ((index, position),) = growing.items()
+            expansion, chosen, rule = await self._expand(position, ctx)
+            path.append((index, expansion, chosen, rule))
+            growing = {at: child for at in chosen if (child := expansion.child(at)) is not None}
+            if growing:  # histories grow, and the node needs none
+                expansion.position = replace(position, history={})
+        grown = await ctx.gather([self._grow(child, ctx) for child in growing.values()]) if growing else []
+        children = dict(zip(growing, grown, strict=True))
+        for index, expansion, chosen, rule in reversed(path):
+            children = {index: expansion.node(children, chosen, rule)}
+        return children[0]
+
+    async def _expand(
+        self, position: NodePosition, ctx: RolloutContext
+    ) -> tuple[NodeExpansion, list[int], str]:
+        """The expansion of a node, the joint actions to expand, and the rule that chose them."""
         expansion = await self._sample(position, ctx)
+        if expansion.stepped:  # a prompt outgrew the context
+            return expansion, [0], "only"
         combinations = list(enumerate(self._combinations(position.stage.roles)))
         # An asyncio task costs more than a quick step; an environment whose steps wait (for a sandbox) sets
         # `concurrent`.
@@ -134,11 +165,7 @@ class TreeSampler(Plugin):
         chosen, rule = self._choose(expansion, ctx)
         if rule == "per_role":
             chosen = [await self._recombine(expansion, chosen[0])]
-        growing = {
-            index: self._grow(child, ctx) for index in chosen if (child := expansion.child(index)) is not None
-        }
-        grown = await ctx.gather(list(growing.values())) if growing else []
-        return expansion.node(dict(zip(growing, grown, strict=True)), chosen, rule)
+        return expansion, chosen, rule
 
     async def _sample(self, position: NodePosition, ctx: RolloutContext) -> NodeExpansion:
         """The node's expansion with all branches sampled."""
@@ -147,20 +174,36 @@ class TreeSampler(Plugin):
             await ctx.ask(role, state, turn, position.history.get(role, ()), self.sampling(role))
             for role in position.stage.roles
         ]
+        expansion = NodeExpansion(position, requests, {}, ctx, ctx.digest(state))
+        if position.key.path and any(request.overflow for request in requests):
+            self._warn(expansion.overflow())
+            return expansion
         branches = [
             (request, position.key.of_branch(request.role, branch))
             for request in requests
             for branch in range(count)
         ]
         actions = await ctx.gather([ctx.act(key, request) for request, key in branches])
-        decisions = {}
+        decisions: dict[str, Decision] = {}
         for index, request in enumerate(requests):
             member = ctx.team.members[request.role]
             trainable = member.trainable and request.policy == member.policy and not ctx.evaluation
             decisions[request.role] = request.decision(
                 tuple(actions[index * count : (index + 1) * count]), trainable
             )
-        return NodeExpansion(position, requests, decisions, ctx, ctx.digest(state))
+        expansion.decisions = decisions
+        return expansion
+
+    def _warn(self, reason: str) -> None:
+        """Tell the first episode that a prompt ends."""
+        if not self._told:
+            log.warning(
+                "%s. The episode ends there with the rewards' floors, as a fault of the policy. Later "
+                "ones are only counted (episodes/overflow). If the role remembers, "
+                "team.overflow=truncate_oldest drops its oldest turns instead",
+                reason,
+            )
+            self._told = True
 
     def _combinations(self, roles: tuple[str, ...]) -> list[dict[str, int]]:
         """The joint actions to step: {role: branch} each."""

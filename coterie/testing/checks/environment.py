@@ -15,7 +15,7 @@ from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
 from coterie.core.protocols.environment import Demonstrates, Diagnoses, DigestsStates
 from coterie.core.storage.jsonl import to_json
-from coterie.core.types import Action, Step, Task
+from coterie.core.types import MAX_STAGES, Action, Step, Task
 from coterie.core.types.digest import digest
 from coterie.core.types.seeding import generator
 from coterie.testing.support.cycles import check_cycles
@@ -57,6 +57,7 @@ def check_environment(
     order: Sequence[str | Sequence[str]] | None = None,
     role_plugins: Mapping[str, Any] | None = None,
     turns: int = 3,
+    max_stages: int = MAX_STAGES,
     episodes: int = 20,
     seed: int = 0,
     splits: Sequence[Literal["train", "val", "test"]] = ("train", "val", "test"),
@@ -76,7 +77,8 @@ def check_environment(
     - It remembers nothing: its methods give the same for a state in any order, and on another instance.
     - No increment that may be summed over turns can be earned again and again: random actions look for ways
       back to a state that pay each time, where the game ends episodes by itself.
-    - `acting_roles` names roles of the team, or returns () or None; the initial state has acting roles.
+    - `acting_roles` names roles of the team, or returns () or None; it names some in the initial state, and
+      every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
     - `outcome` has finite numbers, and `success` from 0 to 1.
@@ -91,6 +93,7 @@ def check_environment(
         order: `team.order`; by default each role is a stage of its own.
         role_plugins: role -> Role whose `parse` reads the texts; without one `parsed` is what `act` returns.
         turns: `team.max_turns`.
+        max_stages: `team.max_stages`.
         episodes: number of episodes to play.
         seed: seed of the tasks and of all draws.
         splits: splits whose tasks are checked; episodes play the tasks of the first.
@@ -105,8 +108,7 @@ def check_environment(
     tasks_of_splits = _tasks(env, name, splits, seed, disjoint)
     check_data_methods(env, name, tasks_of_splits)
     tasks = tasks_of_splits[splits[0]]
-    checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins), turns)
-
+    checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
     asyncio.run(_play(checker, tasks, episodes, seed, repeatable))
     check_vocabulary(env, name)
 
@@ -114,9 +116,7 @@ def check_environment(
 async def _play(
     checker: _EpisodeChecker, tasks: Sequence[Task], episodes: int, seed: int, repeatable: Sequence[str]
 ) -> None:
-    for number in range(episodes):
-        rng = generator(seed, f"episode {number}", "check_environment")
-        await checker.episode(tasks[number % len(tasks)], rng)
+    await checker.episodes(tasks, episodes, seed)
     env, name, team = checker.env, checker.name, checker.team
     await check_memory(env, name, tasks, team, checker.turns, seed)
     await check_cycles(env, name, tasks, team, seed, repeatable)
@@ -200,6 +200,11 @@ class _EpisodeChecker:
 
     def __init__(self, env: Any, name: str, team: Players, turns: int) -> None:
         self.env, self.name, self.team, self.turns = env, name, team, turns
+
+    async def episodes(self, tasks: Sequence[Task], count: int, seed: int) -> None:
+        for number in range(count):
+            rng = generator(seed, f"episode {number}", "check_environment")
+            await self.episode(tasks[number % len(tasks)], rng)
 
     async def episode(self, task: Task, rng: np.random.Generator) -> None:
         state = self._reset(task, int(rng.integers(2**63)))

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from coterie.core.errors import PolicyFault
+from coterie.core.errors import PluginError, PolicyFault
 from coterie.core.protocols import EpisodeView, JointView, StepContext
 from coterie.core.rollout.turns import Stage, first_stage, next_stage
 from coterie.core.types import (
+    MAX_STAGES,
     Action,
     Decision,
     Fault,
@@ -37,6 +38,8 @@ class Players:
     order: tuple[tuple[str, ...], ...]
     act: Act
     role_plugins: Mapping[str, Any] = field(default_factory=dict)
+    max_stages: int = MAX_STAGES
+    """Most stages of one turn."""
 
     def actions(self, observations: Mapping[str, Any], rng: np.random.Generator) -> dict[str, Action]:
         """One action of each role, given its observation."""
@@ -60,10 +63,14 @@ class Players:
 
 
 def players(
-    roles: Sequence[str], act: Act, order: Any = None, role_plugins: Mapping[str, Any] | None = None
+    roles: Sequence[str],
+    act: Act,
+    order: Any = None,
+    role_plugins: Mapping[str, Any] | None = None,
+    max_stages: int = MAX_STAGES,
 ) -> Players:
     """Players in this order; by default each role is a stage of its own."""
-    return Players(as_tuple(order or list(roles)), act, role_plugins or {})
+    return Players(as_tuple(order or list(roles)), act, role_plugins or {}, max_stages)
 
 
 def unreadable(text: str = "?", reason: str = "unreadable") -> Action:
@@ -108,9 +115,18 @@ def initial_stage(env: Any, state: Any, team: Players) -> PendingStage | None:
 def following_stage(
     env: Any, pending: PendingStage, step: Step, turns: int, team: Players
 ) -> PendingStage | None:
-    """The stage after a step; None where the episode ends."""
+    """The stage after a step; None where the episode ends.
+
+    Raises:
+        ConformanceError: a turn doesn't end, as in a run.
+    """
     check_named(env, step.state, team)
-    stage, _ = next_stage(env, team.order, turns, Stage(pending.turn, pending.stage, pending.roles), step)
+    before = Stage(pending.turn, pending.stage, pending.roles)
+    try:
+        stage, _ = next_stage(env, team.order, turns, before, step, team.max_stages)
+    except PluginError as error:
+        where = f"{type(env).__name__}.acting_roles"
+        raise ConformanceError(f"doesn't end a turn: {error.what}", where=where, fix=error.fix) from None
     return None if stage is None else PendingStage(step.state, *stage)
 
 

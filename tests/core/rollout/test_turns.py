@@ -38,6 +38,20 @@ def test_an_environment_that_names_roles_decides_and_nobody_is_the_end():
         first_stage(names(("four",)), ORDER, "s")
 
 
+def test_a_turn_has_a_bound_on_its_stages():
+    after = Step(state="t", scores={})
+    at = Stage(1, 4, ("one",))
+    assert next_stage(names(("two",)), ORDER, 9, at, after, 6) == ((1, 5, ("two",)), False)
+    with pytest.raises(PluginError, match="acting_roles named roles in 5 stages of turn 2") as caught:
+        next_stage(names(("two",)), ORDER, 9, at, after, 5)
+    assert caught.value.path == "team.max_stages" and "turn_over=True" in caught.value.fix
+    turned = Step(state="t", scores={}, turn_over=True)
+    assert next_stage(names(("two",)), ORDER, 9, at, turned, 5) == ((2, 0, ("two",)), False)
+    assert next_stage(names(()), ORDER, 9, at, after, 5) == (None, True)
+    with pytest.raises(PluginError, match="1,000 stages"):
+        next_stage(names(("two",)), ORDER, 9, Stage(0, 999, ("one",)), after)
+
+
 def test_a_role_remembers_every_decision_of_its_own():
     history = {}
     for turn, roles in enumerate([("one",), ("two", "three"), ("one",)]):

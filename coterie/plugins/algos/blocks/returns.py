@@ -267,34 +267,63 @@ def tree_return(batch: Batch, horizon: Horizon = Horizon()) -> Iterator[Row]:
     """
     for tree in batch.trees:
         for role in sorted({role for node in tree.nodes() for role in node.decisions}):
-            rows: list[Row] = []
-            _visit(tree.root, role, batch, horizon, {}, rows)
-            yield from rows
+            visited = _gains(tree, role, batch, horizon)
+            returns: dict[int, list[float | None]] = {}
+            for node, gains in reversed(visited):  # a loop from the leaves up: an episode may be long
+                returns[id(node)] = _returns(node, gains, returns, horizon)
+            for node, _ in visited:
+                if role in node.decisions:
+                    yield from _branch_rows(node, role, returns[id(node)])
 
 
-def _visit(
-    node: Node, role: str, batch: Batch, horizon: Horizon, potentials: Potentials, rows: list[Row]
+Gains = list[tuple[float | None, Potentials]]
+"""By joint action of a node: what it pays a role, and the potentials after it."""
+
+
+def _gains(tree: Tree, role: str, batch: Batch, horizon: Horizon) -> list[tuple[Node, Gains]]:
+    """Every node with its gains, parents before children."""
+    visited: list[tuple[Node, Gains]] = []
+    stack: list[tuple[Node, Potentials]] = [(tree.root, {})]
+    while stack:
+        node, before = stack.pop()
+        gains = [
+            gain(node, index, role, batch.scores, batch.reward_weights, before, horizon.fill)
+            for index in range(len(node.joints))
+        ]
+        visited.append((node, gains))
+        pairs = zip(reversed(node.joints), reversed(gains), strict=True)
+        stack.extend((joint.child, after) for joint, (_, after) in pairs if joint.child is not None)
+    return visited
+
+
+def _returns(
+    node: Node, gains: Gains, below: Mapping[int, Sequence[float | None]], horizon: Horizon
 ) -> list[float | None]:
-    """The returns of a node's joint actions; appends the rows of the role's decisions in this subtree."""
-    start = len(rows)
+    """The returns of a node's joint actions.
+
+    Args:
+        below: the returns of its children's joint actions, by the child's `id`.
+    """
     returns: list[float | None] = []
-    for index, joint in enumerate(node.joints):
-        paid, after = gain(node, index, role, batch.scores, batch.reward_weights, potentials, horizon.fill)
-        if joint.child is None:
+    for joint, (paid, after) in zip(node.joints, gains, strict=True):
+        child = joint.child
+        if child is None:
             later: float | None = repeated(after, node.turn, horizon)
         else:
-            later = mean_of(_visit(joint.child, role, batch, horizon, after, rows))
+            counted = zip(child.joints, below[id(child)], strict=True)
+            later = mean_of([None if each.recombined else value for each, value in counted])
             if later is not None:
-                later *= horizon.gamma ** (joint.child.turn - node.turn)
+                later *= horizon.gamma ** (child.turn - node.turn)
         returns.append(None if paid is None or later is None else paid + later)
-    if role in node.decisions:
-        actions = node.decisions[role].branches
-        means = mean_by_branch(node.joints, role, len(actions), returns)
-        rows[start:start] = [  # a parent's rows come before its children's
-            Row(role, value if action.trainable else None, (node.key.of_branch(role, branch),), node.turn)
-            for branch, (action, value) in enumerate(zip(actions, means, strict=True))
-        ]
-    return [None if joint.recombined else value for joint, value in zip(node.joints, returns, strict=True)]
+    return returns
+
+
+def _branch_rows(node: Node, role: str, returns: Sequence[float | None]) -> Iterator[Row]:
+    actions = node.decisions[role].branches
+    means = mean_by_branch(node.joints, role, len(actions), returns)
+    for branch, (action, value) in enumerate(zip(actions, means, strict=True)):
+        key = node.key.of_branch(role, branch)
+        yield Row(role, value if action.trainable else None, (key,), node.turn)
 
 
 def mean_of(values: Sequence[float | None]) -> float | None:
