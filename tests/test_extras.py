@@ -19,7 +19,12 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 TOOLING = {"dev", "docs"}
 """For the repository: tests, lint and pages. No module of the package needs them."""
-BROUGHT = {"tokenizers": "transformers", "httpx2": "mcp", "pydantic_core": "pydantic"}
+BROUGHT = {
+    "tokenizers": "transformers",
+    "huggingface_hub": "transformers",
+    "httpx2": "mcp",
+    "pydantic_core": "pydantic",
+}
 """Imported packages that another one brings."""
 KIT = {"pytest"}
 """What the conformance kit's fixtures import: they run in a plugin author's tests."""

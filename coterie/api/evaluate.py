@@ -11,7 +11,7 @@ from coterie.api.checkpoints import find_checkpoint
 from coterie.api.compare import Changes, TeamEvaluation, compare
 from coterie.api.external_policies import resolve_policies
 from coterie.api.open_run import open_run
-from coterie.api.run_record import RunRecord, compose_recorded, recall
+from coterie.api.run_record import compose_recorded, recall
 from coterie.api.train import Source
 from coterie.core.config import Resolved
 from coterie.core.errors import ConfigError
@@ -62,8 +62,7 @@ def evaluate(
         UserError: something in the input is wrong.
     """
     _check_lists(policies, swap, null)
-    restore: Path | None = None
-    record: RunRecord | None = None
+    restore, record = None, None
     if is_run(source):
         source = Path(str(source))  # as a string, a bare name would be a recipe's
         restore, record = find_checkpoint(source, checkpoint).path, recall(source)

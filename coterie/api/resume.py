@@ -22,7 +22,7 @@ from coterie.api.run_record import (
 from coterie.compose import trained_splits
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved, RunConfig
-from coterie.core.errors import ConfigError, RunFolderError
+from coterie.core.errors import RunFolderError
 from coterie.core.plugins import MayChange
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.run_folder import RunFolder
@@ -106,7 +106,8 @@ class Resumption:
         if self.changes or versions:
             settings = {change.path: [change.before, change.after] for change in self.changes}
             now.changes.append({"step": step, "settings": settings, "versions": versions})
-        now.write(self.folder)
+        if now != self.record:
+            now.write(self.folder)
 
     def _kept(self, table: dict[str, Any]) -> dict[str, Any]:
         """The configuration of later resumes: a shorter run is this call's alone."""
@@ -219,9 +220,3 @@ def _check_decay(before: RunConfig, after: RunConfig) -> None:
 
 def _length(value: float | None) -> float:
     return math.inf if value is None else value
-
-
-def allow_change_needs_resume() -> ConfigError:
-    """The error of `allow_change` for a new run."""
-    what = "--allow-change is for a resumed run"
-    return ConfigError(what, why="a new run has nothing to change", fix="leave it out, or add --resume DIR")

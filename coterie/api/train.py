@@ -14,7 +14,7 @@ from typing import Any
 from coterie.api.checkpoints import CheckpointStore
 from coterie.api.cost import warn_of_size, warn_of_tasks
 from coterie.api.open_run import open_run
-from coterie.api.resume import Resumption, allow_change_needs_resume, resumption
+from coterie.api.resume import Resumption, resumption
 from coterie.api.rollouts import rollout_recorder
 from coterie.api.rows import read_metrics
 from coterie.api.run_files import claimed, new_run, resumable, truncate_files
@@ -85,16 +85,13 @@ def train(
     elif source is None:
         raise ConfigError("nothing to train", fix="give a recipe, a file, or a run folder to resume")
     elif allow_change:
-        raise allow_change_needs_resume()
+        what, why = "--allow-change is for a resumed run", "a new run has nothing to change"
+        raise ConfigError(what, why=why, fix="leave it out, or add --resume DIR")
     else:
         resolved = load(source, overrides=overrides, scale=scale, overlays=overlays)
         run = compose(resolved, trained_splits(resolved.config.schedule))
-        folder = Path(out) if out is not None else _new_folder(resolved.name)
-    warn_of_size(run)
-    _warn_untrained(run)
-    # Errors of the schedule or the tasks are raised before a folder is made.
-    _ = run.end, run.order
-    warn_of_tasks(run)
+        folder = Path(out or f"runs/{resolved.name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    _check(run)
     if resumed is None:
         find_sources(run)
     claim = new_run(folder, run.resolved.text()) if resumed is None else claimed(RunFolder.open(folder))
@@ -112,12 +109,11 @@ def train(
             return asyncio.run(_train(run, store, resumed))
 
 
-def _new_folder(name: str) -> Path:
-    return Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-
-
-def _warn_untrained(run: Run) -> None:
-    """Warn of a run that trains nothing: the weights are the same in all of its rows."""
+def _check(run: Run) -> None:
+    """Raise errors of the schedule or the tasks, before a folder is made, and warn of what looks unintended."""
+    warn_of_size(run)
+    _ = run.end, run.order
+    warn_of_tasks(run)
     if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(
             "nothing is trained: every policy has train: none; the run plays and records its games "
@@ -145,14 +141,14 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
                 return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
-        if resumed is not None:
-            resumed.begin(max(reached, 0) + 1)
-        else:
+        if resumed is None:
             RunRecord.of(run).write(run.folder.path)
         run.metrics_writer.open(run.folder, run.state.step)
         if resuming:
             _truncate(run, store, reached)
         await open_run(run, checkpoint.path if checkpoint is not None else None)
+        if resumed is not None:  # once all is loaded: what can't be opened changes nothing
+            resumed.begin(max(reached, 0) + 1)
         if checkpoint is None:
             run.checkpoint(0)
         begin = time.perf_counter()

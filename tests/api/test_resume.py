@@ -13,8 +13,8 @@ import pytest
 from ruamel.yaml import YAML
 
 import coterie
+from coterie.api.checkpoints import CheckpointStore
 from coterie.core.errors import ConfigError, RunFolderError
-from coterie.core.storage.checkpoint import CheckpointStore
 from tests.test_resume import rows, same, weights
 
 MATRIX = str(Path(__file__).parents[1] / "recipes" / "matrix.yaml")

@@ -130,7 +130,7 @@ def test_a_full_disk_while_a_run_resumes_leaves_it_as_it_was(tmp_path, command):
     assert done.returncode == 2 and f"{folder / 'metrics.jsonl'} can't be written" in done.stderr, done.stderr
     assert "the checkpoint of step 4 is intact" in done.stderr
     longer = command("run", "--resume", folder, "schedule.steps=9", code=code)
-    assert longer.returncode == 2 and f"{folder / 'config.yaml'} can't be written" in longer.stderr
+    assert longer.returncode == 2 and f"{folder / 'metrics.jsonl'} can't be written" in longer.stderr
     kept = {path: raw for path, raw in before.items() if path.exists() and path.read_bytes() == raw}
     assert folder / "metrics.jsonl" in kept and folder / "config.yaml" in kept
     assert command("run", "--resume", folder).returncode == 0
@@ -175,7 +175,7 @@ def fails(monkeypatch, error=None, step=None):
 @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt(), ConnectionError("refused")])
 def test_a_start_that_fails_leaves_nothing_and_its_folder_can_be_used(tmp_path, monkeypatch, error):
     folder = tmp_path / "deep" / "run"
-    with monkeypatch.context() as patch, pytest.raises(BaseException, match=str(error)):
+    with monkeypatch.context() as patch, pytest.raises(BaseException, match=str(error) or None):
         fails(patch, error)
         coterie.train(MATRIX, out=folder)
     assert not folder.exists()

@@ -153,11 +153,11 @@ def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
     plan = planned("plan_path", "policies.shared.model=nobody/nothing")
     assert plan["step"]["generations"] == 128 * 4 * 2 * 4
     shared = plan["policies"]["shared"]
-    assert shared["unknown"]["what"] == "nobody/nothing can't be read here"
+    assert shared["unknown"]["what"].startswith("the model 'nobody/nothing' is not in the cache")
     assert "download" in shared["unknown"]["fix"]
     assert shared["memory"] is None and plan["memory"]["peak"] is None and plan["fit"]["one"] is None
     text = coterie("plan", "plan_path", "policies.shared.model=nobody/nothing").stdout
-    assert "policy shared: unknown: nobody/nothing can't be read here" in text and "fix:" in text
+    assert "policy shared: unknown: the model 'nobody/nothing' is not in the cache" in text and "fix:" in text
 
 
 @pytest.mark.torch

@@ -182,8 +182,8 @@ def test_a_second_signal_stops_at_once(tmp_path):
     )
     wait_for((tmp_path / "run" / "stuck").exists, process)
     os.kill(process.pid, signal.SIGINT)
-    assert process.stderr.readline() == "\n"
-    assert process.stderr.readline().startswith("finishing the step")
+    lines = iter(process.stderr.readline, "")
+    assert any(line.startswith("finishing the step") for line in lines)
     time.sleep(0.3)
     assert process.poll() is None, "the first signal alone waits for the step"
     os.kill(process.pid, signal.SIGINT)

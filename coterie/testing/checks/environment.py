@@ -92,10 +92,8 @@ def check_environment(
         act: (role, observation, generator) -> a text, or a parser's result; or a list of those to draw from.
         order: `team.order`; by default each role is a stage of its own.
         role_plugins: role -> Role whose `parse` reads the texts; without one `parsed` is what `act` returns.
-        turns: `team.max_turns`.
-        max_stages: `team.max_stages`.
-        episodes: number of episodes to play.
-        seed: seed of the tasks and of all draws.
+        turns, max_stages: `team.max_turns`, `team.max_stages`.
+        episodes, seed: number of episodes to play; seed of the tasks and of all draws.
         splits: splits whose tasks are checked; episodes play the tasks of the first.
         disjoint: what no two splits may share: task ids, or payloads as well.
         repeatable: increments that an episode may earn again and again, on purpose.

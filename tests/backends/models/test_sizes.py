@@ -102,7 +102,7 @@ def test_policies_share_a_module_as_the_trainer_has_it():
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        ("nobody/nothing", "can't be read here"),
+        ("nobody/nothing", "is not in the cache"),
         ("./nowhere", "there is no folder"),
         ("/no/such/place", "no folder"),
     ],

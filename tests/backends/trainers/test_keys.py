@@ -76,6 +76,7 @@ ELSEWHERE = {
     "optimizer": "its keys are above",
     "value": "its keys are above",
     "revision": "below",
+    "from_": "test_source_weights.py",
     "warm_start": "given to `warm_start`: test_warm_start.py",
 }
 
