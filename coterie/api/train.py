@@ -110,7 +110,7 @@ def train(
 
 
 def _check(run: Run) -> None:
-    """Raise errors of the schedule or the tasks, before a folder is made, and warn of what looks unintended."""
+    """Raise errors of the schedule or the tasks before a folder is made; warn of what looks unintended."""
     warn_of_size(run)
     _ = run.end, run.order
     warn_of_tasks(run)
