@@ -19,10 +19,10 @@ from coterie.api.run_record import (
     recall,
     stated,
 )
-from coterie.compose import trained_splits
+from coterie.compose import prepare, trained_splits
 from coterie.compose.settings import Settings, settings_of
 from coterie.core.config import Resolved, RunConfig
-from coterie.core.errors import RunFolderError
+from coterie.core.errors import ConfigError, RunFolderError, UserError
 from coterie.core.plugins import MayChange
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.run_folder import RunFolder
@@ -42,13 +42,15 @@ FREE = {
     "schedule.record_every": True,
     "schedule.evaluate_every": True,
     "schedule.max_missing": True,
+    "team.max_stages": True,
+    "team.overflow": False,
     "rewards.*.max_missing": True,
     "rewards.*.concurrency": True,
     "trackers": True,
     "trackers.*": True,
 }
 """By pattern of a path: whether the steps stay bit-equal. These settings, and those that a plugin marks with
-`MayChange`, decide the length of a run, its reports, and how fast or where it goes."""
+`MayChange`, decide the length of a run, its reports, its limits, and how fast or where it goes."""
 FIXED = ("*.type", "policies", "policies.*", "team.order", "team.roles.*.policy", "seed", "deterministic")
 """Patterns of paths that `--allow-change` doesn't reach: the checkpoint and the draws are made for them."""
 PLACES = ("executor.*", "sandbox.*")
@@ -171,8 +173,20 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
         accepted = mark is not None and (allow_change or not mark.asked)
         (changes if accepted or (allow_change and not _fixed(path)) else refused).append(change)
     if refused:
+        _check_known(after, refused)
         raise _refusal(refused, [change for change in refused if _mark(change.path, old, new)], allow_change)
     return changes
+
+
+def _check_known(after: Resolved, refused: Sequence[Change]) -> None:
+    """Raise what is wrong with a refused setting itself, such as an unknown key: that comes first."""
+    try:
+        prepare(after)
+    except ConfigError as error:
+        if error.path in {change.path for change in refused}:
+            raise
+    except UserError:
+        return
 
 
 def _refusal(refused: Sequence[Change], asked: Sequence[Change], allow_change: bool) -> RunFolderError:

@@ -106,6 +106,8 @@ def rollout_rows(
                     "kind": "joint",
                     "format": FORMAT,
                     **place,
+                    # Where a prompt outgrew the context, no row of a node or a branch has them.
+                    **({} if node.decisions else {"turn": node.turn, "stage": node.stage}),
                     **_joint(node, index, scores, reward_weights),
                 }
 

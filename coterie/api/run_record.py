@@ -163,7 +163,7 @@ def _defaults(table: Table, before: RunRecord, after: RunRecord) -> Iterator[tup
         first, second = old.get(path, MISSING), new.get(path, MISSING)
         if first is MISSING or second is MISSING or not equal(first, second):
             at = _component(path, before)
-            same = at and before.components[at] == after.components.get(at)
+            same = at and _plugin(before.components[at]) == _plugin(after.components.get(at, ""))
             if same and not any(_within(path, other) or _within(other, path) for other in explicit):
                 yield path, first, second
 
@@ -176,6 +176,12 @@ def equal(first: Any, second: Any) -> bool:
 
 def _within(path: str, outer: str) -> bool:
     return path == outer or path.startswith(f"{outer}.")
+
+
+def _plugin(label: str) -> str:
+    """The label of a plugin; of one in a file, with the file's name alone: files are moved."""
+    plugin, _, distribution = label.rpartition(" of ")
+    return f"{plugin} of {Path(distribution).name}" if distribution.endswith(".py") else label
 
 
 def _component(path: str, record: RunRecord) -> str:

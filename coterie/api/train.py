@@ -138,6 +138,9 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
             if run.finished:
                 state = run.state
                 log.info("the run is finished: %d steps, %d tokens", state.step, state.tokens)
+                if resumed is not None and resumed.changes:
+                    fix = "make the run longer (schedule.steps) if they should have one"
+                    log.warning("the changed settings have no effect: %s", fix)
                 return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)

@@ -166,6 +166,37 @@ def test_a_refused_change_leaves_the_folder_as_it_was(tmp_path):
     assert before == {path: path.read_bytes() for path in folder.glob("*.*")}
 
 
+def test_a_resume_that_fails_while_it_loads_changes_nothing(tmp_path, monkeypatch):
+    from coterie.backends.trainers.tabular import TabularTrainer
+
+    folder = started(tmp_path / "run")
+    before = {path: path.read_bytes() for path in folder.glob("*.*")}
+
+    async def broken(self, ctx):
+        raise ConnectionError("no such device")
+
+    with monkeypatch.context() as patch, pytest.raises(coterie.UserError, match="could not open"):
+        patch.setattr(TabularTrainer, "open", broken)
+        coterie.train(
+            resume=folder, overrides=["schedule.steps=3", "executor.max_live=2", "trackers.jsonl=jsonl"]
+        )
+    assert before == {path: path.read_bytes() for path in folder.glob("*.*")}
+    assert coterie.train(resume=folder, overrides=["schedule.steps=3"]).step == 3
+    assert list(record(folder)["changes"][0]["settings"]) == ["schedule.steps"]
+
+
+def test_an_unknown_key_is_told_as_one(tmp_path):
+    folder = started(tmp_path / "run")
+    with pytest.raises(ConfigError, match="unknown key 'max_batch'"):
+        coterie.train(resume=folder, overrides=["engine.max_batch=3"])
+
+
+def test_a_change_of_a_finished_run_says_that_it_has_no_effect(tmp_path, caplog):
+    folder = started(tmp_path / "run")
+    assert coterie.train(resume=folder, overrides=["executor.max_live=2"]).finished
+    assert "the changed settings have no effect" in caplog.text and record(folder)["changes"] == []
+
+
 def test_a_shorter_run_is_this_calls_alone(tmp_path):
     folder = started(tmp_path / "run", "schedule.stop_after=1e-9", steps=4)
     coterie.train(resume=folder, overrides=["schedule.stop_after=null", "schedule.steps=1"])
@@ -225,7 +256,8 @@ def judged(tmp_path):
     """A run with a plugin file, and the file."""
     file = plugin(tmp_path / "code" / "my_judge.py")
     judge = ["rewards.environment.type=environment", "rewards.judge.type=judge"]
-    command("run", MATRIX, *judge, "schedule.steps=2", "--out", tmp_path / "run", "-p", file)
+    named = os.path.relpath(file, ROOT)  # `command` runs there
+    command("run", MATRIX, *judge, "schedule.steps=2", "--out", tmp_path / "run", "-p", named)
     return tmp_path / "run", file
 
 
@@ -266,6 +298,13 @@ def test_a_changed_default_is_told_and_the_run_keeps_its_own(judged, tmp_path):
     again = command("run", "--resume", folder, "schedule.steps=5", "rewards.judge.bonus=0.5")
     assert "goes on with 0.5" not in again
     command("run", "--resume", folder, "rewards.judge.bonus=-3.0", fails=True)
+
+
+def test_a_default_that_changed_in_a_file_that_was_moved_is_told(judged, tmp_path):
+    folder, file = judged
+    moved = plugin(tmp_path / "elsewhere" / file.name, bonus=-3.0)
+    file.unlink()
+    assert "goes on with 0.5" in command("run", "--resume", folder, "schedule.steps=3", "-p", moved)
 
 
 def test_a_setting_that_is_gone_is_told(judged):

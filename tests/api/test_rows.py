@@ -33,3 +33,26 @@ def test_tokens_so_far_survive_lost_rows():
         10.0, 10.0, 15.0
     ]  # fmt: skip
     assert tokens_so_far([]) == []
+
+
+def test_several_rows_of_a_step_are_told_and_the_last_counts(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1, "a": 1}\n{"step": 2, "a": 2}\n{"step": 2, "a": 3}\n{"step": 3, "a": 4}\n')
+    assert [row["a"] for row in read_metrics(path)] == [1, 3, 4]
+    assert "has several rows of the steps 2; the last of each counts" in caplog.text
+    caplog.clear()
+    path.write_bytes(b'{"step": 3, "a": 1}\n{"step": 1, "a": 2}\n{"step": 2, "a": 3}\n')
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3] and "is not in order" in caplog.text
+
+
+def test_a_last_row_that_lacks_only_its_newline_is_kept(tmp_path, caplog):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    assert [row["step"] for row in read_metrics(path)] == [1, 2]
+    log = MetricsLog(path)
+    log.append(3, {})
+    log.close()
+    assert [row["step"] for row in read_metrics(path)] == [1, 2, 3] and not caplog.text
+    path.write_bytes(b'{"step": 1}\n{"step": 2}')
+    MetricsLog(path).truncate_after(2)
+    assert path.read_bytes() == b'{"step": 1}\n{"step": 2}\n'

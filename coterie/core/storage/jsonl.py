@@ -22,13 +22,9 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
     """(raw line, row); the row of a torn last line is None."""
     lines = path.read_bytes().splitlines(keepends=True)
     for number, line in enumerate(lines, 1):
-        try:
-            row = json.loads(line)
-            intact = isinstance(row, dict) and isinstance(row.get("step"), int) and line.endswith(b"\n")
-        except ValueError:
-            intact = False
-        if intact:
-            yield line, row
+        row = _row(line)
+        if row is not None:  # the last one may lack its newline
+            yield line.rstrip(b"\r\n") + b"\n", row
         elif number == len(lines):
             log.warning("%s: line %d is torn and left out", path, number)
             yield line, None
@@ -36,6 +32,15 @@ def read_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any] | None]]:
             why = "a kill tears only the last line; this one was changed on the disk or by hand"
             fix = "restore the file from a copy, or delete that line"
             raise RunFolderError(f"{path}, line {number} is damaged", why=why, fix=fix)
+
+
+def _row(line: bytes) -> dict[str, Any] | None:
+    """The row of a line; None: it is none."""
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return row if isinstance(row, dict) and isinstance(row.get("step"), int) else None
 
 
 class MetricsLog:
@@ -91,7 +96,9 @@ class MetricsLog:
             handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o666)
             raw = self.path.read_bytes()
             end = raw.rfind(b"\n") + 1
-            if end < len(raw):
+            if _row(raw[end:]) is not None:
+                os.write(handle, b"\n")
+            elif end < len(raw):
                 log.warning("%s: cut a torn last line of %d bytes", self.path, len(raw) - end)
                 os.ftruncate(handle, end)
             sync_folder(self.path.parent)  # so that a power cut can't remove the file itself
