@@ -19,8 +19,8 @@ log = logging.getLogger("coterie")
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The rows of a metrics file, without a torn last line (of a killed run, or of a write in progress).
 
-    A warning names the steps that have no row: before the last row, or before the run's newest checkpoint. Another
-    names those that have several; the last one counts.
+    A warning names the steps that have no row: before the last row, or before the run's newest checkpoint.
+    Another names those that have several; the last one counts.
 
     Raises:
         RunFolderError: there is no such file and no checkpoint, or a line before the last is damaged.
