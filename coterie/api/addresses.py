@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from coterie.api.checkpoints import find_checkpoint
 from coterie.core.config import RunConfig
-from coterie.core.errors import ConfigError, did_you_mean
+from coterie.core.errors import ConfigError, RunFolderError, did_you_mean
+from coterie.core.storage.checkpoint import Checkpoint
 
+log = logging.getLogger("coterie")
 Which = Literal["best", "latest"] | int
 """A checkpoint of a run: the best on val, the latest, or a step's."""
 
@@ -59,14 +63,40 @@ def address(text: str, path: str) -> Address:
         which = match["which"]
         step: Which | None = int(which) if which is not None and which.isdecimal() else which  # type: ignore[assignment]
         named = Address(Path(match["folder"]).expanduser(), step, match["policy"])
+    folder, at, which = text.rpartition("@")
+    if at and not named.folder.is_dir() and Path(folder).expanduser().is_dir():
+        what = f"'{which}' is no checkpoint of {folder}"
+        raise ConfigError(what, path=path, fix="write @best, @latest or @STEP, with :POLICY if you like")
     if not named.folder.is_dir():
         raise ConfigError(
             f"there is no folder {named.folder}",
             path=path,
+            why="" if named.folder.is_absolute() else f"looked for it from {Path.cwd()}",
             fix="name a run's folder, with @best, @latest or @STEP and :POLICY if you like, or a folder "
             "that `coterie export` wrote",
         )
     return named
+
+
+def checkpoint_of(named: Address, default: Which, path: str) -> Checkpoint:
+    """The checkpoint that an address names, else the default one.
+
+    Args:
+        path: the option or the key that holds the address, for errors.
+
+    Raises:
+        RunFolderError: the run has no such checkpoint, or it is damaged.
+    """
+    try:
+        checkpoint = find_checkpoint(named.folder, default if named.which is None else named.which)
+    except RunFolderError as error:
+        raise RunFolderError(error.what, why=error.why, fix=error.fix, path=path) from error
+    if named.which == "best" and not (checkpoint.path.parent / "best.json").exists():
+        log.warning(
+            "%s: %s was never evaluated on val, so no checkpoint is its best; its latest is of step %d",
+            *(path, named.folder, checkpoint.step),
+        )
+    return checkpoint
 
 
 def choose_policy(config: RunConfig, named: Address, path: str, default: str, why: str) -> str:

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from coterie.api.addresses import Address, Which, address, choose_policy
-from coterie.api.checkpoints import find_checkpoint
+from coterie.api.addresses import Address, Which, address, checkpoint_of, choose_policy
 from coterie.api.run_record import load_run, recall
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, CoterieError, did_you_mean
@@ -111,7 +110,7 @@ def _resolve(text: str, role: str, team_config: PolicyConfig, checkpoint: Which)
     if not named.is_run:
         return _resolve_model(named, path, team_config)
     folder = named.folder
-    resolved = find_checkpoint(folder, checkpoint if named.which is None else named.which)
+    resolved = checkpoint_of(named, checkpoint, path)
     recall(folder)
     config = load(folder).config
     by_role = config.team.roles.get(role, {}).get("policy", "")

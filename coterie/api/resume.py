@@ -92,24 +92,31 @@ class Resumption:
         now = RunRecord.of(self.run)
         versions = changed_versions(self.record, now) if self.record is not None else {}
         for change in self.changes:
-            log.warning("from step %d on, %s", step, change)
+            since = "in this call" if self._of_this_call(change) else f"from step {step} on"
+            log.warning("%s, %s", since, change)
         if versions:
             texts = (f"{name} {before} -> {after}" for name, (before, after) in versions.items())
             log.warning("since the run began: %s", ", ".join(texts))
         if versions or not all(change.exact for change in self.changes):
             log.warning("from here on the run is not bit-equal to the uninterrupted one")
         table = self._kept(self.run.resolved.table)
+        kept = [change for change in self.changes if not self._of_this_call(change)]
         if table != self.before.table:
             text = Resolved(self.before.name, self.before.config, table, {}).text()
             write_atomic(self.folder / "config.yaml", text)
         if self.record is not None:
             now.changes = [*self.record.changes]
             now.plugin_files = {**self.record.plugin_files, **now.plugin_files}
-        if self.changes or versions:
-            settings = {change.path: [change.before, change.after] for change in self.changes}
+        if kept or versions:
+            settings = {change.path: [change.before, change.after] for change in kept}
             now.changes.append({"step": step, "settings": settings, "versions": versions})
         if now != self.record:
             now.write(self.folder)
+
+    def _of_this_call(self, change: Change) -> bool:
+        """Whether a change makes the run shorter: later resumes have the old length."""
+        table, _, name = change.path.partition(".")
+        return table == "schedule" and name in LENGTHS and _length(change.after) < _length(change.before)
 
     def _kept(self, table: dict[str, Any]) -> dict[str, Any]:
         """The configuration of later resumes: a shorter run is this call's alone."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from coterie.api.checkpoints import CheckpointStore
-from coterie.api.run_record import RECORD
+from coterie.api.run_record import RECORD, RunRecord
 from coterie.core.errors import RunFolderError, WriteError
 from coterie.core.storage.atomic import TEMPORARY, locked, write_atomic, written
 from coterie.core.storage.checkpoint import saved_steps
@@ -18,7 +18,7 @@ from coterie.core.storage.run_folder import RunFolder
 log = logging.getLogger("coterie")
 
 
-def create_run(path: Path, config_text: str) -> RunFolder:
+def create_run(path: Path, config_text: str, record: RunRecord | None = None) -> RunFolder:
     """Make the folder of a new run; one that was killed before its first checkpoint may be there.
 
     Raises:
@@ -33,6 +33,8 @@ def create_run(path: Path, config_text: str) -> RunFolder:
             raise RunFolderError(f"{path} holds a run already", why=why, fix=fix)
         for part in _parts(folder):
             part.mkdir(parents=True, exist_ok=True)
+        if record is not None:
+            record.write(path)
         write_atomic(folder.config, config_text)  # last: it makes the folder a run
     return folder
 
@@ -81,7 +83,7 @@ def truncate_files(folder: RunFolder, step: int) -> None:
 
 
 @contextmanager
-def new_run(path: Path, config_text: str) -> Iterator[RunFolder]:
+def new_run(path: Path, config_text: str, record: RunRecord | None = None) -> Iterator[RunFolder]:
     """The locked folder of a new run. A start that fails before its first checkpoint leaves nothing in it.
 
     Only what the start made is removed. A folder that was there before stays, with what else is in it.
@@ -100,7 +102,7 @@ def new_run(path: Path, config_text: str) -> Iterator[RunFolder]:
         files = (folder.metrics, folder.config, path / RECORD, *_parts(folder))
         made = [file for file in files if abandoned or not file.exists()]
         try:
-            create_run(path, config_text)
+            create_run(path, config_text, record)
             yield folder
         except BaseException:
             if not saved_steps(folder.checkpoints):

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from coterie.api.addresses import address, choose_policy
-from coterie.api.checkpoints import find_checkpoint
+from coterie.api.addresses import address, checkpoint_of, choose_policy
 from coterie.api.run_record import load_run, recall
 from coterie.api.warm_start import WarmStarted
 from coterie.core.config import PolicyConfig
@@ -86,7 +85,7 @@ def _find(name: str, policy: PolicyConfig) -> Source:
             raise named.unread_suffix(path)
         source, settings = Source(named.folder, None), None
     else:
-        checkpoint = find_checkpoint(named.folder, named.which or "latest")
+        checkpoint = checkpoint_of(named, "latest", path)
         recall(named.folder)
         other = load(named.folder).config
         chosen = choose_policy(other, named, path, name, f"it has no policy '{name}'")

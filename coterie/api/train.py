@@ -94,7 +94,9 @@ def train(
     _check(run)
     if resumed is None:
         find_sources(run)
-    claim = new_run(folder, run.resolved.text()) if resumed is None else claimed(RunFolder.open(folder))
+        claim = new_run(folder, run.resolved.text(), RunRecord.of(run))
+    else:
+        claim = claimed(RunFolder.open(folder))
     with claim as run_folder:
         store = CheckpointStore(run_folder.checkpoints, run.config.schedule.keep_checkpoints)
         run = replace(
@@ -144,8 +146,6 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
                 return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
-        if resumed is None:
-            RunRecord.of(run).write(run.folder.path)
         run.metrics_writer.open(run.folder, run.state.step)
         if resuming:
             _truncate(run, store, reached)

@@ -14,6 +14,7 @@ from ruamel.yaml import YAML
 
 import coterie
 from coterie.api.checkpoints import CheckpointStore
+from coterie.api.run_record import RunRecord
 from coterie.core.errors import ConfigError, RunFolderError
 from tests.test_resume import rows, same, weights
 
@@ -200,6 +201,9 @@ def test_a_change_of_a_finished_run_says_that_it_has_no_effect(tmp_path, caplog)
 def test_a_shorter_run_is_this_calls_alone(tmp_path):
     folder = started(tmp_path / "run", "schedule.stop_after=1e-9", steps=4)
     coterie.train(resume=folder, overrides=["schedule.stop_after=null", "schedule.steps=1"])
+    assert record(folder)["changes"] == [
+        {"step": 1, "settings": {"schedule.stop_after": [1e-9, None]}, "versions": {}}
+    ]
     assert coterie.train(resume=folder).step == 4
 
 
@@ -207,6 +211,16 @@ def test_allow_change_is_for_a_resumed_run(tmp_path):
     with pytest.raises(ConfigError, match="resumed run"):
         coterie.train(MATRIX, out=tmp_path / "run", allow_change=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_the_record_is_there_before_the_folder_is_a_run(tmp_path, monkeypatch):
+    """A kill between the two files must not forget the plugin files."""
+    from coterie.api import run_files
+
+    monkeypatch.setattr(run_files, "write_atomic", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        run_files.create_run(tmp_path, "", RunRecord({}, {}, {}))
+    assert (tmp_path / "resolved.yaml").is_file() and not (tmp_path / "config.yaml").exists()
 
 
 # ------------------------------------------------------------------------- defaults, versions, plugin files

@@ -217,3 +217,40 @@ def test_a_trainer_that_takes_no_weights_is_an_error(source, tmp_path):
             f"trainer.type={__name__}:Deaf",
         )
     assert error.value.path == "policies.row.from" and "Deaf" in str(error.value)
+
+
+# ------------------------------------------------------------------------------------- what an address names
+
+
+def test_best_of_a_run_that_was_never_evaluated_is_told(tmp_path, caplog):
+    folder = trained(tmp_path / "a", "schedule.evaluate_every=0")
+    train(MATRIX, overrides=(*SHORT, UNTRAINED, f"policies.row.from={folder}@best"), out=tmp_path / "b")
+    assert f"{folder} was never evaluated on val" in caplog.text and "its latest is of step 2" in caplog.text
+
+
+def test_best_of_a_run_that_was_evaluated_says_nothing(source, tmp_path, caplog):
+    train(MATRIX, overrides=(*SHORT, UNTRAINED, f"policies.row.from={source}@best"), out=tmp_path / "b")
+    assert "never evaluated" not in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [
+        ("@7", ["no checkpoint of step 7"]),
+        ("@-1", ["'-1' is no checkpoint of", "@latest or @STEP"]),
+        ("@", ["'' is no checkpoint of"]),
+        ("/../nothing", ["there is no folder"]),
+    ],
+)
+def test_an_address_that_names_nothing_is_told_with_its_key(source, tmp_path, address, words):
+    with pytest.raises(UserError) as error:
+        train(MATRIX, overrides=(*SHORT, f"policies.row.from={source}{address}"), out=tmp_path / "b")
+    assert error.value.path == "policies.row.from" and not (tmp_path / "b").exists()
+    for text in words:
+        assert text in str(error.value)
+
+
+def test_a_relative_folder_that_is_not_there_says_from_where_it_was_looked_for(tmp_path):
+    with pytest.raises(ConfigError, match="there is no folder nowhere/b") as error:
+        train(MATRIX, overrides=(*SHORT, "policies.row.from=nowhere/b"), out=tmp_path / "b")
+    assert str(Path.cwd()) in error.value.why

@@ -288,7 +288,8 @@ class HFEngine(Plugin):
                 f"prompt of {length} tokens does not fit the context of {served.context} tokens",
                 path=path,
                 why="a prompt and at least one new token must fit",
-                fix="shorten what the role renders (history, observation), or use a longer context",
+                fix="shorten what the role renders (history, observation), use a longer context, or set "
+                "team.overflow=floor or truncate_oldest",
             )
         return Row(
             prompt_ids=request.prompt_ids,

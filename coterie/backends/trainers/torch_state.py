@@ -10,6 +10,7 @@ starts/adapters/<policy>.safetensors    the adapter of a `from`, with which a po
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -21,6 +22,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from coterie.backends.models.policy import ModelInit
 from coterie.backends.trainers.parameters import copies
 from coterie.backends.trainers.policies import InitialWeights, Policy, digest
 from coterie.core.errors import RunFolderError
@@ -57,6 +59,7 @@ def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
             initial.name: {
                 "policies": list(initial.policies),
                 "warmed": initial.warmed,
+                "vocabulary": _vocabulary(initial),
                 "head_sha256": digest(initial.weights(), _HEAD) if initial.frozen is not None else None,
             }
             for initial in initial_weights
@@ -104,6 +107,13 @@ def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
 
 def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) -> None:
     initial.warmed = saved["warmed"]
+    if saved.get("vocabulary") not in (None, _vocabulary(initial)):
+        raise RunFolderError(
+            f"{folder} was trained on other words than the environment and the roles write now",
+            path=f"policies.{initial.name}.model",
+            why="a word would be read as another one was: `tokenizer: words` numbers them",
+            fix="go back to the settings and plugins of that run, or begin a new run",
+        )
     if initial.frozen is None:
         return
     if initial.must_be_saved:
@@ -114,6 +124,14 @@ def _load_initial(folder: Path, initial: InitialWeights, saved: dict[str, Any]) 
             why="its weights differ from the weights that the checkpoint belongs to",
             fix=f"pin it: policies.{initial.name}.revision, or put the old folder back",
         )
+
+
+def _vocabulary(initial: InitialWeights) -> str | None:
+    """sha256 of the words and their ids; None for a tokenizer that comes with its model."""
+    if not isinstance(initial.config.model, ModelInit) or initial.tokenizer is None:
+        return None
+    ids = json.dumps(initial.tokenizer.get_vocab(), sort_keys=True)
+    return hashlib.sha256(ids.encode()).hexdigest()
 
 
 def fill(target: Mapping[str, Tensor], file: Path) -> None:
@@ -135,7 +153,8 @@ def fill(target: Mapping[str, Tensor], file: Path) -> None:
                 raise RunFolderError(
                     f"{file}: {name} is {saved.dtype} {tuple(saved.shape)}, "
                     f"and the model has {tensor.dtype} {tuple(tensor.shape)}",
-                    why="the configuration of the model has changed",
+                    why="the configuration of the model, or the words of the environment, have changed",
+                    fix="go back to the settings and plugins of that run, or begin a new run",
                 )
             tensor.copy_(saved)
 

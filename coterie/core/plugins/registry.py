@@ -153,7 +153,7 @@ class Registry:
 
     def hints(self, name: str, known: Iterable[str], fix: str = "") -> dict[str, Any]:
         """`why` and `fix` of an error about an unknown name: the nearest, and plugins that may have it."""
-        return {"why": "; ".join(self.absent), "fix": f"{did_you_mean(name, known)}{fix} {IN_A_FILE}"}
+        return {"why": "; ".join(self.absent), "fix": f"{did_you_mean(name, known)}{fix}. {IN_A_FILE}"}
 
     def load(self, kind: str, name: str, *, path: str = "") -> Any:
         """The plugin object itself.

@@ -17,7 +17,7 @@ from safetensors.torch import load_file
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.trainers.torch_trainer import TorchTrainer
 from coterie.core.errors import RunFolderError
-from tests.backends.trainers.tiny import MODEL, opened, policy, samples, update
+from tests.backends.trainers.tiny import MODEL, WORDS, opened, policy, samples, update
 
 pytestmark = pytest.mark.torch
 
@@ -105,6 +105,19 @@ def test_a_checkpoint_of_another_configuration_is_refused(tmp_path: Path, other:
     opened({"a": policy(), "b": policy("lora")}).save(tmp_path)
     with pytest.raises(RunFolderError, match=message):
         opened(other).load(tmp_path)
+
+
+def test_a_checkpoint_of_other_words_is_refused_though_there_are_as_many(tmp_path: Path, monkeypatch) -> None:
+    opened({"a": policy(), "b": policy("lora")}).save(tmp_path)
+    monkeypatch.setattr("tests.backends.trainers.tiny.WORDS", ("aaa", *sorted(WORDS)[1:]))
+    trainer = opened({"a": policy(), "b": policy("lora")})
+    with pytest.raises(RunFolderError, match="other words") as error:
+        trainer.load(tmp_path)
+    assert error.value.path == "policies.a.model" and error.value.fix
+    state = json.loads((tmp_path / "state.json").read_text())
+    del state["starts"]["a"]["vocabulary"]  # as earlier versions saved it
+    (tmp_path / "state.json").write_text(json.dumps(state))
+    trainer.load(tmp_path)
 
 
 def test_a_damaged_checkpoint_is_refused_and_named(tmp_path: Path) -> None:
