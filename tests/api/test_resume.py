@@ -133,6 +133,13 @@ def test_what_a_run_does_changes_only_where_that_is_asked_for(tmp_path, change, 
     assert coterie.train(resume=folder, overrides=["schedule.steps=4"]).step == 4
 
 
+def test_a_resume_without_a_change_leaves_the_record_alone(tmp_path):
+    folder = started(tmp_path / "run", "schedule.stop_after=1e-9", steps=3)
+    before = (folder / "resolved.yaml").stat().st_mtime_ns
+    coterie.train(resume=folder)
+    assert (folder / "resolved.yaml").stat().st_mtime_ns == before
+
+
 def test_a_changed_learning_rate_is_the_one_that_trains(tmp_path):
     still, folder = started(tmp_path / "still"), tmp_path / "run"
     shutil.copytree(still, folder)
