@@ -78,6 +78,20 @@ def test_the_configuration_is_not_touched():
 
 
 @pytest.mark.parametrize(
+    ("neutral", "other"),
+    [
+        ("team.overflow=floor", "team.overflow=stop"),
+        ("team.max_stages=1000", "team.max_stages=999"),
+        ("policies.planner.from=null", "policies.planner.from=runs/a"),
+    ],
+)
+def test_a_later_setting_is_part_of_the_digest_where_it_changes_something(neutral, other):
+    plain = coterie.load("plan_path", overlays=["per_role"]).digest()
+    assert coterie.load("plan_path", overlays=["per_role"], overrides=[neutral]).digest() == plain
+    assert coterie.load("plan_path", overlays=["per_role"], overrides=[other]).digest() != plain
+
+
+@pytest.mark.parametrize(
     ("path", "mark"),
     [
         ("engine.max_batch", MayChange()),

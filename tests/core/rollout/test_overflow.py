@@ -72,6 +72,11 @@ def longest(trees):
     return max(len(d.prompt_ids) for tree in trees for node in tree.nodes() for d in node.decisions.values())
 
 
+def tree_turns(tree):
+    """The turn in which the last stage of a chain was due."""
+    return list(tree.nodes())[-1].turn
+
+
 def credit_of(run, trees, scores):
     batch = Batch(trees=trees, scores=scores, annotations={}, reward_weights=run.reward_weights)
     return run.estimator(batch, None)[0]
@@ -99,6 +104,7 @@ def test_an_episode_ends_with_floors_where_its_prompt_outgrows_the_context(caplo
     assert metrics["reward/one"] == 1.0  # of what was played
     rows = [row for row in rollout_rows(trees, scores, None, run.reward_weights) if row["kind"] == "joint"]
     faults = [row for row in rows if row["fault"]]
+    assert [row["turn"] for row in faults] == [tree_turns(tree) for tree in trees]
     assert [row["branches"] for row in faults] == [{}] * 3 and "outgrow" not in faults[0]["rule"]
     assert all(row["scores"] == {"team.judge": -3.0} for row in faults)
 
@@ -158,6 +164,15 @@ def test_a_role_that_acts_beside_the_one_whose_prompt_overflows_is_not_sampled()
     assert set(cell) == {("one", "own"), (TEAM, "judge")}
 
 
+@pytest.mark.parametrize("scope", ["action", "siblings", "joint", "episode"])
+def test_the_floor_of_a_single_actions_source_is_the_roles_whose_prompt_overflowed(scope):
+    run = small([["one", "two"]], play=unequal, rewards={"judge": judge(scope)}, context=76)
+    trees, scores = play_episode(run)
+    *_, last = trees[0].nodes()
+    owner = "one" if scope in ("action", "siblings") else TEAM
+    assert set(scores.at(last.key.of_joint(0))) == {(owner, "judge")}
+
+
 @pytest.mark.parametrize("overflow", ["floor", "truncate_oldest"])
 def test_a_first_prompt_that_does_not_fit_is_missing_since_no_policy_caused_it(overflow):
     run = small(context=2, overflow=overflow, rewards={"judge": judge()})
@@ -206,6 +221,15 @@ def test_truncate_oldest_keeps_the_task_and_the_newest_turns():
     said = [message["role"] for message in first.messages]
     assert said[:2] == ["user", "user"] and said[-1] == "user"  # the first answer went, with its turn
     assert len(first.prompt_ids) + 12 <= 90  # room for an answer
+
+
+def test_no_more_turns_go_than_must():
+    """A turn has about 20 words, an answer at most 12: without its first answer and one turn more, all fits."""
+    trees, _ = play_episode(small(overflow="truncate_oldest", turns=12, context=150))
+    decisions = [node.decisions["one"] for node in trees[0].nodes()]
+    answers = [sum(message["role"] == "assistant" for message in decision.messages) for decision in decisions]
+    cut = next(turn for turn, count in enumerate(answers) if count != turn)
+    assert cut > 4 and answers[cut] >= cut - 2
 
 
 def test_a_truncated_prompt_starts_a_new_sample_whose_ids_were_sampled():

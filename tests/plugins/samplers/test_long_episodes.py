@@ -174,3 +174,11 @@ def test_a_step_is_trained_on_long_episodes(tmp_path):
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert result is not None and row["success"] == 1.0 and row["turns_to_success"] == 2.0
     assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl").exists()
+
+
+def test_paths_that_earlier_versions_could_play_are_written_as_before():
+    key = Key("t", 0, 0)
+    for _ in range(499):
+        key = key.child(1)
+    assert key.text() == "t/e0/c0/n" + ".".join(["1"] * 499)
+    assert key.child(1).text().startswith("t/e0/c0/n500:")
