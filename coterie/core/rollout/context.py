@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
-from coterie.core.rollout.contracts import check_feedback, check_messages, check_step
+from coterie.core.rollout import contracts
 from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
 from coterie.core.rollout.turns import without_oldest
@@ -50,7 +51,9 @@ from coterie.core.types.digest import digest
 from coterie.core.types.seeding import seed64
 
 T = TypeVar("T")
+log = logging.getLogger("coterie")
 
+UNREADABLE = "raise PolicyFault for a text that can't be read; anything else is a bug of the parser"
 SILENT = ""
 """The policy of a role that no policy plays: its actions are empty messages, made without a call."""
 
@@ -100,6 +103,8 @@ class JobContext:
     """Scoring that no selection needs and that goes on while episodes are played."""
     tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
     """By (policy, role): codecs whose prompts describe the role's tools."""
+    told: set[tuple[str, str]] = field(default_factory=set)
+    """(role, exception) of the parsers' bugs that were told."""
 
     @property
     def evaluation(self) -> bool:
@@ -164,13 +169,13 @@ class JobContext:
         if history:
             with plugin_call(transition, "tell"):
                 feedback = await transition.tell(role, state, history, environment)
-            check_feedback(transition, feedback)
+            contracts.check_feedback(transition, feedback)
         role_input = RoleInput(
             role=role, turn=turn, observation=observation, feedback=tuple(feedback), history=history
         )
         with plugin_call(plugin, "render"):
             rendered = plugin.render(role_input)
-        check_messages(plugin, rendered)
+        contracts.check_messages(plugin, rendered)
         messages = tuple(rendered)
         policy = self.policy(role)
         if policy is None:  # no policy reads the prompt, so nothing is encoded
@@ -221,8 +226,15 @@ class JobContext:
             raise
         except PolicyFault as fault:
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
+        except SystemFault as fault:
+            return action.build(fault=Fault(kind="system", reason=failure(role, "parse", fault)))
         except Exception as error:  # the text broke the parser, so it is a fault of the output
-            return action.build(fault=Fault(kind="policy", reason=failure(role, "parse", error)))
+            reason, kind = failure(role, "parse", error), (request.role, type(error).__name__)
+            if kind not in self.told:
+                self.told.add(kind)
+                log.warning("%s. It counts as a fault of the policy: %s (told once)", reason, UNREADABLE)
+            return action.build(fault=Fault(kind="policy", reason=reason))
+        contracts.check_async(role, "parse", parsed, False)
         return action.build(parsed=parsed)
 
     async def _generate(self, key: Key, request: PromptRequest, action: ActionBuilder) -> None:
@@ -291,7 +303,7 @@ class JobContext:
             return Fault(kind="system", reason=str(fault))
         except Exception as error:  # an environment's bug must not end every episode
             return Fault(kind="system", reason=failure(environment, "step", error))
-        check_step(environment, step)
+        contracts.check_step(environment, step)
         return step
 
     def mark_missing(self, key: Key, reason: str) -> None:

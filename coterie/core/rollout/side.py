@@ -49,6 +49,7 @@ class LocalRolloutSide:
     _samplers: dict[bool, Sampler] = field(default_factory=dict)
     """Samplers of evaluations, by greedy."""
     _tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
+    _told: set[tuple[str, str]] = field(default_factory=set)
     _scoring: set[asyncio.Task[ScoredRollout]] = field(default_factory=set)
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -91,6 +92,7 @@ class LocalRolloutSide:
             job=job,
             stop_above=None if job.evaluation else self.stop_above,
             tool_codecs=self._tool_codecs,
+            told=self._told,
         )
 
     async def play(self, job: RolloutJob) -> Rollout:
