@@ -86,19 +86,8 @@ def check_scores(plugin: Any, method: str, table: Any) -> None:
         if place[1] not in plugin.components:
             near = did_you_mean(str(place[1]), plugin.components)
             refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
-        if not (value is None or isinstance(value, float) or _converts(value)):  # the slow one last
+        if not (value is None or isinstance(value, float) or converts(value)):  # the slow one last
             refuse(plugin, method, value, f"'{place[1]}' is a number, or None where the score is missing")
-
-
-def check_outcome(environment: Any, outcome: Any) -> None:
-    """Of `Environment.outcome`: metrics by name, and `success` in [0, 1]."""
-    if not isinstance(outcome, Mapping) or "success" not in outcome:
-        refuse(environment, "outcome", outcome, 'return {"success": 0, 1 or a share}, and other metrics')
-    for metric, value in outcome.items():
-        sound = _converts(value)
-        if not sound or (metric == "success" and not 0 <= float(value) <= 1):
-            what = "a number from 0 to 1" if metric == "success" else "a number; NaN: there is none"
-            refuse(environment, "outcome", value, f"the metric `{metric}` is {what}")
 
 
 def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
@@ -128,7 +117,7 @@ def check_credit(estimator: Any, returned: Any) -> None:
             if not sound:
                 refuse(estimator, "__call__", {key: value}, "finite numbers by branch, or none for a branch")
     for name, number in credit.metrics.items():
-        if not _converts(number):
+        if not converts(number):
             refuse(estimator, "__call__", {name: number}, "metrics are numbers; NaN: there is none")
     try:
         json.dumps(state)
@@ -153,7 +142,7 @@ def check_table(plugin: Any, method: str, returned: Any) -> None:
         refuse(plugin, method, returned, "return a mapping")
 
 
-def _converts(value: Any) -> bool:
+def converts(value: Any) -> bool:
     """Whether `float(value)` is a number: not of an array of several, nor of an integer beyond all floats."""
     try:
         return isinstance(value, SupportsFloat) and isinstance(float(value), float)

@@ -58,7 +58,7 @@ def check_missing(
         if not any(any(calls[key]) for key in unread & calls.keys()):
             calls = {key: missing for key, missing in calls.items() if key not in unread}
         _check(
-            f"scores of the reward '{source.name}' are missing in {where}",
+            f"scores of the reward '{source.name}' ({origin_of(source.plugin)}) are missing in {where}",
             reasons[source.name],
             sum(sum(missing) / len(missing) for missing in calls.values()),
             len(calls),
@@ -71,7 +71,7 @@ def check_parsers(trees: Sequence[Tree], team: Team) -> None:
     """Raise a PluginError where a role's parser broke, not by PolicyFault, on each of a step's actions."""
     for role, member in team.members.items():
         made = (node.decisions.get(role) for tree in trees for node in tree.nodes())
-        actions = [act for one in made if one for act in one.branches if act.calls and act.trainable]
+        actions = [act for step in made if step for act in step.branches if act.calls and act.trainable]
         texts = [act.fault.reason if act.fault else "" for act in actions]
         origin = origin_of(member.role)
         if texts and all(f"{origin}: parse raised" in text for text in texts):

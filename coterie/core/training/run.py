@@ -282,8 +282,7 @@ class Run:
         where = "this evaluation" if evaluation else "this step"
         bound = self.config.schedule.max_missing
         check_missing(rollouts.trees, scores, self.reward_sources, bound, where)
-        if not evaluation:
-            check_parsers(rollouts.trees, self.team)
+        check_parsers([] if evaluation else rollouts.trees, self.team)
         return scores
 
     async def annotate(self, rollouts: StepRollouts) -> Annotations:
