@@ -18,6 +18,7 @@ from coterie.core.protocols import AdvantageEstimator, Environment, Member, Name
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
 from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles
+from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
@@ -235,5 +236,9 @@ def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, .
     for part in (*environments, *(member.role for member in team.members.values())):
         if isinstance(part, HasVocabulary):
             with plugin_call(part, "vocabulary"):
-                words.update(part.vocabulary())
+                given = list(part.vocabulary())
+            for word in given:
+                if not isinstance(word, str):
+                    refuse(part, "vocabulary", word, "every word is a text")
+            words.update(given)
     return tuple(sorted(words))

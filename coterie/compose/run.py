@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sized
 from functools import partial
+from inspect import isawaitable
 from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkable
 
 from coterie.compose.builder import SHARED, ComponentBuilder
@@ -18,12 +19,13 @@ from coterie.core.protocols import AdvantageEstimator, Environment, Loss
 from coterie.core.protocols.environment import Demonstrates, HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
+from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
-from coterie.core.training.curriculum import trained_on
+from coterie.core.training.curriculum import LevelTasks, trained_on
 from coterie.core.training.run import Run
 from coterie.core.training.state import CurriculumState, RunState
-from coterie.core.types import RewardWeights
+from coterie.core.types import RewardWeights, Sampling, Task
 from coterie.core.types.splits import Split
 
 log = logging.getLogger("coterie")
@@ -135,10 +137,36 @@ def _check_tasks(parts: RolloutParts, splits: Collection[Split]) -> None:
     environment, seed = parts.environment, parts.config.seed
     for split in splits:
         with plugin_call(environment, "tasks"):
-            if split == "train":
-                trained_on(environment, parts.curriculum, seed)
+            if split != "train":
+                played = [(environment, environment.tasks(split, seed))]
             else:
-                environment.tasks(split, seed)
+                played = trained_on(environment, parts.curriculum, seed)
+        for owner, tasks in played:
+            _check_source(owner, tasks.source if isinstance(tasks, LevelTasks) else tasks, split)
+
+
+def _check_source(environment: Environment, tasks: Any, split: Split) -> None:
+    """Refuse what is no source of tasks. One that makes its tasks when it is asked shows its first two."""
+    if isawaitable(tasks) or not isinstance(tasks, Sized):
+        fix = (
+            "a list of coterie.Task, or an object with `__len__` and `__getitem__`; `tasks` isn't `async def`"
+        )
+        refuse(environment, "tasks", tasks, fix)
+    source: Any = tasks
+    if len(source) == 0:
+        origin = origin_of(environment)
+        raise ConfigError(f"the {split} split has no tasks", path="env", why=f"{origin}: tasks returned none")
+    with plugin_call(environment, "tasks"):
+        shown = source if isinstance(source, (list, tuple)) else [source[at] for at in range(len(source))[:2]]
+    ids: set[str] = set()
+    for task in shown:
+        if not isinstance(task, Task):
+            refuse(environment, "tasks", task, "every task is a coterie.Task")
+        if task.id in ids:
+            refuse(
+                environment, "tasks", task.id, f"give each task of '{split}' another id: this one is twice"
+            )
+        ids.add(task.id)
 
 
 def _check_consumed(config: RunConfig, builder: ComponentBuilder) -> None:
@@ -257,7 +285,11 @@ def _potential_form(environment: Environment) -> str:
 
 def _warn_truncation(side: LocalRolloutSide) -> None:
     for role in side.team.members:
-        if side.sampler.sampling(role).filtered:
+        with plugin_call(side.sampler, "sampling"):
+            sampling = side.sampler.sampling(role)
+        if not isinstance(sampling, Sampling):
+            refuse(side.sampler, "sampling", sampling, "a coterie.Sampling")
+        if sampling.filtered:
             log.warning(
                 "role '%s' samples with top_p/top_k: what is trained is not what is sampled (log-probs are "
                 "of the untruncated distribution)",

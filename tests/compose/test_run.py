@@ -7,7 +7,7 @@ from typing import Annotated
 
 import pytest
 
-from coterie import Composed, Plugin, PluginConfig, PolicyConfig, TreeSampler
+from coterie import Composed, Plugin, PluginConfig, PolicyConfig, Task, TreeSampler
 from coterie.backends.trainers.none import NoTrainer
 from coterie.compose import compose
 from coterie.core.errors import ConfigError, PluginError
@@ -222,3 +222,98 @@ def test_a_weight_is_a_finite_number(weight):
     with pytest.raises(ConfigError, match="a weight is a finite number") as error:
         coterie_run(rewards={"environment": {"type": "environment", "weights": {"sum": weight}}})
     assert error.value.path == "rewards.environment.weights.sum"
+
+
+class Numbers(NumberGame):
+    """A game whose `tasks` returns what a table says."""
+
+    class Config(NumberGame.Config):
+        returned: str = "integers"
+
+    def tasks(self, split, seed):
+        return {
+            "integers": [1, 2],
+            "twice": [Task(id=name) for name in ("a", "b", "a")],
+            "empty": [],
+            "generator": (Task(id=str(number)) for number in range(2)),
+            "none": None,
+            "lazy": Lazy([Task(id="same")] * 9),
+            "one": [Task(id="a")],
+            "other": (Task(id="b"),),
+        }[self.config.returned]
+
+
+class Lazy:
+    """A source that makes its tasks when it is asked."""
+
+    def __init__(self, tasks):
+        self.tasks = tasks
+
+    def __len__(self):
+        return len(self.tasks)
+
+    def __getitem__(self, index):
+        return self.tasks[index]
+
+
+async def later():
+    """What nothing awaits."""
+
+
+class AsyncTasks(NumberGame):
+    def tasks(self, split, seed):
+        return later()
+
+
+@pytest.mark.parametrize(
+    ("returned", "texts"),
+    [
+        ("integers", ("tasks returned 1", "coterie.Task")),
+        ("twice", ("tasks returned 'a'", "another id")),
+        ("lazy", ("tasks returned 'same'", "another id")),
+        ("empty", ("split has no tasks", "tasks returned none")),
+        ("generator", ("tasks returned <generator", "a list of coterie.Task")),
+        ("none", ("tasks returned None", "a list of coterie.Task")),
+    ],
+)
+@pytest.mark.parametrize("split", ["train", "val"])
+def test_tasks_that_can_not_be_played_are_told_of_the_environment_before_anything_is_loaded(
+    split, returned, texts
+):
+    run = coterie_run(env={"type": f"{__name__}:Numbers", "returned": returned}, order=["one"])
+    with pytest.raises((PluginError, ConfigError)) as caught:
+        compose(run.resolved, [split])
+    message = str(caught.value)
+    assert all(text in message for text in (f"environment '{__name__}:Numbers' of tests", *texts)), message
+
+
+@pytest.mark.filterwarnings("error")
+def test_tasks_gives_nothing_to_await():
+    run = coterie_run(env={"type": f"{__name__}:AsyncTasks"}, order=["one"])
+    with pytest.raises(PluginError, match="`tasks` isn't `async def`"):
+        compose(run.resolved, ["train"])
+
+
+def test_a_single_task_and_levels_of_a_curriculum_pass_and_a_levels_tasks_are_checked():
+    one = coterie_run(env={"type": f"{__name__}:Numbers", "returned": "one"}, order=["one"])
+    compose(one.resolved, ["train", "val"])
+    for values in (["one", "other"], ["one", "twice"]):
+        curriculum = {"field": "returned", "values": values, "promote_at": 0.5}
+        env = {"type": f"{__name__}:Numbers", "returned": "one", "curriculum": curriculum}
+        run = coterie_run(env=env, order=["one"])
+        if "twice" in values:
+            with pytest.raises(PluginError, match="tasks returned 'a'"):
+                compose(run.resolved, ["train"])
+        else:
+            compose(run.resolved, ["train"])
+
+
+class NumbersForWords(NumberGame):
+    def vocabulary(self):
+        return (number for number in range(3))
+
+
+def test_a_vocabulary_of_no_words_names_the_environment_before_the_engine_is_made():
+    with pytest.raises(PluginError, match="vocabulary returned 0") as caught:
+        coterie_run(env={"type": f"{__name__}:NumbersForWords"}, order=["one"])
+    assert f"env: environment '{__name__}:NumbersForWords' of tests" in str(caught.value)

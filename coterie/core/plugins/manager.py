@@ -54,6 +54,7 @@ class Plugins(pluggy.PluginManager):
         self.registry = Registry()
         self.reports: list[Report] = []
         self._report = Report("", "", "")
+        self._told: set[tuple[Any, type]] = set()
 
     def load(self, only: frozenset[str] | None = None) -> None:
         """Load the entry points: our own first, then the others in a stable order.
@@ -152,14 +153,16 @@ class Plugins(pluggy.PluginManager):
             ) from cause
 
     def notify(self, hook: str, **arguments: Any) -> None:
-        """Call the observers of a hook; each is isolated, and a failing one is logged by name."""
+        """Call the observers of a hook; each is isolated. Its failure is logged, once an exception's type."""
         for observer in getattr(self.hook, hook).get_hookimpls():
             wanted = inspect.signature(observer.function).parameters
             try:
                 observer.function(**{name: arguments[name] for name in wanted})
             except Exception as error:
-                distribution = observer.plugin_name.partition(":")[0]
-                log.warning("plugin %s: %s raised %s: %s", distribution, hook, type(error).__name__, error)
+                distribution, kind = observer.plugin_name.partition(":")[0], type(error)
+                if (observer.function, kind) not in self._told:
+                    self._told.add((observer.function, kind))
+                    log.warning("plugin %s: %s raised %s: %s", distribution, hook, kind.__name__, error)
 
 
 def _order(entry: importlib.metadata.EntryPoint) -> tuple[bool, str, str]:

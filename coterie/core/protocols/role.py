@@ -19,7 +19,8 @@ class Role(Protocol):
         """The action that a text means: the input of `Environment.step`.
 
         Raises:
-            PolicyFault: the text means no action; the message becomes the fault's reason.
+            PolicyFault: the text means no action; the message becomes the fault's reason. Another exception is
+                logged as the parser's bug, and ends a run where every output of a step raised one.
         """
 
 

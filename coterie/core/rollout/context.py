@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Collection, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +26,7 @@ from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
-from coterie.core.rollout.contracts import check_feedback, check_messages, check_step
+from coterie.core.rollout import contracts
 from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
 from coterie.core.rollout.turns import without_oldest
@@ -50,7 +51,9 @@ from coterie.core.types.digest import digest
 from coterie.core.types.seeding import seed64
 
 T = TypeVar("T")
+log = logging.getLogger("coterie")
 
+UNREADABLE = "raise PolicyFault for a text that can't be read; anything else is a bug of the parser"
 SILENT = ""
 """The policy of a role that no policy plays: its actions are empty messages, made without a call."""
 
@@ -100,6 +103,8 @@ class JobContext:
     """Scoring that no selection needs and that goes on while episodes are played."""
     tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
     """By (policy, role): codecs whose prompts describe the role's tools."""
+    warned: set[tuple[str, str]] = field(default_factory=set)
+    """(role, exception) of the parsers' bugs that were logged."""
 
     @property
     def evaluation(self) -> bool:
@@ -139,7 +144,13 @@ class JobContext:
 
     def digest(self, state: Any) -> str:
         environment = self.environment
-        return str(environment.digest(state) if isinstance(environment, DigestsStates) else digest(state))
+        if isinstance(environment, DigestsStates):
+            with plugin_call(environment, "digest"):
+                return str(contracts.check_async(environment, "digest", environment.digest(state), False))
+        try:
+            return digest(state)
+        except TypeError as error:
+            contracts.refuse(environment, "reset or step", state, f"states are plain values; {error}")
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Score in the background; the rollout's scores are complete when it is done."""
@@ -159,22 +170,23 @@ class JobContext:
         """Make a role's prompt: the role renders the observation and the transition mode's feedback."""
         environment, transition, plugin = self.environment, self.team.transition, self.team.members[role].role
         with plugin_call(environment, "observe"):
-            observation = environment.observe(state, role)
+            seen = contracts.check_async(environment, "observe", environment.observe(state, role), False)
         feedback: Sequence[str] = ()
         if history:
             with plugin_call(transition, "tell"):
-                feedback = await transition.tell(role, state, history, environment)
-            check_feedback(transition, feedback)
+                telling = transition.tell(role, state, history, environment)
+                feedback = await contracts.check_async(transition, "tell", telling)
+            contracts.check_feedback(transition, feedback)
         role_input = RoleInput(
-            role=role, turn=turn, observation=observation, feedback=tuple(feedback), history=history
+            role=role, turn=turn, observation=seen, feedback=tuple(feedback), history=history
         )
         with plugin_call(plugin, "render"):
             rendered = plugin.render(role_input)
-        check_messages(plugin, rendered)
+        contracts.check_messages(plugin, rendered)
         messages = tuple(rendered)
         policy = self.policy(role)
         if policy is None:  # no policy reads the prompt, so nothing is encoded
-            return PromptRequest(role, SILENT, observation, messages, Prompt(ids=()), sampling)
+            return PromptRequest(role, SILENT, seen, messages, Prompt(ids=()), sampling)
         codec = self.codec(policy, role)
         if history and isinstance(plugin, Remembers) and plugin.remembers:
             last, answer = history[-1], sampling.max_new_tokens
@@ -197,7 +209,7 @@ class JobContext:
                 f"the prompt of role '{role}' has {len(prompt.ids)} tokens, and the context of policy "
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
-        return PromptRequest(role, policy, observation, messages, prompt, sampling, overflow)
+        return PromptRequest(role, policy, seen, messages, prompt, sampling, overflow)
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
@@ -221,8 +233,15 @@ class JobContext:
             raise
         except PolicyFault as fault:
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
+        except SystemFault as fault:
+            return action.build(fault=Fault(kind="system", reason=failure(role, "parse", fault)))
         except Exception as error:  # the text broke the parser, so it is a fault of the output
-            return action.build(fault=Fault(kind="policy", reason=failure(role, "parse", error)))
+            reason, kind = failure(role, "parse", error), (request.role, type(error).__name__)
+            if kind not in self.warned:
+                self.warned.add(kind)
+                log.warning("%s. It counts as a fault of the policy: %s (told once)", reason, UNREADABLE)
+            return action.build(fault=Fault(kind="policy", reason=reason))
+        contracts.check_async(role, "parse", parsed, False)
         return action.build(parsed=parsed)
 
     async def _generate(self, key: Key, request: PromptRequest, action: ActionBuilder) -> None:
@@ -279,19 +298,17 @@ class JobContext:
             if action.fault is not None and action.fault.kind == "system":
                 return action.fault
         environment = self.environment
+        ctx = StepContext(task=task, turn=turn, seed=self.seed(key, "environment"))
         try:
-            step = await environment.step(
-                state, actions, StepContext(task=task, turn=turn, seed=self.seed(key, "environment"))
-            )
+            stepping = environment.step(state, actions, ctx)
+            step: Step = await contracts.check_async(environment, "step", stepping)
         except PluginError:  # a broken contract is no accident of one episode
             raise
         except PolicyFault as fault:
             return Fault(kind="policy", reason=str(fault))
-        except SystemFault as fault:
-            return Fault(kind="system", reason=str(fault))
-        except Exception as error:  # an environment's bug must not end every episode
+        except Exception as error:  # SystemFault, or an environment's bug, which must not end every episode
             return Fault(kind="system", reason=failure(environment, "step", error))
-        check_step(environment, step)
+        contracts.check_step(environment, step)
         return step
 
     def mark_missing(self, key: Key, reason: str) -> None:
@@ -320,17 +337,23 @@ def _full(codec: Codec, prompt: Prompt, answer: int = 1) -> bool:
 def _tool_use(tool: Tool, text: str) -> Any | None:
     """The tool call in a text, or None. A tool's bug is a system fault."""
     try:
-        return tool.find(text)
+        use = tool.find(text)
     except Exception as error:
         raise SystemFault(failure(tool, "find", error)) from error
+    if contracts.check_async(tool, "find", use, False) is False:
+        contracts.refuse(tool, "find", use, "return None where the text has no call")
+    return use
 
 
 async def _result(tool: Tool, use: Any) -> str:
     try:
-        return await tool.run(use)
+        result = await contracts.check_async(tool, "run", tool.run(use))
+    except PluginError:
+        raise
     except PolicyFault as fault:
         raise PolicyFault(f"tool {tool.name}: {fault}") from fault
-    except SystemFault as fault:
-        raise SystemFault(f"tool {tool.name}: {fault}") from fault
     except Exception as error:
         raise SystemFault(failure(tool, "run", error)) from error
+    if not isinstance(result, str):
+        contracts.refuse(tool, "run", result, "the result is a text")
+    return result

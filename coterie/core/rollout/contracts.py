@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Mapping, Sequence
+from inspect import isawaitable, iscoroutine
 from typing import Any, NoReturn, SupportsFloat
 
 import numpy as np
@@ -17,32 +18,45 @@ from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.types import TEAM, Credit, Key, Step
 
 
+def check_async(plugin: Any, method: str, returned: Any, wanted: bool = True) -> Any:
+    """Of a method that is `async def` in its kind's Protocol: an awaitable, which is returned; else none."""
+    if isawaitable(returned) is not wanted:
+        refuse(plugin, method, returned, f"`{method}` must {'' if wanted else 'not '}be `async def`")
+    return returned
+
+
 def check_messages(role: Any, messages: Any) -> None:
-    """Of `Role.render`: a sequence of {"role": ..., "content": ...}, both texts."""
-    if not isinstance(messages, Sequence) or isinstance(messages, str):
-        _refuse(role, "render", messages, 'return a list of {"role": "user", "content": text}')
+    """Of `Role.render`: a sequence of {"role": ..., "content": ...}, both texts; one at least."""
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        refuse(role, "render", messages, 'return a list of {"role": "user", "content": text}')
     for message in messages:
         try:
-            sound = isinstance(message["role"], str) and isinstance(message["content"], str)
+            known = message["role"] in ("system", "user", "assistant", "tool")
+            sound = known and isinstance(message["content"], str)
         except (TypeError, KeyError):
             sound = False
         if not sound:
-            _refuse(role, "render", message, 'a message is {"role": "user", "content": text}, both texts')
+            refuse(
+                role,
+                "render",
+                message,
+                'a message is {"role": "user" (or system, assistant, tool), "content": text}',
+            )
 
 
 def check_feedback(transition: Any, sentences: Any) -> None:
     """Of `TransitionMode.tell`: a sequence of sentences, and not one."""
     if not isinstance(sentences, Sequence) or isinstance(sentences, str):
-        _refuse(transition, "tell", sentences, "return a list of texts, e.g. [sentence]")
+        refuse(transition, "tell", sentences, "return a list of texts, e.g. [sentence]")
     for sentence in sentences:
         if not isinstance(sentence, str):
-            _refuse(transition, "tell", sentence, "every sentence is a text")
+            refuse(transition, "tell", sentence, "every sentence is a text")
 
 
 def check_step(environment: Any, step: Any) -> None:
     """Of `Environment.step`: a `Step` with scores of declared components."""
     if not isinstance(step, Step):
-        _refuse(environment, "step", step, "return a coterie.Step")
+        refuse(environment, "step", step, "return a coterie.Step")
     check_scores(environment, "step", step.scores)
 
 
@@ -54,10 +68,10 @@ def check_source(
         check_scores(source, "score", returned)
         for component in per_role:
             if (TEAM, component) in returned:
-                _refuse(source, "score", returned, f"the team has no '{component}', which is `per_role`")
+                refuse(source, "score", returned, f"the team has no '{component}', which is `per_role`")
         return
     if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != branches:
-        _refuse(source, "score", returned, f"a list of tables, one for each of {branches} branches")
+        refuse(source, "score", returned, f"a list of tables, one for each of {branches} branches")
     for table in returned:
         check_scores(source, "score", table)
 
@@ -65,26 +79,15 @@ def check_source(
 def check_scores(plugin: Any, method: str, table: Any) -> None:
     """Scores by (role or TEAM, component): numbers or None, of the plugin's components."""
     if not isinstance(table, Mapping):
-        _refuse(plugin, method, table, "scores are {(role, component): number}; coterie.TEAM is a role")
+        refuse(plugin, method, table, "scores are {(role, component): number}; coterie.TEAM is a role")
     for place, value in table.items():
         if not isinstance(place, tuple) or len(place) != 2:
-            _refuse(plugin, method, place, "the key of a score is (role or coterie.TEAM, component)")
+            refuse(plugin, method, place, "the key of a score is (role or coterie.TEAM, component)")
         if place[1] not in plugin.components:
             near = did_you_mean(str(place[1]), plugin.components)
-            _refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
-        if not (value is None or isinstance(value, float) or _converts(value)):  # the slow one last
-            _refuse(plugin, method, value, f"'{place[1]}' is a number, or None where the score is missing")
-
-
-def check_outcome(environment: Any, outcome: Any) -> None:
-    """Of `Environment.outcome`: metrics by name, and `success` in [0, 1]."""
-    if not isinstance(outcome, Mapping) or "success" not in outcome:
-        _refuse(environment, "outcome", outcome, 'return {"success": 0, 1 or a share}, and other metrics')
-    for metric, value in outcome.items():
-        sound = _converts(value)
-        if not sound or (metric == "success" and not 0 <= float(value) <= 1):
-            what = "a number from 0 to 1" if metric == "success" else "a number; NaN: there is none"
-            _refuse(environment, "outcome", value, f"the metric `{metric}` is {what}")
+            refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
+        if not (value is None or isinstance(value, float) or converts(value)):  # the slow one last
+            refuse(plugin, method, value, f"'{place[1]}' is a number, or None where the score is missing")
 
 
 def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
@@ -92,18 +95,18 @@ def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
     if roles is None:
         return
     if not isinstance(roles, tuple):
-        _refuse(environment, "acting_roles", roles, "return a tuple of roles, () at the end, or None")
+        refuse(environment, "acting_roles", roles, "return a tuple of roles, () at the end, or None")
     for role in roles:
         if role not in known:
-            _refuse(environment, "acting_roles", role, f"roles of the team; {did_you_mean(str(role), known)}")
+            refuse(environment, "acting_roles", role, f"roles of the team; {did_you_mean(str(role), known)}")
     if len(set(roles)) < len(roles):
-        _refuse(environment, "acting_roles", roles, "name each role once")
+        refuse(environment, "acting_roles", roles, "name each role once")
 
 
 def check_credit(estimator: Any, returned: Any) -> None:
     """Of `AdvantageEstimator.__call__`: (Credit with finite advantages, the next state as JSON)."""
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Credit)):
-        _refuse(estimator, "__call__", returned, "return (coterie.Credit(...), state)")
+        refuse(estimator, "__call__", returned, "return (coterie.Credit(...), state)")
     credit, state = returned
     for table in (credit.advantage, credit.weight, credit.target):
         for key, value in table.items():
@@ -112,34 +115,34 @@ def check_credit(estimator: Any, returned: Any) -> None:
             except TypeError:
                 sound = False
             if not sound:
-                _refuse(estimator, "__call__", {key: value}, "finite numbers by branch, or none for a branch")
+                refuse(estimator, "__call__", {key: value}, "finite numbers by branch, or none for a branch")
     for name, number in credit.metrics.items():
-        if not _converts(number):
-            _refuse(estimator, "__call__", {name: number}, "metrics are numbers; NaN: there is none")
+        if not converts(number):
+            refuse(estimator, "__call__", {name: number}, "metrics are numbers; NaN: there is none")
     try:
         json.dumps(state)
     except (TypeError, ValueError):
-        _refuse(estimator, "__call__", state, "a state of plain JSON: a checkpoint keeps it")
+        refuse(estimator, "__call__", state, "a state of plain JSON: a checkpoint keeps it")
 
 
 def check_rollouts(executor: Any, jobs: Sequence[RolloutJob], rollouts: Any) -> None:
     """Of `Executor.play`: a list with the rollout of each job, in the order of the jobs."""
     if not isinstance(rollouts, list) or not all(isinstance(rollout, Rollout) for rollout in rollouts):
-        _refuse(executor, "play", rollouts, "return a list of the rollout side's rollouts")
+        refuse(executor, "play", rollouts, "return a list of the rollout side's rollouts")
     wanted = [(job.task.id, job.epoch, job.chain) for job in jobs]
     trees = [rollout.tree for rollout in rollouts]
     if [(tree.task.id, tree.epoch, tree.chain) for tree in trees] != wanted:
         what = f"{len(trees)} rollouts for {len(jobs)} jobs, or in another order"
-        _refuse(executor, "play", what, "return the rollout of each job, in the order of the jobs")
+        refuse(executor, "play", what, "return the rollout of each job, in the order of the jobs")
 
 
 def check_table(plugin: Any, method: str, returned: Any) -> None:
     """Of a method that returns values by name, e.g. `Trainer.update`."""
     if not isinstance(returned, Mapping):
-        _refuse(plugin, method, returned, "return a mapping")
+        refuse(plugin, method, returned, "return a mapping")
 
 
-def _converts(value: Any) -> bool:
+def converts(value: Any) -> bool:
     """Whether `float(value)` is a number: not of an array of several, nor of an integer beyond all floats."""
     try:
         return isinstance(value, SupportsFloat) and isinstance(float(value), float)
@@ -147,7 +150,9 @@ def _converts(value: Any) -> bool:
         return False
 
 
-def _refuse(plugin: Any, method: str, returned: Any, fix: str) -> NoReturn:
+def refuse(plugin: Any, method: str, returned: Any, fix: str) -> NoReturn:
+    if iscoroutine(returned):
+        returned.close()  # else Python warns that it was never awaited
     origin = origin_of(plugin)
     what = f"{origin}: {method} returned {returned!r:.200}"
     raise PluginError(what, path=origin.path, fix=fix)

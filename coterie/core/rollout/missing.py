@@ -6,8 +6,10 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from coterie.core.errors import TooManyMissing
-from coterie.core.protocols import NamedRewardSource
+from coterie.core.errors import PluginError, TooManyMissing
+from coterie.core.plugins.origin import origin_of
+from coterie.core.protocols import NamedRewardSource, Team
+from coterie.core.rollout.context import UNREADABLE
 from coterie.core.types import Action, Key, Scores, Tree, committed
 
 log = logging.getLogger("coterie")
@@ -56,13 +58,24 @@ def check_missing(
         if not any(any(calls[key]) for key in unread & calls.keys()):
             calls = {key: missing for key, missing in calls.items() if key not in unread}
         _check(
-            f"scores of the reward '{source.name}' are missing in {where}",
+            f"scores of the reward '{source.name}' ({origin_of(source.plugin)}) are missing in {where}",
             reasons[source.name],
             sum(sum(missing) / len(missing) for missing in calls.values()),
             len(calls),
             "schedule.max_missing" if source.max_missing is None else f"rewards.{source.name}.max_missing",
             bound if source.max_missing is None else source.max_missing,
         )
+
+
+def check_parsers(trees: Sequence[Tree], team: Team) -> None:
+    """Raise a PluginError where a role's parser broke, not by PolicyFault, on each of a step's actions."""
+    for role, member in team.members.items():
+        made = (node.decisions.get(role) for tree in trees for node in tree.nodes())
+        actions = [act for step in made if step for act in step.branches if act.calls and act.trainable]
+        texts = [act.fault.reason if act.fault else "" for act in actions]
+        origin = origin_of(member.role)
+        if texts and all(f"{origin}: parse raised" in text for text in texts):
+            raise PluginError(texts[0], path=origin.path, why="no output could be read", fix=UNREADABLE)
 
 
 def _check(what: str, reasons: Counter[str], missing: float, count: int, path: str, bound: float) -> None:

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.core.errors import PluginError, PolicyFault, SystemFault
-from coterie.core.plugins.origin import failure
+from coterie.core.errors import PluginError, PolicyFault
+from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
-from coterie.core.rollout.contracts import check_source
+from coterie.core.rollout.contracts import check_async, check_source
 from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
 
 log = logging.getLogger("coterie")
@@ -97,20 +97,18 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
     whole = source.scope in ("joint", "episode")
     try:
         async with source.slots():
-            table = await source.plugin.score(view)
+            table = await check_async(source.plugin, "score", source.plugin.score(view))
     except PluginError as error:  # the source breaks its contract
         error.path = error.path or f"rewards.{source.name}"
         raise
     except PolicyFault as fault:
         return Score(float(source.plugin.policy_fault), f"floor: {fault}", source.name, whole)
-    except SystemFault as fault:
-        return _missing(source, str(fault) or "SystemFault", whole)
     except asyncio.CancelledError as error:
         task = asyncio.current_task()
         if task is None or task.cancelling():  # this call was cancelled, not one inside the source
             raise
         return _missing(source, failure(source.plugin, "score", error), whole)
-    except Exception as error:  # a source's bug must not become a number
+    except Exception as error:  # SystemFault, or a source's bug, which must not become a number
         return _missing(source, failure(source.plugin, "score", error), whole)
     branches = len(view.actions) if isinstance(view, SiblingsView) else None
     check_source(source.plugin, table, branches, source.per_role)
@@ -121,7 +119,9 @@ def _missing(source: NamedRewardSource, reason: str, whole: bool = False) -> Sco
     """A missing score. The first one of a source is told at once; the others are counted."""
     if not source.failed:
         source.failed = True
-        log.warning("rewards.%s: a score is missing: %s. Later ones are only counted", source.name, reason)
+        origin = str(origin_of(source.plugin))
+        full = reason if origin in reason else f"{origin}: score: {reason}"
+        log.warning("rewards.%s: a score is missing: %s. Later ones are only counted", source.name, full)
     return Score(None, reason, source.name, whole)
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from typing import Any
 
-from coterie.core.plugins.origin import closed, plugin_call, plugin_open
+from coterie.core.plugins.origin import closed, origin_of, plugin_call, plugin_open, record_origin
 from coterie.core.protocols import (
     Codec,
     EngineClient,
@@ -22,6 +22,7 @@ from coterie.core.protocols import (
 )
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
+from coterie.core.rollout.contracts import check_async, refuse
 from coterie.core.rollout.rewards import score_episodes
 from coterie.core.types import RewardWeights, Tree
 
@@ -49,6 +50,7 @@ class LocalRolloutSide:
     _samplers: dict[bool, Sampler] = field(default_factory=dict)
     """Samplers of evaluations, by greedy."""
     _tool_codecs: dict[tuple[str, str], Codec] = field(default_factory=dict)
+    _warned: set[tuple[str, str]] = field(default_factory=set)
     _scoring: set[asyncio.Task[ScoredRollout]] = field(default_factory=set)
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
@@ -91,6 +93,7 @@ class LocalRolloutSide:
             job=job,
             stop_above=None if job.evaluation else self.stop_above,
             tool_codecs=self._tool_codecs,
+            warned=self._warned,
         )
 
     async def play(self, job: RolloutJob) -> Rollout:
@@ -99,7 +102,11 @@ class LocalRolloutSide:
         sampler = self.sampler if not job.evaluation else self._evaluation_sampler(job.greedy)
         try:
             with plugin_call(sampler, "play"):
-                tree = await context.engine.active(sampler.play(job.task, job.epoch, job.chain, context))
+                played = sampler.play(job.task, job.epoch, job.chain, context)
+                tree = await context.engine.active(check_async(sampler, "play", played))
+            what = (tree.task.id, tree.epoch, tree.chain) if isinstance(tree, Tree) else tree
+            if what != (job.task.id, job.epoch, job.chain):
+                refuse(sampler, "play", what, "the Tree of the task, epoch and chain that it was given")
         except BaseException:
             for task in context.background:
                 task.cancel()
@@ -113,6 +120,7 @@ class LocalRolloutSide:
         if greedy not in self._samplers:
             with plugin_call(self.sampler, "for_evaluation"):
                 self._samplers[greedy] = self.sampler.for_evaluation(greedy)
+            record_origin(self._samplers[greedy], origin_of(self.sampler))
         return self._samplers[greedy]
 
     def _scored_one(self, scoring: asyncio.Task[ScoredRollout]) -> None:

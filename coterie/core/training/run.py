@@ -40,7 +40,7 @@ from coterie.core.protocols import (
 from coterie.core.protocols.trainer import FollowsBudget
 from coterie.core.rollout.contracts import check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
-from coterie.core.rollout.missing import check_missing
+from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.storage.checkpoint import Checkpoint, CheckpointWriter
 from coterie.core.storage.run_folder import RunFolder
@@ -272,7 +272,7 @@ class Run:
         """The scores of all trees, when the last one is known. Missing stays missing.
 
         Raises:
-            TooManyMissing: see `check_missing`.
+            TooManyMissing, PluginError: see `check_missing` and `check_parsers`.
         """
         scores = Scores()
         for rollout in rollouts.rollouts:
@@ -282,6 +282,7 @@ class Run:
         where = "this evaluation" if evaluation else "this step"
         bound = self.config.schedule.max_missing
         check_missing(rollouts.trees, scores, self.reward_sources, bound, where)
+        check_parsers([] if evaluation else rollouts.trees, self.team)
         return scores
 
     async def annotate(self, rollouts: StepRollouts) -> Annotations:

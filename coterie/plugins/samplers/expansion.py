@@ -15,7 +15,7 @@ from coterie.core.protocols import (
     RolloutContext,
     SiblingsView,
 )
-from coterie.core.rollout.contracts import check_outcome
+from coterie.core.rollout.contracts import converts, refuse
 from coterie.core.rollout.rewards import (
     SELECTION_SCOPES,
     mean_by_branch,
@@ -303,6 +303,17 @@ class NodeExpansion:
             )
             for request in self.requests
         }
+
+
+def check_outcome(environment: Any, outcome: Any) -> None:
+    """Of `Environment.outcome`: metrics by name, and `success` in [0, 1]."""
+    if not isinstance(outcome, Mapping) or "success" not in outcome:
+        refuse(environment, "outcome", outcome, 'return {"success": 0, 1 or a share}, and other metrics')
+    for metric, value in outcome.items():
+        sound = converts(value)
+        if not sound or (metric == "success" and not 0 <= float(value) <= 1):
+            what = "a number from 0 to 1" if metric == "success" else "a number; NaN: there is none"
+            refuse(environment, "outcome", value, f"the metric `{metric}` is {what}")
 
 
 def argmax(values: Sequence[float | None]) -> int | None:

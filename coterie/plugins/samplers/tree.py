@@ -16,12 +16,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from coterie.core.errors import CoterieError
+from coterie.core.errors import PluginError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import NamedRewardSource, Plan, RolloutContext
 from coterie.core.protocols.environment import StepsConcurrently
 from coterie.core.protocols.reward import RunsInBackground
+from coterie.core.rollout.contracts import check_async
 from coterie.core.rollout.turns import first_stage
 from coterie.core.types import Decision, Key, Node, Sampling, Task, Tree
 from coterie.plugins.samplers.expansion import NodeExpansion, NodePosition, argmax
@@ -105,14 +106,18 @@ class TreeSampler(Plugin):
         """Play one task to its end.
 
         Raises:
-            CoterieError: the task is over before any role acts.
+            PluginError: the task is over before any role acts.
         """
         root = Key(task.id, epoch, chain)
         with plugin_call(ctx.environment, "reset"):
             state = ctx.environment.reset(task, ctx.seed(Key(task.id, epoch), "reset"))
+        check_async(ctx.environment, "reset", state, wanted=False)
         stage = first_stage(ctx.environment, ctx.team.order, state)
         if stage is None:
-            raise CoterieError(f"task {task.id} is over before any role acts")
+            origin = origin_of(ctx.environment)
+            what = f"{origin}: acting_roles returned (): task {task.id} is over before any role acts"
+            fix = "return () in final states only, or leave the task out of `tasks`"
+            raise PluginError(what, path=origin.path, fix=fix)
         node = await self._grow(NodePosition(task, root, state, stage, {}), ctx)
         return Tree(task=task, chain=chain, epoch=epoch, root=node)
 

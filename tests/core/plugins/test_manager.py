@@ -369,6 +369,8 @@ def test_observers_are_isolated_and_receive_the_arguments_they_name(caplog):
     manager.add(module(f=watches), Report("good", "good-dist", ""))
     manager.notify("step_ended", step=3, metrics={"a": 1})
     assert seen == [{"a": 1}, 3] and "bad-dist" in caplog.text and "observer broke" in caplog.text
+    manager.notify("step_ended", step=4, metrics={"a": 1})
+    assert seen[2:] == [{"a": 1}, 4] and caplog.text.count("observer broke") == 1  # told once
 
 
 def test_two_entry_points_of_one_name_are_reported(entries):

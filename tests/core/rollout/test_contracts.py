@@ -14,6 +14,7 @@ from coterie.core.plugins.origin import Origin, record_origin
 from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.rollout import contracts
 from coterie.core.types import Credit, Key, Tree
+from coterie.plugins.samplers.expansion import check_outcome
 
 
 class Game:
@@ -47,9 +48,9 @@ ROLES = ("one", "two")
         (contracts.check_source, {(TEAM, "right"): Fraction(1, 2)}),
         (contracts.check_source, {(TEAM, "right"): np.array(0.9), ("one", "right"): True}),
         (contracts.check_source, {(TEAM, "right"): float("inf")}),  # missing too
-        (contracts.check_outcome, {"success": 1, "length": -3.5}),
-        (contracts.check_outcome, {"success": np.float64(0.5)}),
-        (contracts.check_outcome, {"success": True}),
+        (check_outcome, {"success": 1, "length": -3.5}),
+        (check_outcome, {"success": np.float64(0.5)}),
+        (check_outcome, {"success": True}),
     ],
 )
 def test_what_the_contract_allows_passes(game, check, returned):
@@ -77,15 +78,15 @@ def test_what_the_contract_allows_passes(game, check, returned):
         (contracts.check_source, {(TEAM, "right"): np.ones(2)}, ("score returned array([1., 1.])",)),
         (contracts.check_source, {(TEAM, "right"): 10**400}, ("score returned 1000", "'right' is a number")),
         (contracts.check_step, Step(state=1, scores={(TEAM, "right"): np.ones(2)}), ("step returned array",)),
-        (contracts.check_outcome, {"success": np.ones(2)}, ("outcome returned array", "from 0 to 1")),
-        (contracts.check_outcome, {"success": 1, "length": np.ones(2)}, ("`length`", "is a number")),
+        (check_outcome, {"success": np.ones(2)}, ("outcome returned array", "from 0 to 1")),
+        (check_outcome, {"success": 1, "length": np.ones(2)}, ("`length`", "is a number")),
         (contracts.check_source, {("one", "else"): 1.0}, ("'else'", "`components`")),
-        (contracts.check_outcome, {"solved": 1.0}, ("outcome returned {'solved': 1.0}", "success")),
-        (contracts.check_outcome, None, ("outcome returned None",)),
-        (contracts.check_outcome, {"success": 2}, ("outcome returned 2", "from 0 to 1")),
-        (contracts.check_outcome, {"success": float("nan")}, ("from 0 to 1",)),
-        (contracts.check_outcome, {"success": "yes"}, ("returned 'yes'",)),
-        (contracts.check_outcome, {"success": 1, "length": None}, ("`length`", "is a number")),
+        (check_outcome, {"solved": 1.0}, ("outcome returned {'solved': 1.0}", "success")),
+        (check_outcome, None, ("outcome returned None",)),
+        (check_outcome, {"success": 2}, ("outcome returned 2", "from 0 to 1")),
+        (check_outcome, {"success": float("nan")}, ("from 0 to 1",)),
+        (check_outcome, {"success": "yes"}, ("returned 'yes'",)),
+        (check_outcome, {"success": 1, "length": None}, ("`length`", "is a number")),
     ],
 )
 def test_what_breaks_the_contract_is_refused_by_name(game, check, returned, texts):

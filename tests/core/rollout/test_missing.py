@@ -163,7 +163,8 @@ def test_lost_joint_actions_are_told_below_the_bound_too(caplog):
         {"one": ["1", "2", "3"]}, order=["one"], env={"fail_on": "2"}, schedule={"max_missing": 0.5}
     )
     play_episode(run)
-    assert "1 of 3 joint actions were lost in this step: the world broke" in caplog.text
+    assert "1 of 3 joint actions were lost in this step: environment" in caplog.text
+    assert "NumberGame' of coterie: step raised SystemFault: the world broke" in caplog.text
 
 
 def test_an_evaluation_says_that_it_is_one():
@@ -186,7 +187,8 @@ def test_the_first_reason_is_told_at_once_and_no_other(caplog):
     with caplog.at_level(logging.WARNING, "coterie"):
         play_episode(run_with("once", {"one": ["7", "7", "1"]}, judge={"max_missing": 1.0}))
     assert [record.message for record in caplog.records] == [
-        "rewards.judge: a score is missing: 502 from the judge. Later ones are only counted"
+        "rewards.judge: a score is missing: reward 'function' of coterie: score raised SystemFault: 502 from "
+        "the judge. Later ones are only counted"
     ]
 
 

@@ -286,7 +286,10 @@ def test_a_tools_faults_belong_to_the_system_or_to_the_output():
     trees, scores = play_episode(run)
     root = trees[0].root
     system, policy, bug = root.decisions["one"].branches
-    assert (system.fault.kind, system.fault.reason) == ("system", "tool breaks: lost")
+    assert (system.fault.kind, system.fault.reason) == (
+        "system",
+        f"tool '{__name__}:Breaks' of tests: run raised SystemFault: lost",
+    )
     assert (bug.fault.kind, bug.fault.reason) == (
         "system",
         f"tool '{__name__}:Breaks' of tests: run raised KeyError: 'run'",
