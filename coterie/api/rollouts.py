@@ -106,8 +106,6 @@ def rollout_rows(
                     "kind": "joint",
                     "format": FORMAT,
                     **place,
-                    # Where a prompt outgrew the context, no row of a node or a branch has them.
-                    **({} if node.decisions else {"turn": node.turn, "stage": node.stage}),
                     **_joint(node, index, scores, reward_weights),
                 }
 
@@ -205,6 +203,8 @@ def _credit(key: Key, credit: Credit | None, trained: bool) -> dict[str, Any]:
 def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights) -> dict[str, Any]:
     joint, cell = node.joints[index], scores.at(node.key.of_joint(index))
     return {
+        # Where a prompt outgrew the context, no row of a node or a branch has turn and stage.
+        **({} if node.decisions else {"turn": node.turn, "stage": node.stage}),
         "joint": index,
         "branches": dict(joint.branches),
         **_cells("scores", cell),

@@ -19,8 +19,9 @@ class Role(Protocol):
         """The action that a text means: the input of `Environment.step`.
 
         Raises:
-            PolicyFault: the text means no action; the message becomes the fault's reason. Another exception is
-                logged as the parser's bug, and ends a run where every output of a step raised one.
+            PolicyFault: the text means no action; the message becomes the fault's reason. Another exception
+                is logged as the parser's bug. One that no text causes, such as a NameError, ends a run where
+                every output of a step raised it.
         """
 
 

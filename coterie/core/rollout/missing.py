@@ -14,6 +14,9 @@ from coterie.core.types import Action, Key, Scores, Tree, committed
 
 log = logging.getLogger("coterie")
 
+PROGRAMMING = ("NameError", "UnboundLocalError", "TypeError", "ImportError", "ModuleNotFoundError")
+"""Exceptions of a parser that doesn't work, whatever the text is."""
+
 
 def check_missing(
     trees: Sequence[Tree],
@@ -68,13 +71,14 @@ def check_missing(
 
 
 def check_parsers(trees: Sequence[Tree], team: Team) -> None:
-    """Raise a PluginError where a role's parser broke, not by PolicyFault, on each of a step's actions."""
+    """Raise a PluginError where a role's parser broke on each of a step's actions, as no text makes it."""
     for role, member in team.members.items():
         made = (node.decisions.get(role) for tree in trees for node in tree.nodes())
         actions = [act for step in made if step for act in step.branches if act.calls and act.trainable]
         texts = [act.fault.reason if act.fault else "" for act in actions]
         origin = origin_of(member.role)
-        if texts and all(f"{origin}: parse raised" in text for text in texts):
+        broken = tuple(f"{origin}: parse raised {error}:" for error in PROGRAMMING)
+        if texts and all(text.startswith(broken) for text in texts):
             raise PluginError(texts[0], path=origin.path, why="no output could be read", fix=UNREADABLE)
 
 

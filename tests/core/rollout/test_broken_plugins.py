@@ -74,7 +74,7 @@ def test_an_exception_of_a_parser_is_told_once_a_kind_however_many_rollouts_have
 
 def test_a_parser_that_breaks_on_every_action_ends_the_run():
     for texts, role, kind in [
-        (("name", "number"), "Parser", "NameError"),
+        (("name", "name"), "Parser", "NameError"),
         (("1", "2"), "WithoutObservation", "TypeError"),
     ]:
         with pytest.raises(PluginError, match=f"parse raised {kind}") as caught:
@@ -87,6 +87,11 @@ def test_texts_that_a_parser_refuses_end_no_run(caplog):
     assert [fault.reason for fault in faults(one("bad", "bad"))] == ["said bad"] * 2
     assert caplog.text == ""
     assert len(faults(one("bad", "name"))) == 2  # one of them is the text's fault
+
+
+def test_a_parser_that_reads_no_text_of_a_weak_model_ends_no_run(caplog):
+    assert [fault.kind for fault in faults(one("number", "number"))] == ["policy"] * 2
+    assert "parse raised ValueError" in caplog.text
 
 
 def test_a_system_fault_of_a_parser_is_one():

@@ -224,7 +224,7 @@ def test_truncate_oldest_keeps_the_task_and_the_newest_turns():
 
 
 def test_no_more_turns_go_than_must():
-    """A turn has about 20 words, an answer at most 12: without its first answer and one turn more, all fits."""
+    """A turn has about 20 words, an answer at most 12: without two turns at most, all fits."""
     trees, _ = play_episode(small(overflow="truncate_oldest", turns=12, context=150))
     decisions = [node.decisions["one"] for node in trees[0].nodes()]
     answers = [sum(message["role"] == "assistant" for message in decision.messages) for decision in decisions]
