@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch, Member, Plan, Team
+from coterie.core.rollout.contracts import FRAMEWORK_METRICS
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
@@ -153,7 +154,7 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
             require(np.isfinite(value).all(), f"is {value}", where=where, fix="leave the key out instead")
             count = forest.tokens[key]
             require(
-                np.ndim(value) == 0 or np.shape(value) == (count,),
+                (np.ndim(value) == 0 and table != "target") or np.shape(value) == (count,),
                 f"has shape {np.shape(value)} for {count} sampled tokens",
                 where=where,
                 fix="one number, or one a token",
@@ -169,6 +170,12 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
             fix="leave the branch out of the credit, of the baseline and of every denominator; 0 is a score",
         )
     for metric, number in credit.metrics.items():
+        require(
+            isinstance(metric, str) and metric.partition("/")[0] not in FRAMEWORK_METRICS,
+            "is a name of the framework's",
+            where=f"{name}: metric {metric!r}",
+            fix="begin it with the estimator's own name",
+        )
         require(finite(number), f"{number!r}", where=f"{name}: metric {metric}", fix="a finite number")
 
 
