@@ -204,7 +204,7 @@ def test_an_asynchronous_method_that_nothing_awaits_is_refused(kind, base, name)
     changed = _asynchronous(base, name)
     with pytest.raises(
         PluginError, match=f"`{name}` is a coroutine function, and nothing awaits it"
-    ) as caught:
+    ) as refused:
         check_coroutines(changed(changed.Config() if hasattr(base, "Config") else None), kind)
     assert refused.value.fix == f"def {name}"
 

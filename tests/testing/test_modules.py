@@ -178,6 +178,8 @@ def test_a_misspelt_key_in_a_shipped_recipe_is_caught(tmp_path, right, wrong, me
     ("text", "message"),
     [
         ("sampller: {branches: 2}", "unknown key 'sampller'\n  fix: did you mean 'sampler'?"),
+        ("trainer: {type: tabular, learning_rte: 1}", "trainer.learning_rte: unknown key"),
+        ("rewards: {x: {type: environment, flor: 1}}", "rewards.x.flor: unknown key"),
         ("schedule: {step: 2}", "schedule.step: unknown key"),
         ("scales: {cpu: {shedule: {steps: 2}}}", "scales.cpu.shedule: unknown key"),
         ("every_scale: {shedule: {steps: 2}}", "every_scale.shedule: unknown key"),

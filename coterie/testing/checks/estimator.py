@@ -104,6 +104,14 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
 
     with guarded(f"{name}: its state", "plain JSON: numbers, texts, lists, tables with text keys"):
         restored = json.loads(json.dumps(state, allow_nan=False))
+    again, again_state = _credit(estimator, forest, name, None)
+    _same(credit, again, name, "two calls on one step, both without a state, give other credit")
+    require(
+        fingerprint(again_state) == fingerprint(state),
+        "two calls on one step, both without a state, return other states",
+        where=name,
+        fix="keep nothing on `self`: the state that is returned is all that a checkpoint has",
+    )
     before = copy.deepcopy(state)
     next_credit, _ = _credit(estimator, forest, name, state)
     require(
