@@ -188,7 +188,7 @@ def check_coroutines(plugin: Any, kind: str) -> None:
 
 def coroutines(plugin: Any, kind: str) -> dict[str, bool]:
     """The methods that a plugin, or its class, has of its kind, and which of them are awaited."""
-    awaited = {}
+    awaited: dict[str, bool] = {}
     for protocol in (PROTOCOL[kind], *CAPABILITIES.get(kind, ())):
         for name, method in vars(protocol).items():
             named = name == "__call__" or name[0] != "_"

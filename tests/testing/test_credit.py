@@ -295,3 +295,10 @@ def test_metrics_under_other_names_than_ones_own_are_caught():
         return dataclasses.replace(credit, metrics={"eval/success": 36.0})
 
     caught("is a name of the framework's", check_estimator, after(reported), seeds=1)
+
+
+def test_a_losss_metric_under_a_name_of_the_trainers_is_caught():
+    def named(xp: Any, t: Any) -> Any:
+        return surrogate(-t.advantages * t.logprobs, -t.advantages, samples=t.logprobs)
+
+    caught("which are the trainer's", check_loss, loss(named, fresh_samples=True))

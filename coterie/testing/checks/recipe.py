@@ -94,7 +94,7 @@ def _check_typed(table: Mapping[str, Any]) -> None:
     for name, kind in TABLES.items():
         value = table.get(name)
         if isinstance(value, Mapping) and "type" in value:
-            _check_component(kind, taken(value)[1] if name == "env" else dict(value), name)
+            _check_component(kind, taken(dict(value))[1] if name == "env" else dict(value), name)
     for name, kind in MAPS.items():
         entries = table.get(name)
         for key, value in entries.items() if isinstance(entries, Mapping) else ():
