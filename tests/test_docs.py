@@ -158,3 +158,19 @@ def test_every_file_that_the_architecture_names_exists():
     assert len(named) > 15
     missing = [word for word in named if not any((base / word).exists() for base in (ROOT, ROOT / "coterie"))]
     assert not missing, missing
+
+
+def test_the_skeletons_pass_the_checks(tmp_path, monkeypatch):
+    block = PAGE.read_text(encoding="utf-8").split('```python title="skeletons.py"\n')[1].split("```")[0]
+    (tmp_path / "skeletons.py").write_text(block)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    import skeletons  # type: ignore[import-not-found]
+
+    from coterie import testing
+    from coterie.testing.support.toys import GAME
+
+    testing.check_loss(skeletons.Plain())
+    game = testing.build("environment", GAME, order=["one"])
+    testing.check_transition(skeletons.Echo(), game, roles=["one"], act=["1"])
+    testing.check_tracker(skeletons.Rows())
+    testing.check_sampler(testing.build("sampler", "skeletons:Counted"), tasks=1)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -62,8 +63,22 @@ class LazyGroup(click.Group):
             return super().make_context(*args, **options)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with reported():
+        with reported(), _command_named(self, ctx):
             return super().invoke(ctx)
+
+
+@contextmanager
+def _command_named(group: LazyGroup, ctx: click.Context) -> Iterator[None]:
+    """A context in which a plugin's command is called. An exception that passes is noted with its plugin."""
+    try:
+        yield
+    except Exception as error:
+        name = ctx.invoked_subcommand
+        if name and name not in group.table and not isinstance(error, UserError):  # its message is complete
+            from coterie.core.plugins import plugins
+
+            error.add_note(f"in {plugins().registry.find('command', name).label}")
+        raise
 
 
 def plugin_commands() -> dict[str, str]:
@@ -100,10 +115,11 @@ def _absent() -> str:
 def _load(name: str) -> click.Command:
     from coterie.core.plugins import plugins
 
-    command = plugins().registry.load("command", name)
+    entry = plugins().registry.find("command", name)
+    command = entry.load()
     if not isinstance(command, click.Command):
         raise PluginError(
-            f"command '{name}' is {type(command).__name__}, not a click command",
+            f"{entry.label} is a {type(command).__name__}, and no click command",
             fix="decorate the function with @click.command()",
         )
     return command

@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, get_type_hints
+from typing import Any, NoReturn, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -16,7 +16,6 @@ from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols.reward import BoundsCalls, ScoresRoles
-from coterie.core.protocols.tool import Closes, Opens
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -170,19 +169,42 @@ def check_source_attributes(plugin: Any) -> None:
 
 
 def check_coroutines(plugin: Any, kind: str) -> None:
-    """Check that `open` and `close` are coroutine functions, where a plugin of the kind may have them.
+    """Check that no method is `async def` that is called without `await`, and that `open` and `close` are
+    coroutine functions where the kind awaits them.
 
     Raises:
-        PluginError: one isn't.
+        PluginError: the first that is wrong.
     """
-    offered = CAPABILITIES.get(kind, ())
-    for protocol, name in ((Opens, "open"), (Closes, "close")):
-        if protocol in offered and isinstance(plugin, protocol):
-            method = inspect.unwrap(getattr(plugin, name))
-            if not inspect.iscoroutinefunction(method):
-                origin = origin_of(plugin)
-                what = f"{origin}: `{name}` is no coroutine function"
-                raise PluginError(what, path=origin.path, fix=f"async def {name}(self) -> None")
+    for name, awaited in coroutines(plugin, kind).items():
+        method = inspect.unwrap(getattr(type(plugin) if name == "__call__" else plugin, name))
+        is_coroutine = is_async(method)
+        if is_coroutine and not awaited:
+            _refuse_coroutine(
+                plugin, f"`{name}` is a coroutine function, and nothing awaits it", f"def {name}"
+            )
+        if awaited and not is_coroutine and name in ("open", "close"):
+            _refuse_coroutine(plugin, f"`{name}` is no coroutine function", f"async def {name}(self) -> None")
+
+
+def coroutines(plugin: Any, kind: str) -> dict[str, bool]:
+    """The methods that a plugin, or its class, has of its kind, and which of them are awaited."""
+    awaited: dict[str, bool] = {}
+    for protocol in (PROTOCOL[kind], *CAPABILITIES.get(kind, ())):
+        for name, method in vars(protocol).items():
+            named = name == "__call__" or name[0] != "_"
+            if named and inspect.isfunction(method) and callable(getattr(plugin, name, None)):
+                awaited.setdefault(name, is_async(method))
+    return awaited
+
+
+def is_async(method: Any) -> bool:
+    """Whether a call gives something to await, or an asynchronous generator."""
+    return inspect.iscoroutinefunction(method) or inspect.isasyncgenfunction(method)
+
+
+def _refuse_coroutine(plugin: Any, what: str, fix: str) -> NoReturn:
+    origin = origin_of(plugin)
+    raise PluginError(f"{origin}: {what}", path=origin.path, fix=fix)
 
 
 @cache

@@ -10,6 +10,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
+from coterie.compose.layer_errors import layer_named
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
@@ -74,6 +75,11 @@ def prepare(resolved: Resolved, splits: Collection[Split] = ()) -> Callable[[], 
     Raises:
         UserError: whatever is wrong with the configuration, with its path, or with the data of `splits`.
     """
+    with layer_named(resolved.origins):
+        return _prepare(resolved, splits)
+
+
+def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]:
     config = resolved.config
     check(config)
     builder = ComponentBuilder(config)

@@ -30,7 +30,7 @@ async def train(run: Run) -> dict[str, Any]:
         state = run.state.credit_state
         with plugin_call(run.estimator, "__call__"):
             returned = run.estimator(batch, state)
-        check_credit(run.estimator, returned)
+        check_credit(run.estimator, returned, rollouts.trees)
         credit, run.state.credit_state = returned
         updated = await run.update(rollouts, credit, annotations)  # then weights to the engine
         run.record(step, batch, state, credit)  # the rollout files

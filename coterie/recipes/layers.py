@@ -24,9 +24,10 @@ from typing import Any
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from coterie.compose.layer_errors import layer_named
 from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like, validate
-from coterie.core.errors import ConfigError, did_you_mean
-from coterie.core.plugins import Table, plugins
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.plugins import Entry, Table, plugins
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import current, names
 from coterie.recipes.yaml_errors import file_error, is_misread, override_error
@@ -89,7 +90,8 @@ def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None 
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
         key = override.partition("=")[0]
         merged.add(parse_override(override), f"override {key}" if "*" in key else "override")
-    config: RunConfig = validate(RunConfig, merged.table)
+    with layer_named(merged.origins):
+        config: RunConfig = validate(RunConfig, merged.table)
     table = config.model_dump(mode="json")
     origins = {path: merged.origin(path) for path, _ in flatten(table)}
     return Resolved(name, config, table, origins)
@@ -113,6 +115,7 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
 
     Raises:
         ConfigError: there is no such recipe, overlay or file.
+        PluginError: the file of a registered one is missing.
     """
     source, _ = current(source) if kind == "recipe" else (source, ())
     text = str(source)
@@ -133,15 +136,42 @@ def locate(source: str | Path, kind: str = "recipe") -> tuple[Path, str, str]:
             more += "; `coterie recipes` lists the overlays that fit a recipe"
         hints = registry.hints(text, registry.names(kind), more)
         raise ConfigError(f"unknown {kind} '{text}'", **hints)
-    return resource_path(registry.find(kind, text).target), f"{kind} {text}", text.rpartition(":")[2]
+    return file_of(registry.find(kind, text)), f"{kind} {text}", text.rpartition(":")[2]
+
+
+def file_of(entry: Entry) -> Path:
+    """The file of a registered recipe, overlay or column.
+
+    Raises:
+        PluginError: there is no such file; it names the plugin.
+    """
+    try:
+        path = resource_path(entry.target)
+        why = "" if path.is_file() else f"there is no file {path}"
+    except PluginError as error:
+        why = error.why
+    if why:
+        raise PluginError(f"{entry.label} has no file '{entry.target}'", why=why, fix=_TARGET)
+    return path
+
+
+_TARGET = "register a path, or `package:file.yaml` of an installed package: a folder with an `__init__.py`"
 
 
 def resource_path(target: Any) -> Path:
-    """The file that a registered target names: a path, or `package:file.yaml`."""
+    """The file that a registered target names: a path, or `package:file.yaml`.
+
+    Raises:
+        PluginError: the package can't be imported, or is a module of one file.
+    """
     package, colon, file = str(target).partition(":")
     if not colon or Path(str(target)).exists():
         return Path(str(target))
-    return Path(str(files(package).joinpath(file)))
+    try:
+        return Path(str(files(package).joinpath(file)))
+    except Exception as error:  # its modules may raise anything when they are imported
+        why = f"{type(error).__name__}: {error}"
+        raise PluginError(f"no file '{target}' can be found", why=why, fix=_TARGET) from error
 
 
 def _extend(merged: Layers, table: Table, origin: str, path: Path | None, seen: tuple[str, ...]) -> None:

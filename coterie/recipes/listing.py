@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import copy
 import logging
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from coterie.compose.checks import check
 from coterie.compose.curriculum import taken
 from coterie.core.config import table_digest
-from coterie.core.errors import ConfigError, UserError
-from coterie.core.plugins import Table, plugins
-from coterie.recipes.layers import gather, locate, read_overlay, read_yaml, resolve, resource_path
+from coterie.core.errors import PluginError, UserError
+from coterie.core.plugins import FILES, Table, plugins
+from coterie.recipes.layers import file_of, gather, locate, read_overlay, read_yaml, resolve
 from coterie.recipes.merging import Layers
 from coterie.recipes.overlays import WITH, policy_of
 
@@ -64,15 +65,29 @@ def list_overlays() -> list[OverlayInfo]:
     infos = []
     for entry in plugins().registry.entries("overlay"):
         try:
-            path = resource_path(entry.target)
+            path = file_of(entry)
             summary = str(read_yaml(path).get("summary", ""))
-        except (ConfigError, ModuleNotFoundError) as error:
+        except UserError as error:
             log.warning("overlay '%s' of %s is left out: %s", entry.name, entry.distribution, error)
             continue
         infos.append(
             OverlayInfo(name=entry.name, summary=summary, path=str(path), distribution=entry.distribution)
         )
     return infos
+
+
+def broken_files(provides: Mapping[str, Sequence[str]], distribution: str) -> list[str]:
+    """What is wrong with the files that a plugin registered, by kind and name: those that aren't there."""
+    errors = []
+    for kind in FILES:
+        for entry in plugins().registry.qualified(kind):
+            registered = entry.distribution == distribution and entry.name in provides.get(kind, ())
+            if registered and WITH not in str(entry.target):
+                try:
+                    file_of(entry)
+                except PluginError as error:
+                    errors.append(str(error))
+    return errors
 
 
 def _recipe(name: str, distribution: str, details: bool) -> RecipeInfo:
@@ -83,7 +98,7 @@ def _recipe(name: str, distribution: str, details: bool) -> RecipeInfo:
             return replace(info, summary=str(read_yaml(Path(info.path)).get("summary", "")))
         merged = gather(name)
         config = resolve(copy.deepcopy(merged)).config
-    except ConfigError as error:
+    except UserError as error:
         return replace(info, error=str(error))
     stages = [[stage] if isinstance(stage, str) else stage for stage in config.team.order]
     return replace(
@@ -109,7 +124,7 @@ def _fits(merged: Layers, overlay: str) -> bool:
         return before != after or any(
             _settings(merged, scale) != _settings(with_overlay, scale) for scale in (None, *before)
         )
-    except ConfigError:
+    except UserError:
         return False
 
 

@@ -152,6 +152,11 @@ class Layers:
             value = value.get(part) if isinstance(value, Mapping) else None
         return value
 
+    @property
+    def origins(self) -> Mapping[str, str]:
+        """By dotted path, the layer that set the value."""
+        return self._origins
+
     def origin(self, path: str) -> str:
         """The layer that set the value at a dotted path, or the innermost table around it."""
         while path:

@@ -9,7 +9,7 @@ from pathlib import Path
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import plugins
-from coterie.recipes import locate, read_yaml, resource_path
+from coterie.recipes import file_of, locate, read_yaml
 from coterie.studies.columns import (
     BASE,
     BY_ROLE,
@@ -37,7 +37,7 @@ def load_column(source: str | Path) -> Column:
         if not path.is_file():
             raise ConfigError(f"no such column file: {path}", path="--columns")
     elif text in registry.names("column"):
-        path, name = resource_path(registry.find("column", text).target), text
+        path, name = file_of(registry.find("column", text)), text
     else:
         raise ConfigError(
             f"unknown column '{text}'",

@@ -97,8 +97,16 @@ def test_the_built_in_commands_are_registered():
 def test_a_plugins_command_that_is_none_says_so(acme):
     done = process("odd", PYTHONPATH=acme)
     assert done.returncode == 2
-    assert "command 'odd' is function, not a click command" in done.stderr
+    assert "command 'odd' of acme-greet is a function, and no click command" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_an_exception_of_a_plugins_command_names_it_and_its_distribution(acme, tmp_path):
+    (tmp_path / "acme_greet_command.py").write_text(COMMAND.replace("click.echo(", "raise KeyError("))
+    done = process("greet", "Ada", PYTHONPATH=acme)
+    assert done.returncode == 1 and "Traceback" in done.stderr
+    assert "This is a bug in command 'greet' of acme-greet: please report it" in done.stderr
+    assert process("greet", PYTHONPATH=acme).returncode == 2, "wrong input is click's to tell"
 
 
 def test_a_broken_plugin_is_listed_and_stops_nothing(tmp_path):

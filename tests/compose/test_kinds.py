@@ -10,9 +10,11 @@ import pytest
 
 import coterie.core.protocols
 from coterie import GroupEstimator, Plugin, PluginConfig, PolicyConfig, RowEstimator, TokenLoss
+from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.compose.kinds import CAPABILITIES, PROTOCOL, ignored, members
-from coterie.core.errors import MissingExtra
+from coterie.compose import compose
+from coterie.compose.kinds import CAPABILITIES, PROTOCOL, check_coroutines, ignored, members
+from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import plugins
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
 from coterie.core.protocols.environment import (
@@ -23,8 +25,13 @@ from coterie.core.protocols.environment import (
     RecordsTasks,
     StepsConcurrently,
 )
-from coterie.testing.support.toys import NumberGame
+from coterie.plugins.algos.at_grpo import ATGRPO
+from coterie.plugins.losses.ppo_clip import PPOClip
+from coterie.recipes import load
+from coterie.testing import check_tracker
+from coterie.testing.support.toys import EchoRole, NumberGame
 from tests import games
+from tests.testing.support import caught
 
 
 def test_every_capability_belongs_to_a_kind():
@@ -169,3 +176,45 @@ def test_what_derives_from_a_base_and_adds_names_of_its_own_passes():
             return values
 
     assert ignored(Mine, "estimator") == []
+
+
+def _asynchronous(base, name):
+    """The class, with one of its methods as `async def`."""
+
+    async def method(self, *args, **kwargs):
+        return None
+
+    return type("Changed", (base,), {name: method})
+
+
+@pytest.mark.parametrize(
+    ("kind", "base", "name"),
+    [
+        ("tracker", JsonlTracker, "track"),
+        ("tracker", JsonlTracker, "close"),
+        ("environment", games.Matrix, "outcome"),
+        ("environment", games.Matrix, "vocabulary"),
+        ("role", EchoRole, "parse"),
+        ("estimator", ATGRPO, "__call__"),
+        ("loss", PPOClip, "__call__"),
+    ],
+)
+def test_an_asynchronous_method_that_nothing_awaits_is_refused(kind, base, name):
+    check_coroutines(base(base.Config() if hasattr(base, "Config") else None), kind)
+    changed = _asynchronous(base, name)
+    with pytest.raises(
+        PluginError, match=f"`{name}` is a coroutine function, and nothing awaits it"
+    ) as refused:
+        check_coroutines(changed(changed.Config() if hasattr(base, "Config") else None), kind)
+    assert refused.value.fix == f"def {name}"
+
+
+AsyncTracker = _asynchronous(JsonlTracker, "track")
+
+
+def test_a_run_with_an_asynchronous_tracker_is_not_started():
+    tracker = "trackers.lines={type: tests.compose.test_kinds:AsyncTracker}"
+    with pytest.raises(PluginError, match="`track` is a coroutine function") as refused:
+        compose(load("tests/recipes/tabular.yaml", overrides=[tracker]))
+    assert refused.value.path == "trackers.lines"
+    caught("Changed.track: is asynchronous", check_tracker, AsyncTracker())

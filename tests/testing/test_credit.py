@@ -274,3 +274,31 @@ def changes(xp: Any, t: Any) -> Any:
 ])  # fmt: skip
 def test_a_broken_loss_is_caught(broken, message):
     caught(message, check_loss, broken)
+
+
+class Counting(ATGRPO):
+    """Keeps its count on itself, where no checkpoint finds it."""
+
+    calls = 0
+
+    def __call__(self, batch: Any, state: Any) -> Any:
+        self.calls += 1
+        return super().__call__(batch, state)[0], self.calls
+
+
+def test_a_state_that_is_kept_on_the_estimator_is_caught():
+    caught("both without a state, return other states", check_estimator, Counting(), seeds=1)
+
+
+def test_metrics_under_other_names_than_ones_own_are_caught():
+    def reported(credit: Any, batch: Any) -> Any:
+        return dataclasses.replace(credit, metrics={"eval/success": 36.0})
+
+    caught("is a name of the framework's", check_estimator, after(reported), seeds=1)
+
+
+def test_a_losss_metric_under_a_name_of_the_trainers_is_caught():
+    def named(xp: Any, t: Any) -> Any:
+        return surrogate(-t.advantages * t.logprobs, -t.advantages, samples=t.logprobs)
+
+    caught("which are the trainer's", check_loss, loss(named, fresh_samples=True))

@@ -16,6 +16,7 @@ from coterie import Plugin, PluginConfig, PolicyConfig, hookimpl
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import plugins
+from coterie.plugins.algos.grpo import GRPO
 from coterie.testing import build, check_plugin
 from coterie.testing.support.toys import GAME, ROLE, EchoRole, NumberGame
 from tests.compose.test_kinds import Misspelt
@@ -81,6 +82,21 @@ class Misread(EchoRole):
 class Mute(Plugin):
     def parse(self, text: str, observation: Any) -> Any:
         return text
+
+
+class Waiting(EchoRole):
+    async def parse(self, text: str, observation: Any) -> Any:
+        return text
+
+
+class Direct(NumberGame):
+    def step(self, state: Any, actions: Any, ctx: Any) -> Any:
+        return None
+
+
+class SlowEstimator(GRPO):
+    async def __call__(self, batch: Any, state: Any) -> Any:
+        return None
 
 
 class Silent(EchoRole):
@@ -162,6 +178,8 @@ def test_a_misspelt_key_in_a_shipped_recipe_is_caught(tmp_path, right, wrong, me
     ("text", "message"),
     [
         ("sampller: {branches: 2}", "unknown key 'sampller'\n  fix: did you mean 'sampler'?"),
+        ("trainer: {type: tabular, learning_rte: 1}", "trainer.learning_rte: unknown key"),
+        ("rewards: {x: {type: environment, flor: 1}}", "rewards.x.flor: unknown key"),
         ("schedule: {step: 2}", "schedule.step: unknown key"),
         ("scales: {cpu: {shedule: {steps: 2}}}", "scales.cpu.shedule: unknown key"),
         ("every_scale: {shedule: {steps: 2}}", "every_scale.shedule: unknown key"),
@@ -211,6 +229,9 @@ def test_a_hook_without_its_mark_is_caught():
     (module(role=[("speaker", Mute)]), "Mute lacks render"),
     (module(role=[("speaker", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
     (module(role=[("speaker", Silent)]), "Silent.parse can't be called"),
+    (module(role=[("speaker", Waiting)]), "Waiting.parse: is asynchronous"),
+    (module(environment=[("game", Direct)]), "Direct.step: is not asynchronous"),
+    (module(estimator=[("slow", SlowEstimator)]), "SlowEstimator.__call__: is asynchronous"),
     (module(role=[("speaker", Lonely)]), "cls(config, build)"),
     (module(role=[("speaker", Loose)]), "takes unknown keys"),
     (module(role=[("speaker", NoSettings)]), "Config is no PluginConfig"),

@@ -128,6 +128,16 @@ def test_a_broken_sampler_is_caught(members, message):
     caught(message, check_sampler, sampler(**members))
 
 
+def test_a_plan_that_lies_is_caught():
+    class Lying(TreeSampler):
+        @property
+        def plan(self) -> Any:
+            return dataclasses.replace(super().plan, branches=2)
+
+    lying: Any = Lying(Lying.Config(branches=3), None)
+    caught("says 2 branches, and 'planner' got 3", check_sampler, lying)
+
+
 def test_a_greedy_evaluation_that_draws_is_caught():
     def sampled(self: Any, greedy: bool) -> Any:
         return TreeSampler.for_evaluation(self, False)

@@ -287,6 +287,20 @@ def test_siblings_and_asynchronous_outages(stale):
         check(ranks, outage=outage)
 
 
+def test_a_source_that_floors_every_view_is_caught():
+    async def score(self: Any, view: Any) -> Any:
+        raise PolicyFault("never")
+
+    caught("raised PolicyFault for each of", check, source(score=score))
+
+
+def test_a_close_that_raises_is_caught_by_name():
+    async def close(self: Any) -> None:
+        raise AttributeError("no table")
+
+    caught("close: raised AttributeError: no table", check, source(close=close))
+
+
 def test_a_source_without_views_is_caught():
     caught("nothing to score", check_reward, Brevity())
 
@@ -314,7 +328,7 @@ def test_a_sound_transition_passes():
 
 
 @pytest.mark.parametrize(("tell", "message"), [
-    (lambda role, state, history: ["Play well."], "before its first action"),
+    (lambda role, state, history: [history[0].nothing], "raised AttributeError"),
     (lambda role, state, history: "You lost." if history else (), "returned 'You lost.'"),
     (lambda role, state, history: ["", "x"] if history else (), "returned ['', 'x']"),
     (lambda role, state, history: [history[-1].nothing] if history else (), "raised AttributeError"),
@@ -322,6 +336,10 @@ def test_a_sound_transition_passes():
 ])  # fmt: skip
 def test_a_broken_transition_is_caught(tell, message):
     caught(message, check_mode, mode(tell))
+
+
+def test_a_transition_is_not_asked_before_a_roles_first_decision():
+    check_mode(mode(lambda role, state, history: [f"You wrote {history[-1].action.text}."]))
 
 
 def test_a_synchronous_transition_is_caught():

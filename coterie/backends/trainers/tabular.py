@@ -39,10 +39,11 @@ from coterie.backends.models.table import (
     words_differ,
     write_rows,
 )
+from coterie.backends.trainers.surrogates import check_finite, surrogate_of
 from coterie.backends.trainers.tables import MOMENTS, Moments, Rows, Tables
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.plugins import Plugin, PluginConfig
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Surrogate, TokenBatch, TrainerContext
 from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
@@ -245,7 +246,9 @@ class TabularTrainer(Plugin):
             if rows and not np.isfinite(np.concatenate(list(rows.values()))).all():
                 raise diverged(name, step, f"trainer.{setting}", loss)
         if not math.isfinite(loss):
-            log.warning("policy '%s', step %d: the loss is %g", name, step + 1, loss)
+            log.warning(
+                "policy '%s', step %d: the loss is %g, by %s", name, step + 1, loss, origin_of(self._ctx.loss)
+            )
         return {
             "optimizer_steps": float(steps),
             "samples": float(len(samples)),
@@ -261,8 +264,9 @@ class TabularTrainer(Plugin):
         constant = loss.length_constant if isinstance(loss, HasLengthConstant) else None
         shares = _trained(samples, token_coefficients(samples, loss.length, constant))
         tokens = [token for sample in samples for token in _sampled_tokens(sample, table)]
-        with plugin_call(loss, "__call__"):
-            surrogate = loss(np, _tokens(samples, tokens))
+        batch = _tokens(samples, tokens)
+        surrogate = surrogate_of(loss, np, batch)
+        check_finite(loss, np, batch, surrogate)
         gradient, entropies = self._gradient(tokens, shares, surrogate)
         losses = {"loss": float(shares @ surrogate.value - loss.entropy * (shares @ entropies))}
         self._descend(gradient, table.rows, table.logits, self.config.learning_rate, policy.moments)

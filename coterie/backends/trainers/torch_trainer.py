@@ -24,14 +24,15 @@ from coterie.backends.trainers.forward import Scorer
 from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
 from coterie.backends.trainers.settings import TorchConfig
 from coterie.backends.trainers.source_weights import SourceWeights, read_sources
+from coterie.backends.trainers.surrogates import check_finite, surrogate_of
 from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
 from coterie.backends.trainers.update_metrics import Meter
 from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin
-from coterie.core.plugins.origin import plugin_call
-from coterie.core.protocols import Demonstration, TrainerContext
+from coterie.core.plugins.origin import origin_of
+from coterie.core.protocols import Demonstration, Surrogate, TokenBatch, TrainerContext
 from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
@@ -146,7 +147,8 @@ class TorchTrainer(Plugin):
             log.warning("policy '%s', step %d: %d optimiser steps were skipped, their gradient is not finite",
                         policy.name, step + 1, meter.skipped)  # fmt: skip
         elif not math.isfinite(metrics.get("loss", 0.0)):
-            log.warning("policy '%s', step %d: the loss is %g", policy.name, step + 1, metrics["loss"])
+            log.warning("policy '%s', step %d: the loss is %g, by %s", policy.name, step + 1, metrics["loss"],
+                        origin_of(self._ctx.loss))  # fmt: skip
         return metrics
 
     def _optimiser_step(
@@ -160,10 +162,14 @@ class TorchTrainer(Plugin):
         total = 0.0
         for indices in scorer.plan(batch):
             rows = [batch[index] for index in indices]
-            loss = self._loss(policy, scorer, rows, [coefficients[index] for index in indices], meter)
+            weights = [coefficients[index] for index in indices]
+            loss, tokens, surrogate = self._loss(policy, scorer, rows, weights, meter)
             loss.backward()
             policy.optimizer.absorb()
-            total += float(loss.detach())
+            part = float(loss.detach())
+            if not math.isfinite(part):  # asked only then: every look at the numbers waits for the device
+                check_finite(objective, torch, tokens, surrogate)
+            total += part
         meter.stepped(total, policy.optimizer.step())
 
     def _loss(
@@ -173,16 +179,15 @@ class TorchTrainer(Plugin):
         rows: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
         meter: Meter,
-    ) -> Tensor:
-        """The micro-batch's part of the minibatch's loss."""
+    ) -> tuple[Tensor, TokenBatch, Surrogate]:
+        """The micro-batch's part of the minibatch's loss, and what the loss got and returned."""
         objective = self._ctx.loss
         has_targets = any("targets" in row.extras for row in rows)
         scores = scorer(
             rows, entropy_grad=objective.entropy > 0, value_head=policy.value_head if has_targets else None
         )
         tokens = token_batch(rows, scores.logprobs)
-        with plugin_call(objective, "__call__"):
-            surrogate = objective(torch, tokens)
+        surrogate = surrogate_of(objective, torch, tokens)
         weights = flat(rows, coefficients, scores.logprobs)
         loss = (weights * surrogate.value).sum()
         if objective.entropy > 0:
@@ -191,7 +196,7 @@ class TorchTrainer(Plugin):
             loss = loss + self._value_loss(rows, scores.values, weights, meter)
         meter.seen({"entropy": scores.entropy, **surrogate.metrics})
         meter.compared(rows, tokens)
-        return loss
+        return loss, tokens, surrogate
 
     def _value_loss(self, rows: Sequence[Sample], values: Tensor, weights: Tensor, meter: Meter) -> Tensor:
         """The value loss of the rows with targets; other rows' values are not trained."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -23,8 +25,9 @@ def command(as_json: bool) -> None:
     third-party plugins, COTERIE_STRICT_PLUGINS=1 makes a broken one an error.
     """
     from coterie.core.plugins import plugins
+    from coterie.recipes.listing import broken_files
 
-    reports = plugins().reports
+    reports = [_with_files(report, broken_files) for report in plugins().reports]
     if as_json:
         print_json(
             [
@@ -41,6 +44,12 @@ def command(as_json: bool) -> None:
         )
         return
     click.echo("\n\n".join(_as_text(report) for report in reports))
+
+
+def _with_files(report: Report, broken: Callable[[Any, str], list[str]]) -> Report:
+    """The report, with the recipe files and overlays that aren't there."""
+    errors = broken(report.provides, report.distribution)
+    return replace(report, ok=report.ok and not errors, errors=[*report.errors, *errors])
 
 
 def _as_text(report: Report) -> str:

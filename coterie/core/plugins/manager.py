@@ -180,6 +180,8 @@ def _problem(hook: str, options: pluggy.HookimplOpts, function: Any) -> str:
         return f"unknown hook '{hook}': {did_you_mean(hook, hooks)}"
     if options["wrapper"] or options["hookwrapper"]:
         return f"hook '{hook}': a wrapper is never called; leave `wrapper` out"
+    if inspect.iscoroutinefunction(function):
+        return f"hook '{hook}': is `async def`, and nothing awaits it; write `def {hook}`"
     gives = list(inspect.signature(specification).parameters)
     takes = inspect.signature(function).parameters
     if any(

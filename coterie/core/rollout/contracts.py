@@ -6,7 +6,7 @@ Those of a rollout take about a microsecond a call; those of a step, about a mic
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from inspect import isawaitable, iscoroutine
 from typing import Any, NoReturn, SupportsFloat
 
@@ -15,7 +15,14 @@ import numpy as np
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Rollout, RolloutJob
-from coterie.core.types import TEAM, Credit, Key, Step
+from coterie.core.types import TEAM, Credit, Key, Step, Tree
+
+FRAMEWORK_METRICS = frozenset(
+    ("", "advantage", "curriculum", "empty", "episodes", "eval", "faults", "finish_length", "length",
+     "missing", "outcome", "outcome_committed", "policy", "prompts", "reward", "score", "selection", "step",
+     "success", "success_committed", "time", "tokens", "turns_to_success")
+)  # fmt: skip
+"""First parts of the names in a step's row of metrics that no plugin may use."""
 
 
 def check_async(plugin: Any, method: str, returned: Any, wanted: bool = True) -> Any:
@@ -103,19 +110,28 @@ def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:
         refuse(environment, "acting_roles", roles, "name each role once")
 
 
-def check_credit(estimator: Any, returned: Any) -> None:
-    """Of `AdvantageEstimator.__call__`: (Credit with finite advantages, the next state as JSON)."""
+def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> None:
+    """Of `AdvantageEstimator.__call__`: (Credit of branches of these trees, the next state as JSON)."""
     if not (isinstance(returned, tuple) and len(returned) == 2 and isinstance(returned[0], Credit)):
         refuse(estimator, "__call__", returned, "return (coterie.Credit(...), state)")
     credit, state = returned
-    for table in (credit.advantage, credit.weight, credit.target):
-        for key, value in table.items():
-            try:
-                sound = isinstance(key, Key) and bool(np.isfinite(value).all())
-            except TypeError:
-                sound = False
-            if not sound:
-                refuse(estimator, "__call__", {key: value}, "finite numbers by branch, or none for a branch")
+    sampled = {
+        node.key.of_branch(role, index): sum(len(call.token_ids) for call in action.calls)
+        for tree in trees
+        for node in tree.nodes()
+        for role, decision in node.decisions.items()
+        for index, action in enumerate(decision.branches)
+    }
+    for part in ("advantage", "weight", "target"):
+        for key, value in getattr(credit, part).items():
+            if not isinstance(key, Key) or key not in sampled:
+                fix = "a key is that of a branch of the batch: node.key.of_branch(role, index)"
+            else:
+                fix = _number_of_branch(part, value, sampled[key])
+            if fix:
+                at = key.text() if isinstance(key, Key) else key
+                refuse(estimator, "__call__", {at: value}, f"Credit.{part}: {fix}")
+    check_metric_names(estimator, "__call__", credit.metrics)
     for name, number in credit.metrics.items():
         if not converts(number):
             refuse(estimator, "__call__", {name: number}, "metrics are numbers; NaN: there is none")
@@ -123,6 +139,29 @@ def check_credit(estimator: Any, returned: Any) -> None:
         json.dumps(state)
     except (TypeError, ValueError):
         refuse(estimator, "__call__", state, "a state of plain JSON: a checkpoint keeps it")
+
+
+def _number_of_branch(part: str, value: Any, tokens: int) -> str:
+    """What the value of a branch with so many sampled tokens has to be; empty: it is."""
+    try:
+        if not np.isfinite(value).all():
+            return "a finite number, or no entry for a branch"
+    except TypeError:
+        return "finite numbers by branch, or none for a branch"
+    if part == "weight":
+        return "" if np.ndim(value) == 0 and value >= 0 else "one number, which is not negative"
+    if np.shape(value) == (tokens,) or (part == "advantage" and np.ndim(value) == 0):
+        return ""
+    which = "one number, or an array" if part == "advantage" else "an array"
+    return f"{which} with a number for each of the branch's {tokens} sampled tokens, shape ({tokens},)"
+
+
+def check_metric_names(plugin: Any, method: str, names: Iterable[Any]) -> None:
+    """Of metrics that a plugin reports: none has a name of the framework's."""
+    for name in names:
+        if not isinstance(name, str) or name.partition("/")[0] in FRAMEWORK_METRICS:
+            fix = f"'{name}' is a metric of the framework's: begin its name with '{origin_of(plugin).name}/'"
+            refuse(plugin, method, f"the metric {name!r}", fix)
 
 
 def check_rollouts(executor: Any, jobs: Sequence[RolloutJob], rollouts: Any) -> None:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from coterie.core.errors import PluginError
 from coterie.core.protocols import Team
 from coterie.core.rollout.rewards import branch_rewards
 from coterie.core.types import Action, Credit, JointAction, Metrics, Node, RewardWeights, Scores, Tree
@@ -88,11 +87,6 @@ def step_metrics(
     metrics.update(_components(scores))
     if credit is not None:
         metrics.update(_advantages(credit))
-        if taken := metrics.keys() & credit.metrics.keys():
-            raise PluginError(
-                f"the estimator reports the metric '{min(taken)}', which is the framework's",
-                fix="give it another name, e.g. one that begins with the estimator's",
-            )
         metrics.update({name: float(value) for name, value in credit.metrics.items()})
     metrics.update(_actions(trees))
     metrics["selection/uniform"] = float(sum(node.rule == UNIFORM for tree in trees for node in tree.nodes()))

@@ -15,7 +15,6 @@ from threading import Event
 from typing import Any
 
 from coterie.core.config import PolicyConfig, Resolved, RunConfig
-from coterie.core.errors import PluginError
 from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import closed, plugin_call, plugin_open
 from coterie.core.protocols import (
@@ -38,7 +37,7 @@ from coterie.core.protocols import (
     TrainerContext,
 )
 from coterie.core.protocols.trainer import FollowsBudget
-from coterie.core.rollout.contracts import check_rollouts, check_table
+from coterie.core.rollout.contracts import check_metric_names, check_rollouts, check_table
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.missing import check_missing, check_parsers
 from coterie.core.rollout.side import LocalRolloutSide
@@ -341,7 +340,7 @@ class Run:
         """The step's row of metrics; the token count and the curriculum move on.
 
         Raises:
-            PluginError: a plugin counted a metric under a name that the row has already.
+            PluginError: the sampler counted a metric under a name of the framework's.
         """
         trees = rollouts.trees
         row = {**step_metrics(trees, scores, credit, self.reward_weights), **updated}
@@ -354,11 +353,7 @@ class Run:
         counted: Counter[str] = Counter()
         for rollout in rollouts.rollouts:
             counted.update(rollout.scored.result().metrics)
-        if taken := counted.keys() & {*row, "", "step"}:
-            raise PluginError(
-                f"a plugin counted the metric '{min(taken)}', which is the framework's",
-                fix="pass another name to ctx.count, e.g. one that begins with the plugin's",
-            )
+        check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         rollouts.lap("record")
         seconds = time.perf_counter() - rollouts.started
         row |= {**counted, **{f"time/{part}": value for part, value in rollouts.laps.items()}}

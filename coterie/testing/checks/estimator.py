@@ -11,6 +11,7 @@ import numpy as np
 
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Batch, Member, Plan, Team
+from coterie.core.rollout.contracts import FRAMEWORK_METRICS
 from coterie.core.types import TEAM, Credit
 from coterie.testing.support.failure import finite, guarded, require, require_kind
 from coterie.testing.support.forest import PLANS, SyntheticStep, grow, order, reward_weights
@@ -103,6 +104,14 @@ def _check_on(estimator: Any, forest: SyntheticStep, name: str, seed: int) -> in
 
     with guarded(f"{name}: its state", "plain JSON: numbers, texts, lists, tables with text keys"):
         restored = json.loads(json.dumps(state, allow_nan=False))
+    again, again_state = _credit(estimator, forest, name, None)
+    _same(credit, again, name, "two calls on one step, both without a state, give other credit")
+    require(
+        fingerprint(again_state) == fingerprint(state),
+        "two calls on one step, both without a state, return other states",
+        where=name,
+        fix="keep nothing on `self`: the state that is returned is all that a checkpoint has",
+    )
     before = copy.deepcopy(state)
     next_credit, _ = _credit(estimator, forest, name, state)
     require(
@@ -153,7 +162,7 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
             require(np.isfinite(value).all(), f"is {value}", where=where, fix="leave the key out instead")
             count = forest.tokens[key]
             require(
-                np.ndim(value) == 0 or np.shape(value) == (count,),
+                (np.ndim(value) == 0 and table != "target") or np.shape(value) == (count,),
                 f"has shape {np.shape(value)} for {count} sampled tokens",
                 where=where,
                 fix="one number, or one a token",
@@ -169,6 +178,12 @@ def _check_credit(credit: Credit, forest: SyntheticStep, name: str) -> None:
             fix="leave the branch out of the credit, of the baseline and of every denominator; 0 is a score",
         )
     for metric, number in credit.metrics.items():
+        require(
+            isinstance(metric, str) and metric.partition("/")[0] not in FRAMEWORK_METRICS,
+            "is a name of the framework's",
+            where=f"{name}: metric {metric!r}",
+            fix="begin it with the estimator's own name",
+        )
         require(finite(number), f"{number!r}", where=f"{name}: metric {metric}", fix="a finite number")
 
 

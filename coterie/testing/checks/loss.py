@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.trainers.surrogates import TRAINER_METRICS
 from coterie.core.protocols import Surrogate, TokenBatch
 from coterie.core.protocols.loss import HasLengthConstant, NeedsFreshSamples
 from coterie.testing.support.failure import finite, guarded, require, require_kind
@@ -146,6 +147,13 @@ def _surrogate(loss: Any, tokens: TokenBatch, name: str) -> Surrogate:
         f"returned a {type(surrogate).__name__}",
         where=name,
         fix="a Surrogate",
+    )
+    taken = sorted(TRAINER_METRICS.intersection(surrogate.metrics))
+    require(
+        not taken,
+        f"reports {taken}, which are the trainer's",
+        where=f"{name}: metrics",
+        fix="begin their names with the loss's own",
     )
     shape = np.shape(tokens.logprobs)
     for part, values in (("value", surrogate.value), ("grad", surrogate.grad), *surrogate.metrics.items()):

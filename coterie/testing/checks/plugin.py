@@ -15,7 +15,14 @@ from coterie.core.errors import MissingExtra, UserError
 from coterie.core.plugins import DECLARING, FILES, GROUP, Entry, PluginConfig, Plugins, Report, plugins
 from coterie.testing.checks.column import check_column
 from coterie.testing.checks.recipe import check_layer, registered
-from coterie.testing.support.failure import ConformanceError, guarded, lacking, require, require_read
+from coterie.testing.support.failure import (
+    ConformanceError,
+    guarded,
+    lacking,
+    require,
+    require_coroutines,
+    require_read,
+)
 
 
 def check_plugin(module: Any, *, extras: bool = False) -> None:
@@ -28,7 +35,8 @@ def check_plugin(module: Any, *, extras: bool = False) -> None:
     - What is registered beside a target (`config`, `policy`) imports, without optional packages too, and is
       the target's own.
     - Every registered target imports. A component is a class with the constructor `cls(config, build)`, a
-      `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes.
+      `Config` that refuses unknown keys, and the methods of its kind with the arguments that the core passes,
+      `async def` exactly where the kind's are.
       A recipe is a YAML file that resolves, at each of its scales too, with keys that the chosen plugins
       know, or the new spelling of an old name (`recipe --with overlays`); an overlay is a YAML file with the
       keys of a recipe but `extends`, `with` and `name`. A column passes
@@ -165,6 +173,7 @@ def _check_class(target: type, kind: str, where: str) -> None:
         method = getattr(target, name, None)
         require(callable(method), f"{target.__name__}.{name} can't be called", where=where, fix=fix)
         _check_arguments(method, expected, f"{where}: {target.__name__}.{name}")
+    require_coroutines(target, kind, f"{where}: {target.__name__}", every=True)
 
 
 def _check_arguments(method: Any, expected: Any, where: str) -> None:

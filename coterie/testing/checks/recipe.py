@@ -53,7 +53,10 @@ def check_layer(entry: Entry, where: str) -> None:
     require(path.is_file(), f"there is no file {path}", where=where, fix=_FIX)
     try:
         if entry.kind == "overlay":
-            _known(read_overlay(path)[0], RunConfig, (), ["summary", "scales", EVERY_SCALE])
+            table = read_overlay(path)[0]
+            _known(table, RunConfig, (), ["summary", "scales", EVERY_SCALE])
+            for block in (table, *(table.get("scales") or {}).values(), table.get(EVERY_SCALE)):
+                _check_typed(block or {})
             return
         merged = gather(path)
         for scale in (None, *(merged.table.get("scales") or {})):
@@ -84,6 +87,20 @@ def _known(
             inner = model.model_fields[key].annotation
             if isinstance(inner, type) and issubclass(inner, BaseModel):
                 _known(value, inner, (*path, str(key)), ())
+
+
+def _check_typed(table: Mapping[str, Any]) -> None:
+    """Check the components of an overlay that say their type; the types of others are the recipes' to say."""
+    for name, kind in TABLES.items():
+        value = table.get(name)
+        if isinstance(value, Mapping) and "type" in value:
+            _check_component(kind, taken(dict(value))[1] if name == "env" else dict(value), name)
+    for name, kind in MAPS.items():
+        entries = table.get(name)
+        for key, value in entries.items() if isinstance(entries, Mapping) else ():
+            if isinstance(value, Mapping) and "type" in value:
+                also = list(RewardConfig.model_fields) if name == "rewards" else ()
+                _check_component(kind, dict(value), f"{name}.{key}", key, also)
 
 
 def _check_components(config: RunConfig) -> None:

@@ -48,7 +48,7 @@ def check_reward(
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
       for scope siblings one such table a branch. It may raise `PolicyFault` for what the output caused, and
       `SystemFault` for what it didn't, and nothing else. Some of the actions can't be read. At least one view
-      is scored.
+      has scores.
     - While its backend fails (`outage`), scores are missing: a number or the floor is refused, unless the
       working system gave the same. At least one score is missing.
     - `open` and `close` are asynchronous and are called, as in a run; `concurrency` is 1 or more; `per_role`
@@ -99,6 +99,12 @@ async def _check_views(
             where=f"{name}.score",
             fix="start what it calls, or put a stand-in there; `outage` checks what happens without it",
         )
+        require(
+            any(answer not in (MISSING, FLOOR) for _, answer in answers),
+            f"raised PolicyFault for each of {len(answers)} views, so no score was checked",
+            where=f"{name}.score",
+            fix="give views, or an `act`, with answers that it can score",
+        )
         if outage is not None:
             await check_outage(source, answers, outage, f"{name}.score")
 
@@ -125,7 +131,12 @@ async def _open(source: Any, name: str, stack: AsyncExitStack) -> None:
         with guarded(f"{name}.open", fix):
             await source.open()
     if isinstance(source, Closes):
-        stack.push_async_callback(source.close)
+        stack.push_async_callback(_close, source, name)
+
+
+async def _close(source: Any, name: str) -> None:
+    with guarded(f"{name}.close", "a run that ends early closes a source too"):
+        await source.close()
 
 
 def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:

@@ -44,6 +44,7 @@ def check_sampler(sampler: Any, *, tasks: int = 3) -> None:
             tree, engine, ctx = _grow(sampler, task, 0, order, name)
             _check_tree(tree, name, task)
             _check_complete(tree, engine, ctx, name)
+            _check_planned(tree, sampler.plan, name)
             again, _, _ = _grow(sampler, task, 0, order, name)
             same = digest(tree) == digest(again)
             require(
@@ -275,6 +276,19 @@ def _check_complete(tree: Tree, engine: LetterEngine, ctx: JobContext, name: str
         where=where,
         fix="call coterie.NodeExpansion.score",
     )
+
+
+def _check_planned(tree: Tree, plan: Plan, name: str) -> None:
+    """The estimator's `check` and `coterie plan` believe the plan."""
+    for node in tree.nodes():
+        for role, decision in node.decisions.items():
+            count = len(decision.branches)
+            require(
+                count == plan.branches,
+                f"says {plan.branches} branches, and '{role}' got {count} at {node.key.text()}",
+                where=f"{name}.plan",
+                fix="Plan.branches is the number of actions that are sampled for a decision",
+            )
 
 
 def _check_lost_call(sampler: Any, name: str) -> None:

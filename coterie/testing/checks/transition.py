@@ -1,4 +1,4 @@
-"""`check_transition`: feedback is sentences, repeats, and is empty before a role's first action."""
+"""`check_transition`: feedback is sentences, repeats."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def check_transition(
     """Check a transition mode along episodes of an environment.
 
     - `tell` is asynchronous and returns a list or tuple of sentences, none of them empty.
-    - There is no feedback on a role's first decision.
+    - As in a run, `tell` is not called for a role's first decision, and the history is never empty.
     - `tell` leaves the state and the history unchanged, and a second call gives the same sentences (unless
       `repeats` is False, for an expert that draws).
 
@@ -55,15 +55,9 @@ def check_transition(
             for stage in played:
                 for role in stage.pending.roles:
                     history = histories.get(role, ())
-                    feedback = await _feedback(
-                        transition, role, stage.pending.state, history, environment, name, repeats
-                    )
-                    require(
-                        history or not feedback,
-                        f"returned {feedback!r} for '{role}' before its first action",
-                        where=f"{name}.tell",
-                        fix="return () where history is empty",
-                    )
+                    if history:  # a run doesn't call `tell` for a role's first decision
+                        state = stage.pending.state
+                        await _feedback(transition, role, state, history, environment, name, repeats)
                     histories[role] = (*history, stage.history_entry(role))
 
     asyncio.run(check())

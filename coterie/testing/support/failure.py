@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from coterie.compose.kinds import PROTOCOL, ignored
+from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
 from coterie.core.protocols.environment import HasVocabulary
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
@@ -74,6 +74,7 @@ def require_kind(plugin: Any, kind: str) -> str:
         fix=f"see coterie.{protocol.__name__}",
     )
     require_read(plugin, kind, name)
+    require_coroutines(plugin, kind, name)
     return name
 
 
@@ -81,6 +82,25 @@ def require_read(plugin: Any, kind: str, where: str) -> None:
     """Raise where a plugin, or its class, has a misspelt member, or a part of a capability."""
     for text in ignored(plugin, kind):
         require(False, f"has {text}", where=where, fix="rename it, or begin its name with an underscore")
+
+
+def require_coroutines(plugin: Any, kind: str, where: str, *, every: bool = False) -> None:
+    """Raise where a method of a plugin, or of its class, is `async def` and isn't awaited.
+
+    Args:
+        every: also raise where one is awaited and isn't `async def`.
+    """
+    for name, awaited in coroutines(plugin, kind).items():
+        method = inspect.unwrap(getattr(type(plugin) if name == "__call__" else plugin, name))
+        if inspect.isclass(plugin) and name == "__call__":
+            method = inspect.getattr_static(plugin, name, None)
+        if not inspect.isroutine(method):  # e.g. a property, or an object that is called
+            continue
+        fix = f"def {name}: nothing awaits it"
+        require(awaited or not is_async(method), "is asynchronous", where=f"{where}.{name}", fix=fix)
+        if every:
+            fix = f"write it as `async def {name}`"
+            require(not awaited or is_async(method), "is not asynchronous", where=f"{where}.{name}", fix=fix)
 
 
 def check_vocabulary(plugin: Any, where: str) -> None:

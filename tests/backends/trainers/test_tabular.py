@@ -124,10 +124,9 @@ class Broken(Loss):
         return dataclasses.replace(surrogate, value=surrogate.value + value, grad=surrogate.grad + grad)
 
 
-@pytest.mark.filterwarnings("ignore:invalid value")
-@pytest.mark.parametrize("grad", [np.nan, np.inf])
-def test_logits_that_are_not_finite_end_the_run_with_policy_and_step(grad):
-    trainer = opened(Broken(grad=grad), policies=("p", "q"))
+@pytest.mark.filterwarnings("ignore:overflow", "ignore:invalid value")
+def test_logits_that_are_not_finite_end_the_run_with_policy_and_step():
+    trainer = opened(Broken(grad=1e308), policies=("p", "q"), learning_rate=1e10)
     with pytest.raises(UserError, match="policy 'p', step 4: the weights are not finite") as caught:
         wait(trainer.update({"p": mixed(trainer)}, 3))
     assert caught.value.path == "trainer.learning_rate" and caught.value.fix

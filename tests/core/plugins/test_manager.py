@@ -286,6 +286,11 @@ def wraps(step):
     yield
 
 
+@hookimpl(specname="step_ended")
+async def asynchronous(step):
+    pass
+
+
 @hookimpl(specname="register_rewards")
 def keyword_only(*, register):
     register("second", "json:loads")
@@ -304,6 +309,7 @@ def with_default(register=None):
         (any_arguments, "*args"),
         (no_argument, "takes no argument `register`"),
         (wraps, "a wrapper is never called"),
+        (asynchronous, "hook 'step_ended': is `async def`, and nothing awaits it"),
     ],
 )
 def test_a_wrong_hook_leaves_the_plugins_other_hooks_working(entries, wrong, message):

@@ -15,6 +15,7 @@ from coterie.core.protocols import Rollout, RolloutJob
 from coterie.core.rollout import contracts
 from coterie.core.types import Credit, Key, Tree
 from coterie.plugins.samplers.expansion import check_outcome
+from coterie.testing import Forest, J
 
 
 class Game:
@@ -124,7 +125,9 @@ def test_siblings_get_a_list_with_a_table_for_each_branch(game, returned):
         contracts.check_source(game, returned, branches=2)
 
 
-KEY = Key("t").of_branch("one", 0)
+TREES = [Forest(order=(("one",),), logprobs={"0:one0": (-0.5, -0.5)}).grow([J(), J()], task="t").trees[0]]
+KEY = TREES[0].root.key.of_branch("one", 0)
+"""Of a branch with two sampled tokens."""
 
 
 @pytest.mark.parametrize("returned", [
@@ -134,16 +137,47 @@ KEY = Key("t").of_branch("one", 0)
     (Credit(advantage={}, target={KEY: np.array([np.nan])}), None),
     (Credit(advantage={}, metrics={"mean": "0.9"}), None),
     (Credit(advantage={}, metrics={"mean": np.ones(2)}), None),
-], ids=[str(number) for number in range(11)])  # fmt: skip
+    (Credit(advantage={KEY: np.ones(1)}), None), (Credit(advantage={KEY: np.ones(99)}), None),
+    (Credit(advantage={KEY: np.ones((2, 1))}), None),
+    (Credit(advantage={KEY: 1.0}, weight={KEY: -1.0}), None),
+    (Credit(advantage={KEY: 1.0}, weight={KEY: float("inf")}), None),
+    (Credit(advantage={KEY: 1.0}, weight={KEY: np.ones(2)}), None),
+    (Credit(advantage={KEY: 1.0}, target={KEY: 0.5}), None),
+    (Credit(advantage={KEY._replace(branch=7): 1.0}), None),
+    (Credit(advantage={KEY.node: 1.0}), None),
+    (Credit(advantage={KEY: 1.0}, weight={Key("u").of_branch("one", 0): 1.0}), None),
+], ids=[str(number) for number in range(21)])  # fmt: skip
 def test_credit_that_can_not_be_trained_on_is_refused(game, returned):
     with pytest.raises(PluginError, match="environment 'toy' of coterie-toys: __call__ returned"):
-        contracts.check_credit(game, returned)
+        contracts.check_credit(game, returned, TREES)
+
+
+def test_a_wrong_shape_is_refused_with_the_number_of_sampled_tokens(game):
+    with pytest.raises(PluginError, match=r"(?s)t/e0/c0/n/one/b0.*each of the branch's 2 sampled tokens"):
+        contracts.check_credit(game, (Credit(advantage={KEY: np.ones(3)}), None), TREES)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["step", "", "success", "success_committed", "eval/success", "policy/x/loss", "time/step", "tokens/total",
+     "curriculum/level", "reward/planner", "prompts/truncated"],
+)  # fmt: skip
+def test_metrics_under_the_frameworks_names_are_refused_by_the_plugins_name(game, name):
+    with pytest.raises(
+        PluginError, match=f"(?s)environment 'toy' of coterie-toys: .*'{name}'.*begin its name"
+    ):
+        contracts.check_credit(game, (Credit(advantage={}, metrics={name: 36.0}), None), TREES)
+    contracts.check_credit(game, (Credit(advantage={}, metrics={f"toy/{name}": 36.0}), None), TREES)
 
 
 def test_sound_credit_passes(game):
-    credit = Credit(advantage={KEY: 1.0, KEY._replace(branch=1): np.array([1.0, -2.0])})
-    contracts.check_credit(game, (credit, {"mean": [0.5]}))
-    contracts.check_credit(game, (Credit(advantage={}, metrics={"mean": float("nan")}), None))
+    other = KEY._replace(branch=1)
+    tokens = sum(len(call.token_ids) for call in TREES[0].root.decisions["one"].branches[1].calls)
+    credit = Credit(
+        advantage={KEY: 1.0, other: np.ones(tokens)}, weight={KEY: 0.0}, target={KEY: np.zeros(2)}
+    )
+    contracts.check_credit(game, (credit, {"mean": [0.5]}), TREES)
+    contracts.check_credit(game, (Credit(advantage={}, metrics={"mean": float("nan")}), None), TREES)
 
 
 def test_an_executor_returns_the_rollout_of_each_job_in_order(game):
