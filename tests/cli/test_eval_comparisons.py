@@ -149,7 +149,7 @@ def test_roles_and_folders_that_are_not_there(runs, tmp_path):
     refused(coterie("eval", a, "--null", "roww"), "unknown role 'roww'", "did you mean 'row'?")
     refused(coterie("eval", a, "--policy", "row"), "names no role and checkpoint", "--policy planner=")
     refused(coterie("eval", a, "--policy", f"row={tmp_path / 'no'}"), "there is no folder", "@latest")
-    refused(coterie("eval", a, "--policy", f"row={b}@newest"), "there is no folder", "@latest")
+    refused(coterie("eval", a, "--policy", f"row={b}@newest"), "'newest' is no checkpoint of", "@latest")
     refused(coterie("eval", a, "--policy", f"row={tmp_path}"), "neither a run's folder nor a model's")
     refused(coterie("eval", a, "--policy", f"row={b}@7"), "no checkpoint of step 7")
     refused(coterie("eval", a, "--policy", f"row={b}:rom"), "has no policy 'rom'", "did you mean 'row'?")
