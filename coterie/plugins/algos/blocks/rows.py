@@ -18,6 +18,7 @@ from pydantic import Field
 
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import PluginConfig
+from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Batch, Plan, Team
 from coterie.core.types import Action, Credit, Decision, Key
 from coterie.plugins.algos.blocks.estimator import PiecedEstimator, SumConfig, check_pieces
@@ -185,7 +186,7 @@ class RowEstimator(PiecedEstimator, ABC):
         returned: Any = self.advantages(rows)
         if not isinstance(returned, (Sequence, np.ndarray)) or isinstance(returned, str):
             raise PluginError(
-                f"{type(self).__name__}.advantages returned {returned!r:.200}",
+                f"{origin_of(self)}: advantages returned {returned!r:.200}",
                 fix="return a list with a value for each row, in their order",
             )
         values: list[Advantage] = list(returned)
@@ -234,7 +235,7 @@ class RowEstimator(PiecedEstimator, ABC):
         return replace(credit, returns=self.shown(rows, credit.returns))
 
     def _check_values(self, rows: Rows, values: Sequence[Advantage]) -> None:
-        where = f"{type(self).__name__}.advantages"
+        where = f"{origin_of(self)}: advantages"
         if len(values) != len(rows):
             raise PluginError(
                 f"{where} returned {len(values)} values for {len(rows)} rows",

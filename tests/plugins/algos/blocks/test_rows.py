@@ -142,7 +142,7 @@ def test_with_a_group_equal_rewards_are_counted_and_dropped():
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ([1.0], "Given.advantages returned 1 values for 2 rows"),
+        ([1.0], "advantages returned 1 values for 2 rows"),
         ([1.0, np.zeros(3)], "returned an array of shape (3,) for a row of 1 tokens"),
         ([1.0, np.zeros((1, 1))], "returned an array of shape (1, 1) for a row of 1 tokens"),
     ],
