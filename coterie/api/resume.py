@@ -16,6 +16,7 @@ from coterie.api.run_record import (
     changed_versions,
     compose_recorded,
     equal,
+    kept_files,
     recall,
     stated,
 )
@@ -87,7 +88,7 @@ class Resumption:
         """Say what is different from step `step` on, and record it in the run folder.
 
         Raises:
-            OSError: the folder can't be written.
+            WriteError: the folder can't be written.
         """
         now = RunRecord.of(self.run)
         versions = changed_versions(self.record, now) if self.record is not None else {}
@@ -106,7 +107,7 @@ class Resumption:
             write_atomic(self.folder / "config.yaml", text)
         if self.record is not None:
             now.changes = [*self.record.changes]
-            now.plugin_files = {**self.record.plugin_files, **now.plugin_files}
+            now.plugin_files = kept_files(self.record, now)
         if kept or versions:
             settings = {change.path: [change.before, change.after] for change in kept}
             now.changes.append({"step": step, "settings": settings, "versions": versions})

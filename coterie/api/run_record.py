@@ -68,7 +68,7 @@ class RunRecord:
         """Write the record of the run in `folder`.
 
         Raises:
-            OSError: e.g. the disk is full.
+            WriteError: e.g. the disk is full.
         """
         write_atomic(folder / RECORD, HEAD + to_yaml(asdict(self)))
 
@@ -144,11 +144,19 @@ def changed_versions(before: RunRecord, after: RunRecord) -> dict[str, list[str]
         for name, version in before.versions.items()
         if after.versions.get(name, version) != version
     }
+    moved = {Path(file).name: digest for file, digest in after.plugin_files.items()}
     for file, digest in before.plugin_files.items():
-        now = after.plugin_files.get(file, digest)
+        now = after.plugin_files.get(file, moved.get(Path(file).name, digest))
         if now != digest:
             changed[file] = [digest[:12], now[:12]]
     return changed
+
+
+def kept_files(before: RunRecord, after: RunRecord) -> dict[str, str]:
+    """The plugin files of both records; one that was moved, at its new place alone."""
+    names = {Path(file).name for file in after.plugin_files}
+    old = {file: digest for file, digest in before.plugin_files.items() if Path(file).name not in names}
+    return {**old, **after.plugin_files}
 
 
 def stated(table: Table) -> dict[str, Any]:
@@ -169,9 +177,8 @@ def _defaults(table: Table, before: RunRecord, after: RunRecord) -> Iterator[tup
 
 
 def equal(first: Any, second: Any) -> bool:
-    """Whether two values of a setting are the same; one that isn't set is None."""
-    kept = [None if value in ({}, MISSING) else value for value in (first, second)]
-    return kept[0] == kept[1] or json.dumps(kept[0], default=str) == json.dumps(kept[1], default=str)
+    """Whether two values of a setting are the same; NaN is, too."""
+    return bool(first == second) or json.dumps(first, default=str) == json.dumps(second, default=str)
 
 
 def _within(path: str, outer: str) -> bool:

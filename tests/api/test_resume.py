@@ -326,7 +326,11 @@ def test_a_default_that_changed_in_a_file_that_was_moved_is_told(judged, tmp_pat
     folder, file = judged
     moved = plugin(tmp_path / "elsewhere" / file.name, bonus=-3.0)
     file.unlink()
-    assert "goes on with 0.5" in command("run", "--resume", folder, "schedule.steps=3", "-p", moved)
+    told = command("run", "--resume", folder, "schedule.steps=3", "-p", moved)
+    assert "goes on with 0.5" in told and "since the run began" in told, "its content is another one, too"
+    assert list(record(folder)["plugin_files"]) == [str(moved)]
+    again = command("run", "--resume", folder, "schedule.steps=4")
+    assert "is gone" not in again and "since the run began" not in again
 
 
 def test_a_setting_that_is_gone_is_told(judged):
