@@ -118,6 +118,8 @@ class Verdict:
     stdout: str = ""
     """Output of the candidate."""
     stderr: str = ""
+    warning: str = ""
+    """Why the candidate could have forged this verdict, where the sandbox can't keep the two sides apart."""
 
     @property
     def ok(self) -> bool:
