@@ -67,6 +67,13 @@ def test_check_says_what_is_active():
     assert "it runs programs" in plain.stdout and "rlimits" in plain.stdout
 
 
+def test_check_lists_what_is_open_without_namespaces():
+    result = json.loads(coterie("sandbox", "check", "workers=1", "namespaces=off", "--json").stdout)
+    assert {"disk", "lost workers"} <= {row["name"] for row in result["open"]}
+    shown = coterie("sandbox", "check", "workers=1", "namespaces=off").stdout
+    assert all(row["what"] in shown for row in result["open"])
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (("limit=2",), "unknown key 'limit'"),
     (("type=locl",), "unknown sandbox 'locl'"),

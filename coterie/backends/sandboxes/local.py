@@ -5,6 +5,7 @@ docs/sandbox.md describes the design and the protections.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib.resources
 import logging
@@ -18,7 +19,7 @@ from pydantic import Field
 from coterie.backends.sandboxes import judging
 from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
-from coterie.backends.sandboxes.protections import Protection, protections
+from coterie.backends.sandboxes.protections import Open, Protection, left_open, protections, warnings
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
@@ -51,6 +52,8 @@ class LocalSandbox(Plugin):
         packages: tuple[Path, ...] = Field((), description="Folders that programs can read, and import from.")
 
     config: Config
+    _without: tuple[str, ...] = ()
+    """Protections that tests switch off where there are no namespaces: "landlock", "filter"."""
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
@@ -84,13 +87,15 @@ class LocalSandbox(Plugin):
                     path="sandbox.namespaces",
                 )
         try:
-            await self._start(Pool(count, alone=False, shown=shown, preload=_judge()))
+            await self._start(Pool(count, alone=False, shown=shown, preload=_judge(), without=self._without))
         except (OSError, LostWorker) as error:
             raise SystemFault(f"no worker of the sandbox can be started: {error}") from error
+        missing = ", no ".join(protection.name for protection in self.report() if not protection.active)
         log.warning(
-            "sandbox `local` runs with less protection here: no %s%s; `coterie sandbox check` says more",
-            ", no ".join(protection.name for protection in self.report() if not protection.active),
+            "sandbox `local` runs with less protection here: no %s%s; %s`coterie sandbox check` says more",
+            missing,
             f" ({why})" if why else "",
+            "".join(f"{warning}; " for warning in self.warnings()),
         )
 
     async def _start(self, pool: Pool) -> None:
@@ -105,6 +110,14 @@ class LocalSandbox(Plugin):
     def report(self) -> tuple[Protection, ...]:
         """The protections, and which are active on this host; call it after `open`."""
         return protections(self._hello)
+
+    def left_open(self) -> tuple[Open, ...]:
+        """What programs can do on this host for want of namespaces; call it after `open`."""
+        return left_open(self._hello)
+
+    def warnings(self) -> tuple[str, ...]:
+        """What else programs and verdicts suffer from on this host; call it after `open`."""
+        return warnings(self._hello)
 
     async def run(self, program: Program) -> Ran:
         """Run a program.
@@ -124,10 +137,24 @@ class LocalSandbox(Plugin):
         return PairRan(ran[0], ran[1], report)
 
     async def judge(self, judged: Judged) -> Verdict:
-        """Find which tests the candidate passes; it runs in a separate cell. Raises as `run` does."""
+        """Find which tests the candidate passes; it runs in a separate cell. Raises as `run` does.
+
+        Raises:
+            ConfigError: this host can't keep the two apart, and the user has not set `namespaces: off`.
+        """
+        forgeable = "" if self._pool is None or self._hello["apart"] else self.warnings()[-1]
+        if forgeable and self.config.namespaces != "off":
+            raise ConfigError(
+                "this host can't keep a candidate and its tests apart, so verdicts could be forged",
+                why=f"it has no namespaces and no Landlock, and they run as one user: {forgeable}",
+                fix="allow user namespaces (docs/sandbox.md), run as root, use Linux 6.2 with Landlock, or "
+                "set namespaces: off to take verdicts that may be forged",
+                path="sandbox.namespaces",
+            )
         sides = judging.programs(judged, self.config.limits, loaded=True)
         tests, candidate, report = await self.run_pair(sides.tests, sides.candidate)
-        return judging.verdict(report, tests, candidate)
+        verdict = judging.verdict(report, tests, candidate)
+        return dataclasses.replace(verdict, warning=forgeable) if forgeable else verdict
 
     async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.sandboxes.hidden import Hidden, hide, is_hidden
 from coterie.core.errors import SystemFault
 
 HELLO_SECONDS = 60.0
@@ -24,7 +25,6 @@ _START = (
     "import sys; sys.path.append(sys.argv[1]); from inside import worker; del sys.path[-1]; "
     "worker.main(sys.argv[2:])"
 )
-_NOBODY = 65534
 Module = tuple[str, bool, str]
 """Name, whether it is a package, source."""
 
@@ -37,10 +37,17 @@ class Worker:
     """One worker process and the socket to it."""
 
     def __init__(
-        self, *, alone: bool, shown: Sequence[str], base: str, preload: Sequence[Module] = ()
+        self,
+        *,
+        alone: bool,
+        shown: Sequence[str],
+        base: str,
+        preload: Sequence[Module] = (),
+        without: Sequence[str] = (),
     ) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         orders = {"alone": alone, "shown": list(shown), "base": base, "preload": list(preload)}
+        orders["without"] = list(without)
         command = [os.path.realpath(sys.executable), "-P", "-s", "-S", "-X", "utf8", "-c", _START]
         with theirs:
             # A new interpreter, not a fork: it has none of this process's memory, environment or files.
@@ -118,9 +125,17 @@ class Pool:
     """A pool of workers, each lent to one job at a time."""
 
     def __init__(
-        self, workers: int, *, alone: bool, shown: Sequence[str] = (), preload: Sequence[Module] = ()
+        self,
+        workers: int,
+        *,
+        alone: bool,
+        shown: Sequence[str] = (),
+        preload: Sequence[Module] = (),
+        without: Sequence[str] = (),
     ) -> None:
         self.size, self.alone, self.shown, self.preload = workers, alone, tuple(shown), tuple(preload)
+        self._without = tuple(without)  # protections that tests switch off: "landlock", "filter"
+        self._hidden: Hidden | None = None
         self._idle: list[Worker] = []
         self._all: set[Worker] = set()
         self._gate = asyncio.Semaphore(workers)
@@ -131,22 +146,32 @@ class Pool:
     async def open(self) -> dict[str, Any]:
         """Start all workers; returns the first worker's report on this host. Raises OSError, LostWorker."""
         if not self.alone:
+            self._hidden = hide()
             self._base = tempfile.mkdtemp(prefix="coterie-sandbox-")
             if os.getuid() == 0:
-                with contextlib.suppress(
-                    OSError
-                ):  # user nobody is unmapped: the workers keep this process's user
-                    os.chown(self._base, _NOBODY, _NOBODY)
-        started = await asyncio.gather(*(self._start() for _ in range(self.size)), return_exceptions=True)
+                os.chmod(self._base, 0o711)  # each program has a user and a folder of its own in it
+        try:
+            starts = (self._start() for _ in range(self.size))
+            started = await asyncio.gather(*starts, return_exceptions=True)
+        except BaseException:
+            await self.close()
+            raise
         self._idle = [worker for worker in started if isinstance(worker, Worker)]
         for outcome in started:
             if isinstance(outcome, BaseException):
                 await self.close()
                 raise outcome
-        return self._idle[0].hello
+        hello = self._idle[0].hello
+        return hello if self.alone else {**hello, "hidden": hello["hidden"] and is_hidden()}
 
     async def _start(self) -> Worker:
-        worker = Worker(alone=self.alone, shown=self.shown, base=self._base, preload=self.preload)
+        worker = Worker(
+            alone=self.alone,
+            shown=self.shown,
+            base=self._base,
+            preload=self.preload,
+            without=self._without,
+        )
         self._all.add(worker)
         try:
             await worker.start()
@@ -194,3 +219,6 @@ class Pool:
         self._idle.clear()
         if self._base:
             shutil.rmtree(self._base, ignore_errors=True)
+        if self._hidden is not None:
+            self._hidden.end()
+            self._hidden = None

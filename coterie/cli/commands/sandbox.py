@@ -95,27 +95,37 @@ def run(
 @json_option
 @plugin_option
 def check(settings: Sequence[str], as_json: bool) -> None:
-    """Open a sandbox, run a small program in it, and show which protections are active on this host.
+    """Open a sandbox, run a small program in it, and show which protections are active on this host,
+    and what is open without namespaces.
 
     Exits 1 where the program's output is not the expected one.
     """
 
-    async def probe(sandbox: Sandbox) -> tuple[Ran, list[Any]]:
+    async def probe(sandbox: Sandbox) -> tuple[Ran, list[Any], list[Any], list[str]]:
         from coterie.core.protocols import Program
         from coterie.core.protocols.sandbox import ReportsProtections
 
         result = await sandbox.run(Program(code=HELLO))
-        return result, list(sandbox.report()) if isinstance(sandbox, ReportsProtections) else []
+        protections = list(sandbox.report()) if isinstance(sandbox, ReportsProtections) else []
+        left_open: list[Any] = list(getattr(sandbox, "left_open", list)())
+        return result, protections, left_open, list(getattr(sandbox, "warnings", list)())
 
-    result, protections = _use(settings, probe)
+    result, protections, left_open, warnings = _use(settings, probe)
     works = result.ok and result.stdout.split() == ["45"]
     if as_json:
-        print_json({"works": works, "protections": [protection._asdict() for protection in protections]})
+        rows = {
+            "protections": [protection._asdict() for protection in protections],
+            "open": [row._asdict() for row in left_open],
+        }
+        print_json({"works": works, **rows, "warnings": warnings})
     else:
         ending = f"it does not run programs: {_ending(result)} {result.stderr}"
         click.echo("it runs programs" if works else ending)
         if protections:
-            click.echo(columns([_protection_row(protection) for protection in protections]))
+            rows_shown = [_protection_row(protection) for protection in protections]
+            click.echo(columns([*rows_shown, *(_open_row(row) for row in left_open)]))
+        for warning in warnings:
+            click.echo(f"warning: {warning}")
     raise SystemExit(0 if works else 1)
 
 
@@ -125,6 +135,12 @@ def _protection_row(protection: Any) -> tuple[Text, str, str]:
     active = Text("active", style="green") if protection.active else Text("missing", style="red")
     needs = f" (needs {protection.needs})" if protection.needs and not protection.active else ""
     return active, protection.name, f"stops {protection.stops}{needs}"
+
+
+def _open_row(row: Any) -> tuple[Text, str, str]:
+    from rich.text import Text
+
+    return Text("open", style="red"), row.name, row.what
 
 
 def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:

@@ -20,9 +20,11 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from . import kernel, program, spaces
+from . import kernel, program, spaces, users
 
 _ENTRIES = 20_000
+_DEEP = 100
+"""Levels of folders that are removed in one piece."""
 _CHUNK = 1 << 20
 _OWN_CPU = 2  # CPUCLOCK_SCHED, of a whole process: clock_getcpuclockid(3)
 
@@ -33,35 +35,42 @@ def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> N
     try:
         if alone:
             box = spaces.private_folder(order["disk_mb"])
+            kernel.drop_capabilities()
         else:
-            box = os.path.join(order["base"], f"{os.getppid()}-{os.getpid()}")
-            os.mkdir(box, 0o700)
-            kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the worker's handler is not for cells
-            kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        kernel.drop_capabilities()
+            box = users.settle(order)
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
-        # Besides the programs: the worker's two processes and one for each cell.
-        order["nproc"] = order["processes"] * count + (2 + count if alone else spaces.tasks_of_user())
+        order["nproc"] = _tasks(order, count, alone)
         pid = os.fork()
         if pid == 0:
             program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
         for descriptor in (stdin, *fds[1:]):
             os.close(descriptor)
         del body
+        if not alone:
+            kernel.drop_capabilities()
         result = watch(pid, order["cpu"])
-        _end_the_rest(alone)
+        _end_the_rest(alone, order.get("user"))
         usage = resource.getrusage(resource.RUSAGE_CHILDREN)
         result["cpu"] = usage.ru_utime + usage.ru_stime
         files, left = collect(f"{box}/work", header["collect"], order["disk_mb"] << 20)
         result["left"] = left
         _send(channel, result, files)
         if not alone:
-            shutil.rmtree(box, ignore_errors=True)
+            remove(box)
     except BaseException as error:
         _send(channel, {"fault": f"{type(error).__name__}: {error}"}, {})
+        os._exit(1)
     os._exit(0)
+
+
+def _tasks(order: dict[str, Any], count: int, alone: bool) -> int:
+    """The limit of tasks, which the kernel counts by user: the program's, and those that are not its own."""
+    if alone:  # the worker's two processes and one for each cell
+        return int(order["processes"] * count + 2 + count)
+    if order["user"] is not None:
+        return int(order["processes"] + 1)
+    return int(order["processes"] * count + spaces.tasks_of_user(os.getuid()))
 
 
 def _receive(channel: int) -> tuple[dict[str, Any], memoryview]:
@@ -140,9 +149,11 @@ def _children() -> float:
     return usage.ru_utime + usage.ru_stime
 
 
-def _end_the_rest(alone: bool) -> None:
+def _end_the_rest(alone: bool, user: int | None) -> None:
     """Kill and reap all that the program left, so that files no longer change and CPU time is counted."""
     if not alone:
+        if user is not None:
+            users.end_all(user)
         sweep()
         return
     assert os.getpid() == 1, "outside a pid namespace kill(-1) would reach all processes of the user"
@@ -158,14 +169,14 @@ def _end_the_rest(alone: bool) -> None:
 def sweep() -> None:
     """Without a pid namespace: kill all descendants of this process until there are none."""
     for _ in range(1000):
-        for pid in _descendants(os.getpid()):
-            with contextlib.suppress(OSError):
-                os.kill(pid, signal.SIGKILL)
         try:
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
-            return
+            return  # orphans become children of this process, so there are none
+        for pid in _descendants(os.getpid()):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
         time.sleep(0.002)
 
 
@@ -185,10 +196,33 @@ def _descendants(root: int) -> list[int]:
 
 
 def remove_folders(base: str, worker: int) -> None:
-    """Without a mount namespace: remove the folders that killed cells could not remove."""
+    """Without a mount namespace: remove the folders that cells could not remove."""
     for name in os.listdir(base):
         if name.startswith(f"{worker}-"):
-            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+            remove(os.path.join(base, name))
+
+
+def remove(folder: str) -> None:
+    """Remove a folder, however deep it is, as far as this user may; nothing in it changes any more.
+
+    shutil.rmtree opens every folder on its way, so a deep one is cut into pieces first.
+    """
+    count, folders = 0, [folder]
+    while folders:
+        try:
+            inner = [entry.path for entry in os.scandir(folders.pop()) if entry.is_dir(follow_symlinks=False)]
+            for path in inner:
+                with contextlib.suppress(OSError):
+                    os.chmod(
+                        path, 0o700
+                    )  # the program may have closed it, and this process is its owner or root
+                if path.count("/") > folder.count("/") + _DEEP:
+                    count += 1
+                    os.rename(path, path := f"{folder}/.deep-{count}")
+                folders.append(path)
+        except OSError:
+            continue
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def collect(root: str, patterns: list[str], room: int) -> tuple[dict[str, bytes], list[str]]:

@@ -18,6 +18,7 @@ MS_REMOUNT, MS_BIND, MS_REC, MS_PRIVATE = 32, 4096, 16384, 1 << 18
 MNT_DETACH = 2
 PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_CAPBSET_DROP = 1, 4, 24
 PR_SET_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
+PR_GET_DUMPABLE, PR_SET_KEEPCAPS = 3, 8
 _MOUNT_SETATTR = 442  # the same number on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITY_VERSION_3 = 0x20080522
@@ -92,14 +93,18 @@ def umount(target: str) -> None:
     call("umount2", target.encode(), MNT_DETACH)
 
 
-def no_more_privileges() -> None:
-    """For this process and its descendants: no exec gains privileges, and none are left to gain."""
+def no_more_privileges(but: int = -1) -> None:
+    """For this process and its descendants: no exec gains privileges, and none are left to gain.
+
+    Args:
+        but: a capability that may still be made inheritable.
+    """
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     drop, word = libc.prctl, ctypes.c_ulong
     zero = word(0)
     for capability in range(64):
         # Past the last capability, or not permitted; in both cases none is left to drop.
-        if drop(PR_CAPBSET_DROP, word(capability), zero, zero, zero) == -1:
+        if capability != but and drop(PR_CAPBSET_DROP, word(capability), zero, zero, zero) == -1:
             break
 
 
@@ -116,3 +121,22 @@ def one_arena() -> None:
     """Use one heap for all threads: glibc reserves 64 MiB of the limited address space per thread's heap."""
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, 1)
+
+
+DAC_READ_SEARCH, _AMBIENT_RAISE = 2, 2
+_READING = (ctypes.c_uint32 * 6)(*[1 << DAC_READ_SEARCH] * 3)
+
+
+def keep_reading() -> None:
+    """Keep one capability, over exec too: to read every file and to enter every folder.
+
+    For a process that has changed its user with PR_SET_KEEPCAPS.
+    """
+    call("capset", _CAPSET[0], ctypes.byref(_READING))
+    prctl(PR_CAP_AMBIENT, _AMBIENT_RAISE, DAC_READ_SEARCH)
+
+
+def dumpable() -> int:
+    """0: other processes of the same user can't read this process's memory, environment and open files."""
+    word = ctypes.c_ulong(0)
+    return call("prctl", PR_GET_DUMPABLE, word, word, word, word)

@@ -13,7 +13,7 @@ import threading
 import types
 from typing import Any, NoReturn
 
-from . import kernel, seccomp, spaces
+from . import kernel, seccomp, spaces, users
 
 _OURS = __name__.partition(".")[0]
 _held: list[types.ModuleType] = []
@@ -31,7 +31,10 @@ def start(
         _only(fds)
         os.chdir(f"{box}/work")
         _limit(order)
-        seccomp.install(alone=alone)
+        if alone:
+            seccomp.install(alone=True)
+        else:
+            users.restrict(order, box)
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         _become_python(header, box)

@@ -13,16 +13,21 @@ import errno
 import functools
 import os
 import struct
+from collections.abc import Callable
 from typing import Any
 
 from . import kernel
 
-_LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _JEQ, _JGE, _JSET, _RET, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
 _AF_UNIX, _SIGCHLD = 1, 17
+_TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5  # of a socket, without SOCK_CLOEXEC and SOCK_NONBLOCK
+_OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: with O_ASYNC a signal to any process of the user
+_IOCTLS = (0x8901, 0x8902, 0x5452, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI, TIOCLINUX
+_PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
 
 _DENIED = """
     ptrace 101 117; process_vm_readv 310 270; process_vm_writev 311 271; kcmp 312 272; mount 165 40;
@@ -48,6 +53,22 @@ _CONDITIONAL = """
     pidfd_send_signal 424 424
 """
 """The same for calls whose arguments decide."""
+_DENIED_OUTSIDE = """
+    connect 42 203; bind 49 200; listen 50 201; accept 43 202; accept4 288 242; process_mrelease 448 448;
+    inotify_init 253 -; inotify_init1 294 26; mq_timedsend 242 182; mq_timedreceive 243 183; mq_notify 244 184
+"""
+"""Denied without namespaces: what reaches a socket, process or file of the same user."""
+_CONDITIONAL_OUTSIDE = """
+    socketpair 53 199; fcntl 72 25; ioctl 16 29; setpriority 141 140; ioprio_set 251 30;
+    sched_setparam 142 118; sched_setscheduler 144 119; sched_setaffinity 203 122; sched_setattr 314 274
+"""
+_DENIED_SHARED = """
+    chmod 90 -; fchmod 91 52; fchmodat 268 53; fchmodat2 452 452; chown 92 -; fchown 93 55; lchown 94 -;
+    fchownat 260 54; utime 132 -; utimes 235 -; futimesat 261 -; utimensat 280 88; setxattr 188 5;
+    lsetxattr 189 6; fsetxattr 190 7; setxattrat 463 463; removexattr 197 14; lremovexattr 198 15;
+    fremovexattr 199 16; removexattrat 466 466; file_setattr 469 469
+"""
+"""Denied where programs share the user of the run: they change its files, and Landlock doesn't cover them."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The AUDIT_ARCH numbers of the kernel."""
 
@@ -81,13 +102,15 @@ def _when(number: int, body: list[bytes]) -> list[bytes]:
 
 
 @functools.cache
-def build(*, alone: bool, process: int) -> bytes:
+def build(*, alone: bool, process: int, shared: bool = False) -> bytes:
     """The filter as BPF code; empty on machines whose calls are not in the table.
 
     Args:
-        alone: whether the program has its own namespaces. Without them no socket is allowed, and signals
-            only to the process with the id `process`: kill(-1) would reach all processes of the user.
+        alone: whether the program has its own namespaces. Without them no socket is allowed but pairs of
+            streams, and signals only to the process with the id `process`: kill(-1) would reach all processes
+            of the user.
         process: the program's process id; unused with namespaces.
+        shared: whether the program has the user of the run, so that it must not change modes and owners.
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -111,14 +134,40 @@ def build(*, alone: bool, process: int) -> bytes:
     read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
     code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     if not alone:
-        only_own = [_low(0), _op(_JEQ, process, 1, 0), _deny(), allow]
-        # kill(0) reaches the program's own session and nothing else.
-        code += _when(conditional["kill"], [_low(0), _op(_JEQ, 0, 2, 0), *only_own[1:]])
-        code += _when(conditional["tgkill"], only_own)
-        for name in ("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
-            code += _when(conditional[name], only_own)
-        code += _when(conditional["pidfd_send_signal"], [_deny()])
+        code += _outside(conditional, process)
+        for number in (_numbers(_DENIED_OUTSIDE) | (_numbers(_DENIED_SHARED) if shared else {})).values():
+            code += _when(number, [_deny()])
     return b"".join([*code, allow])
+
+
+def _outside(signals: dict[str, int], process: int) -> list[bytes]:
+    """The conditions of programs without namespaces."""
+    allow, code = _op(_RET, _ALLOW), []
+    only_own = [_low(0), _op(_JEQ, process, 1, 0), _deny(), allow]
+    zero_or_own = [_low(0), _op(_JEQ, 0, 2, 0), *only_own[1:]]
+    code += _when(signals["kill"], zero_or_own)  # kill(0) reaches the program's own session and nothing else
+    for name in ("tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
+        code += _when(signals[name], only_own)
+    code += _when(signals["pidfd_send_signal"], [_deny()])
+    calls = _numbers(_CONDITIONAL_OUTSIDE)
+    for name in ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
+        code += _when(calls[name], zero_or_own)
+    for name, kind in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
+        one_process = [_low(0), _op(_JEQ, kind, 1, 0), _deny()]
+        code += _when(calls[name], [*one_process, _low(1), _op(_JEQ, 0, 2, 0), *only_own[1:]])
+    # A datagram of a pair can be sent to any abstract socket of the host: sendto(2) has an address.
+    streams = [_low(1), _op(_AND, _TYPE), _op(_JEQ, _STREAM, 2, 0), _op(_JEQ, _SEQPACKET, 1, 0)]
+    family = [_low(0), _op(_JEQ, _AF_UNIX, 1, 0), _deny(errno.EACCES)]
+    code += _when(calls["socketpair"], [*family, *streams, _deny(errno.EACCES), allow])
+    code += _when(calls["fcntl"], _unless(1, _OWNERS))
+    code += _when(calls["ioctl"], _unless(1, _IOCTLS))
+    return code
+
+
+def _unless(argument: int, values: tuple[int, ...]) -> list[bytes]:
+    """Deny a call whose argument has one of these values."""
+    tests = [_op(_JEQ, value, len(values) - at, 0) for at, value in enumerate(values)]
+    return [_low(argument), *tests, _op(_RET, _ALLOW), _deny()]
 
 
 @functools.cache
@@ -134,9 +183,9 @@ def prepare() -> None:
     _laid_out(build(alone=True, process=0))
 
 
-def install(*, alone: bool) -> bool:
+def install(*, alone: bool, shared: bool = False) -> bool:
     """Filter this process and its descendants. Needs PR_SET_NO_NEW_PRIVS. False: not available here."""
-    code = build(alone=alone, process=0 if alone else os.getpid())
+    code = build(alone=alone, process=0 if alone else os.getpid(), shared=shared)
     if not code:
         return False
     try:
@@ -144,3 +193,14 @@ def install(*, alone: bool) -> bool:
     except OSError:
         return False
     return True
+
+
+def works(install_it: Callable[[], bool]) -> bool:
+    """Whether the filter can be installed and refuses a call, tried on this process, a throw-away child."""
+    if not install_it():
+        return False
+    try:
+        kernel.call("ptrace", 0, 0, 0, 0)
+    except PermissionError:
+        return True
+    return False

@@ -17,16 +17,17 @@ import os
 import resource
 import signal
 import sys
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import NoReturn
 
 from . import kernel, seccomp
 
 NOBODY = 65534
 BOX = "/box"
 _NEWCGROUP = 0x02000000
-_SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
-_DEVICES = ("null", "zero", "full", "random", "urandom")
-_ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
+DEVICES = ("null", "zero", "full", "random", "urandom")
+ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 
 
 def enter(shown: list[str]) -> None:
@@ -105,7 +106,7 @@ def _build_root(shown: list[str]) -> None:
     os.chdir(stage)
     kernel.pivot_root(stage, f"{stage}/old")
     os.chdir("/")
-    for path in _SYSTEM:
+    for path in SYSTEM:
         if os.path.islink(f"/old{path}"):
             os.symlink(os.readlink(f"/old{path}"), path)
         elif os.path.isdir(f"/old{path}"):
@@ -114,13 +115,13 @@ def _build_root(shown: list[str]) -> None:
         if not os.path.exists(path):
             _bind(path)
     os.makedirs("/etc", exist_ok=True)
-    for path in _ETC:
+    for path in ETC:
         if os.path.islink(f"/old{path}"):
             os.symlink(os.readlink(f"/old{path}"), path)
         elif os.path.exists(f"/old{path}"):
             _bind(path)
     os.mkdir("/dev")
-    for name in _DEVICES:
+    for name in DEVICES:
         _bind(f"/dev/{name}", kernel.MS_NOSUID | kernel.MS_NOEXEC)
     os.mkdir(BOX)
     if not os.path.lexists("/tmp"):  # it exists if a folder of packages is below it
@@ -175,38 +176,32 @@ def private_folder(disk_mb: int) -> str:
     return BOX
 
 
-def probe(alone: bool) -> dict[str, bool]:
-    """Try in a child which protections work here: {"seccomp", "processes"}.
+def probe() -> dict[str, bool]:
+    """Try in a child which protections work here besides the namespaces: {"seccomp", "processes"}.
 
     `processes`: RLIMIT_NPROC counts the processes of this user namespace (Linux 5.14), not all of the user's.
     """
-    works = {}
-    for name, attempt in (("seccomp", _try_seccomp), ("processes", _try_processes)):
-        child = os.fork()
-        if child == 0:
-            try:
-                os._exit(0 if attempt(alone) else 1)
-            finally:
-                os._exit(1)
-        works[name] = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-    return works
+    return {"seccomp": succeeds(_try_seccomp), "processes": succeeds(_try_processes)}
 
 
-def _try_seccomp(alone: bool) -> bool:
+def succeeds(attempt: Callable[[], object]) -> bool:
+    """Whether `attempt`, in a child of its own, returns something true."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os._exit(0 if attempt() else 1)
+        finally:
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def _try_seccomp() -> bool:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if not seccomp.install(alone=alone):
-        return False
-    try:
-        kernel.call("ptrace", 0, 0, 0, 0)
-    except PermissionError:
-        return True
-    return False
+    return seccomp.works(lambda: seccomp.install(alone=True))
 
 
-def _try_processes(alone: bool) -> bool:
+def _try_processes() -> bool:
     """Whether one more process can start besides the worker's two processes and this one."""
-    if not alone:
-        return False
     kernel.drop_capabilities()
     resource.setrlimit(resource.RLIMIT_NPROC, (4, 4))
     child = os.fork()
@@ -216,9 +211,9 @@ def _try_processes(alone: bool) -> bool:
     return True
 
 
-def tasks_of_user() -> int:
-    """Processes and threads of this user on the host; 0 if /proc is not readable."""
-    user, count = os.getuid(), 0
+def tasks_of_user(user: int) -> int:
+    """Processes and threads of a user on the host; 0 if /proc is not readable."""
+    count = 0
     try:
         for name in os.listdir("/proc"):
             if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
@@ -233,7 +228,3 @@ def shown_by_default() -> list[str]:
     prefixes = {os.path.realpath(path) for path in (sys.base_prefix, sys.base_exec_prefix)}
     executable = os.path.dirname(os.path.realpath(sys.executable))
     return sorted(path for path in prefixes | {executable} if path not in ("/", "/usr", "/bin"))
-
-
-def describe(alone: bool) -> dict[str, Any]:
-    return {"alone": alone, **probe(alone)}

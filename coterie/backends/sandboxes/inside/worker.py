@@ -21,7 +21,7 @@ import time
 import types
 from typing import Any, NoReturn
 
-from . import cell, kernel, program, seccomp, spaces
+from . import cell, kernel, program, seccomp, spaces, users
 
 _GRACE = 0.1
 """Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
@@ -45,10 +45,15 @@ def main(arguments: list[str]) -> None:
         kernel.one_arena()
         for name in _COMMON.split():
             importlib.import_module(name)
+        held: users.Held | None = None
         if orders["alone"]:
             spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
         else:
-            spaces.become_nobody()
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+            held = users.find(orders, orders["base"])
+            for name in users.MORE.split() if held.reads == "preloaded" else ():
+                with contextlib.suppress(ImportError):
+                    importlib.import_module(name)
             kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
@@ -58,11 +63,11 @@ def main(arguments: list[str]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         _preload(orders["preload"])
-        worker = Worker(control, orders)
+        worker = Worker(control, orders, held)
         if not orders["alone"]:
             signal.signal(signal.SIGTERM, lambda *_: worker.leave())
-        hello = spaces.describe(orders["alone"])
-        kernel.no_more_privileges()
+        hello = {"alone": held is None, **(held.hello() if held else {"apart": True, **spaces.probe()})}
+        kernel.no_more_privileges(kernel.DAC_READ_SEARCH if held and held.reads == "capability" else -1)
         seccomp.prepare()
         program.prepare(orders["shown"])
     except BaseException as error:
@@ -97,8 +102,10 @@ def _first_in_line_for_the_oom_killer() -> None:
 class Worker:
     """The loop of one worker, and the cells of its present job."""
 
-    def __init__(self, control: socket.socket, orders: dict[str, Any]) -> None:
+    def __init__(self, control: socket.socket, orders: dict[str, Any], held: users.Held | None) -> None:
         self.control, self.alone, self.base = control, orders["alone"], orders["base"]
+        self.held = held
+        self.killed: list[int] = []  # users of cells that were killed, whose processes may live
         self.forker = spaces.Forker(self.alone)
 
     def serve(self) -> None:
@@ -116,6 +123,10 @@ class Worker:
         live: dict[int, tuple[int, int]] = {}  # read end of a pipe that closes with the cell -> cell, pid
         fds = [[descriptors.pop(0) for _ in range(given["fds"])] for given in order["cells"]]
         began = time.monotonic()
+        if self.held is not None:
+            for given in order["cells"]:
+                given |= {"base": self.base, **self.held.order()}
+        self.killed = [given.get("user") or 0 for given in order["cells"]]
         for number, given in enumerate(order["cells"]):
             life, theirs = os.pipe()
             pid = self.forker.fork()
@@ -124,7 +135,6 @@ class Worker:
                 others = {self.control.fileno(), life, *live, *(fd for more in fds for fd in more)} - keep
                 for descriptor in others:
                     _close(descriptor)
-                given["base"] = self.base
                 cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]))
             os.close(theirs)
             live[life] = (number, pid)
@@ -158,6 +168,8 @@ class Worker:
                     os.close(descriptor)
                     number, pid = live.pop(descriptor)
                     _, status, usage = os.wait4(pid, 0)
+                    if status == 0:
+                        self.killed[number] = 0  # it has ended all that it left
                     ended[number] = {
                         "why": why[number],
                         "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
@@ -182,6 +194,9 @@ class Worker:
     def _clear(self) -> None:
         """Remove what cells left; with namespaces the kernel has already done so."""
         if not self.alone:
+            for user in filter(None, self.killed):
+                users.end_all_in_child(user)
+            self.killed = []
             cell.sweep()
             cell.remove_folders(self.base, os.getpid())
 
