@@ -28,6 +28,12 @@ _TABLE = (
     ("closed files", "", "writing to our files, sockets and standard streams", ""),
     ("rlimits", "", "memory bombs, huge files, too many open files, core dumps", ""),
     ("CPU clock", "", "endless loops, in children and threads too, whatever the load", ""),
+    (
+        "clock of children",
+        "clock",
+        "loops in children that are waited for; otherwise such a child counts when the program has ended",
+        "a /proc that shows processes",
+    ),
     ("wall clock", "", "sleeping or waiting for ever, stopping itself", ""),
     ("bounded output", "", "endless output, and output that nobody reads", ""),
     ("files by our hand", "", "links and special files in what is brought back", ""),
@@ -43,14 +49,14 @@ _TABLE = (
         "system call filter",
         "seccomp",
         "ptrace, mounts, new namespaces, bpf, keyrings, io_uring, shared memory that outlives a run, "
-        "sockets of other families, hiding children from the CPU clock",
+        "sockets of other families; without namespaces, hiding children from the CPU clock",
         "seccomp on x86_64 or aarch64",
     ),
 )
 
 
 def protections(hello: Mapping[str, Any]) -> tuple[Protection, ...]:
-    """The protections, from a worker's report on its host: {"alone", "processes", "seccomp"}."""
+    """The protections, from a worker's report on its host: {"alone", "clock", "processes", "seccomp"}."""
     return tuple(
         Protection(name, not key or bool(hello.get(key)), stops, needs) for name, key, stops, needs in _TABLE
     )

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import re
-import resource
+import select
 import shutil
 import signal
 import stat
@@ -20,16 +20,19 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from . import kernel, program, spaces
+from . import clock, kernel, program, spaces
 
 _ENTRIES = 20_000
 _CHUNK = 1 << 20
-_OWN_CPU = 2  # CPUCLOCK_SCHED, of a whole process: clock_getcpuclockid(3)
 
 
-def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> NoReturn:
-    """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4."""
+def main(
+    order: dict[str, Any], fds: list[int], *, alone: bool, count: int, view: tuple[int, int] = (-1, -1)
+) -> NoReturn:
+    """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4; `view`:
+    descriptors for its clock."""
     channel = fds[0]
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the worker's request to end the program
     try:
         if alone:
             box = spaces.private_folder(order["disk_mb"])
@@ -44,16 +47,18 @@ def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> N
         stdin = _lay_out(box, header, body)
         # Besides the programs: the worker's two processes and one for each cell.
         order["nproc"] = order["processes"] * count + (2 + count if alone else spaces.tasks_of_user())
+        listener = clock.listen() if alone and view[1] >= 0 else -1
+        order["asks"] = listener >= 0
         pid = os.fork()
         if pid == 0:
             program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
         for descriptor in (stdin, *fds[1:]):
             os.close(descriptor)
         del body
-        result = watch(pid, order["cpu"])
+        measured = clock.Clock(pid, *view)
+        result = watch(pid, order["cpu"], measured, listener)
         _end_the_rest(alone)
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        result["cpu"] = usage.ru_utime + usage.ru_stime
+        result["cpu"] = measured.final(result["over"], order["cpu"])
         files, left = collect(f"{box}/work", header["collect"], order["disk_mb"] << 20)
         result["left"] = left
         _send(channel, result, files)
@@ -108,12 +113,17 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def watch(pid: int, limit: float) -> dict[str, Any]:
-    """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds).
+def watch(pid: int, limit: float, measured: clock.Clock, listener: int) -> dict[str, Any]:
+    """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds)
+    or if the worker asks for it.
 
-    Returns {"exit": code or None, "signal": number, "over": bool}.
+    Returns {"exit": code or None, "signal": number, "over": bool, "stopped": bool}.
     """
-    clock = (~pid << 3) | _OWN_CPU
+    signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
+    poll = select.poll()
+    for descriptor in (signals, listener) if listener >= 0 else (signals,):
+        poll.register(descriptor, select.POLLIN)
+    stopped = False
     while True:
         while True:
             try:
@@ -122,22 +132,20 @@ def watch(pid: int, limit: float) -> dict[str, Any]:
                 ended, status = pid, 0
             if ended == pid:
                 code = os.waitstatus_to_exitcode(status)
-                over = _children() > limit or code == -signal.SIGXCPU
+                over = code == -signal.SIGXCPU
                 return {"exit": code if code >= 0 else None, "signal": max(0, -code), "over": over}
             if ended == 0:
                 break
-        used = time.clock_gettime(clock) + _children()
-        if used > limit:
+        over = measured.exceeds(limit)
+        if over or stopped:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return {"exit": None, "signal": signal.SIGKILL, "over": True}
-        # With several threads CPU time passes faster than wall time, so the wait is short.
-        signal.sigtimedwait([signal.SIGCHLD], min(0.25, max(0.01, limit - used)))
-
-
-def _children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+            return {"exit": None, "signal": signal.SIGKILL, "over": over, "stopped": not over}
+        for descriptor, _ in poll.poll(1000 * measured.pause(limit)):
+            if descriptor == signals:
+                stopped = kernel.signalled(signals, signal.SIGTERM) or stopped
+            else:
+                clock.answer(descriptor, measured)
 
 
 def _end_the_rest(alone: bool) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
+import struct
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000,
@@ -116,3 +118,20 @@ def one_arena() -> None:
     """Use one heap for all threads: glibc reserves 64 MiB of the limited address space per thread's heap."""
     if hasattr(libc, "mallopt"):
         libc.mallopt(_M_ARENA_MAX, 1)
+
+
+def signalfd(signals: list[int]) -> int:
+    """A descriptor that is readable while one of these blocked signals is pending."""
+    mask = (ctypes.c_uint64 * 16)(sum(1 << (number - 1) for number in signals))
+    return call("signalfd", -1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def signalled(descriptor: int, wanted: int) -> bool:
+    """Read the signals of a signalfd; whether this process's parent sent `wanted`."""
+    found = False
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(descriptor, 128):  # struct signalfd_siginfo
+            number, _, code, sender = struct.unpack_from("=IiiI", data)
+            # The id of a sender outside this pid namespace is 0, as is getppid there.
+            found = found or (number == wanted and code == 0 and sender == os.getppid())
+    return found

@@ -31,7 +31,7 @@ def start(
         _only(fds)
         os.chdir(f"{box}/work")
         _limit(order)
-        seccomp.install(alone=alone)
+        seccomp.install(alone=alone, asks=order["asks"])
         signal.signal(signal.SIGINT, signal.default_int_handler)
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         _become_python(header, box)

@@ -18,7 +18,7 @@ from typing import Any
 from . import kernel
 
 _LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOW, _ERRNO, _KILL, _ASK = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
@@ -81,13 +81,14 @@ def _when(number: int, body: list[bytes]) -> list[bytes]:
 
 
 @functools.cache
-def build(*, alone: bool, process: int) -> bytes:
+def build(*, alone: bool, process: int, asks: bool = False) -> bytes:
     """The filter as BPF code; empty on machines whose calls are not in the table.
 
     Args:
         alone: whether the program has its own namespaces. Without them no socket is allowed, and signals
             only to the process with the id `process`: kill(-1) would reach all processes of the user.
         process: the program's process id; unused with namespaces.
+        asks: whether the kernel asks the cell before the action of SIGCHLD is set (clock.py).
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -107,9 +108,11 @@ def build(*, alone: bool, process: int) -> bytes:
     code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
     # Only a process's own limits: the cell's first process has the same user.
     code += _when(conditional["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
-    # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, not set.
+    # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, and set only
+    # where the cell hears of it.
     read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
-    code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
+    if not asks:
+        code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     if not alone:
         only_own = [_low(0), _op(_JEQ, process, 1, 0), _deny(), allow]
         # kill(0) reaches the program's own session and nothing else.
@@ -129,14 +132,33 @@ def _laid_out(code: bytes) -> tuple[Any, Any]:
     return ctypes.create_string_buffer(program, len(program)), buffer
 
 
+def asks_before_sigchld() -> int:
+    """The address of a filter that asks its listener before the action of SIGCHLD is set; 0: not here."""
+    if not _numbers(_CONDITIONAL):
+        return 0
+    return ctypes.addressof(_laid_out(_asking())[0])
+
+
+@functools.cache
+def _asking() -> bytes:
+    allow, ask = _op(_RET, _ALLOW), _op(_RET, _ASK)
+    body = [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, _low(1), _op(_JEQ, 0, 0, 3)]
+    code = _when(_numbers(_CONDITIONAL)["rt_sigaction"], [*body, _high(1), _op(_JEQ, 0, 0, 1), allow, ask])
+    architecture = _ARCHITECTURES[os.uname().machine]
+    start = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), allow, _op(_LOAD, 0)]
+    return b"".join([*start, *code, allow])
+
+
 def prepare() -> None:
-    """Build the filter of programs with namespaces in advance, so that runs need not build it."""
-    _laid_out(build(alone=True, process=0))
+    """Build the filters of programs with namespaces in advance, so that runs need not build them."""
+    for asks in (False, True):
+        _laid_out(build(alone=True, process=0, asks=asks))
+    asks_before_sigchld()
 
 
-def install(*, alone: bool) -> bool:
+def install(*, alone: bool, asks: bool = False) -> bool:
     """Filter this process and its descendants. Needs PR_SET_NO_NEW_PRIVS. False: not available here."""
-    code = build(alone=alone, process=0 if alone else os.getpid())
+    code = build(alone=alone, process=0 if alone else os.getpid(), asks=asks)
     if not code:
         return False
     try:

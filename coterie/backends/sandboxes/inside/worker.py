@@ -21,10 +21,12 @@ import time
 import types
 from typing import Any, NoReturn
 
-from . import cell, kernel, program, seccomp, spaces
+from . import cell, clock, kernel, program, seccomp, spaces
 
 _GRACE = 0.1
 """Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
+_REPORT = 1.0
+"""Seconds for a cell to report on a program that it has to end; then it is killed."""
 _MESSAGE = 1 << 16
 _COMMON = """
     abc array ast base64 bisect builtins calendar cmath codecs collections collections.abc contextlib copy csv
@@ -46,8 +48,10 @@ def main(arguments: list[str]) -> None:
         for name in _COMMON.split():
             importlib.import_module(name)
         if orders["alone"]:
-            spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
+            view = spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for the cells
         else:
+            view = (clock.view(), -1)
             spaces.become_nobody()
             kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
@@ -58,10 +62,11 @@ def main(arguments: list[str]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         _preload(orders["preload"])
-        worker = Worker(control, orders)
+        view = view if clock.can_scan(view[0]) else (-1, view[1])
+        worker = Worker(control, orders, view)
         if not orders["alone"]:
             signal.signal(signal.SIGTERM, lambda *_: worker.leave())
-        hello = spaces.describe(orders["alone"])
+        hello = {**spaces.describe(orders["alone"]), "clock": view[0] >= 0}
         kernel.no_more_privileges()
         seccomp.prepare()
         program.prepare(orders["shown"])
@@ -97,7 +102,8 @@ def _first_in_line_for_the_oom_killer() -> None:
 class Worker:
     """The loop of one worker, and the cells of its present job."""
 
-    def __init__(self, control: socket.socket, orders: dict[str, Any]) -> None:
+    def __init__(self, control: socket.socket, orders: dict[str, Any], view: tuple[int, int]) -> None:
+        self.view = view
         self.control, self.alone, self.base = control, orders["alone"], orders["base"]
         self.forker = spaces.Forker(self.alone)
 
@@ -125,7 +131,7 @@ class Worker:
                 for descriptor in others:
                     _close(descriptor)
                 given["base"] = self.base
-                cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]))
+                cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]), view=self.view)
             os.close(theirs)
             live[life] = (number, pid)
         for descriptor in (fd for more in fds for fd in more):
@@ -137,37 +143,37 @@ class Worker:
         self, live: dict[int, tuple[int, int]], began: float, wall: float
     ) -> dict[int, dict[str, Any]]:
         why = dict.fromkeys([number for number, _ in live.values()], "")
+        due = dict.fromkeys(why, began + wall)  # when a cell is stopped
         ended: dict[int, dict[str, Any]] = {}
         poll = select.poll()
         for descriptor in (self.control.fileno(), *live):
             poll.register(descriptor, select.POLLIN)
         while live:
-            left = began + wall - time.monotonic()
+            left = min(due[number] for number, _ in live.values()) - time.monotonic()
             ready = poll.poll(max(0.0, left) * 1000 + 1)
             if left <= 0:
-                self._kill(live, why, "with" if 0 in ended else "wall")
-                ready = poll.poll()
+                self._stop(live, why, due, "with" if 0 in ended else "wall")
             for descriptor, _ in ready:
                 if descriptor == self.control.fileno():
                     message = self.control.recv(_MESSAGE)
                     if not message:
                         self.leave()
-                    self._kill(live, why, "asked", only=json.loads(message).get("kill"))
+                    only = json.loads(message).get("kill")
+                    if not why.get(only, "asked"):
+                        due[only] = 0.0
+                        self._stop(live, why, due, "asked")
                 elif descriptor in live:
                     poll.unregister(descriptor)
                     os.close(descriptor)
                     number, pid = live.pop(descriptor)
-                    _, status, usage = os.wait4(pid, 0)
+                    _, status = os.waitpid(pid, 0)
                     ended[number] = {
                         "why": why[number],
                         "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
-                        "cpu": usage.ru_utime + usage.ru_stime,
                         "wall": time.monotonic() - began,
                     }
-                    if number == 0:
-                        wall = min(
-                            wall, time.monotonic() - began + _GRACE
-                        )  # time for the other cell to end and answer
+                    if number == 0 and 1 in due:  # time for the other cell to end and answer
+                        due[1] = min(due[1], time.monotonic() + _GRACE)
         self._clear()
         return ended
 
@@ -185,13 +191,15 @@ class Worker:
             cell.sweep()
             cell.remove_folders(self.base, os.getpid())
 
-    def _kill(
-        self, live: dict[int, tuple[int, int]], why: dict[int, str], reason: str, only: int | None = None
+    def _stop(
+        self, live: dict[int, tuple[int, int]], why: dict[int, str], due: dict[int, float], reason: str
     ) -> None:
+        """Have the cells that are due end their programs and report; kill those that didn't in `_REPORT`."""
+        now = time.monotonic()
         for number, pid in live.values():
-            if only in (None, number):
-                why[number] = why[number] or reason
-                os.kill(pid, signal.SIGKILL)
+            if due[number] <= now:
+                os.kill(pid, signal.SIGKILL if why[number] else signal.SIGTERM)
+                why[number], due[number] = why[number] or reason, now + _REPORT
 
 
 def _close(descriptor: int) -> None:
