@@ -180,12 +180,12 @@ class Clock:
         for name in names:
             if name not in self._foreign and name != ours and (stat := _stat(self._view, name)):
                 by_parent.setdefault(str(stat[0]), []).append(name)
-        found, ticks, seconds = [ours], 0, children()
-        for parent in found:
+        tree, ticks, seconds = [ours], 0, children()
+        for parent in tree:
             for name in by_parent.pop(parent, ()):
                 if stat := _stat(self._view, name):  # again: after its parent's
                     ticks += stat[1] + stat[2]
-                found.append(name)
+                tree.append(name)
         self._foreign.update(name for others in by_parent.values() for name in others)
         return seconds + ticks * _TICK - self._own()
 

@@ -128,10 +128,10 @@ def signalfd(signals: list[int]) -> int:
 
 def signalled(descriptor: int, wanted: int) -> bool:
     """Read the signals of a signalfd; whether this process's parent sent `wanted`."""
-    found = False
+    arrived = False
     with contextlib.suppress(BlockingIOError):
         while data := os.read(descriptor, 128):  # struct signalfd_siginfo
             number, _, code, sender = struct.unpack_from("=IiiI", data)
             # The id of a sender outside this pid namespace is 0, as is getppid there.
-            found = found or (number == wanted and code == 0 and sender == os.getppid())
-    return found
+            arrived = arrived or (number == wanted and code == 0 and sender == os.getppid())
+    return arrived
