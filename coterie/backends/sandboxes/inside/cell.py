@@ -8,11 +8,11 @@ It reads the program from its channel and answers there: 8 bytes of length, a JS
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
 import select
-import shutil
 import signal
 import stat
 import struct
@@ -20,10 +20,12 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from . import clock, kernel, program, spaces
+from . import clock, kernel, program, seccomp, spaces
 
 _ENTRIES = 20_000
 _CHUNK = 1 << 20
+_SHORT = 0.05
+"""Seconds that a program runs before its cell looks at it."""
 
 
 def main(
@@ -32,7 +34,10 @@ def main(
     """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4; `view`:
     descriptors for its clock."""
     channel = fds[0]
-    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # the worker's request to end the program
+    gc.disable()  # this process is short, and a collection writes to many shared pages
+    kernel.signals.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGTERM]
+    )  # the worker's request to end the program
     try:
         if alone:
             box = spaces.private_folder(order["disk_mb"])
@@ -40,30 +45,38 @@ def main(
             box = os.path.join(order["base"], f"{os.getppid()}-{os.getpid()}")
             os.mkdir(box, 0o700)
             kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # the worker's handler is not for cells
+            kernel.signals.signal(
+                signal.SIGTERM, kernel.signals.SIG_DFL
+            )  # the worker's handler is not for cells
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         kernel.drop_capabilities()
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
         # Besides the programs: the worker's two processes and one for each cell.
         order["nproc"] = order["processes"] * count + (2 + count if alone else spaces.tasks_of_user())
-        listener = clock.listen() if alone and view[1] >= 0 else -1
-        order["asks"] = listener >= 0
-        pid = os.fork()
+        listener = seccomp.install_asking() if alone and view[1] >= 0 else -1
+        order["filtered"] = listener >= 0
+        signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
+        poll = select.poll()
+        for descriptor in (signals, listener) if listener >= 0 else (signals,):
+            poll.register(descriptor, select.POLLIN)
+        pid = kernel.fork()
         if pid == 0:
             program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
+        # While the program lives it shares this process's memory, and each page that is written is copied.
+        poll.poll(1000 * min(_SHORT, order["cpu"]))
         for descriptor in (stdin, *fds[1:]):
             os.close(descriptor)
         del body
         measured = clock.Clock(pid, *view)
-        result = watch(pid, order["cpu"], measured, listener)
+        result = watch(pid, order["cpu"], measured, poll, signals)
         _end_the_rest(alone)
         result["cpu"] = measured.final(result["over"], order["cpu"])
         files, left = collect(f"{box}/work", header["collect"], order["disk_mb"] << 20)
         result["left"] = left
         _send(channel, result, files)
         if not alone:
-            shutil.rmtree(box, ignore_errors=True)
+            _remove(box)
     except BaseException as error:
         _send(channel, {"fault": f"{type(error).__name__}: {error}"}, {})
     os._exit(0)
@@ -113,16 +126,14 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def watch(pid: int, limit: float, measured: clock.Clock, listener: int) -> dict[str, Any]:
+def watch(pid: int, limit: float, measured: clock.Clock, poll: select.poll, signals: int) -> dict[str, Any]:
     """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds)
     or if the worker asks for it.
 
+    `poll` waits for `signals`, a signalfd of SIGCHLD and SIGTERM, and for a seccomp.install_asking.
+
     Returns {"exit": code or None, "signal": number, "over": bool, "stopped": bool}.
     """
-    signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
-    poll = select.poll()
-    for descriptor in (signals, listener) if listener >= 0 else (signals,):
-        poll.register(descriptor, select.POLLIN)
     stopped = False
     while True:
         while True:
@@ -196,7 +207,13 @@ def remove_folders(base: str, worker: int) -> None:
     """Without a mount namespace: remove the folders that killed cells could not remove."""
     for name in os.listdir(base):
         if name.startswith(f"{worker}-"):
-            shutil.rmtree(os.path.join(base, name), ignore_errors=True)
+            _remove(os.path.join(base, name))
+
+
+def _remove(folder: str) -> None:
+    import shutil  # with namespaces no process needs it, and each library makes forks slower
+
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def collect(root: str, patterns: list[str], room: int) -> tuple[dict[str, bytes], list[str]]:

@@ -13,7 +13,6 @@ A cell reads three clocks:
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import fcntl
 import os
 import resource
@@ -21,7 +20,7 @@ import signal
 import struct
 import time
 
-from . import kernel, seccomp
+from . import kernel
 
 _WHOLE_PROCESS = 2  # CPUCLOCK_SCHED of all threads: clock_getcpuclockid(3)
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -37,7 +36,6 @@ _LATE = 0.02
 """Most seconds charged for one process after its last sample: a busy machine delays the samples."""
 TOLERANCE = 2.0
 """The upper bound of the CPU time may be this many times the limit; the measured time may not exceed it."""
-_NEW_LISTENER, _SET_FILTER, _SECCOMP = 8, 1, {"x86_64": 317, "aarch64": 277}
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # SECCOMP_IOCTL_NOTIF_*, <linux/seccomp.h>
 
 
@@ -230,24 +228,6 @@ class _Samples:
 def _last_pid(load: int) -> int:
     """The newest process id of the reader's pid namespace: the last field of /proc/loadavg."""
     return int(os.pread(load, 128, 0).split()[-1])
-
-
-def listen() -> int:
-    """Have the kernel ask before this process or a descendant sets the action of SIGCHLD.
-
-    Returns the descriptor through which it asks; -1 if it can't: before Linux 5.5, or where this process is
-    already supervised in this way.
-    """
-    number = _SECCOMP.get(os.uname().machine)
-    if number is None:
-        return -1
-    listener: int = kernel.libc.syscall(
-        ctypes.c_long(number),
-        ctypes.c_long(_SET_FILTER),
-        ctypes.c_long(_NEW_LISTENER),
-        ctypes.c_void_p(seccomp.asks_before_sigchld()),
-    )
-    return listener
 
 
 def answer(listener: int, measured: Clock) -> None:

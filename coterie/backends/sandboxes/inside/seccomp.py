@@ -20,6 +20,7 @@ from . import kernel
 _LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL, _ASK = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_NEW_LISTENER, _SET_FILTER, _SECCOMP = 8, 1, {"x86_64": 317, "aarch64": 277}
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
 _AF_UNIX, _SIGCHLD = 1, 17
@@ -98,8 +99,6 @@ def build(*, alone: bool, process: int, asks: bool = False) -> bytes:
     code = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), _op(_RET, _KILL), _op(_LOAD, 0)]
     if os.uname().machine == "x86_64":
         code += [_op(_JGE, _X32, 0, 1), _deny(errno.ENOSYS)]
-    for number in denied.values():
-        code += _when(number, [_deny()])
     # clone3 has its flags behind a pointer, which a filter can't read; libc falls back to clone.
     code += _when(conditional["clone3"], [_deny(errno.ENOSYS)])
     code += _when(conditional["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
@@ -111,8 +110,9 @@ def build(*, alone: bool, process: int, asks: bool = False) -> bytes:
     # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, and set only
     # where the cell hears of it.
     read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
-    if not asks:
-        code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
+    if asks:
+        read_only[-1] = _op(_RET, _ASK)
+    code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     if not alone:
         only_own = [_low(0), _op(_JEQ, process, 1, 0), _deny(), allow]
         # kill(0) reaches the program's own session and nothing else.
@@ -121,7 +121,19 @@ def build(*, alone: bool, process: int, asks: bool = False) -> bytes:
         for name in ("tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
             code += _when(conditional[name], only_own)
         code += _when(conditional["pidfd_send_signal"], [_deny()])
-    return b"".join([*code, allow])
+    return b"".join([*code, *_none_of(sorted(denied.values())), allow])
+
+
+def _none_of(numbers: list[int]) -> list[bytes]:
+    """Deny these calls. They are in groups of ascending numbers, so that a call is compared with few: the
+    kernel runs the filter for each call once while it installs it."""
+    code = []
+    for at in range(0, len(numbers), 8):
+        group = numbers[at : at + 8]
+        code.append(_op(_JGE, group[-1] + 1, len(group) + 2, 0))
+        code += [_op(_JEQ, number, len(group) - n, 0) for n, number in enumerate(group)]
+        code += [_op(_RET, _ALLOW), _deny()]
+    return code
 
 
 @functools.cache
@@ -132,33 +144,15 @@ def _laid_out(code: bytes) -> tuple[Any, Any]:
     return ctypes.create_string_buffer(program, len(program)), buffer
 
 
-def asks_before_sigchld() -> int:
-    """The address of a filter that asks its listener before the action of SIGCHLD is set; 0: not here."""
-    if not _numbers(_CONDITIONAL):
-        return 0
-    return ctypes.addressof(_laid_out(_asking())[0])
-
-
-@functools.cache
-def _asking() -> bytes:
-    allow, ask = _op(_RET, _ALLOW), _op(_RET, _ASK)
-    body = [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, _low(1), _op(_JEQ, 0, 0, 3)]
-    code = _when(_numbers(_CONDITIONAL)["rt_sigaction"], [*body, _high(1), _op(_JEQ, 0, 0, 1), allow, ask])
-    architecture = _ARCHITECTURES[os.uname().machine]
-    start = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), allow, _op(_LOAD, 0)]
-    return b"".join([*start, *code, allow])
-
-
 def prepare() -> None:
     """Build the filters of programs with namespaces in advance, so that runs need not build them."""
     for asks in (False, True):
         _laid_out(build(alone=True, process=0, asks=asks))
-    asks_before_sigchld()
 
 
-def install(*, alone: bool, asks: bool = False) -> bool:
+def install(*, alone: bool) -> bool:
     """Filter this process and its descendants. Needs PR_SET_NO_NEW_PRIVS. False: not available here."""
-    code = build(alone=alone, process=0 if alone else os.getpid(), asks=asks)
+    code = build(alone=alone, process=0 if alone else os.getpid())
     if not code:
         return False
     try:
@@ -166,3 +160,22 @@ def install(*, alone: bool, asks: bool = False) -> bool:
     except OSError:
         return False
     return True
+
+
+def install_asking() -> int:
+    """Filter a cell with namespaces and its program.
+
+    Returns the descriptor through which the kernel asks before the action of SIGCHLD is set; -1 if it can't
+    (before Linux 5.5, or where this process is already supervised in this way): nothing is filtered then.
+    """
+    code = build(alone=True, process=0, asks=True)
+    number = _SECCOMP.get(os.uname().machine)
+    if not code or number is None:
+        return -1
+    listener: int = kernel.libc.syscall(
+        ctypes.c_long(number),
+        ctypes.c_long(_SET_FILTER),
+        ctypes.c_long(_NEW_LISTENER),
+        _laid_out(code)[0],
+    )
+    return listener

@@ -160,10 +160,10 @@ class Forker:
 
     def fork(self) -> int:
         if not self.alone:
-            return os.fork()
+            return kernel.fork()
         # unshare(2) sets the pid namespace of later children; setns(2) sets it back.
         kernel.unshare(kernel.NEWPID)
-        pid = os.fork()
+        pid = kernel.fork()
         if pid:
             kernel.setns(self._own, kernel.NEWPID)
         return pid

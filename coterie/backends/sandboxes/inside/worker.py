@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import json
 import os
 import select
@@ -29,12 +30,15 @@ _REPORT = 1.0
 """Seconds for a cell to report on a program that it has to end; then it is killed."""
 _MESSAGE = 1 << 16
 _COMMON = """
-    abc array ast base64 bisect builtins calendar cmath codecs collections collections.abc contextlib copy csv
-    dataclasses datetime decimal enum fractions functools heapq inspect io itertools json linecache math
-    numbers operator os os.path queue random re select shutil signal statistics string struct sys tempfile
-    textwrap threading time traceback types typing unicodedata warnings weakref
+    abc array ast bisect builtins cmath codecs collections collections.abc contextlib copy dataclasses
+    datetime decimal enum fractions functools heapq inspect io itertools json linecache math numbers
+    operator os os.path random re select signal string struct sys textwrap threading time traceback
+    types typing warnings weakref
 """
-"""Modules that programs often import; they are imported once, before the forks."""
+"""Modules that programs often import; they are imported once, before the forks. Each module makes each fork
+slower, one with a shared library by most: so those that few programs import are in _RARE."""
+_RARE = "base64 calendar csv queue shutil statistics tempfile unicodedata"
+"""Imported too where there are no namespaces: a user may not be able to read the interpreter's folder."""
 
 
 def main(arguments: list[str]) -> None:
@@ -45,7 +49,7 @@ def main(arguments: list[str]) -> None:
     try:
         _first_in_line_for_the_oom_killer()
         kernel.one_arena()
-        for name in _COMMON.split():
+        for name in [*_COMMON.split(), *(() if orders["alone"] else _RARE.split())]:
             importlib.import_module(name)
         if orders["alone"]:
             view = spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
@@ -119,22 +123,21 @@ class Worker:
 
     def job(self, order: dict[str, Any], descriptors: list[int]) -> list[dict[str, Any]]:
         """Run the cells of one order to their end."""
-        live: dict[int, tuple[int, int]] = {}  # read end of a pipe that closes with the cell -> cell, pid
+        pids: list[int] = []
+        lives = [os.pipe() for _ in order["cells"]]  # each closes with its cell
         fds = [[descriptors.pop(0) for _ in range(given["fds"])] for given in order["cells"]]
         began = time.monotonic()
         for number, given in enumerate(order["cells"]):
-            life, theirs = os.pipe()
             pid = self.forker.fork()
             if pid == 0:
-                keep = {*fds[number], theirs}
-                others = {self.control.fileno(), life, *live, *(fd for more in fds for fd in more)} - keep
-                for descriptor in others:
-                    _close(descriptor)
+                keep = {*fds[number], lives[number][1]}
+                for descriptor in {self.control.fileno(), *itertools.chain(*lives, *fds)} - keep:
+                    os.close(descriptor)
                 given["base"] = self.base
                 cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]), view=self.view)
-            os.close(theirs)
-            live[life] = (number, pid)
-        for descriptor in (fd for more in fds for fd in more):
+            pids.append(pid)
+        live = {life: (number, pid) for number, (pid, (life, _)) in enumerate(zip(pids, lives, strict=True))}
+        for descriptor in (*itertools.chain(*fds), *(theirs for _, theirs in lives)):
             _close(descriptor)
         ended = self._watch(live, began, order["wall"])
         return [ended[number] for number in sorted(ended)]
