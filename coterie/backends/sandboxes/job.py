@@ -159,6 +159,7 @@ class CellSide:
         if "fault" in header:
             raise SystemFault(f"the sandbox could not run a program: {header['fault']}")
         status, reason = self._status(header, ended)
+        cpu = header.get("cpu")  # none if the cell could not report
         if header.get("left"):
             reason = "; ".join(filter(None, [reason, f"no room to bring back {', '.join(header['left'])}"]))
         return Ran(
@@ -167,7 +168,7 @@ class CellSide:
             stdout=outputs[0].decode("utf-8", "replace"),
             stderr=outputs[1].decode("utf-8", "replace"),
             dropped=self._out.dropped + self._err.dropped,
-            cpu_seconds=round(header.get("cpu", ended["cpu"]), 4),
+            cpu_seconds=None if cpu is None else round(cpu, 4),
             wall_seconds=round(ended["wall"], 4),
             files=files,
             reason=reason,
@@ -177,11 +178,11 @@ class CellSide:
         limits = self.limits
         if self._flooded:
             return "killed", f"it wrote more than {FLOOD >> 20} MiB"
-        if header.get("over") or header.get("cpu", 0.0) > limits.cpu_seconds:
+        if header.get("over") or (header.get("cpu") or 0.0) > limits.cpu_seconds:
             return "timeout", f"more than {limits.cpu_seconds:g} s of CPU time"
         if header.get("exit") is not None:
             return ("finished", "") if header["exit"] == 0 else ("failed", f"exit code {header['exit']}")
-        if header.get("signal"):
+        if header.get("signal") and not header.get("stopped"):
             return "killed", f"signal {header['signal']}"
         if ended["why"] == "wall":
             return "timeout", f"more than {limits.wall_seconds:g} s of wall time"

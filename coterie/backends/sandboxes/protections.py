@@ -36,6 +36,12 @@ _TABLE = (
     ("closed files", "", "using our open files, sockets and standard streams", ""),
     ("rlimits", "", "memory bombs, huge files, too many open files, core dumps", ""),
     ("CPU clock", "", "endless loops, in children and threads too, whatever the load", ""),
+    (
+        "clock of children",
+        "clock",
+        "loops in children that are waited for; otherwise such a child counts when the program has ended",
+        "a /proc that shows processes",
+    ),
     ("wall clock", "", "sleeping or waiting for ever, stopping itself", ""),
     ("bounded output", "", "endless output, and output that nobody reads", ""),
     ("files by our hand", "", "links and special files in what is brought back", ""),
@@ -51,7 +57,7 @@ _TABLE = (
         "system call filter",
         "seccomp",
         "ptrace, mounts, new namespaces, bpf, keyrings, io_uring, shared memory that outlives a run, "
-        "sockets of other families, hiding children from the CPU clock",
+        "sockets of other families; without namespaces, hiding children from the CPU clock",
         "seccomp on x86_64 or aarch64",
     ),
 )
@@ -85,7 +91,8 @@ _FORGED = "a candidate can read the tests, and forge the verdict by files in the
 
 def protections(hello: Mapping[str, Any]) -> tuple[Protection, ...]:
     """The protections, from a worker's report on its host (inside/users.py)."""
-    table = _TABLE if hello.get("alone") else (*_TABLE[:9], *_INSTEAD, *_TABLE[9:])
+    first = next(at for at, row in enumerate(_TABLE) if row[1] == "alone")
+    table = _TABLE if hello.get("alone") else (*_TABLE[:first], *_INSTEAD, *_TABLE[first:])
     return tuple(
         Protection(name, not key or bool(hello.get(key)), _stops(name, stops, hello), needs)
         for name, key, stops, needs in table

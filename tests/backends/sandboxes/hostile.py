@@ -26,6 +26,7 @@ SPIN = "while True: pass"
 
 _CPU, _WALL, _RLIMITS = "CPU clock", "wall clock", "rlimits"
 _PID, _MOUNT, _TMPFS, _NET = "pid namespace", "mount namespace", "limited tmpfs", "network namespace"
+_CHILDREN = "clock of children"
 _CALLS, _COUNT, _OUTPUT = "system call filter", "process count", "bounded output"
 _PRIVILEGES, _FILES, _OURS = "no privileges", "files by our hand", "own process"
 
@@ -86,7 +87,17 @@ HOSTILE = {
         ("timeout",),
     ),
     "children_that_hide_their_time": Hostile(
-        "attempt(lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN))", (_CALLS,)
+        "signal.signal(signal.SIGCHLD, signal.SIG_IGN)\nwhile True:\n    if os.fork() == 0:\n"
+        "        while time.process_time() < .003: pass\n        os._exit(0)\n"
+        "    try: os.wait()\n    except ChildProcessError: pass",
+        (_CPU, _PID),
+        ("timeout",),
+    ),
+    "children_that_are_waited_for": Hostile(
+        "while True:\n    if os.fork() == 0:\n        while time.process_time() < .05: pass\n"
+        "        os._exit(0)\n    os.wait()",
+        (_CPU, _CHILDREN),
+        ("timeout",),
     ),
     "raised_limits": Hostile(
         "import resource\nfor name in (resource.RLIMIT_CPU, resource.RLIMIT_AS, resource.RLIMIT_NPROC):\n"

@@ -171,3 +171,23 @@ def test_closing_leaves_nothing() -> None:
     assert ran("print(1)").ok
     assert descendants(os.getpid()) == before
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_the_judged_run_of_a_worker_leaves_nothing_to_programs() -> None:
+    """A worker judges once before it serves, since this makes later runs faster."""
+    code = (
+        "import signal, sys, os\nprint('solution' in sys.modules, os._exit)\n"
+        "print([signal.getsignal(n) == signal.SIG_DFL for n in (signal.SIGPROF, signal.SIGALRM)])\n"
+        "print(signal.getitimer(signal.ITIMER_REAL), signal.getitimer(signal.ITIMER_PROF))"
+    )
+    done = ran(code)
+    assert done.stdout == "False <built-in function _exit>\n[True, True]\n(0.0, 0.0) (0.0, 0.0)\n", done
+
+
+def test_each_program_has_its_own_random_numbers_and_thread_id(both: dict[str, str]) -> None:
+    code = "import random, threading\nprint(random.random(), threading.main_thread().native_id)\n"
+    code += "assert threading.main_thread().native_id == threading.get_native_id()"
+    first, second = inside(
+        lambda sandbox: asyncio.gather(*(sandbox.run(Program(code=code)) for _ in range(2))), **both
+    )
+    assert first.ok and second.ok and first.stdout.split()[0] != second.stdout.split()[0]

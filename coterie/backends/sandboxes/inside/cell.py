@@ -8,11 +8,11 @@ It reads the program from its channel and answers there: 8 bytes of length, a JS
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import os
 import re
-import resource
-import shutil
+import select
 import signal
 import stat
 import struct
@@ -20,18 +20,26 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from . import kernel, program, spaces, users
+from . import clock, kernel, program, seccomp, spaces, users
 
 _ENTRIES = 20_000
 _DEEP = 100
 """Levels of folders that are removed in one piece."""
 _CHUNK = 1 << 20
-_OWN_CPU = 2  # CPUCLOCK_SCHED, of a whole process: clock_getcpuclockid(3)
+_SHORT = 0.05
+"""Seconds that a program runs before its cell looks at it."""
 
 
-def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> NoReturn:
-    """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4."""
+def main(
+    order: dict[str, Any], fds: list[int], *, alone: bool, count: int, view: tuple[int, int] = (-1, -1)
+) -> NoReturn:
+    """Do one run, then end this process. `fds`: channel, stdout, stderr, then the program's 3 and 4; `view`:
+    descriptors for its clock."""
     channel = fds[0]
+    gc.disable()  # this process is short, and a collection writes to many shared pages
+    kernel.signals.pthread_sigmask(
+        signal.SIG_BLOCK, [signal.SIGTERM]
+    )  # the worker's request to end the program
     try:
         if alone:
             box = spaces.private_folder(order["disk_mb"])
@@ -41,18 +49,26 @@ def main(order: dict[str, Any], fds: list[int], *, alone: bool, count: int) -> N
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
         order["nproc"] = _tasks(order, count, alone)
-        pid = os.fork()
+        listener = seccomp.install_asking() if alone and view[1] >= 0 else -1
+        order["filtered"] = listener >= 0
+        signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
+        poll = select.poll()
+        for descriptor in (signals, listener) if listener >= 0 else (signals,):
+            poll.register(descriptor, select.POLLIN)
+        pid = kernel.fork()
         if pid == 0:
             program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
+        # While the program lives it shares this process's memory, and each page that is written is copied.
+        poll.poll(1000 * min(_SHORT, order["cpu"]))
         for descriptor in (stdin, *fds[1:]):
             os.close(descriptor)
         del body
         if not alone:
             kernel.drop_capabilities()
-        result = watch(pid, order["cpu"])
+        measured = clock.Clock(pid, *view)
+        result = watch(pid, order["cpu"], measured, poll, signals)
         _end_the_rest(alone, order.get("user"))
-        usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-        result["cpu"] = usage.ru_utime + usage.ru_stime
+        result["cpu"] = measured.final(result["over"], order["cpu"])
         files, left = collect(f"{box}/work", header["collect"], order["disk_mb"] << 20)
         result["left"] = left
         _send(channel, result, files)
@@ -117,12 +133,15 @@ def _write(descriptor: int, data: bytes | memoryview) -> None:
         left = left[os.write(descriptor, left) :]
 
 
-def watch(pid: int, limit: float) -> dict[str, Any]:
-    """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds).
+def watch(pid: int, limit: float, measured: clock.Clock, poll: select.poll, signals: int) -> dict[str, Any]:
+    """Wait for the program, reap other processes that end, and kill the program above its CPU time (seconds)
+    or if the worker asks for it.
 
-    Returns {"exit": code or None, "signal": number, "over": bool}.
+    `poll` waits for `signals`, a signalfd of SIGCHLD and SIGTERM, and for a seccomp.install_asking.
+
+    Returns {"exit": code or None, "signal": number, "over": bool, "stopped": bool}.
     """
-    clock = (~pid << 3) | _OWN_CPU
+    stopped = False
     while True:
         while True:
             try:
@@ -131,22 +150,20 @@ def watch(pid: int, limit: float) -> dict[str, Any]:
                 ended, status = pid, 0
             if ended == pid:
                 code = os.waitstatus_to_exitcode(status)
-                over = _children() > limit or code == -signal.SIGXCPU
+                over = code == -signal.SIGXCPU
                 return {"exit": code if code >= 0 else None, "signal": max(0, -code), "over": over}
             if ended == 0:
                 break
-        used = time.clock_gettime(clock) + _children()
-        if used > limit:
+        over = measured.exceeds(limit)
+        if over or stopped:
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
-            return {"exit": None, "signal": signal.SIGKILL, "over": True}
-        # With several threads CPU time passes faster than wall time, so the wait is short.
-        signal.sigtimedwait([signal.SIGCHLD], min(0.25, max(0.01, limit - used)))
-
-
-def _children() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
+            return {"exit": None, "signal": signal.SIGKILL, "over": over, "stopped": not over}
+        for descriptor, _ in poll.poll(1000 * measured.pause(limit)):
+            if descriptor == signals:
+                stopped = kernel.signalled(signals, signal.SIGTERM) or stopped
+            else:
+                clock.answer(descriptor, measured)
 
 
 def _end_the_rest(alone: bool, user: int | None) -> None:
@@ -207,15 +224,15 @@ def remove(folder: str) -> None:
 
     shutil.rmtree opens every folder on its way, so a deep one is cut into pieces first.
     """
+    import shutil  # with namespaces no process needs it, and each library makes forks slower
+
     count, folders = 0, [folder]
     while folders:
         try:
             inner = [entry.path for entry in os.scandir(folders.pop()) if entry.is_dir(follow_symlinks=False)]
             for path in inner:
-                with contextlib.suppress(OSError):
-                    os.chmod(
-                        path, 0o700
-                    )  # the program may have closed it, and this process is its owner or root
+                with contextlib.suppress(OSError):  # the program may have closed it
+                    os.chmod(path, 0o700)
                 if path.count("/") > folder.count("/") + _DEEP:
                     count += 1
                     os.rename(path, path := f"{folder}/.deep-{count}")

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import importlib
 import os
+import struct
+from typing import Any
 
 NEWNS, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET = (
     0x20000,
@@ -23,7 +27,12 @@ _MOUNT_SETATTR = 442  # the same number on every architecture
 _AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
 _CAPABILITY_VERSION_3 = 0x20080522
 
+signals: Any = importlib.import_module("_signal")
+"""The functions that `signal` wraps in slow Python code."""
 libc = ctypes.CDLL(None, use_errno=True)
+_with_the_gil = ctypes.PyDLL(None, use_errno=True)
+for _name in ("capset", "mount", "prctl", "setns", "signalfd", "syscall", "unshare"):
+    getattr(libc, _name)  # it stays bound, so that a run need not look it up
 _M_ARENA_MAX = -8
 
 
@@ -34,6 +43,19 @@ def call(name: str, *arguments: object) -> int:
         number = ctypes.get_errno()
         raise OSError(number, f"{name}: {os.strerror(number)}")
     return answer
+
+
+def fork() -> int:
+    """fork(2) without Python's hooks (`os.register_at_fork`), each of which copies pages that are shared.
+
+    For a process with one thread. The child has the random state of its parent, and its thread objects have
+    the parent's native id.
+    """
+    pid: int = _with_the_gil.fork()
+    if pid == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"fork: {os.strerror(number)}")
+    return pid
 
 
 def prctl(option: int, value: int = 0, third: int = 0) -> None:
@@ -140,3 +162,20 @@ def dumpable() -> int:
     """0: other processes of the same user can't read this process's memory, environment and open files."""
     word = ctypes.c_ulong(0)
     return call("prctl", PR_GET_DUMPABLE, word, word, word, word)
+
+
+def signalfd(signals: list[int]) -> int:
+    """A descriptor that is readable while one of these blocked signals is pending."""
+    mask = (ctypes.c_uint64 * 16)(sum(1 << (number - 1) for number in signals))
+    return call("signalfd", -1, mask, os.O_CLOEXEC | os.O_NONBLOCK)
+
+
+def signalled(descriptor: int, wanted: int) -> bool:
+    """Read the signals of a signalfd; whether this process's parent sent `wanted`."""
+    arrived = False
+    with contextlib.suppress(BlockingIOError):
+        while data := os.read(descriptor, 128):  # struct signalfd_siginfo
+            number, _, code, sender = struct.unpack_from("=IiiI", data)
+            # The id of a sender outside this pid namespace is 0, as is getppid there.
+            arrived = arrived or (number == wanted and code == 0 and sender == os.getppid())
+    return arrived

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import atexit
+import gc
 import io
 import math
 import os
+import random
 import resource
 import signal
 import sys
@@ -24,6 +26,7 @@ def start(
     order: dict[str, Any], header: dict[str, Any], box: str, fds: list[int], *, alone: bool
 ) -> NoReturn:
     """Run the program, then end the process. `fds` become 0, 1, 2, ...; no other descriptor stays open."""
+    gc.enable()
     try:
         os.setsid()
         if not alone:
@@ -31,12 +34,12 @@ def start(
         _only(fds)
         os.chdir(f"{box}/work")
         _limit(order)
-        if alone:
-            seccomp.install(alone=True)
-        else:
+        if not alone:
             users.restrict(order, box)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        signal.pthread_sigmask(signal.SIG_SETMASK, [])
+        elif not order["filtered"]:
+            seccomp.install(alone=True)
+        kernel.signals.signal(signal.SIGINT, signal.default_int_handler)
+        kernel.signals.pthread_sigmask(signal.SIG_SETMASK, ())
         _become_python(header, box)
     except BaseException as error:
         os.write(2, f"the sandbox could not start the program: {error!r}\n".encode())
@@ -123,6 +126,8 @@ def prepare(packages: list[str]) -> None:
 
 def _become_python(header: dict[str, Any], box: str) -> None:
     """Set what differs between programs."""
+    random.seed()
+    threading.main_thread()._set_native_id()  # type: ignore[attr-defined]
     if box != spaces.BOX:
         os.environ["HOME"], os.environ["TMPDIR"] = f"{box}/work", f"{box}/tmp"
         sys.path[0] = f"{box}/work"
@@ -135,8 +140,7 @@ def _run(path: str) -> int:
     """Run the file; the exit code is that of `python path`."""
     code = 0
     try:
-        with open(path, "rb") as file:
-            source = file.read()
+        source = _read(path)
         exec(compile(source, path, "exec", dont_inherit=True), sys.modules["__main__"].__dict__)
     except SystemExit as leaving:
         code = _exit_code(leaving.code)
@@ -158,6 +162,16 @@ def _run(path: str) -> int:
         except OSError:
             code = code or 120  # CPython's exit code for a stdout that can't be written
     return code
+
+
+def _read(path: str) -> bytes:
+    """The contents of a file; `open` makes three objects for it."""
+    descriptor = os.open(path, os.O_RDONLY)
+    parts = []
+    while part := os.read(descriptor, 1 << 20):
+        parts.append(part)
+    os.close(descriptor)
+    return b"".join(parts)
 
 
 def _exit_code(value: Any) -> int:

@@ -19,8 +19,9 @@ from typing import Any
 from . import kernel
 
 _LOAD, _JEQ, _JGE, _JSET, _RET, _AND = 0x20, 0x15, 0x35, 0x45, 0x06, 0x54
-_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_ALLOW, _ERRNO, _KILL, _ASK = 0x7FFF0000, 0x00050000, 0x80000000, 0x7FC00000
 _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
+_NEW_LISTENER, _SET_FILTER, _SECCOMP = 8, 1, {"x86_64": 317, "aarch64": 277}
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
 _AF_UNIX, _SIGCHLD = 1, 17
@@ -102,7 +103,7 @@ def _when(number: int, body: list[bytes]) -> list[bytes]:
 
 
 @functools.cache
-def build(*, alone: bool, process: int, shared: bool = False) -> bytes:
+def build(*, alone: bool, process: int, shared: bool = False, asks: bool = False) -> bytes:
     """The filter as BPF code; empty on machines whose calls are not in the table.
 
     Args:
@@ -111,6 +112,7 @@ def build(*, alone: bool, process: int, shared: bool = False) -> bytes:
             of the user.
         process: the program's process id; unused with namespaces.
         shared: whether the program has the user of the run, so that it must not change modes and owners.
+        asks: whether the kernel asks the cell before the action of SIGCHLD is set (clock.py).
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -120,8 +122,6 @@ def build(*, alone: bool, process: int, shared: bool = False) -> bytes:
     code = [_op(_LOAD, 4), _op(_JEQ, architecture, 1, 0), _op(_RET, _KILL), _op(_LOAD, 0)]
     if os.uname().machine == "x86_64":
         code += [_op(_JGE, _X32, 0, 1), _deny(errno.ENOSYS)]
-    for number in denied.values():
-        code += _when(number, [_deny()])
     # clone3 has its flags behind a pointer, which a filter can't read; libc falls back to clone.
     code += _when(conditional["clone3"], [_deny(errno.ENOSYS)])
     code += _when(conditional["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
@@ -130,14 +130,28 @@ def build(*, alone: bool, process: int, shared: bool = False) -> bytes:
     code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
     # Only a process's own limits: the cell's first process has the same user.
     code += _when(conditional["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
-    # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, not set.
+    # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, and set only
+    # where the cell hears of it.
     read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
+    if asks:
+        read_only[-1] = _op(_RET, _ASK)
     code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     if not alone:
         code += _outside(conditional, process)
-        for number in (_numbers(_DENIED_OUTSIDE) | (_numbers(_DENIED_SHARED) if shared else {})).values():
-            code += _when(number, [_deny()])
-    return b"".join([*code, allow])
+        denied |= _numbers(_DENIED_OUTSIDE) | (_numbers(_DENIED_SHARED) if shared else {})
+    return b"".join([*code, *_none_of(sorted(denied.values())), allow])
+
+
+def _none_of(numbers: list[int]) -> list[bytes]:
+    """Deny these calls. They are in groups of ascending numbers, so that a call is compared with few: the
+    kernel runs the filter for each call once while it installs it."""
+    code = []
+    for at in range(0, len(numbers), 8):
+        group = numbers[at : at + 8]
+        code.append(_op(_JGE, group[-1] + 1, len(group) + 2, 0))
+        code += [_op(_JEQ, number, len(group) - n, 0) for n, number in enumerate(group)]
+        code += [_op(_RET, _ALLOW), _deny()]
+    return code
 
 
 def _outside(signals: dict[str, int], process: int) -> list[bytes]:
@@ -179,8 +193,9 @@ def _laid_out(code: bytes) -> tuple[Any, Any]:
 
 
 def prepare() -> None:
-    """Build the filter of programs with namespaces in advance, so that runs need not build it."""
-    _laid_out(build(alone=True, process=0))
+    """Build the filters of programs with namespaces in advance, so that runs need not build them."""
+    for asks in (False, True):
+        _laid_out(build(alone=True, process=0, asks=asks))
 
 
 def install(*, alone: bool, shared: bool = False) -> bool:
@@ -204,3 +219,22 @@ def works(install_it: Callable[[], bool]) -> bool:
     except PermissionError:
         return True
     return False
+
+
+def install_asking() -> int:
+    """Filter a cell with namespaces and its program.
+
+    Returns the descriptor through which the kernel asks before the action of SIGCHLD is set; -1 if it can't
+    (before Linux 5.5, or where this process is already supervised in this way): nothing is filtered then.
+    """
+    code = build(alone=True, process=0, asks=True)
+    number = _SECCOMP.get(os.uname().machine)
+    if not code or number is None:
+        return -1
+    listener: int = kernel.libc.syscall(
+        ctypes.c_long(number),
+        ctypes.c_long(_SET_FILTER),
+        ctypes.c_long(_NEW_LISTENER),
+        _laid_out(code)[0],
+    )
+    return listener

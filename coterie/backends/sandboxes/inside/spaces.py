@@ -30,13 +30,15 @@ DEVICES = ("null", "zero", "full", "random", "urandom")
 ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 
 
-def enter(shown: list[str]) -> None:
+def enter(shown: list[str]) -> tuple[int, int]:
     """Enter new namespaces, with a root that has the interpreter and `shown`, and no privileges outside.
 
-    Returns in the first process of the new pid namespace; its parent waits and ends with it. Raises OSError
-    if the kernel or its administrator forbids it.
+    Returns in the first process of the new pid namespace; its parent waits and ends with it. The result is
+    descriptors of the host's /proc and /proc/loadavg, which programs never get (clock.py). Raises OSError if
+    the kernel or its administrator forbids it.
     """
-    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY)
+    proc = os.open("/proc", os.O_RDONLY | os.O_DIRECTORY)
+    load = os.open("/proc/loadavg", os.O_RDONLY)
     built = False
     if os.getuid() == 0 and _is_root_of_the_host():
         try:
@@ -60,7 +62,6 @@ def enter(shown: list[str]) -> None:
         descriptor = os.open(f"self/{name}", os.O_WRONLY, dir_fd=proc)
         os.write(descriptor, text.encode())
         os.close(descriptor)
-    os.close(proc)
     kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
     if not built:
         _build_root(shown)
@@ -68,6 +69,7 @@ def enter(shown: list[str]) -> None:
     if inner:
         _wait_for(inner)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
+    return proc, load
 
 
 def become_nobody() -> tuple[int, int]:
@@ -159,10 +161,10 @@ class Forker:
 
     def fork(self) -> int:
         if not self.alone:
-            return os.fork()
+            return kernel.fork()
         # unshare(2) sets the pid namespace of later children; setns(2) sets it back.
         kernel.unshare(kernel.NEWPID)
-        pid = os.fork()
+        pid = kernel.fork()
         if pid:
             kernel.setns(self._own, kernel.NEWPID)
         return pid

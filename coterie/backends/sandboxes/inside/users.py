@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
-import shutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -86,6 +85,8 @@ def find(orders: dict[str, Any], base: str) -> Held:
     Raises:
         OSError: the users of cells can't reach `base`, the folder of the runs.
     """
+    import shutil  # with namespaces no process needs it, and each library makes forks slower
+
     shown = tuple([*spaces.shown_by_default(), *orders["shown"]])
     abi = 0 if "landlock" in orders["without"] else landlock.version()
     folder = f"{base}/probe-{os.getpid()}"

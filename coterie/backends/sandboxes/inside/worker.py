@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import importlib
+import itertools
 import json
 import os
 import select
@@ -21,18 +22,23 @@ import time
 import types
 from typing import Any, NoReturn
 
-from . import cell, kernel, program, seccomp, spaces, users
+from . import cell, clock, kernel, program, seccomp, spaces, users
 
 _GRACE = 0.1
 """Seconds for the other cell of a pair after the first has ended; an honest candidate ends by itself."""
+_REPORT = 1.0
+"""Seconds for a cell to report on a program that it has to end; then it is killed."""
 _MESSAGE = 1 << 16
 _COMMON = """
-    abc array ast base64 bisect builtins calendar cmath codecs collections collections.abc contextlib copy csv
-    dataclasses datetime decimal enum fractions functools heapq inspect io itertools json linecache math
-    numbers operator os os.path queue random re select shutil signal statistics string struct sys tempfile
-    textwrap threading time traceback types typing unicodedata warnings weakref
+    abc array ast bisect builtins cmath codecs collections collections.abc contextlib copy dataclasses
+    datetime decimal enum fractions functools heapq inspect io itertools json linecache math numbers
+    operator os os.path random re select signal string struct sys textwrap threading time traceback
+    types typing warnings weakref
 """
-"""Modules that programs often import; they are imported once, before the forks."""
+"""Modules that programs often import; they are imported once, before the forks. Each module makes each fork
+slower, one with a shared library by most: so those that few programs import are in _RARE."""
+_RARE = "base64 calendar csv queue shutil statistics tempfile unicodedata"
+"""Imported too where there are no namespaces: a user may not be able to read the interpreter's folder."""
 
 
 def main(arguments: list[str]) -> None:
@@ -43,12 +49,14 @@ def main(arguments: list[str]) -> None:
     try:
         _first_in_line_for_the_oom_killer()
         kernel.one_arena()
-        for name in _COMMON.split():
+        for name in [*_COMMON.split(), *(() if orders["alone"] else _RARE.split())]:
             importlib.import_module(name)
         held: users.Held | None = None
         if orders["alone"]:
-            spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
+            view = spaces.enter([*spaces.shown_by_default(), *orders["shown"]])
+            signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # for the cells
         else:
+            view = (clock.view(), -1)
             kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
             held = users.find(orders, orders["base"])
             for name in users.MORE.split() if held.reads == "preloaded" else ():
@@ -63,10 +71,12 @@ def main(arguments: list[str]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         _preload(orders["preload"])
-        worker = Worker(control, orders, held)
+        view = view if clock.can_scan(view[0]) else (-1, view[1])
+        worker = Worker(control, orders, held, view)
         if not orders["alone"]:
             signal.signal(signal.SIGTERM, lambda *_: worker.leave())
-        hello = {"alone": held is None, **(held.hello() if held else {"apart": True, **spaces.probe()})}
+        holds = held.hello() if held else {"apart": True, **spaces.probe()}
+        hello = {"alone": held is None, "clock": view[0] >= 0, **holds}
         kernel.no_more_privileges(kernel.DAC_READ_SEARCH if held and held.reads == "capability" else -1)
         seccomp.prepare()
         program.prepare(orders["shown"])
@@ -102,7 +112,10 @@ def _first_in_line_for_the_oom_killer() -> None:
 class Worker:
     """The loop of one worker, and the cells of its present job."""
 
-    def __init__(self, control: socket.socket, orders: dict[str, Any], held: users.Held | None) -> None:
+    def __init__(
+        self, control: socket.socket, orders: dict[str, Any], held: users.Held | None, view: tuple[int, int]
+    ) -> None:
+        self.view = view
         self.control, self.alone, self.base = control, orders["alone"], orders["base"]
         self.held = held
         self.killed: list[int] = []  # users of cells that were killed, whose processes may live
@@ -120,7 +133,8 @@ class Worker:
 
     def job(self, order: dict[str, Any], descriptors: list[int]) -> list[dict[str, Any]]:
         """Run the cells of one order to their end."""
-        live: dict[int, tuple[int, int]] = {}  # read end of a pipe that closes with the cell -> cell, pid
+        pids: list[int] = []
+        lives = [os.pipe() for _ in order["cells"]]  # each closes with its cell
         fds = [[descriptors.pop(0) for _ in range(given["fds"])] for given in order["cells"]]
         began = time.monotonic()
         if self.held is not None:
@@ -128,17 +142,15 @@ class Worker:
                 given |= {"base": self.base, **self.held.order()}
         self.killed = [given.get("user") or 0 for given in order["cells"]]
         for number, given in enumerate(order["cells"]):
-            life, theirs = os.pipe()
             pid = self.forker.fork()
             if pid == 0:
-                keep = {*fds[number], theirs}
-                others = {self.control.fileno(), life, *live, *(fd for more in fds for fd in more)} - keep
-                for descriptor in others:
-                    _close(descriptor)
-                cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]))
-            os.close(theirs)
-            live[life] = (number, pid)
-        for descriptor in (fd for more in fds for fd in more):
+                keep = {*fds[number], lives[number][1]}
+                for descriptor in {self.control.fileno(), *itertools.chain(*lives, *fds)} - keep:
+                    os.close(descriptor)
+                cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]), view=self.view)
+            pids.append(pid)
+        live = {life: (number, pid) for number, (pid, (life, _)) in enumerate(zip(pids, lives, strict=True))}
+        for descriptor in (*itertools.chain(*fds), *(theirs for _, theirs in lives)):
             _close(descriptor)
         ended = self._watch(live, began, order["wall"])
         return [ended[number] for number in sorted(ended)]
@@ -147,39 +159,39 @@ class Worker:
         self, live: dict[int, tuple[int, int]], began: float, wall: float
     ) -> dict[int, dict[str, Any]]:
         why = dict.fromkeys([number for number, _ in live.values()], "")
+        due = dict.fromkeys(why, began + wall)  # when a cell is stopped
         ended: dict[int, dict[str, Any]] = {}
         poll = select.poll()
         for descriptor in (self.control.fileno(), *live):
             poll.register(descriptor, select.POLLIN)
         while live:
-            left = began + wall - time.monotonic()
+            left = min(due[number] for number, _ in live.values()) - time.monotonic()
             ready = poll.poll(max(0.0, left) * 1000 + 1)
             if left <= 0:
-                self._kill(live, why, "with" if 0 in ended else "wall")
-                ready = poll.poll()
+                self._stop(live, why, due, "with" if 0 in ended else "wall")
             for descriptor, _ in ready:
                 if descriptor == self.control.fileno():
                     message = self.control.recv(_MESSAGE)
                     if not message:
                         self.leave()
-                    self._kill(live, why, "asked", only=json.loads(message).get("kill"))
+                    only = json.loads(message).get("kill")
+                    if not why.get(only, "asked"):
+                        due[only] = 0.0
+                        self._stop(live, why, due, "asked")
                 elif descriptor in live:
                     poll.unregister(descriptor)
                     os.close(descriptor)
                     number, pid = live.pop(descriptor)
-                    _, status, usage = os.wait4(pid, 0)
+                    _, status = os.waitpid(pid, 0)
                     if status == 0:
                         self.killed[number] = 0  # it has ended all that it left
                     ended[number] = {
                         "why": why[number],
                         "signal": os.WTERMSIG(status) if os.WIFSIGNALED(status) else 0,
-                        "cpu": usage.ru_utime + usage.ru_stime,
                         "wall": time.monotonic() - began,
                     }
-                    if number == 0:
-                        wall = min(
-                            wall, time.monotonic() - began + _GRACE
-                        )  # time for the other cell to end and answer
+                    if number == 0 and 1 in due:  # time for the other cell to end and answer
+                        due[1] = min(due[1], time.monotonic() + _GRACE)
         self._clear()
         return ended
 
@@ -200,13 +212,15 @@ class Worker:
             cell.sweep()
             cell.remove_folders(self.base, os.getpid())
 
-    def _kill(
-        self, live: dict[int, tuple[int, int]], why: dict[int, str], reason: str, only: int | None = None
+    def _stop(
+        self, live: dict[int, tuple[int, int]], why: dict[int, str], due: dict[int, float], reason: str
     ) -> None:
+        """Have the cells that are due end their programs and report; kill those that didn't in `_REPORT`."""
+        now = time.monotonic()
         for number, pid in live.values():
-            if only in (None, number):
-                why[number] = why[number] or reason
-                os.kill(pid, signal.SIGKILL)
+            if due[number] <= now:
+                os.kill(pid, signal.SIGKILL if why[number] else signal.SIGTERM)
+                why[number], due[number] = why[number] or reason, now + _REPORT
 
 
 def _close(descriptor: int) -> None:
