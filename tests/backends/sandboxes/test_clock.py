@@ -25,6 +25,7 @@ def wait():
     except ChildProcessError: pass
 """
 HALF = LIMITS.model_copy(update={"cpu_seconds": 0.5, "wall_seconds": 20.0})
+"""So much wall time that the CPU clock decides on a busy machine too."""
 
 
 @pytest.fixture(params=["auto", "off"])
@@ -65,7 +66,7 @@ def test_the_time_of_honest_children_is_that_of_wait4(work: str) -> None:
 
 def test_a_clock_is_never_ahead_of_the_truth(both: dict[str, str]) -> None:
     """A scan reads many processes one after the other, while they end and are waited for."""
-    limits = LIMITS.model_copy(update={"cpu_seconds": 1.0})
+    limits = LIMITS.model_copy(update={"cpu_seconds": 1.0, "wall_seconds": 20.0})
     code = BURN + f"while {USED} < .9:\n    for _ in range(4): burn(.01)\n    for _ in range(4): wait()"
     done = ran(code, both, limits=limits)
     assert done.ok, done
@@ -76,13 +77,13 @@ def test_a_clock_is_never_ahead_of_the_truth(both: dict[str, str]) -> None:
 
 
 def test_a_wall_time_out_reports_all_time_and_brings_files_back(both: dict[str, str]) -> None:
-    limits = LIMITS.model_copy(update={"wall_seconds": 0.8})
+    limits = LIMITS.model_copy(update={"wall_seconds": 1.5})
     code = BURN + "burn(.2)\nwait()\nopen('kept', 'w').write('x')\nprint(1, flush=True)\ntime.sleep(99)"
     done = ran(code, both, limits=limits, collect=("*",))
-    assert (done.status, done.reason, done.stdout) == ("timeout", "more than 0.8 s of wall time", "1\n")
+    assert (done.status, done.reason, done.stdout) == ("timeout", "more than 1.5 s of wall time", "1\n")
     assert done.cpu_seconds is not None and 0.2 <= done.cpu_seconds < 0.4
     assert done.files == {"kept": b"x"}
-    assert 0.8 <= done.wall_seconds < 5
+    assert 1.5 <= done.wall_seconds < 4
 
 
 def test_a_flood_reports_all_time(both: dict[str, str]) -> None:
@@ -109,7 +110,7 @@ def test_a_cell_that_does_not_report_is_killed_and_its_time_is_unknown() -> None
     done = ran(code, {"namespaces": "required"}, limits=limits)
     assert (done.status, done.reason) == ("timeout", "more than 0.5 s of wall time")
     assert done.wall_seconds < 5
-    assert done.cpu_seconds is None or done.cpu_seconds > 0.05
+    assert done.cpu_seconds is None or done.cpu_seconds > 0.02  # a busy machine gives it little
 
 
 # -------------------------------------------------------------------------------------- children that hide
@@ -183,7 +184,7 @@ def test_a_hidden_proc_is_reported_and_children_count_at_the_end() -> None:
         "import asyncio\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
         "from coterie.core.protocols import Limits, Program\n"
         "async def go():\n"
-        "    limits = Limits(cpu_seconds=.2, wall_seconds=1)\n"
+        "    limits = Limits(cpu_seconds=.2, wall_seconds=20)\n"
         "    s = LocalSandbox(LocalSandbox.Config(workers=1, namespaces='required', limits=limits))\n"
         f"    await s.open()\n    ran = await s.run(Program(code={BURN!r} + 'burn(.3)\\nwait()'))\n"
         "    print(ran.status, ran.cpu_seconds > .3, [p.name for p in s.report() if not p.active])\n"
