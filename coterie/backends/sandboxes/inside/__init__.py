@@ -5,6 +5,7 @@ with an empty environment and none of the host process's file descriptors. The h
     spaces.py    the namespaces and the read-only root of a worker
     cell.py      the first process of a run: prepares its folder, starts the program, measures and ends it
     program.py   the program's own process, from its last privileges to its exit code
+    modules.py   the modules that are imported ahead of the runs
     seccomp.py   the system calls that programs may not use
     kernel.py    system calls that Python's `os` lacks
 """
