@@ -172,7 +172,7 @@ class LocalSandbox(Plugin):
 def _judge() -> list[Module]:
     """The modules of the judge's two sides; a preloaded worker need not compile them in every run."""
     folder = importlib.resources.files(judging)
-    names = ("plain", "asserts", "test_side", "candidate_side")
+    names = ("plain_types", "plain", "changes", "asserts", "test_side", "candidate_side")
     sources = [(f"judging.{name}", False, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names]
     return [("judging", True, ""), *sources]
 
