@@ -18,6 +18,7 @@ from pydantic import Field
 from coterie.backends.sandboxes import judging
 from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
+from coterie.backends.sandboxes.programs import check_judged, check_program
 from coterie.backends.sandboxes.protections import Protection, protections
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
@@ -109,7 +110,8 @@ class LocalSandbox(Plugin):
     async def run(self, program: Program) -> Ran:
         """Run a program.
 
-        Raises SystemFault if the sandbox failed, PolicyFault if the program ended its worker twice.
+        Raises ConfigError if the program can't be run (`check_program`), SystemFault if the sandbox failed,
+        PolicyFault if the program ended its worker twice.
         """
         ran, _ = await self._retried([program])
         return ran[0]
@@ -125,6 +127,7 @@ class LocalSandbox(Plugin):
 
     async def judge(self, judged: Judged) -> Verdict:
         """Find which tests the candidate passes; it runs in a separate cell. Raises as `run` does."""
+        check_judged(judged, self.config.limits)
         sides = judging.programs(judged, self.config.limits, loaded=True)
         tests, candidate, report = await self.run_pair(sides.tests, sides.candidate)
         return judging.verdict(report, tests, candidate)
@@ -132,6 +135,7 @@ class LocalSandbox(Plugin):
     async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
         for program in programs:
+            check_program(program, program.limits or self.config.limits)
             _check_language(program)
         why = ""
         for _ in range(2):
