@@ -122,6 +122,8 @@ PIECES += [
     ".",
 ]
 
+GLOBS = ["*", "**", "**/*", "o/**", "**/*.txt", "*/[[]x].txt", "**/.*", "[!o]*", "o/p/q.???"]
+
 
 def generated(seed: int) -> Program:
     """A program whose fields are made of odd pieces; now and then one of them is refused."""
@@ -136,7 +138,7 @@ def generated(seed: int) -> Program:
         stdin="".join(draw.choices(["a", "\n", "\r\n", "\0", "é", "\ud800", "\x1b"], k=draw.randint(0, 5))),
         argv=tuple("".join(draw.choices([*common * 4, "\0"], k=2)) for _ in range(draw.randint(0, 3))),
         files={path(): draw.randbytes(draw.randint(0, 99)) for _ in range(draw.randint(0, 3))},
-        collect=tuple(path() for _ in range(draw.randint(0, 3))),
+        collect=tuple(draw.choice([path(), *GLOBS]) for _ in range(draw.randint(0, 3))),
         limits=LIMITS,
     )  # fmt: skip
 
