@@ -31,6 +31,9 @@ CASES = {
     "the names at the start": Program(code="print(sorted(dir()), sorted(dir(__builtins__)))"),
     "names that aren't imported": Program(code="import sys\nprint({'queue', 'json'} & {*sys.modules})"),
     "a submodule of typing": Program(code="import typing, sys\nprint('typing.io' in sys.modules)"),
+    "C code that looks for its module": Program(
+        code="import json\ntry: json.loads('{')\nexcept json.JSONDecodeError as error: print(error)"
+    ),
     "reloaded": Program(code="import importlib, random\nprint(importlib.reload(random) is random)"),
     "imported anew": Program(
         code="import sys, bisect\na = bisect\ndel sys.modules['bisect']\nimport bisect\nprint(a is bisect)"

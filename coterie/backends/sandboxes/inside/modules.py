@@ -34,8 +34,8 @@ class Preloaded:
     def __init__(self) -> None:
         self._library = frozenset(sys.path)
         self._aside: dict[str, types.ModuleType] = {}
-        self._handed: list[types.ModuleType] = []
         self._specs: dict[str, ModuleSpec | None] = {}
+        self._uses = {name: _used_by(module) for name, module in sys.modules.items() if name not in STARTUP}
         sys.meta_path.insert(0, self)  # type: ignore[arg-type]
 
     def set_aside(self, *, judged: bool) -> None:
@@ -50,7 +50,6 @@ class Preloaded:
                     del sys.modules[name]
             elif name not in STARTUP:
                 self._aside[name] = sys.modules.pop(name)
-        self._handed.clear()
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: types.ModuleType | None = None
@@ -62,26 +61,27 @@ class Preloaded:
             self._give_up(shadows)
             if name not in self._aside:
                 return None
-        module = self._aside[name]
-        original = getattr(module, "__spec__", None)
+        original = getattr(self._aside[name], "__spec__", None)
         self._specs[name] = original
         spec = ModuleSpec(name, self, origin=original and original.origin)  # type: ignore[arg-type]
         spec.submodule_search_locations = original and original.submodule_search_locations
         return spec
 
     def create_module(self, spec: ModuleSpec) -> types.ModuleType:
-        module = self._aside.pop(spec.name)
-        self._handed.append(module)
-        return module
+        return self._aside.pop(spec.name)
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Restore what the import system has just set; the module was executed by the worker."""
+        """Restore what the import system has just set, and import what the module has imported: C code looks
+        for its modules in `sys.modules`. The worker has executed it."""
         assert module.__spec__ is not None
         name = module.__spec__.name
         module.__spec__ = self._specs.pop(name)
-        if not hasattr(module, "__path__"):  # `typing` itself puts `typing.io` into sys.modules
-            for inner in [inner for inner in self._aside if inner.startswith(f"{name}.")]:
-                sys.modules[inner] = self._aside.pop(inner)
+        names = [name]
+        for name in names:  # grows meanwhile
+            for used in self._uses.get(name, ()):
+                if used in self._aside:
+                    sys.modules[used] = self._aside.pop(used)
+                    names.append(used)
 
     def _shadows(self) -> set[str]:
         """The modules set aside whose name has a file in a folder that comes before the standard library."""
@@ -102,23 +102,23 @@ class Preloaded:
         return names
 
     def _give_up(self, shadows: set[str]) -> None:
-        """Keep C modules alone, which differ in nothing when they are imported anew. What the modules that
-        were handed out use has been imported with them."""
-        for module in self._handed:  # grows meanwhile
-            for value in [*vars(module).values()]:
-                name = None
-                if isinstance(value, types.ModuleType):
-                    name = value.__name__
-                elif isinstance(value, (type, types.FunctionType)):
-                    name = value.__module__
-                if name in self._aside:
-                    sys.modules[name] = self._aside.pop(name)
-                    self._handed.append(sys.modules[name])
+        """Keep C modules alone, which differ in nothing when they are imported anew."""
         self._aside = {
             name: module
             for name, module in self._aside.items()
             if name not in shadows and (name in _INITIALISED_ONCE or _is_c(module))
         }
+
+
+def _used_by(module: types.ModuleType) -> list[str]:
+    """The modules that a module has imported, as far as its names show, and those inside it."""
+    names = {inner for inner in sys.modules if inner.startswith(f"{getattr(module, '__name__', '')}.")}
+    for value in vars(module).values():
+        if isinstance(value, types.ModuleType):
+            names.add(value.__name__)
+        elif isinstance(value, (type, types.FunctionType)):
+            names.add(value.__module__)
+    return sorted(name for name in names if name not in STARTUP)
 
 
 def _is_c(module: types.ModuleType) -> bool:
