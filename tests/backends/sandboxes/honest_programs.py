@@ -11,7 +11,24 @@ import random
 from coterie.core.protocols import Limits, Program
 
 LIMITS = Limits(cpu_seconds=10, wall_seconds=60, memory_mb=512, output_kb=256)
-WORDS = ["alpha", "beta", "Gamma", "delta", "épsilon", "zeta", "eta", "theta", "iota", "kappa", "λάμδα", "mu", "nu", "xi", "omicron", "pi"]
+WORDS = [
+    "alpha",
+    "beta",
+    "Gamma",
+    "delta",
+    "épsilon",
+    "zeta",
+    "eta",
+    "theta",
+    "iota",
+    "kappa",
+    "λάμδα",
+    "mu",
+    "nu",
+    "xi",
+    "omicron",
+    "pi",
+]
 
 FAMILIES = {
     "arithmetic": "print(n ** m, n // m, n % m, -n // m, divmod(-n, m), n / m, pow(n, -1, 10007) if n % 10007 else 0)",
