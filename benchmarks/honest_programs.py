@@ -2,8 +2,8 @@
 
     COTERIE_TEST_DATA=FOLDER python benchmarks/honest_programs.py
 
-The folder holds HumanEval.jsonl.gz. Whole programs are compared by exit code, stdout, the files that they write
-and the last line of stderr; functions by whether all their tests hold.
+The folder holds HumanEval.jsonl.gz. Whole programs are compared by exit code, stdout, the files that they
+write and the last line of stderr; functions by whether all their tests hold.
 """
 
 from __future__ import annotations

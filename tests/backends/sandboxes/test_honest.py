@@ -51,4 +51,4 @@ def test_the_committed_result_is_of_a_thousand_programs_and_of_these_families() 
 def test_the_page_names_every_limit() -> None:
     section = PAGE.partition("## Limits of the judge")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (.+?) \| .+ \|$", section, re.MULTILINE)
-    assert Counter(rows[2:]) == Counter(LIMITED)
+    assert Counter(rows[1:]) == Counter([*LIMITED])

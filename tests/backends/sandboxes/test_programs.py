@@ -176,13 +176,13 @@ def test_what_can_not_be_run_is_refused_by_both_sandboxes_in_the_same_words() ->
 
 
 def test_what_is_not_refused_runs_in_both_sandboxes_alike() -> None:
-    programs = [generated(seed) for seed in range(40)]
+    programs = [generated(seed) for seed in range(24)]
     done = both(programs)
     for program, (local, remote) in zip(programs, done, strict=True):
         assert local == remote, program
     ran = [local for local, _ in done if type(local) is tuple]
-    assert 20 < len(ran) < 40 and all(local[:2] == ("finished", 0) for local in ran)
-    assert sum(bool(local[4]) for local in ran) > 10, "files were collected"
+    assert 12 < len(ran) < 24 and all(local[:2] == ("finished", 0) for local in ran)
+    assert sum(bool(local[4]) for local in ran) > 6, "files were collected"
 
 
 @pytest.mark.parametrize("field", ["candidate", "tests", "calls", "files", "limits"])
