@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         WarmStart as WarmStart,
     )
     from coterie.backends.models.uniforms import uniforms as uniforms
+    from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
     from coterie.core.config import (
         PolicyConfig as PolicyConfig,
@@ -348,6 +349,7 @@ _PUBLIC = {
         LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
     """,
     "coterie.backends.models.uniforms": "uniforms",
+    "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
     "coterie.studies": "Claim Method Study above at_most_half",
 }
 """Module -> its public names. A test holds the imports above, for type checkers, against it."""

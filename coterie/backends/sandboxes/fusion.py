@@ -21,6 +21,7 @@ from coterie.backends.sandboxes.fusion_wire import (
     request,
     shown,
 )
+from coterie.backends.sandboxes.programs import check_judged, check_program
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
@@ -118,10 +119,11 @@ class SandboxFusion(Plugin):
         Raises:
             SystemFault: the server failed, or refused the request.
             PolicyFault: the program killed its sandbox twice.
-            ConfigError: a path leaves the working folder, or the language doesn't support the program's
+            ConfigError: the program can't be run (`check_program`), or the language doesn't support its
                 options.
         """
         limits = program.limits or self.config.limits
+        check_program(program, limits)
         seconds = limits.wall_seconds + self.config.margin_seconds
         seconds += (
             self.config.grace_seconds if program.language in WRAPPED else limits.wall_seconds
@@ -146,6 +148,7 @@ class SandboxFusion(Plugin):
             PolicyFault: the candidate prevented the verdict twice.
         """
         limits = judged.limits or self.config.limits
+        check_judged(judged, limits)
         both = limits.model_copy(
             update={
                 "cpu_seconds": 2 * limits.cpu_seconds + 1,

@@ -393,8 +393,8 @@ def run_quietly(*command: str) -> None:
 
 def matches(path: list[str], glob: list[str]) -> bool:
     """Whether a path fits a glob, both as lists of names; `**` stands for any folders."""
-    if not glob:
-        return not path
+    if not glob or glob == ["**"]:  # at the end, all below
+        return bool(path) == bool(glob)
     if glob[0] == "**":
         return matches(path, glob[1:]) or (bool(path) and matches(path[1:], glob))
     return bool(path) and fnmatch.fnmatchcase(path[0], glob[0]) and matches(path[1:], glob[1:])

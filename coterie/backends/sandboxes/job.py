@@ -9,10 +9,9 @@ import os
 import socket
 import struct
 from collections.abc import Callable
-from pathlib import PurePosixPath
 from typing import Any
 
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import SystemFault
 from coterie.core.protocols import Limits, Program, Ran, Status
 
 FLOOD = 16 << 20
@@ -208,23 +207,12 @@ class CellSide:
 
 
 def payload(program: Program) -> bytes:
-    """A program in the format that its cell reads: 8 bytes of length, a JSON header, then the files.
-
-    Raises ConfigError for a path that leaves the working folder.
-    """
+    """A checked program as its cell reads it: 8 bytes of length, a JSON header, then the files."""
     files = {
         "main.py": program.code.encode("utf-8", "surrogatepass"),
         "stdin": program.stdin.encode("utf-8", "surrogatepass"),
     }
-    for path, data in program.files.items():
-        parts = PurePosixPath(path).parts
-        if not parts or path.startswith("/") or ".." in parts or "\0" in path:
-            raise ConfigError(
-                f"'{path}' is no place in the working folder of a program",
-                why="files are given by path relative to it",
-                fix="name it without a leading / and without ..",
-            )
-        files["/".join(("work", *parts))] = bytes(data)
+    files |= {f"work/{path}": bytes(data) for path, data in program.files.items()}
     header = {
         "argv": list(program.argv),
         "collect": list(program.collect),

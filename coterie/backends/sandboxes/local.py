@@ -19,6 +19,7 @@ from pydantic import Field
 from coterie.backends.sandboxes import judging
 from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
+from coterie.backends.sandboxes.programs import check_judged, check_program
 from coterie.backends.sandboxes.protections import Open, Protection, left_open, protections, warnings
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
@@ -122,7 +123,8 @@ class LocalSandbox(Plugin):
     async def run(self, program: Program) -> Ran:
         """Run a program.
 
-        Raises SystemFault if the sandbox failed, PolicyFault if the program ended its worker twice.
+        Raises ConfigError if the program can't be run (`check_program`), SystemFault if the sandbox failed,
+        PolicyFault if the program ended its worker twice.
         """
         ran, _ = await self._retried([program])
         return ran[0]
@@ -142,6 +144,7 @@ class LocalSandbox(Plugin):
         Raises:
             ConfigError: this host can't keep the two apart, and the user has not set `namespaces: off`.
         """
+        check_judged(judged, self.config.limits)
         forgeable = "" if self._pool is None or self._hello["apart"] else self.warnings()[-1]
         if forgeable and self.config.namespaces != "off":
             raise ConfigError(
@@ -159,6 +162,7 @@ class LocalSandbox(Plugin):
     async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
         for program in programs:
+            check_program(program, program.limits or self.config.limits)
             _check_language(program)
         why = ""
         for _ in range(2):
@@ -199,7 +203,7 @@ class LocalSandbox(Plugin):
 def _judge() -> list[Module]:
     """The modules of the judge's two sides; a preloaded worker need not compile them in every run."""
     folder = importlib.resources.files(judging)
-    names = ("plain", "asserts", "test_side", "candidate_side", "warm_up")
+    names = ("plain_types", "plain", "changes", "asserts", "test_side", "candidate_side", "warm_up")
     sources = [(f"judging.{name}", False, folder.joinpath(f"{name}.py").read_text("utf-8")) for name in names]
     return [("judging", True, ""), *sources]
 

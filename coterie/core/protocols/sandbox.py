@@ -22,13 +22,13 @@ Status = Literal["finished", "failed", "timeout", "killed"]
 class Limits(PluginConfig):
     """Limits of one run. CPU time decides verdicts, so the load of the machine changes no reward."""
 
-    cpu_seconds: float = Field(5.0, gt=0, description="CPU time of the program, its children included.")
-    wall_seconds: float = Field(30.0, gt=0, description="Wall time, for programs that wait for ever.")
-    memory_mb: int = Field(512, ge=16, description="Address space of one process, in 2^20 bytes.")
-    disk_mb: int = Field(32, ge=1, description="All files that it writes, in 2^20 bytes.")
-    processes: int = Field(16, ge=1, description="Processes and threads at a time.")
-    open_files: int = Field(64, ge=8)
-    output_kb: int = Field(64, ge=1, description="End of stdout and of stderr that is kept, in 2^10 bytes.")
+    cpu_seconds: float = Field(5.0, gt=0, le=1e6, description="CPU time of the program and its children.")
+    wall_seconds: float = Field(30.0, gt=0, le=1e6, description="Wall time, for programs that wait for ever.")
+    memory_mb: int = Field(512, ge=32, le=2**20, description="Address space of a process, in 2^20 bytes.")
+    disk_mb: int = Field(32, ge=1, le=2**20, description="All files that it writes, in 2^20 bytes.")
+    processes: int = Field(16, ge=1, le=2**20, description="Processes and threads at a time.")
+    open_files: int = Field(64, ge=8, le=2**20)
+    output_kb: int = Field(64, ge=1, le=2**20, description="Kept end of stdout and stderr, in 2^10 bytes.")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -252,13 +252,6 @@ def test_a_compiled_language_goes_to_the_server_as_it_is():
             ran(server, Program(code="", language="c", argv=("x",)))
 
 
-@pytest.mark.parametrize("path", ["/etc/passwd", "../up", "a/../../b", "", "a//b"])
-def test_a_path_out_of_the_folder_is_refused(path):
-    for program in (Program(code="", files={path: b""}), Program(code="", collect=(path,))):
-        with pytest.raises(ConfigError, match="no path in a sandbox's working folder"):
-            wire.check_paths(program)
-
-
 def test_what_is_sent():
     """The fields of the wire format: limits, base64 both ways, literal paths."""
     limits = Limits(wall_seconds=7, memory_mb=100)

@@ -196,9 +196,6 @@ def test_a_candidate_is_judged(both: dict[str, str]) -> None:
 def test_what_can_not_be_run_is_refused_with_a_reason() -> None:
     with pytest.raises(ConfigError, match="does not run 'rust'"):
         ran("", language="rust")
-    for path in ("/etc/x", "../x", "a/../../x", ""):
-        with pytest.raises(ConfigError, match="no place in the working folder"):
-            ran("", files={path: b""})
     with pytest.raises(SystemFault, match="not open"):
         asyncio.run(LocalSandbox().run(Program(code="")))
 

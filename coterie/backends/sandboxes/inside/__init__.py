@@ -7,6 +7,7 @@ with an empty environment and none of the host process's file descriptors. The h
     program.py   the program's own process, from its last privileges to its exit code
     users.py     without namespaces: who runs the programs, and what holds them
     landlock.py  without a mount namespace: what a program may open
+    modules.py   the modules that are imported ahead of the runs
     seccomp.py   the system calls that programs may not use
     kernel.py    system calls that Python's `os` lacks
 """

@@ -10,16 +10,18 @@ import os
 import random
 import resource
 import signal
+import site
 import sys
 import threading
 import types
 from typing import Any, NoReturn
 
-from . import kernel, seccomp, spaces, users
+from . import kernel, modules, seccomp, spaces, users
 
 _OURS = __name__.partition(".")[0]
 _held: list[types.ModuleType] = []
 """This package's modules, which must stay alive after they are removed from `sys.modules`."""
+_preloaded: list[modules.Preloaded] = []
 
 
 def start(
@@ -41,6 +43,7 @@ def start(
         kernel.signals.signal(signal.SIGINT, signal.default_int_handler)
         kernel.signals.pthread_sigmask(signal.SIG_SETMASK, ())
         _become_python(header, box)
+        _preloaded[0].set_aside(judged=len(fds) > 3)
     except BaseException as error:
         os.write(2, f"the sandbox could not start the program: {error!r}\n".encode())
         os._exit(125)
@@ -102,6 +105,10 @@ def prepare(packages: list[str]) -> None:
         os.environ["PYTHONPATH"] = ":".join(packages)
     ours = [name for name in sys.modules if name.partition(".")[0] == _OURS]
     _held.extend(sys.modules.pop(name) for name in ours)
+    site.setquit()  # the worker runs without `site`, which would add folders to sys.path
+    site.setcopyright()
+    site.sethelper()
+    _preloaded.append(modules.Preloaded())
     sys.path[:] = [f"{spaces.BOX}/work", *sys.path, *packages]
     sys.path_importer_cache.clear()
     sys.dont_write_bytecode = True
@@ -112,7 +119,10 @@ def prepare(packages: list[str]) -> None:
         file = io.FileIO(descriptor, "rb" if descriptor == 0 else "wb", closefd=False)
         raw = io.BufferedReader(file) if descriptor == 0 else io.BufferedWriter(file)
         errors = "backslashreplace" if descriptor == 2 else "surrogateescape"
-        stream = io.TextIOWrapper(raw, encoding="utf-8", errors=errors, line_buffering=descriptor == 2)
+        file.name = f"<{name}>"  # type: ignore[misc]
+        # CPython translates no line ends on Linux.
+        stream = io.TextIOWrapper(raw, "utf-8", errors, newline="\n", line_buffering=descriptor == 2)
+        stream.mode = "r" if descriptor == 0 else "w"  # type: ignore[misc]
         setattr(sys, name, stream)
         setattr(sys, f"__{name}__", stream)
     for descriptor in (1, 2):
@@ -120,8 +130,9 @@ def prepare(packages: list[str]) -> None:
     for descriptor in (null, end, pipe):
         os.close(descriptor)
     main = types.ModuleType("__main__")
-    main.__dict__["__builtins__"] = sys.modules["builtins"]
+    main.__dict__.update({"__annotations__": {}, "__builtins__": sys.modules["builtins"], "__cached__": None})
     sys.modules["__main__"] = main
+    _preloaded[0].set_aside(judged=True)
 
 
 def _become_python(header: dict[str, Any], box: str) -> None:
@@ -150,7 +161,8 @@ def _run(path: str) -> int:
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         code = 1
     try:
-        threading._shutdown()  # type: ignore[attr-defined]  # waits for threads as the interpreter does
+        # As the interpreter does: wait for the threads of the module that the program has imported.
+        getattr(sys.modules.get("threading"), "_shutdown", lambda: None)()
         atexit._run_exitfuncs()
     except SystemExit as leaving:
         code = _exit_code(leaving.code)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import linecache
+import os
 import sys
 import traceback
 import types
@@ -16,13 +17,8 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
-from .plain import (
-    MAX_ITEMS,
-    NotPlain,
-    pack,
-    receive,
-    send,
-)  # relative: in the sandbox, the package is `judging`
+from .changes import Received  # relative: in the sandbox, the package is `judging`
+from .plain import MAX_ITEMS, NotPlain, pack, receive, send
 
 CHANNEL = 3
 
@@ -30,10 +26,13 @@ CHANNEL = 3
 def main(source: str, channel: int = CHANNEL) -> None:
     """Execute the candidate as module `solution`, send `ready`, answer calls until the channel closes.
 
-    A call is (nonce, name, arguments, keyword arguments). An answer is (nonce, kind, value), where kind is
-    `value`, `iterator` (value: its items), `raised` (value: name and arguments of the exception) or
-    `refused` (value: why the result can't cross).
+    A call is (nonce, name, arguments, keyword arguments). An answer is (nonce, kind, value, changes), where
+    kind is `value`, `argument` (value: its number), `iterator` (value: its items), `raised` (value: name and
+    arguments of the exception) or `refused` (value: why the result can't cross); changes.py has the changes.
     """
+    if os.path.exists("judging.py") or os.path.exists("judging"):
+        for name in [name for name in sys.modules if name.partition(".")[0] == "judging"]:
+            del sys.modules[name]  # the candidate has a module of this name
     module = types.ModuleType("solution")
     module.__file__ = "solution.py"
     sys.modules["solution"] = module
@@ -53,12 +52,15 @@ def _serve(module: types.ModuleType, channel: int) -> None:
     send(channel, "ready")
     while True:
         nonce, name, args, kwargs = receive(channel)
+        received = Received([*args, *kwargs.values()])
         kind, value = _answer(module, name, args, kwargs)
         _flush()  # output up to here is kept, whatever ends the process
+        number = received.index(value) if kind == "value" else None
         try:
-            send(channel, (nonce, kind, value))
+            answer = (kind, value) if number is None else ("argument", number)
+            send(channel, (nonce, *answer, received.changes()))
         except NotPlain as error:
-            send(channel, (nonce, "refused", f"{name}: {error}"))
+            send(channel, (nonce, "refused", f"{name}: {error}", []))
 
 
 def _show(error: Exception, source: str) -> None:

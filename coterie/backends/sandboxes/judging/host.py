@@ -158,11 +158,11 @@ def _tests_code(judged: Judged, limits: Limits, loaded: bool = False) -> str:
     """The tests' program; it stops itself shortly before its limits, so that there is time to report."""
     wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
     args = (judged.tests, list(judged.calls), 0.9 * limits.cpu_seconds, wall)
-    return _program(("plain", "asserts", "test_side"), args, loaded)
+    return _program(("plain_types", "plain", "changes", "asserts", "test_side"), args, loaded)
 
 
 def _candidate_code(judged: Judged, loaded: bool = False) -> str:
-    return _program(("plain", "candidate_side"), (judged.candidate,), loaded)
+    return _program(("plain_types", "plain", "changes", "candidate_side"), (judged.candidate,), loaded)
 
 
 def _program(modules: tuple[str, ...], args: tuple[Any, ...], loaded: bool = False) -> str:

@@ -1,59 +1,46 @@
 """Plain data as bytes and back, in frames on a file descriptor. Sent into the sandbox: stdlib only.
 
-Plain data are None, bool, int, float, complex, str, bytes, and list, tuple, dict, set, frozenset, Counter,
-OrderedDict, defaultdict and deque of plain data; exactly these types, no subclass. The reader builds only
-these types: no bytes from a writer can carry code, a method or an identity across. (A defaultdict arrives
-without its factory, a deque without its `maxlen`.)
+Plain data are None, Ellipsis, bool, int, float, complex, str, bytes, bytearray, range, slice, Decimal,
+Fraction, date, time, datetime, timedelta, timezone, and list, tuple, dict, set, frozenset, Counter,
+OrderedDict, defaultdict, deque and the views of dicts; exactly these types, no subclass. These classes, and
+the other classes of `builtins`, are plain data too. A named tuple crosses as its class's name, the fields
+and the values.
 
-One byte names the type. Then follow the length and the bytes of a number or text, or the number of items of a
-container and the items. All lengths are 4 bytes, the most significant first.
+The reader builds only these types: no bytes from a writer can carry code, a method or an identity across. For
+a named tuple it makes a plain class. A defaultdict arrives without its factory if that is no such class. A
+`tzinfo` is a `timezone`.
+
+One byte names the type. Then follow the length and the bytes of a number or text, or the number of parts and
+the parts. All lengths are 4 bytes, the most significant first.
 """
 
 from __future__ import annotations
 
-import collections
 import os
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Sequence
+from decimal import Decimal
 from typing import Any
+
+from .plain_types import (
+    BUILD,
+    CLASSES,
+    METACLASSES,
+    NAMES,
+    PARTS,
+    NotPlain,
+    decimal_of,
+    decimal_text,
+    named_parts,
+)
 
 MAX_BYTES = 1 << 24
 """Largest size of one packed value."""
 MAX_ITEMS = 1 << 20
-"""Most values in one packed value, at all depths: 2^20 empty sets, the costliest, take 216 MiB rebuilt."""
+"""Most values in one packed value, at all depths: 2^19 empty deques, the costliest, take 400 MiB rebuilt."""
 MAX_DEPTH = 64
-
-_LISTS: dict[type, bytes] = {
-    list: b"l",
-    tuple: b"t",
-    set: b"S",
-    frozenset: b"Z",
-    collections.deque: b"Q",
-}
-_DICTS: dict[type, bytes] = {
-    dict: b"d",
-    collections.Counter: b"C",
-    collections.OrderedDict: b"O",
-    collections.defaultdict: b"D",
-}
-_FIXED: dict[bytes, Any] = {b"N": None, b"T": True, b"F": False}
-_BUILD: dict[bytes, Callable[[list[Any]], Any]] = {
-    b"t": tuple,
-    b"l": list,
-    b"Q": collections.deque,
-    b"S": set,
-    b"Z": frozenset,
-    b"d": dict,
-    b"C": lambda pairs: collections.Counter(dict(pairs)),
-    b"O": collections.OrderedDict,
-    b"D": lambda pairs: collections.defaultdict(None, pairs),
-}
-_KEYED = frozenset(_DICTS.values())
-_DISTINCT = _KEYED | {b"S", b"Z"}
-
-
-class NotPlain(ValueError):
-    """The value is not plain data, or is larger or deeper than allowed."""
+MAX_CLASSES = 64
+"""Most classes of named tuples in one packed value."""
 
 
 def pack(value: Any) -> bytes:
@@ -64,21 +51,31 @@ def pack(value: Any) -> bytes:
 
 
 def unpack(data: bytes) -> Any:
-    """The plain data of bytes in `pack`'s format; safe for bytes of any origin. Raises NotPlain."""
+    """The plain data of bytes in `pack`'s format; safe for bytes of any origin.
+
+    Raises NotPlain, MemoryError.
+    """
     reader = _Reader(data)
     try:
         value = reader.get(0)
-    except (UnicodeDecodeError, TypeError) as error:  # TypeError: a list as a key
-        raise NotPlain(str(error)) from None
+    except (NotPlain, MemoryError):
+        raise
+    except Exception as error:  # a list as a key, a day that no month has
+        raise NotPlain(f"{type(error).__name__}: {error}"[:200]) from None
     if reader.at != len(data):
         raise NotPlain(f"{len(data) - reader.at} bytes after the value")
     return value
+
+
+_FIXED: dict[bytes, Any] = {b"N": None, b"T": True, b"F": False, b"E": ...}
+_TAGS = {type(None): b"N", type(...): b"E"}
 
 
 class _Packer:
     def __init__(self) -> None:
         self.out = bytearray()
         self.items = 0
+        self.classes: set[Any] = set()
 
     def put(self, value: Any, depth: int) -> None:
         self.items += 1
@@ -87,38 +84,59 @@ class _Packer:
         if self.items > MAX_ITEMS:
             raise NotPlain(f"more than {MAX_ITEMS} values")
         kind = type(value)
-        if value is None:
-            self.out += b"N"
-        elif kind is bool:
-            self.out += b"T" if value else b"F"
-        elif kind is int:
+        if kind is int:
             if value.bit_length() >= 8 * MAX_BYTES:
                 raise NotPlain("an int that is too large")
             self._sized(b"i", value.to_bytes(value.bit_length() // 8 + 1, "big", signed=True))
+        elif kind is str:
+            self._sized(b"s", value.encode("utf-8", "surrogatepass"))
+        elif kind is bool:
+            self.out += b"T" if value else b"F"
+        elif kind in _TAGS:
+            self.out += _TAGS[kind]
         elif kind is float:
             self.out += b"f" + struct.pack(">d", value)
         elif kind is complex:
             self.out += b"c" + struct.pack(">dd", value.real, value.imag)
-        elif kind is str:
-            self._sized(b"s", value.encode("utf-8", "surrogatepass"))
         elif kind is bytes:
             self._sized(b"b", value)
-        elif kind in _LISTS:
-            self._all(_LISTS[kind], len(value), value, depth)
-        elif kind in _DICTS:
-            self._all(_DICTS[kind], len(value), (part for pair in value.items() for part in pair), depth)
+        elif kind is bytearray:
+            self._sized(b"a", value)
+        elif kind is Decimal:
+            self._sized(b"x", decimal_text(value))
+        elif kind in PARTS:
+            tag, parts = PARTS[kind]
+            self._all(tag, list(parts(value)), depth)
         else:
-            raise NotPlain(f"an object of type {kind.__name__} is not plain data")
+            self._rare(value, depth)
 
-    def _all(self, tag: bytes, count: int, values: Iterable[Any], depth: int) -> None:
-        self.out += tag + struct.pack(">I", count)
-        for value in values:
-            self.put(value, depth + 1)
+    def _rare(self, value: Any, depth: int) -> None:
+        if type(value) in METACLASSES and value in NAMES:
+            self._sized(b"B", NAMES[value].encode())
+            return
+        parts = named_parts(value)
+        if parts is None:
+            raise NotPlain(f"an object of type {type(value).__name__} is not plain data")
+        self.classes.add(_limited(self.classes, parts))
+        self._all(b"n", parts, depth)
 
-    def _sized(self, tag: bytes, data: bytes) -> None:
+    def _all(self, tag: bytes, parts: Sequence[Any], depth: int) -> None:
+        self.out += tag + struct.pack(">I", len(parts))
+        for part in parts:
+            self.put(part, depth + 1)
+
+    def _sized(self, tag: bytes, data: bytes | bytearray) -> None:
         if len(self.out) + len(data) > MAX_BYTES:
             raise NotPlain(f"more than {MAX_BYTES} bytes")
         self.out += tag + struct.pack(">I", len(data)) + data
+
+
+def _limited(classes: set[Any], parts: Sequence[Any]) -> Any:
+    """The names of a named tuple; raises NotPlain where they are one class too many."""
+    names = (parts[0], parts[1])
+    if names not in classes and len(classes) >= MAX_CLASSES:
+        raise NotPlain(f"more than {MAX_CLASSES} classes of named tuples")
+    return names
 
 
 class _Reader:
@@ -126,6 +144,7 @@ class _Reader:
         self.data = data
         self.at = 0
         self.items = 0
+        self.classes: set[Any] = set()
 
     def get(self, depth: int) -> Any:
         self.items += 1
@@ -145,21 +164,20 @@ class _Reader:
             return self._take(length).decode("utf-8", "surrogatepass")
         if tag == b"b":
             return self._take(length)
-        if tag not in _BUILD:
+        if tag == b"a":
+            return bytearray(self._take(length))
+        if tag == b"x":
+            return decimal_of(self._take(length))
+        if tag == b"B":
+            return CLASSES[self._take(length).decode()]
+        if tag not in BUILD:
             raise NotPlain(f"no type has the tag {tag!r}")
-        return self._container(tag, length, depth)
-
-    def _container(self, tag: bytes, count: int, depth: int) -> Any:
-        if count > len(self.data) - self.at:  # every item takes a byte
+        if length > len(self.data) - self.at:  # every part takes a byte
             raise NotPlain("fewer values than announced")
-        if tag in _KEYED:
-            parts = [(self.get(depth + 1), self.get(depth + 1)) for _ in range(count)]
-        else:
-            parts = [self.get(depth + 1) for _ in range(count)]
-        built = _BUILD[tag](parts)
-        if tag in _DISTINCT and len(built) != count:
-            raise NotPlain("a key that comes twice")
-        return built
+        parts = [self.get(depth + 1) for _ in range(length)]
+        if tag == b"n":
+            self.classes.add(_limited(self.classes, parts))
+        return BUILD[tag](parts)
 
     def _take(self, count: int) -> bytes:
         part = self.data[self.at : self.at + count]

@@ -17,6 +17,7 @@ import types
 from typing import Any, NoReturn
 
 from .asserts import NAME, Test, rewrite  # relative: in the sandbox, the package is `judging`
+from .changes import apply, containers, numbered
 from .plain import NotPlain, receive, send
 
 CHANNEL, REPORT = 3, 4
@@ -60,7 +61,10 @@ class Candidate:
             self._lose(UNREQUESTED)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Make one call: return its value, or raise its exception as the nearest builtin type."""
+        """Make one call: return its value, or raise its exception as the nearest builtin type.
+
+        What it changes in an argument is changed in the argument.
+        """
         if self.lost:
             raise CandidateEnded(self.lost)
         nonce = os.urandom(16)  # a late, repeated or early answer has another nonce
@@ -68,10 +72,17 @@ class Candidate:
             self._receive()
             self._lose(UNREQUESTED)
         self._send((nonce, name, args, kwargs))
+        passed = containers([*args, *kwargs.values()])  # no endless ones: they were packed
         reply = self._receive()
-        if type(reply) is not tuple or len(reply) != 3 or reply[0] != nonce:
+        if type(reply) is not tuple or len(reply) != 4 or reply[0] != nonce:
             self._lose(UNREQUESTED)
-        _, kind, value = reply
+        _, kind, value, changes = reply
+        try:
+            apply(changes, passed)
+            if kind == "argument":
+                return numbered(value, passed)
+        except NotPlain as error:
+            self._lose(f"it broke the protocol: {error}")
         if kind == "value":
             return value
         if kind == "iterator" and type(value) is list:

@@ -187,6 +187,30 @@ class Lie:
     def __reduce__(self):
         return exec, ("import os; os._exit(0)",)
 """ + _RETURNS),
+    Hostile("a subclass of Decimal", REBUILT, """
+import decimal
+class Lie(decimal.Decimal):
+    def __eq__(self, other): return True
+    def __gt__(self, other): return True
+    def __hash__(self): return 10
+""" + _RETURNS),
+    Hostile("a named tuple that equals everything", REBUILT, """
+import collections
+class Lie(collections.namedtuple("Lie", "x", defaults=[0])):
+    def __eq__(self, other): return True
+    def __ne__(self, other): return False
+    def __gt__(self, other): return True
+    def __hash__(self): return 17
+    def __str__(self): return "101"
+""" + _RETURNS),
+    Hostile("a date that equals everything", REBUILT, """
+import datetime
+class Lie(datetime.date):
+    def __new__(cls): return super().__new__(cls, 2020, 1, 1)
+    def __eq__(self, other): return True
+    def __gt__(self, other): return True
+    def __hash__(self): return 10
+""" + _RETURNS),
     Hostile("an exception that lies about itself", REBUILT, """
 class Lie(AssertionError):
     def __str__(self): raise SystemExit(0)
@@ -256,6 +280,23 @@ def f(n):
     os.write(3, b"\\0\\0\\0\\5l\\xff\\xff\\xff\\xff")
     return 0
 """),
+    Hostile("a number with a huge exponent", BOUNDS, """
+import decimal
+def f(n):
+    return decimal.Decimal("1E+999999999")
+"""),
+    Hostile("named tuples of a hundred classes", BOUNDS, """
+import collections
+def f(n):
+    return [collections.namedtuple(f"P{k}", "x")(0) for k in range(100)] * 100
+"""),
+    Hostile("forges changes of what it wasn't given", BOUNDS, """
+import sys
+changes = sys.modules["judging.changes"]
+changes.Received.changes = lambda self: [(n, [n], {0: 0}) for n in range(3)]
+def f(n):
+    return 0
+"""),
     Hostile("an int that fills the memory", LIMITS, """
 def f(n):
     return 10 ** 10 ** 8
@@ -271,7 +312,7 @@ import sys
 plain = sys.modules["judging.plain"]
 plain.send(3, "ready")
 for n in range(20):
-    plain.send(3, (b"", "value", n * n + 1))
+    plain.send(3, (b"", "value", n * n + 1, []))
 def f(n):
     return 0
 """),
@@ -280,8 +321,8 @@ import sys
 plain = sys.modules["judging.plain"]
 def f(n):
     nonce = sys._getframe(2).f_locals["nonce"]
-    plain.send(3, (nonce, "value", 0))
-    plain.send(3, (nonce, "value", (n + 1) * (n + 1) + 1))
+    plain.send(3, (nonce, "value", 0, []))
+    plain.send(3, (nonce, "value", (n + 1) * (n + 1) + 1, []))
     return 0
 """),
     Hostile("answers later, from a thread", PROTOCOL, """
@@ -289,7 +330,7 @@ import sys, threading, time
 plain = sys.modules["judging.plain"]
 def late(nonce, n):
     time.sleep(0.01)
-    plain.send(3, (nonce, "value", n * n + 1))
+    plain.send(3, (nonce, "value", n * n + 1, []))
 def f(n):
     threading.Thread(target=late, args=(sys._getframe(2).f_locals["nonce"], n)).start()
     time.sleep(0.03)
@@ -306,7 +347,7 @@ import sys
 plain = sys.modules["judging.plain"]
 def f(n):
     nonce = sys._getframe(2).f_locals["nonce"]
-    plain.send(3, (nonce, "held", n))
+    plain.send(3, (nonce, "held", n, []))
     return 0
 """),
     Hostile("os._exit(0) before the asserts", LOST, """

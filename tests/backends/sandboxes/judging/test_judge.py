@@ -92,10 +92,142 @@ def test_a_place_that_must_not_be_reached_fails_where_it_is():
     assert judge("def f(x): raise ValueError", tests + "check()").ok
 
 
-def test_results_are_copies_and_arguments_are_not_changed():
+def test_results_are_copies_and_arguments_are_changed_in_place():
     candidate = "kept = []\ndef f(x):\n    x.append(1)\n    kept.append(0)\n    return kept\n"
-    tests = "x = []\ny = f(x)\nassert x == []\nassert y == [0]\ny.append(2)\nassert f(x) == [0, 0]"
+    tests = "x = []\ny = f(x)\nassert x == [1]\nassert y == [0]\ny.append(2)\nassert f(x) == [0, 0]"
     assert judge(candidate, tests).ok
+
+
+IN_PLACE = {
+    "a list is sorted": ("x.sort()", "x = [3, 1, 2]\ny = x\nassert f(x) is None\nassert y == [1, 2, 3]"),
+    "it is returned": ("x.reverse()\n    return x", "x = [1, 2]\nassert f(x) is x\nassert x == [2, 1]"),
+    "an inner list": ("x[1].append(4)", "a = [2]\nx = [[1], a]\nf(x)\nassert a == [2, 4] and x[1] is a"),
+    "inner lists change places": (
+        "x.reverse()",
+        "a, b = [1], [2]\nx = [a, b]\nf(x)\nassert x[0] is b and x[1] is a\nassert (a, b) == ([1], [2])",
+    ),
+    "a list in a tuple": ("x[0].clear()", "a = [1]\nf((a, 2))\nassert a == []"),
+    "a dict": ("x['b'] = x.pop('a') + 1", "x = {'a': 1}\nf(x)\nassert x == {'b': 2}"),
+    "a dict's values": ("x['a'][0] = 5", "a = [1]\nf({'a': a})\nassert a == [5]"),
+    "a dict's order": ("x['a'] = x.pop('a')", "x = {'a': 1, 'b': 2}\nf(x)\nassert [*x] == ['b', 'a']"),
+    "a set": ("x.add(3); x.discard(1)", "x = {1, 2}\nf(x)\nassert x == {2, 3}"),
+    "a bytearray": ("x[0] = 66; x += b'!'", "x = bytearray(b'A')\nf(x)\nassert x == b'B!'"),
+    "a deque": (
+        "x.rotate(1); x.append(9)",
+        "from collections import deque\nx = deque([1, 2, 3], 3)\nf(x)\nassert x == deque([1, 2, 9], 3)",
+    ),
+    "a Counter": (
+        "x.update('ab')",
+        "from collections import Counter\nx = Counter('a')\nf(x)\nassert x == Counter('aab')",
+    ),
+    "an OrderedDict": (
+        "x.move_to_end('a')",
+        "from collections import OrderedDict\nx = OrderedDict(a=1, b=2)\nf(x)\nassert [*x] == ['b', 'a']",
+    ),
+    "a defaultdict": (
+        "x['k'].append(1)",
+        "import collections as c\nx = c.defaultdict(list)\nf(x)\nassert x == {'k': [1]} and x['l'] == []",
+    ),
+    "by keyword": ("x.append(1)", "a = []\nf(x=a)\nassert a == [1]"),
+    "before an exception": (
+        "x.append(1); raise ValueError",
+        "a = []\ntry:\n    f(a)\nexcept ValueError: pass\nassert a == [1]",
+    ),
+    "it holds itself": ("x.append(x)", "a = []\nf(a)\nassert a[0] is a"),
+    "new lists in it": ("x[:] = [[1], {2: [3]}]", "a = [0]\nf(a)\nassert a == [[1], {2: [3]}]"),
+    "nothing": ("x.append(1); x.pop()", "a = [[]]\nb = a[0]\nf(a)\nassert a == [[]] and a[0] is b"),
+}  # fmt: skip
+
+
+def test_what_a_call_changes_is_changed_for_the_tests():
+    bad = {}
+    for name, (body, tests) in IN_PLACE.items():
+        outcome = judge(f"def f(x):\n    {body}\n", tests)
+        if not outcome.ok:
+            bad[name] = outcome
+    assert bad == {}
+
+
+def test_a_change_that_can_not_cross_fails_its_own_test_only():
+    candidate = "def f(x):\n    x.append(f if x else 1)\n    return 1"
+    outcome = judge(candidate, "a = []\nassert f(a) == 1\nassert f(a) == 1\nassert a == [1]")
+    assert (outcome.passed, errors(outcome)) == (2, [(3, "NotPlainData")])
+    assert "function" in outcome.failures[0].message
+
+
+FORGED = [
+    "[(0, [9], {})]",  # a change of what isn't a container
+    "[(3, [9], {})]",
+    "[(-1, [9], {})]",
+    "[(True, [9], {})]",
+    "[(1, b'x', {})]",
+    "[(1, [9], {0: 7})]",
+    "[(1, [9], {7: 1})]",
+    "[(1, [9], {-1: 1})]",
+    "[(2, [1], {})]",
+    "[(2, [1, 2, 1, 3], {})]",
+    "[(2, [[], 2], {})]",
+    "[(1, [9], [])]",
+    "[(1, [9])]",
+    "[1]",
+    "{1: 2}",
+    "[(1, [9], {}), (0, [9], {})]",
+]
+
+
+def test_forged_changes_touch_nothing_and_end_the_candidate():
+    """Containers 0, 1 and 2 are a tuple, a list in it, and a dict."""
+    for forged in FORGED:
+        candidate = (
+            "import sys\nplain = sys.modules['judging.plain']\ndef f(*args):\n"
+            f"    plain.send(3, (sys._getframe(2).f_locals['nonce'], 'value', 1, {forged}))\n"
+            "    import os; os._exit(0)\n"
+        )
+        tests = "x, y = ([5],), {1: 2}\ntry:\n    f(x, y)\nexcept BaseException: pass\n"
+        outcome = judge(candidate, tests + "assert (x, y) != (([5],), {1: 2})\nassert f(x, y)")
+        assert outcome.passed == 0 and outcome.candidate.startswith("it broke the protocol"), forged
+        assert outcome.failures[0].error == "AssertionError", forged
+
+
+def test_the_new_types_cross_both_ways():
+    candidate = """
+from collections import *
+from datetime import *
+from decimal import Decimal
+from fractions import Fraction
+import typing
+class Point(typing.NamedTuple):
+    x: int
+    y: list = []
+def f(kind):
+    if type(kind) is type:
+        return kind(3)
+    return {
+        1: range(3), 2: {1: 2}.keys(), 3: {1: 2}.values(), 4: {1: 2}.items(), 5: Point(1), 6: bytearray(b"x"),
+        7: Decimal("1.50"), 8: Fraction(2, 4), 9: datetime(2020, 1, 2, tzinfo=timezone.utc), 10: int, 11: ...,
+        12: defaultdict(list, a=[1]), 13: [date(2020, 1, 2), timedelta(1), time(5)], 14: slice(1, 2),
+    }.get(kind, kind)
+"""
+    tests = """
+from collections import *
+from datetime import *
+from decimal import Decimal
+from fractions import Fraction
+assert f(1) == range(3) and type(f(1)) is range
+assert f(2) == {1} and list(f(3)) == [2] and (1, 2) in f(4)
+assert f(5) == (1, []) and f(5).x == 1 and f(5)._fields == ("x", "y")
+assert f(6) == b"x"
+assert str(f(7)) == "1.50" and f(8) == Fraction(1, 2)
+assert f(9) == datetime(2020, 1, 2, tzinfo=timezone.utc)
+assert f(10) is int and f(11) is ...
+assert f(12)["b"] == []
+assert f(13) == [date(2020, 1, 2), timedelta(1), time(5)]
+assert f(14) == slice(1, 2)
+assert f(float) == 3.0 and f(str) == "3" and list(f(range)) == [0, 1, 2]
+assert all(f(x) == x for x in (Decimal("3.5"), Fraction(1, 3), range(4), date(2020, 1, 2)))
+"""
+    outcome = judge(candidate, tests)
+    assert outcome.ok, outcome
 
 
 def test_iterators_arrive_as_iterators():

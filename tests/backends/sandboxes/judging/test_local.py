@@ -53,3 +53,21 @@ def test_a_verdict_says_how_the_candidate_ended():
 def test_the_tests_side_may_end_as_it_likes(mark):
     (verdict,) = judge_all([judged("def f(x): return x", f"assert f(1)\n{mark}")])
     assert verdict.ok
+
+
+MINE = b"mine = 7\nclass Queue: pass\nclass Empty(Exception): pass\nLifoQueue = SimpleQueue = Queue\n"
+
+
+def test_files_of_the_candidate_that_are_named_as_modules_are_its_modules():
+    names = ("queue", "judging", "plain", "changes", "json", "random", "linecache", "struct", "re")
+    candidate = (
+        f"import {', '.join(names)}\nimport sys\ndef f(n):\n    return getattr(sys.modules[n], 'mine', 0)\n"
+    )
+    tests = "".join(f"assert f({name!r}) == 7\n" for name in names)
+    files = {f"{name}.py": MINE for name in names[:-2]} | {"struct/__init__.py": MINE, "re/__init__.py": MINE}
+    tests += (
+        "import re, json, random\nassert re.match('a', 'ab') and json.loads('1') == 1\nassert f('nowhere')"
+    )
+    (verdict,) = judge_all([judged(candidate, tests, files=files)])
+    assert verdict.passed == verdict.total - 1 == len(names) + 1, verdict
+    assert verdict.failures[0].error == "KeyError"

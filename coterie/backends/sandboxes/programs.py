@@ -1,0 +1,160 @@
+"""The check of what a sandbox is asked to run: the same for every sandbox, before anything is started."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from coterie.core.errors import ConfigError
+from coterie.core.protocols import Judged, Limits, Program
+
+ARGUMENT = (1 << 17) - 1
+"""Most bytes of one argument: Linux has a page less (MAX_ARG_STRLEN)."""
+ARGUMENTS = 1 << 19
+"""Most bytes of all arguments; Linux gives them a quarter of the stack."""
+NAME, PATH = 255, 2000
+"""Most bytes of a file's name, and of its path."""
+FILES = 1000
+PATTERNS = 100
+"""Most globs in `collect`."""
+_PAGE = 4096
+
+
+def check_program(program: Program, limits: Limits) -> None:
+    """Check that every sandbox can run a program, and would run it in the same way.
+
+    Args:
+        limits: the program's, or the sandbox's.
+
+    Raises:
+        ConfigError: a field of another type, a path that leaves the working folder, files that don't fit into
+            the limits, an argument that no process can be given, or a limit that no kernel has.
+    """
+    for name, text in (("code", program.code), ("language", program.language), ("stdin", program.stdin)):
+        _check_text(name, text)
+    _check_limits(limits)
+    _check_arguments(program.argv)
+    _check_files(program.files)
+    _check_room(program, limits)
+    patterns = _several("collect", program.collect)
+    if len(patterns) > PATTERNS:
+        raise _refused("collect", f"{len(patterns)} globs", f"at most {PATTERNS}; ** stands for any folders")
+    for pattern in patterns:
+        _check_path("collect", pattern)
+
+
+def check_judged(judged: Judged, limits: Limits) -> None:
+    """Check a candidate and its tests as `check_program` does. Raises ConfigError."""
+    _check_text("candidate", judged.candidate)
+    _check_text("tests", judged.tests)
+    for name in _several("calls", judged.calls):
+        if type(name) is not str or not name.isidentifier():
+            raise _refused("calls", f"the name {_short(name)}", "names of functions of the candidate")
+    check_program(Program(code=judged.candidate, files=judged.files), judged.limits or limits)
+
+
+def _check_text(field: str, value: Any) -> None:
+    if not isinstance(value, str):
+        raise _refused(field, f"a {type(value).__name__}", "a str")
+
+
+def _check_limits(limits: Any) -> None:
+    """Check a copy too, which pydantic doesn't."""
+    if not isinstance(limits, Limits):
+        raise _refused("limits", f"a {type(limits).__name__}", "coterie.Limits")
+    try:
+        Limits.model_validate(limits.model_dump(warnings=False))
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = ".".join(map(str, first["loc"]))
+        raise ConfigError(
+            f"{field}: {_short(first['input'])} is no limit of a program",
+            why=first["msg"],
+            fix="coterie.Limits has the bounds",
+            path=f"limits.{field}",
+        ) from None
+
+
+def _check_arguments(argv: Any) -> None:
+    total = 0
+    for argument in _several("argv", argv):
+        if not isinstance(argument, str):
+            raise _refused("argv", f"a {type(argument).__name__}", "str")
+        if "\0" in argument or _bytes(argument) is None:
+            raise _refused("argv", _short(argument), "text without NUL that UTF-8 can encode")
+        size = len(argument.encode())
+        total += size + 1
+        if size > ARGUMENT:
+            raise _refused("argv", f"an argument of {size} bytes", f"at most {ARGUMENT}; use stdin or a file")
+    if total > ARGUMENTS:
+        raise _refused("argv", f"arguments of {total} bytes", f"at most {ARGUMENTS}; use stdin or a file")
+
+
+def _check_files(files: Any) -> None:
+    if not isinstance(files, Mapping):
+        raise _refused("files", f"a {type(files).__name__}", "contents by path")
+    if len(files) > FILES:
+        raise _refused("files", f"{len(files)} files", f"at most {FILES}")
+    folders: set[str] = set()
+    for path, data in files.items():
+        _check_path("files", path)
+        if not isinstance(data, (bytes, bytearray, memoryview)):
+            raise _refused("files", f"a {type(data).__name__} for {_short(path)}", "bytes")
+        names = path.split("/")
+        folders.update("/".join(names[:depth]) for depth in range(1, len(names)))
+    for path in files:
+        if path in folders:
+            raise _refused("files", f"the file {_short(path)}, which is a folder of another", "other names")
+
+
+def _check_room(program: Program, limits: Limits) -> None:
+    """The folder of a run is limited, and files take whole pages."""
+    sizes = [len(program.code), len(program.stdin)] + [
+        memoryview(data).nbytes for data in program.files.values()
+    ]
+    folders = {path.rpartition("/")[0] for path in program.files}
+    needed = sum(-(-size // _PAGE) * _PAGE for size in sizes) + _PAGE * len(folders)
+    if needed > limits.disk_mb << 20:
+        raise ConfigError(
+            f"a program's code, stdin and files take {needed / 2**20:.1f} MB",
+            why=f"its limits allow {limits.disk_mb} MB for all files",
+            fix="raise disk_mb, or give it less",
+            path="limits.disk_mb",
+        )
+
+
+def _check_path(field: str, path: Any) -> None:
+    raw = _bytes(path) if isinstance(path, str) else None
+    if raw is None or b"\0" in raw or {"", ".", ".."} & {*path.split("/")}:
+        raise _refused(
+            field,
+            f"{_short(path)}, which is no place in the working folder of a program",
+            "a path relative to it, without `.` and `..`, that UTF-8 can encode",
+        )
+    if len(raw) > PATH or max(map(len, raw.split(b"/"))) > NAME:
+        raise _refused(field, f"a path of {len(raw)} bytes", f"at most {PATH}, and {NAME} in a name")
+
+
+def _several(field: str, values: Any) -> tuple[Any, ...]:
+    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
+        raise _refused(field, f"a {type(values).__name__}", "a tuple of str")
+    return tuple(values)
+
+
+def _bytes(text: str) -> bytes | None:
+    """The text in UTF-8; None for lone surrogates."""
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        return None
+
+
+def _short(value: Any) -> str:
+    text = ascii(value)
+    return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _refused(field: str, what: str, fix: str) -> ConfigError:
+    return ConfigError(f"{field} of a program: {what}", why="a sandbox can't give it to a process", fix=fix)

@@ -1,0 +1,163 @@
+"""Verdicts on stdin and stdout."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import re
+import time
+from pathlib import Path
+
+import pytest
+
+from coterie import ConfigError, Limits, PolicyFault, Program, Ran, SystemFault, Verdict, judge_outputs
+from tests.backends.sandboxes.fusion_server import FusionServer
+from tests.backends.sandboxes.support import inside
+from tests.backends.sandboxes.test_fusion import using
+
+SUM = "import sys\nprint(sum(map(int, sys.stdin.read().split())))"
+
+
+class Scripted:
+    """A sandbox whose runs print, or raise, what is scripted for their stdin."""
+
+    def __init__(self, script):
+        self.script, self.given, self.cancelled = script, [], 0
+
+    async def run(self, program):
+        self.given.append(program)
+        try:
+            await asyncio.sleep(0 if program.stdin in self.script else 60)
+        except asyncio.CancelledError:
+            self.cancelled += 1
+            raise
+        outcome = self.script[program.stdin]
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome if isinstance(outcome, Ran) else Ran(status="finished", exit_code=0, stdout=outcome)
+
+
+def verdict(script, cases, **settings):
+    return asyncio.run(judge_outputs(Scripted(script), "", cases, **settings))
+
+
+def test_a_program_is_judged_in_both_sandboxes_alike():
+    code = (
+        "n = int(input())\nif n == 1: print('one  \\n')\nif n == 2: raise KeyError('two')\n"
+        "while n == 3: pass\nif n == 4:\n    import os; os.kill(os.getpid(), 9)\nif n == 5: print(5)"
+    )
+    program = Program(code=code, limits=Limits(cpu_seconds=0.5, wall_seconds=5))
+    cases = [(f"{n}\n", "one" if n == 1 else "fifth") for n in range(1, 6)]
+    local = inside(lambda sandbox: judge_outputs(sandbox, program, cases), workers=2)
+    with FusionServer() as server:
+        remote = using(
+            server,
+            lambda sandbox: judge_outputs(sandbox, program, cases),
+            grace_seconds=20,
+            margin_seconds=20,
+        )
+    for outcome in (local, remote):
+        assert isinstance(outcome, Verdict) and (outcome.passed, outcome.total, outcome.ok) == (1, 5, False)
+        assert [(failure.line, failure.error, failure.source) for failure in outcome.failures] == [
+            (2, "RuntimeError", "2\n"),
+            (3, "TimeLimitExceeded", "3\n"),
+            (4, "Killed", "4\n"),
+            (5, "WrongAnswer", "5\n"),
+        ]
+        messages = [failure.message for failure in outcome.failures]
+        assert messages[0] == "exit code 1: KeyError: 'two'" and messages[3] == "line 1: '5', not 'fifth'"
+        assert all(messages) and "KeyError" in outcome.stderr
+
+
+def test_the_source_alone_is_enough():
+    outcome = inside(
+        lambda sandbox: judge_outputs(sandbox, SUM, [("1 2", "3\n"), ("", "0")], stop_at_first=True)
+    )
+    assert outcome.ok and outcome.total == 2 and outcome.failures == ()
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("a\nb\n", "a\nb", True),
+        ("a \t\nb\r\n\n\n", "a\nb", True),
+        ("", "\n \n", True),
+        ("a\n\nb", "a\nb", False),
+        (" a", "a", False),
+        ("a  b", "a b", False),
+        ("A", "a", False),
+        ("a\nb\nc", "a\nb", False),
+        ("a", "a\nb", False),
+        ("1.0", "1", False),
+        ("a\u00a0", "a", False),
+    ],
+)
+def test_white_space_at_the_ends_alone_does_not_count(printed, expected, same):
+    assert verdict({"": printed}, [("", expected)]).ok is same
+
+
+@pytest.mark.parametrize(
+    ("printed", "expected", "same"),
+    [
+        ("x 1.0000001 2", "x  1 2.0", True),
+        ("1000001", "1000000", True),
+        ("1.1", "1", False),
+        ("x", "y", False),
+        ("1 2", "1", False),
+        ("inf", "inf", True),
+        ("inf", "1", False),
+        ("nan", "1", False),
+        ("nan", "0", False),
+    ],
+)
+def test_numbers_may_differ_by_the_tolerance(printed, expected, same):
+    assert verdict({"": printed}, [("", expected)], tolerance=1e-5).ok is same
+
+
+def test_one_after_the_other_stops_at_the_first_that_failed():
+    sandbox = Scripted({"a": "1", "b": "2", "c": "3"})
+    cases = [("a", "1"), ("b", "x"), ("c", "3")]
+    outcome = asyncio.run(judge_outputs(sandbox, "", cases, stop_at_first=True))
+    assert [program.stdin for program in sandbox.given] == ["a", "b"]
+    assert (outcome.passed, outcome.total) == (1, 3) and [f.line for f in outcome.failures] == [2]
+    assert outcome.stdout == "2"
+
+
+def test_a_fault_of_the_sandbox_is_raised_and_ends_the_other_runs():
+    for fault in (SystemFault("lost"), PolicyFault("killed twice")):
+        sandbox = Scripted({"a": fault})
+        began = time.monotonic()
+        with pytest.raises(type(fault)):
+            asyncio.run(judge_outputs(sandbox, "", [("waits", ""), ("a", ""), ("waits", "")]))
+        assert sandbox.cancelled == 2 and time.monotonic() - began < 10
+
+
+def test_what_can_not_be_compared_is_refused():
+    for cases in ([("a",)], [("a", 3)], ["ab"], [(None, "")]):
+        with pytest.raises(ConfigError, match="case 1"):
+            verdict({}, cases)
+    with pytest.raises(ConfigError, match="of stdout") as refused:
+        verdict({}, [("", "x" * (65 << 10))])
+    assert refused.value.path == "limits.output_kb"
+    for tolerance in (math.nan, math.inf, -1.0):
+        with pytest.raises(ConfigError, match="tolerance"):
+            verdict({}, [], tolerance=tolerance)
+
+
+def test_no_cases_are_no_pass():
+    outcome = verdict({}, [])
+    assert not outcome.ok and outcome.total == 0 and outcome.failures[0].error == "NoTests"
+
+
+def test_the_page_shows_what_its_program_prints(capsys):
+    page = (Path(__file__).parents[4] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    program, printed = re.search(
+        r'```python title="outputs.py"\n(.*?)```.*?```text\n(.*?)```', page, re.DOTALL
+    ).groups()
+    exec(compile(program, "outputs.py", "exec"), {"__name__": "__main__"})
+    assert capsys.readouterr().out == printed
+
+
+def test_messages_are_short():
+    outcome = verdict({"s" * 999: "x" * 9999}, [("s" * 999, "y" * 9999)])
+    assert len(outcome.failures[0].message) < 160 and len(outcome.failures[0].source) <= 60
