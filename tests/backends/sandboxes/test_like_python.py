@@ -132,7 +132,7 @@ def test_programs_do_what_they_do_under_plain_cpython(where: str) -> None:
     else:
         done = inside(all_of, namespaces=where, limits=LIMITS)
     differs = {}
-    for (name, program), ran in zip(cases.items(), done, strict=True):
+    for name, ran in zip(cases, done, strict=True):
         plain = plainly(name)
         outcome = (ran.exit_code, ran.stdout, last_line(ran.stderr))
         expected = (plain.exit_code, plain.stdout, last_line(plain.stderr))
