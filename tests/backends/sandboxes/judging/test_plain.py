@@ -126,6 +126,7 @@ def same(value, copy):
     return value == copy
 
 
+@settings(max_examples=60)
 @given(values)
 def test_plain_data_comes_back_exactly(value):
     assert same(unpack(pack(value)), value)
@@ -175,6 +176,7 @@ ODD = [
 PLACES = [lambda x, v: x, lambda x, v: [v, x], lambda x, v: {1: (v, x)}, lambda x, v: (v, [[x]])]
 
 
+@settings(max_examples=50)
 @given(st.sampled_from(ODD), values, st.sampled_from(PLACES))
 def test_all_else_is_refused_at_any_depth(odd, value, place):
     with pytest.raises(NotPlain, match=type(odd).__name__):
@@ -190,7 +192,7 @@ def test_any_bytes_are_plain_data_or_refused(data):
     assert same(unpack(pack(value)), value)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(values, st.data())
 def test_a_changed_byte_is_plain_data_or_refused(value, draw):
     data = bytearray(pack(value))
@@ -200,6 +202,7 @@ def test_a_changed_byte_is_plain_data_or_refused(value, draw):
         assert same(unpack(pack(back)), back)
 
 
+@settings(max_examples=40)
 @given(values, st.binary(min_size=1, max_size=4))
 def test_a_value_ends_where_it_ends(value, more):
     data = pack(value)
