@@ -164,7 +164,7 @@ def test_the_loss_of_a_sandbox_as_a_result_is_caught():
             def lose(server: FusionServer = server) -> None:
                 server.always = "500"
 
-            sandbox = type("Broken", (Sound,), {"run": broken})(Sound.Config(url=server.url, retries=0))
+            sandbox = type("Broken", (Sound,), {"run": broken})(Sound.Config(url=server.url, retry_seconds=0))
             caught(message, check_sandbox, sandbox, limits=LIMITS, lose=lose)
 
 
