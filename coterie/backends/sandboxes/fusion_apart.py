@@ -65,7 +65,7 @@ def find(count: int, box: str) -> tuple[Apart, list[socket.socket]]:
     Args:
         box: the folder of the run.
     """
-    filtered = bool(seccomp.build(alone=True, process=0)) and hasattr(kernel.libc, "prctl")
+    filtered = os.uname().machine in _COLUMNS
     abi = landlock.version()
     if abi < landlock.LEAST or any(os.path.commonpath([place, box]) == place for place in python_folders()):
         abi = 0  # who may read the Python's folder may read all runs
@@ -134,12 +134,13 @@ def mapped(name: str, ids: tuple[int, int]) -> bool:
 # ------------------------------------------------------------------------------------- the program's process
 
 
-def confine(apart: Apart, number: int, box: str) -> None:
+def confine(apart: Apart, number: int, box: str, *, sigchld: bool) -> None:
     """Take from this process what a program must not have. Raises OSError if a protection fails.
 
     Args:
         number: of the program in its run.
         box: the program's folder.
+        sigchld: whether it may set the action of SIGCHLD.
     """
     user = apart.users[number]
     kernel.no_more_privileges()
@@ -152,9 +153,7 @@ def confine(apart: Apart, number: int, box: str) -> None:
     if apart.abi:
         landlock.restrict(box, readable(), DEVICES, apart.abi)
     if apart.filtered:
-        if not seccomp.install(alone=True):
-            raise OSError("the filter of system calls can't be installed")
-        install_filter(shared=user is None)
+        install_filter(shared=user is None, sigchld=sigchld)
 
 
 def readable() -> list[str]:
@@ -177,7 +176,9 @@ def python_folders() -> list[str]:
 
 # --------------------------------------------------------------------------------------------------- filter
 
-_CALLS = {"x86_64": 0, "aarch64": 1}
+_COLUMNS = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
+"""By machine: the column of the numbers below, and AUDIT_ARCH."""
+_CLONE, _CLONE3, _PRLIMIT = (56, 220), (435, 435), (302, 261)
 _SOCKET, _SOCKETPAIR, _SIGACTION = (41, 198), (53, 199), (13, 134)
 _OF_A_PROCESS = ((203, 122), (144, 119), (142, 118), (314, 274))
 """sched_setaffinity, sched_setscheduler, sched_setparam, sched_setattr: the process is the first argument."""
@@ -189,45 +190,57 @@ _OF_FILES = (
     (280, 88), (469, 469),
 )  # fmt: skip
 """chmod, chown, setxattr, removexattr and utime with their variants: Landlock doesn't know them."""
-_ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
-_STREAM, _SIGCHLD = 1, 17
+_LOAD, _JEQ, _JSET, _JGE, _AND, _RET = 0x20, 0x15, 0x45, 0x35, 0x54, 0x06
+_ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
+_NEW_NAMESPACES, _STREAM, _SIGCHLD = 0x7E020080, 1, 17
 
 
-def install_filter(*, shared: bool) -> None:
-    """Refuse sockets, and pretend to set the action of SIGCHLD: children of a process that ignores it are
-    missing from the CPU time.
+def install_filter(*, shared: bool, sigchld: bool) -> None:
+    """Refuse sockets, and what inside/seccomp.py refuses to every program.
 
     Args:
         shared: whether the program has the server's user. Then it also pretends to change modes and owners of
             files, which all belong to this user, and refuses to slow other processes down.
+        sigchld: whether the action of SIGCHLD may be set. Else this is pretended: children of a process that
+            ignores it are missing from the CPU time.
     """
-    code = _filter(shared)
+    code = _filter(shared, sigchld)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
     held = ctypes.create_string_buffer(program, len(program))
     kernel.prctl(22, 2, ctypes.addressof(held))  # PR_SET_SECCOMP, SECCOMP_MODE_FILTER
 
 
-def _filter(shared: bool) -> bytes:
-    """BPF code; the filter of inside/seccomp.py has refused other architectures and x32."""
-    column = _CALLS[os.uname().machine]
-    allow, refuse, pretend = (_op(0x06, value) for value in (_ALLOW, _ERRNO | errno.EACCES, _ERRNO))
-    code = [_op(0x20, 0)]
+def _filter(shared: bool, sigchld: bool) -> bytes:
+    """The filter as BPF code."""
+    column, machine = _COLUMNS[os.uname().machine]
+    verdicts = (_ALLOW, _ERRNO | errno.EPERM, _ERRNO | errno.EACCES, _ERRNO | errno.ENOSYS, _ERRNO)
+    allow, refuse, closed, missing, pretend = (_op(_RET, value) for value in verdicts)
+    code = [_op(_LOAD, 4), _op(_JEQ, machine, 1, 0), _op(_RET, _KILL), _op(_LOAD, 0)]
+    if column == 0:
+        code += [_op(_JGE, 0x40000000, 0, 1), missing]  # x32
 
-    def when(calls: tuple[int, int], body: list[bytes]) -> None:
-        if calls[column] >= 0:
-            code.extend([_op(0x15, calls[column], 0, len(body)), *body])
+    def when(number: int, *body: bytes) -> None:
+        if number >= 0:
+            code.extend([_op(_JEQ, number, 0, len(body)), *body])
 
-    when(_SOCKET, [refuse])
-    when(_SOCKETPAIR, [_low(1), _op(0x54, 0xF), _op(0x15, _STREAM, 1, 0), refuse, allow])
-    setting = [_low(1), _op(0x15, 0, 0, 3), _op(0x20, 28), _op(0x15, 0, 0, 1), allow, pretend]
-    when(_SIGACTION, [_low(0), _op(0x15, _SIGCHLD, 1, 0), allow, *setting])
+    for number in seccomp._numbers(seccomp._DENIED).values():
+        when(number, refuse)
+    when(_CLONE3[column], missing)  # its flags can't be read here; libc falls back to clone
+    when(_CLONE[column], _low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), refuse, allow)
+    when(_PRLIMIT[column], _low(0), _op(_JEQ, 0, 1, 0), refuse, allow)
+    when(_SOCKET[column], closed)
+    local = [_low(0), _op(_JEQ, socket.AF_UNIX, 1, 0), closed]  # a datagram could go to any local socket
+    when(_SOCKETPAIR[column], *local, _low(1), _op(_AND, 0xF), _op(_JEQ, _STREAM, 1, 0), closed, allow)
+    if not sigchld:
+        reading = [_low(1), _op(_JEQ, 0, 0, 3), _op(_LOAD, 28), _op(_JEQ, 0, 0, 1), allow, pretend]
+        when(_SIGACTION[column], _low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *reading)
     if shared:
         for argument, table in ((0, _OF_A_PROCESS), (1, _OF_SOMEONE)):
             for calls in table:
-                when(calls, [_low(argument), _op(0x15, 0, 1, 0), refuse, allow])
+                when(calls[column], _low(argument), _op(_JEQ, 0, 1, 0), refuse, allow)
         for calls in _OF_FILES:
-            when(calls, [pretend])
+            when(calls[column], pretend)
     return b"".join([*code, allow])
 
 
@@ -236,7 +249,7 @@ def _op(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
 
 
 def _low(argument: int) -> bytes:
-    return _op(0x20, 16 + 8 * argument)
+    return _op(_LOAD, 16 + 8 * argument)
 
 
 def hide() -> None:

@@ -94,7 +94,8 @@ def start(program: dict[str, Any], number: int, apart: Apart, links: list[int]) 
             for signum in (signal.SIGPIPE, signal.SIGXFSZ):  # ignored by Python, and so by what it starts
                 signal.signal(signum, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
-            fusion_apart.confine(apart, number, box)
+            # Shells and their tools work only with an action of SIGCHLD.
+            fusion_apart.confine(apart, number, box, sigchld=program["language"] != "python")
             os.execve(command[0], command, environment)
         except BaseException as error:
             os.write(failed, repr(error).encode(errors="replace"))

@@ -222,7 +222,7 @@ class FusionServer:
                 )
             if compiled is None or compiled["return_code"] == 0:
                 ran = await self._command(
-                    running.format(**names), folder, order["run_timeout"], order.get("stdin"), order
+                    running.format(**names), folder, order.get("run_timeout", 10), order.get("stdin"), order
                 )
             files = {
                 path: base64.b64encode((folder / path).read_bytes()).decode()

@@ -117,9 +117,35 @@ def test_a_restart_in_the_middle_of_many_runs_loses_none():
     async def many(box: SandboxFusion) -> list[Ran]:
         return await asyncio.gather(*[box.run(Program(code=f"print({n})")) for n in range(8)])
 
-    with FusionServer(faults=("", "", "restart")) as server:
-        results = using(server, many, backoff=0.5, retry_seconds=9.0)
+    with FusionServer(faults=("", "", "restart"), pause=1.5) as server:
+        results = using(server, many, backoff=0.2, retry_seconds=9.0)
     assert [run.stdout for run in results] == [f"{n}\n" for n in range(8)]
+
+
+def test_a_server_that_is_down_for_good_costs_the_patience_once():
+    """Not once for each of many runs."""
+    began = time.monotonic()
+
+    async def one_after_another(box: SandboxFusion) -> list[float]:
+        server.always, times = "reset", []
+        for _ in range(4):
+            with pytest.raises(SystemFault):
+                await box.run(HELLO)
+            times.append(time.monotonic() - began)
+        server.always = ""
+        assert (await box.run(HELLO)).ok  # it is back, so the next failure is tried again as long
+        server.faults.extend(["reset"] * 3)
+        assert (await box.run(HELLO)).ok
+        return times
+
+    with FusionServer() as server:
+        times = using(server, one_after_another, retry_seconds=1.0, backoff=0.1)
+    assert 1.0 < times[0] < 3.0 and times[-1] - times[0] < 1.5, times
+
+
+def test_a_recorded_count_of_retries_is_accepted(caplog):
+    assert SandboxFusion.Config(url="http://x", retries=4).retry_seconds == 60
+    assert "`retries` has no effect any more" in caplog.text
 
 
 @pytest.mark.parametrize(("break_it", "says"), [
