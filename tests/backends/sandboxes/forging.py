@@ -179,11 +179,12 @@ def tries():
 import fcntl, socket
 def tries():
     ours, theirs = socket.socketpair()
+    theirs.setblocking(False)
     fcntl.fcntl(ours, fcntl.F_SETFL, fcntl.fcntl(ours, fcntl.F_GETFL) | os.O_ASYNC)
     for pid in others():
         attempt(fcntl.fcntl, ours, fcntl.F_SETOWN, pid)
         attempt(fcntl.fcntl, ours, 10, signal.SIGKILL)  # F_SETSIG
-        attempt(os.write, theirs.fileno(), b'x')
+        attempt(theirs.send, b'x')
 """,
     "takes limits and modes from others": """
 import resource
