@@ -25,7 +25,7 @@ from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
 log = logging.getLogger("coterie")
 
-START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20250609"
+START = "docker run -d -p 127.0.0.1:8080:8080 volcengine/sandbox-fusion:server-20250609"
 AGAIN = (408, 425, 429)
 """Status codes below 500 that are worth another attempt."""
 LIVES = 2

@@ -17,7 +17,8 @@ from typing import Any
 import pytest
 
 from coterie.backends.sandboxes import fusion_wire as wire
-from coterie.backends.sandboxes.fusion import SandboxFusion
+from coterie.backends.sandboxes.fusion import START, SandboxFusion
+from coterie.backends.sandboxes.fusion_probe import _TABLE
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
@@ -180,6 +181,13 @@ def test_the_page_says_how_each_fault_ends():
     stated = {fault: ends for fault, (ends, _) in FAULTS.items()}
     stated |= {"restart": "asked again: a result", "endpoint": "refused when the run starts"}
     assert {name: rows.get(name) for name in stated} == stated
+
+
+def test_the_page_says_what_protects_and_how_a_server_is_started():
+    text = PAGE.read_text(encoding="utf-8")
+    rows = [f"| {name} | {stops} | {needs or '–'} |" for name, _, stops, needs in _TABLE]
+    assert "\n".join(rows) in text
+    assert START in text
 
 
 # ------------------------------------------------------------------------------------- programs' own doing
