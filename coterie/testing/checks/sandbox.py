@@ -27,7 +27,7 @@ def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], N
     - No program runs in the caller's process, sees its environment, or finds files of an earlier run. After a
       program that attacks its sandbox the next one runs normally. Concurrent programs don't mix.
     - Threads start. Exit codes, stdout, stderr, stdin, arguments and text beyond ASCII arrive unchanged; of
-      long output the end is kept and the dropped bytes are counted. Files go in, and those that the globs name
+      long output the end is kept and the dropped bytes are counted. Files go in, and those that globs name
       come back; no link is followed.
     - CPU time and wall time are bounded with the status `timeout`; memory is bounded, and a program beyond it
       does not finish. A signal gives `killed`. A run ends with its first process.

@@ -61,7 +61,7 @@ def ran(server: FusionServer, program: Program = HELLO, **settings: Any) -> Ran:
 @pytest.mark.skipif(not Path(SYSTEM).exists() or os.geteuid() != 0, reason="gives users away: root's alone")
 def test_it_conforms_with_a_user_for_each_run():
     with FusionServer(python=SYSTEM) as server:
-        box = sandbox(server.url, grace_seconds=20)
+        box = sandbox(server.url, grace_seconds=20, shared_user="refuse")
         check_sandbox(box, limits=LIMITS)
         program = Program(code="import os; print(os.getuid())")
         users = [ran(server, program, grace_seconds=20).stdout for _ in range(3)]
