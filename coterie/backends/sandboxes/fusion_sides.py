@@ -117,7 +117,8 @@ def start(program: dict[str, Any], number: int, apart: Apart, links: list[int]) 
 def only(descriptors: list[int], failing: int) -> int:
     """Make these descriptors 0, 1, ... and close all others but `failing`, which exec closes; its number."""
     high = max(*descriptors, failing, len(descriptors)) + 1
-    copies = [os.dup2(one, high + at, inheritable=False) for at, one in enumerate([*descriptors, failing])]
+    sources = enumerate([*descriptors, failing])
+    copies = [os.dup2(source, high + at, inheritable=False) for at, source in sources]
     for at, copy in enumerate(copies[:-1]):
         os.dup2(copy, at)
     last = os.dup2(copies[-1], len(descriptors), inheritable=False)
