@@ -159,7 +159,7 @@ def test_programs_of_a_tool_role_run_in_the_sandbox():
 
 
 def test_without_its_sandbox_nothing_is_played_and_first_prompts_are_shown():
-    nowhere = "sandbox={type: sandbox_fusion, url: 'http://127.0.0.1:9', retries: 0}"
+    nowhere = "sandbox={type: sandbox_fusion, url: 'http://127.0.0.1:9', connect_seconds: 0.1}"
     rows = shown("plan_path_tool", "env.size=4", nowhere, "--tasks", "2")
     assert len(rows) == 2
     for row in rows:

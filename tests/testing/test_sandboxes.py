@@ -141,7 +141,7 @@ def environment(program: Program) -> str:
     ({"close": closes_once}, "a second `close` does nothing"),
 ])  # fmt: skip
 def test_a_broken_sandbox_is_caught(members, message, url):
-    broken = type("Broken", (Sound,), members)(Sound.Config(url=url))
+    broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     caught(message, check_sandbox, broken, limits=LIMITS)
 
 
@@ -164,7 +164,9 @@ def test_the_loss_of_a_sandbox_as_a_result_is_caught():
             def lose(server: FusionServer = server) -> None:
                 server.always = "500"
 
-            sandbox = type("Broken", (Sound,), {"run": broken})(Sound.Config(url=server.url, retries=0))
+            sandbox = type("Broken", (Sound,), {"run": broken})(
+                Sound.Config(url=server.url, retry_seconds=0, shared_user="warn")
+            )
             caught(message, check_sandbox, sandbox, limits=LIMITS, lose=lose)
 
 

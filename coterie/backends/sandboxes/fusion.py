@@ -3,42 +3,45 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import dataclasses
 import json
-from typing import Annotated
+import logging
+import time
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal
 
 import httpx
-from pydantic import Field, field_validator
-from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_random_exponential
+from pydantic import Field, field_validator, model_validator
+from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
-from coterie.backends.sandboxes import judging
-from coterie.backends.sandboxes.fusion_wire import (
-    HEADROOM,
-    WRAPPED,
-    Fault,
-    Lost,
-    new_nonce,
-    ran,
-    request,
-    shown,
-)
+from coterie.backends.sandboxes import fusion_wire as wire, judging
+from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
+from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
 from coterie.backends.sandboxes.programs import check_judged, check_program
+from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 
-START = "docker run -d -p 8080:8080 volcengine/sandbox-fusion:server-20241204"
+log = logging.getLogger("coterie")
+
+START = "docker run -d -p 127.0.0.1:8080:8080 volcengine/sandbox-fusion:server-20250609"
 AGAIN = (408, 425, 429)
 """Status codes below 500 that are worth another attempt."""
 LIVES = 2
 """Sandboxes that a program may kill before the run is a PolicyFault."""
+LONGEST_WAIT = 4.0
+"""Most seconds between two tries."""
 
 
 class SandboxFusion(Plugin):
     """Runs programs over HTTP; the time-out of each attempt follows from the run's wall time.
 
-    After a server failure (5xx, a lost connection, a malformed answer) the request is sent again; after the
-    last attempt the run is a SystemFault, so its score is missing. A refusal below 500 is a SystemFault at
-    once, with the answer in its message. A program that ends its own sandbox twice is a PolicyFault.
+    After a server failure (5xx, a lost connection, a malformed answer) the request is sent again, for
+    `retry_seconds`; then the run is a SystemFault, so its score is missing. A refusal below 500 is a
+    SystemFault at once, with the answer in its message. A program that ends its own sandbox twice is a
+    PolicyFault. `open` finds out what keeps runs apart on the server.
     """
 
     class Config(PluginConfig):
@@ -48,11 +51,17 @@ class SandboxFusion(Plugin):
         concurrency: Annotated[int, MayChange(exact=True)] = Field(
             32, ge=1, description="Most runs at the same time; the server has its own limits."
         )
-        retries: int = Field(4, ge=0, description="Further attempts after a failure of the server.")
+        retry_seconds: float = Field(
+            60.0, ge=0, description="Seconds after its first failure in which a run is tried again."
+        )
         backoff: float = Field(
             0.5,
             ge=0,
-            description="Upper bound of the random wait before the first retry, in seconds; doubles.",
+            description="Upper bound of the random wait before the first retry, in seconds; doubles up to 4.",
+        )
+        shared_user: Literal["refuse", "warn"] = Field(
+            "refuse",
+            description="What `judge` does where nothing keeps a candidate apart from its tests.",
         )
         connect_seconds: float = Field(5.0, gt=0, description="Most seconds to connect.")
         grace_seconds: float = Field(
@@ -73,15 +82,29 @@ class SandboxFusion(Plugin):
                 raise ValueError("an URL that begins with http:// or https://")
             return url.rstrip("/").removesuffix("/run_code")
 
+        @model_validator(mode="before")
+        @classmethod
+        def _without_retries(cls, table: Any) -> Any:
+            if isinstance(table, dict) and "retries" in table:
+                log.warning("sandbox_fusion: `retries` has no effect any more; `retry_seconds` has")
+                return {key: value for key, value in table.items() if key != "retries"}
+            return table
+
     config: Config
+    _probed: Probed | None = None
+    _down_since: float | None = None
+    """When a try failed first since the server last answered."""
+    _warned: frozenset[str] = frozenset()
+    _unwrapped: str = ""
+    """A language whose programs ran without the wrapper, so that they could reach every run."""
     _client: httpx.AsyncClient | None = None
     _gate: asyncio.Semaphore
 
     async def open(self) -> None:
-        """Connect and ping the server.
+        """Connect, ping the server, and find out by two harmless programs what keeps runs apart there.
 
         Raises:
-            ConfigError: no SandboxFusion server answers at `url`.
+            ConfigError: no SandboxFusion server answers at `url`, or it runs no Python program.
         """
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
@@ -93,7 +116,7 @@ class SandboxFusion(Plugin):
             trust_env=False,  # the environment's proxy is not for the sandbox
         )
         try:
-            async for attempt in self._attempts():
+            async for attempt in self._attempts(settings.connect_seconds):
                 with attempt:
                     pong = await self._answer("GET", "/v1/ping", settings.connect_seconds)
             if pong != b'"pong"':
@@ -106,6 +129,18 @@ class SandboxFusion(Plugin):
                 why=str(error),
                 fix=f"start one: {START}",
             ) from error
+        try:
+            async for attempt in self._attempts(settings.connect_seconds):
+                with attempt:
+                    self._probed = await self._probe()
+        except (Fault, SystemFault) as error:
+            await self.close()
+            raise ConfigError(
+                f"SandboxFusion at {settings.url} does not run a Python program",
+                path=f"{self._path}.url",
+                why=str(error),
+                fix="look into the server's log; docs/sandbox_fusion.md says what it needs",
+            ) from error
 
     async def close(self) -> None:
         """Close the connections."""
@@ -113,8 +148,14 @@ class SandboxFusion(Plugin):
         if client is not None:
             await client.aclose()
 
+    def report(self) -> tuple[Protection, ...]:
+        """The protections of wrapped programs (python, bash) on this server; call it after `open`."""
+        if self._probed is None:
+            raise RuntimeError("the sandbox is not open: await sandbox.open() first")
+        return protections(self._probed)
+
     async def run(self, program: Program) -> Ran:
-        """Run a program.
+        """Run a program; warns once where nothing keeps it apart from other runs.
 
         Raises:
             SystemFault: the server failed, or refused the request.
@@ -122,71 +163,147 @@ class SandboxFusion(Plugin):
             ConfigError: the program can't be run (`check_program`), or the language doesn't support its
                 options.
         """
+        if program.language not in wire.WRAPPED:
+            self._unwrapped = program.language
+            why = f"{program.language} programs run there without Coterie's wrapper"
+            self._warn(f"{why}, so they can reach every run of its user")
         limits = program.limits or self.config.limits
         check_program(program, limits)
-        seconds = limits.wall_seconds + self.config.margin_seconds
-        seconds += (
-            self.config.grace_seconds if program.language in WRAPPED else limits.wall_seconds
-        )  # to compile
-        for life in range(LIVES):
-            try:
-                async for attempt in self._attempts():
-                    with attempt:
-                        return await self._once(program, limits, seconds)
-            except Fault as fault:
-                raise SystemFault(f"SandboxFusion at {self.config.url}: {fault}") from fault
-            except Lost as lost:
-                if life + 1 == LIVES:
-                    raise PolicyFault(f"the program killed its sandbox twice ({lost})") from lost
-        raise AssertionError("unreachable")
+        try:
+            answer = await self._lived([program], limits)
+        except Lost as lost:
+            raise PolicyFault(f"the program killed its sandbox twice ({lost})") from lost
+        if isinstance(answer, Ran):
+            return answer
+        if why := self._shared(answer):
+            self._warn(f"nothing keeps programs apart from other runs there: {why}")
+        return answer.ran[0]
 
     async def judge(self, judged: Judged) -> Verdict:
-        """Find which tests the candidate passes. Both sides run in one program, as two processes of one user.
+        """Find which tests the candidate passes. Both sides are processes of one request.
 
         Raises:
             SystemFault: the server failed, or refused the request.
             PolicyFault: the candidate prevented the verdict twice.
+            ConfigError: nothing keeps the candidate apart from its tests and from other runs, and
+                `shared_user` is `refuse`.
         """
+        refuse = self.config.shared_user == "refuse"
         limits = judged.limits or self.config.limits
         check_judged(judged, limits)
-        both = limits.model_copy(
-            update={
-                "cpu_seconds": 2 * limits.cpu_seconds + 1,
-                "wall_seconds": limits.wall_seconds + 5,
-                "memory_mb": limits.memory_mb + HEADROOM,
-                "processes": limits.processes + 3,
-                "open_files": max(limits.open_files, 64),
-                "output_kb": 512,  # enough for the complete verdict
-            }
-        )
+        sides = wire.pair(*judging.programs(judged, limits))
+        if refuse and self._probed is not None and self._probed.shared:
+            raise self._refusal(self._probed.shared)
         reason = ""
         for _ in range(LIVES):
-            nonce = new_nonce()
-            code = judging.remote_program(judged, limits, nonce)
-            result = await self.run(Program(code=code, limits=both))
-            reason = result.reason or shown(result.stderr) or result.status
             try:
-                verdict = judging.remote_verdict(nonce, result.stdout)
-            except (
-                SystemFault
-            ) as fault:  # the program ran, so only the candidate can have ended the tests' side
-                verdict, reason = None, str(fault)
-            if verdict is not None:
-                return verdict
+                answer = await self._lived(sides, limits, refuse=refuse, lives=1)
+            except Lost as lost:
+                reason = str(lost)
+                continue
+            if isinstance(answer, Ran):
+                reason = answer.reason
+                continue
+            if answer.refused:
+                raise self._refusal(answer.shared)
+            try:
+                verdict = judging.verdict(base64.b64decode(answer.written), *answer.ran)
+            except SystemFault as fault:  # the request was answered, so only the candidate can have ended it
+                reason = str(fault)
+                continue
+            return dataclasses.replace(verdict, warning=self._doubt(answer))
         raise PolicyFault(f"the candidate ended its judge twice ({reason})")
 
-    async def _once(self, program: Program, limits: Limits, seconds: float) -> Ran:
-        nonce = new_nonce()
-        body = json.dumps(request(program, limits, self.config.grace_seconds, nonce)).encode()
+    def _shared(self, report: Report) -> str:
+        """Why nothing kept this run's programs apart; empty: something did."""
+        return report.shared or (self._probed.shared if self._probed is not None else "")
+
+    def _doubt(self, report: Report) -> str:
+        """Why a verdict may be forged; empty: it can't be."""
+        if why := self._shared(report):
+            doubt = f"the candidate could reach its tests: {why}"
+        elif self._unwrapped:
+            doubt = f"{self._unwrapped} programs ran there without the wrapper and could reach this run"
+        else:
+            return ""
+        self._warn(f"verdicts may be forged: {doubt}")
+        return doubt
+
+    def _warn(self, text: str) -> None:
+        if text not in self._warned:
+            self._warned |= {text}
+            log.warning("SandboxFusion at %s: %s", self.config.url, text)
+
+    def _refusal(self, why: str) -> ConfigError:
+        return ConfigError(
+            "sandbox_fusion does not judge here: a candidate could forge its verdict",
+            path=f"{self._path}.shared_user",
+            why=f"programs share a user on {self.config.url}, and nothing keeps them apart: {why}",
+            fix="start the server as root with a Python that others can read, or on Linux 6.12 "
+            "(docs/sandbox_fusion.md); or set shared_user: warn, and every verdict says so",
+        )
+
+    async def _lived(
+        self, programs: Sequence[Program], limits: Limits, *, refuse: bool = False, lives: int = LIVES
+    ) -> Report | Ran:
+        """The report on the programs, or the result where there is no report.
+
+        Raises SystemFault for a fault of the server, Lost if programs ended their wrapper `lives` times.
+        """
+        seconds = limits.wall_seconds + self.config.margin_seconds
+        seconds += (
+            self.config.grace_seconds if programs[0].language in wire.WRAPPED else limits.wall_seconds
+        )  # to compile
+        for life in range(lives):
+            try:
+                async for attempt in self._attempts(self.config.retry_seconds):
+                    with attempt:
+                        return await self._once(programs, limits, seconds, refuse=refuse)
+            except Fault as fault:
+                raise SystemFault(f"SandboxFusion at {self.config.url}: {fault}") from fault
+            except Lost:
+                if life + 1 == lives:
+                    raise
+        raise AssertionError("unreachable")
+
+    async def _probe(self) -> Probed:
+        seconds = LIMITS.wall_seconds + self.config.grace_seconds + self.config.margin_seconds
+        try:
+            report = await self._once(wire.pair(VICTIM, INTRUDER), LIMITS, seconds, probe=True)
+        except Lost as lost:
+            raise Fault(f"its wrapper was killed: {lost}") from lost
+        if isinstance(report, Ran):
+            raise Fault(report.reason)
+        try:
+            return probed(report, base64.b64decode(report.written))
+        except ValueError as error:
+            ends = "; ".join(shown(f"{ran.status} {ran.reason} {ran.stderr}") for ran in report.ran)
+            raise Fault(f"two connected programs did not report: {ends}") from error
+
+    async def _once(
+        self,
+        programs: Sequence[Program],
+        limits: Limits,
+        seconds: float,
+        *,
+        refuse: bool = False,
+        probe: bool = False,
+    ) -> Report | Ran:
+        nonce = wire.new_nonce()
+        grace = self.config.grace_seconds
+        body = wire.request(programs, limits, grace, nonce, refuse=refuse, probe=probe)
         async with self._gate:
-            answer = await self._answer("POST", "/run_code", seconds, body)
+            answer = await self._answer("POST", "/run_code", seconds, json.dumps(body).encode())
         try:
             table = json.loads(answer)
         except ValueError:
             raise Fault(
                 f"an answer that is no JSON: {shown(answer[:1000].decode(errors='replace'))}"
             ) from None
-        return ran(program, table, limits, nonce)
+        reply = wire.answered(table)
+        if programs[0].language not in wire.WRAPPED:
+            return wire.plain_result(reply, limits)
+        return wire.reported(reply, nonce, body["fetch_files"][0])
 
     async def _answer(self, method: str, path: str, seconds: float, body: bytes | None = None) -> bytes:
         """The body of a 200, within the time and the size limit.
@@ -207,21 +324,37 @@ class SandboxFusion(Plugin):
                         if len(received) > bound:
                             raise Fault(f"an answer of more than {self.config.reply_mb} MB")
         except TimeoutError:
-            raise Fault(f"no whole answer within {seconds:g} s") from None
+            raise self._down(f"no whole answer within {seconds:g} s") from None
         except httpx.HTTPError as error:
-            raise Fault(f"{type(error).__name__}: {error}".rstrip(": ")) from error
+            raise self._down(f"{type(error).__name__}: {error}".rstrip(": ")) from error
         if response.status_code == 200:
+            self._down_since = None
             return bytes(received)
         answer = f"{response.status_code} to {path}: {shown(received[:1000].decode(errors='replace'))}"
         if response.status_code >= 500 or response.status_code in AGAIN:
-            raise Fault(answer)
+            raise self._down(answer)
+        self._down_since = None
         raise SystemFault(f"SandboxFusion at {self.config.url} refuses: {answer}")
 
-    def _attempts(self) -> AsyncRetrying:
-        settings = self.config
+    def _down(self, why: str) -> Fault:
+        if self._down_since is None:
+            self._down_since = time.monotonic()
+        return Fault(why)
+
+    def _attempts(self, seconds: float) -> AsyncRetrying:
+        """At least two tries, and more until `seconds` after the first failure: of this run, or of all runs
+        since the server last answered. So a server that is down for good costs this time once."""
+        failures: list[float] = []
+
+        def over(state: RetryCallState) -> bool:
+            failures.append(time.monotonic())
+            began = failures[0] if self._down_since is None else min(failures[0], self._down_since)
+            return state.attempt_number > 1 and failures[-1] >= began + seconds
+
+        backoff = self.config.backoff
         return AsyncRetrying(
-            stop=stop_after_attempt(settings.retries + 1),
-            wait=wait_random_exponential(multiplier=settings.backoff, max=30 * settings.backoff),
+            stop=over,
+            wait=wait_random_exponential(multiplier=backoff, max=min(30 * backoff, LONGEST_WAIT)),
             retry=retry_if_exception_type(Fault),
             reraise=True,
         )

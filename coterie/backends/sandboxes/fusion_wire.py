@@ -1,7 +1,7 @@
 """SandboxFusion's wire format: the body of `POST /run_code`, and the server's answer.
 
 Python and bash programs run inside the wrapper (fusion_wrapper.py). Programs in other languages are sent
-unchanged; the server compiles and runs them by its own rules.
+unchanged; the server compiles and runs them by its own rules. The two sides of a judge are one request.
 """
 
 from __future__ import annotations
@@ -10,23 +10,61 @@ import base64
 import binascii
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files as resources
 from typing import Any, Literal
 
 from pydantic import BaseModel, ValidationError
 
+from coterie.backends.sandboxes.judging import REPORT_BYTES
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Limits, Program, Ran
 
 WRAPPED = ("python", "bash")
 """Languages that run inside the wrapper."""
-BOX, HOME = "box", "box/work"
+BOXES = ("box", "candidate")
+"""Folders of a request's programs: of one, or of the tests' side and the candidate."""
 FLOOD = 64 << 20
 """Bytes of output after which a program is stopped."""
 HEADROOM = 256
 """MB for the wrapper, in addition to the program's limit."""
+_SOURCES = (
+    "inside/kernel",
+    "inside/landlock",
+    "inside/seccomp",
+    "fusion_apart",
+    "fusion_sides",
+    "fusion_wrapper",
+)
+_LOADER = """\
+import base64, json, sys, types
+def load(sources):
+    for package in ("wrapper", "wrapper.inside"):
+        sys.modules[package] = types.ModuleType(package)
+        sys.modules[package].__path__ = []
+    for path, source in sources:
+        name = "wrapper." + path.replace("/", ".")
+        module = sys.modules[name] = types.ModuleType(name)
+        module.__package__, _, short = name.rpartition(".")
+        setattr(sys.modules[module.__package__], short, module)
+        exec(compile(source, path + ".py", "exec", dont_inherit=True), module.__dict__)
+load({sources!r})
+from wrapper.fusion_wrapper import main
+main(json.loads(base64.b64decode("{order}")), __file__)
+"""
+_READY = """\
+import os
+try:
+    import ctypes
+    ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)
+except (OSError, AttributeError, ImportError):
+    pass
+os.write(5, b"1")
+os.close(5)
+"""
+"""What the tests' side does first: PR_SET_DUMPABLE 0, then the candidate is started."""
 
 
 class Fault(Exception):
@@ -57,8 +95,8 @@ class Reply(BaseModel):
     files: dict[str, str] = {}
 
 
-class Report(BaseModel):
-    """The wrapper's report of a run."""
+class Result(BaseModel):
+    """The wrapper's report on one program."""
 
     status: Literal["finished", "failed", "timeout", "killed"]
     exit_code: int | None
@@ -69,34 +107,99 @@ class Report(BaseModel):
     wall_seconds: float
     files: dict[str, str]
     reason: str
-    own_user: bool
+
+    def ran(self) -> Ran:
+        return Ran(
+            status=self.status,
+            exit_code=self.exit_code,
+            stdout=base64.b64decode(self.stdout).decode(errors="replace"),
+            stderr=base64.b64decode(self.stderr).decode(errors="replace"),
+            dropped=self.dropped,
+            cpu_seconds=self.cpu_seconds,
+            wall_seconds=self.wall_seconds,
+            files={path: base64.b64decode(text) for path, text in self.files.items()},
+            reason=self.reason,
+        )
 
 
-def request(program: Program, limits: Limits, grace: float, nonce: str) -> dict[str, Any]:
+class Report(BaseModel):
+    """The wrapper's report on a request."""
+
+    apart: Literal["users", "landlock", ""]
+    shared: str
+    """Why nothing keeps the programs apart; empty: `apart` does."""
+    landlock: int
+    filtered: bool
+    refused: bool = False
+    """Whether nothing was started, since nothing keeps programs apart."""
+    results: list[Result] = []
+    written: str = ""
+    """What the first of a pair wrote to its descriptor 4, in base64."""
+
+    @property
+    def ran(self) -> list[Ran]:
+        return [result.ran() for result in self.results]
+
+
+def request(
+    programs: Sequence[Program],
+    limits: Limits,
+    grace: float,
+    nonce: str,
+    *,
+    refuse: bool = False,
+    probe: bool = False,
+) -> dict[str, Any]:
     """The body of `POST /run_code`.
 
     Args:
-        grace: seconds that the server gives the wrapper beyond the program's wall time.
+        programs: one, or the tests' side and the candidate of a judge.
+        limits: of each of them.
+        grace: seconds that the server gives the wrapper beyond a program's wall time.
+        refuse: whether to start nothing where nothing keeps programs apart.
+        probe: whether these programs find out what keeps programs apart.
 
     Raises:
         ConfigError: the language doesn't support the program's options.
     """
+    first = programs[0]
     body: dict[str, Any] = {
-        "language": program.language,
+        "language": first.language,
         "compile_timeout": limits.wall_seconds,
         "run_timeout": limits.wall_seconds,
         "memory_limit_MB": limits.memory_mb + HEADROOM,
         "stdin": None,
     }
-    if program.language not in WRAPPED:
-        check_plain(program)
-        sent = {path: encoded(data) for path, data in program.files.items()}
-        fields = {"code": readable(program.code), "stdin": readable(program.stdin), "files": sent}
-        return body | fields | {"fetch_files": list(program.collect)}
+    if first.language not in WRAPPED:
+        check_plain(first)
+        sent = {path: encoded(data) for path, data in first.files.items()}
+        fields = {"code": readable(first.code), "stdin": readable(first.stdin), "files": sent}
+        return body | fields | {"fetch_files": list(first.collect)}
+    report = report_name(nonce, probe)
     order = {
         "nonce": nonce,
-        "report": report_name(nonce),
-        "box": BOX,
+        "report": report,
+        "programs": [described(program, limits, box) for program, box in zip(programs, BOXES, strict=False)],
+        "refuse": refuse,
+        "report_bytes": REPORT_BYTES,
+    }
+    return body | {
+        "language": "python",
+        "run_timeout": limits.wall_seconds + grace,
+        "code": wrapped(order),
+        "files": {
+            f"{box}/work/{path}": encoded(data)
+            for program, box in zip(programs, BOXES, strict=False)
+            for path, data in program.files.items()
+        },
+        "fetch_files": [report],
+    }
+
+
+def described(program: Program, limits: Limits, box: str) -> dict[str, Any]:
+    """A program of the wrapper's order."""
+    return {
+        "box": box,
         "names": {"code": "main.py" if program.language == "python" else "main.sh", "stdin": "stdin"},
         "language": program.language,
         "code": encoded(program.code.encode(errors="surrogatepass")),
@@ -104,16 +207,14 @@ def request(program: Program, limits: Limits, grace: float, nonce: str) -> dict[
         "argv": list(program.argv),
         "files": list(program.files),
         "collect": list(program.collect),
-        "limits": {**limits.model_dump(), "flood_bytes": FLOOD},
+        "limits": limits.model_dump(),
+        "flood_bytes": FLOOD,
     }
-    text = encoded(json.dumps(order).encode())
-    return body | {
-        "language": "python",
-        "run_timeout": limits.wall_seconds + grace,
-        "code": f'{wrapper()}\n\nmain(json.loads(base64.b64decode("{text}")))\n',
-        "files": {f"{HOME}/{path}": encoded(data) for path, data in program.files.items()},
-        "fetch_files": [report_name(nonce)],
-    }
+
+
+def pair(tests: Program, candidate: Program) -> tuple[Program, Program]:
+    """The two sides of a judge; the tests' side hides itself first, and then the candidate is started."""
+    return replace(tests, code=_READY + tests.code), candidate
 
 
 def check_plain(program: Program) -> None:
@@ -128,13 +229,8 @@ def check_plain(program: Program) -> None:
         )
 
 
-def ran(program: Program, body: Mapping[str, Any], limits: Limits, nonce: str) -> Ran:
-    """The result of the program, from the server's answer.
-
-    Raises:
-        Fault: the server failed, or its answer is malformed.
-        Lost: the program ended its wrapper.
-    """
+def answered(body: Mapping[str, Any]) -> Reply:
+    """The server's answer. Raises Fault if the server failed, or its answer is malformed."""
     try:
         reply = Reply.model_validate(body)
     except ValidationError as error:
@@ -145,15 +241,21 @@ def ran(program: Program, body: Mapping[str, Any], limits: Limits, nonce: str) -
     if reply.status == "SandboxError" or (command is not None and command.status == "Error"):
         message = reply.message or (command.stderr if command is not None else "")
         raise Fault(f"it says SandboxError: {shown(message or '')}")
-    if program.language not in WRAPPED:
-        return plain_result(reply, limits)
+    return reply
+
+
+def reported(reply: Reply, nonce: str, name: str) -> Report | Ran:
+    """The wrapper's report; a result where the server's time limit ended the wrapper.
+
+    Exit code 0 means that the report was written: no signal gives code 0.
+
+    Raises:
+        Fault: the server failed, or its answer is malformed.
+        Lost: the program ended its wrapper.
+    """
+    command = reply.run_result
     if command is None:
         raise Fault("an answer without run_result")
-    return wrapped_result(command, reply.files, nonce)
-
-
-def wrapped_result(command: Command, files: Mapping[str, str], nonce: str) -> Ran:
-    """The result from the wrapper's report. Exit code 0 means that it was written: no signal gives code 0."""
     if command.status != "Finished" or command.return_code != 0:
         description = f"exit code {command.return_code}: {shown(command.stderr or '')}"
         if f"{nonce} started" not in (command.stdout or "").splitlines():
@@ -163,33 +265,17 @@ def wrapped_result(command: Command, files: Mapping[str, str], nonce: str) -> Ra
             return Ran(status="timeout", exit_code=None, reason=reason)
         raise Lost(description)
     try:
-        table = json.loads(base64.b64decode(files[report_name(nonce)], validate=True))
+        table = json.loads(base64.b64decode(reply.files[name], validate=True))
         nonce_matches = table["nonce"] == nonce
     except (KeyError, TypeError, ValueError):
-        raise Fault(f"without the file that was asked for, with {shown(str(list(files)))}") from None
+        raise Fault(f"without the file that was asked for, with {shown(str(list(reply.files)))}") from None
     if not nonce_matches:
         raise Fault("with another file than the one that was asked for")
-    return read_report(table)
-
-
-def read_report(table: Mapping[str, Any]) -> Ran:
-    """The result in a report whose nonce was checked."""
     if "lost" in table:
         raise Fault(f"the program was not given its files {shown(str(table['lost']))}")
     if "fault" in table:
         raise Fault(shown(table["fault"]))
-    report = Report.model_validate(table)
-    return Ran(
-        status=report.status,
-        exit_code=report.exit_code,
-        stdout=base64.b64decode(report.stdout).decode(errors="replace"),
-        stderr=base64.b64decode(report.stderr).decode(errors="replace"),
-        dropped=report.dropped,
-        cpu_seconds=report.cpu_seconds,
-        wall_seconds=report.wall_seconds,
-        files={path: base64.b64decode(text) for path, text in report.files.items()},
-        reason=report.reason,
-    )
+    return Report.model_validate(table)
 
 
 def plain_result(reply: Reply, limits: Limits) -> Ran:
@@ -222,10 +308,16 @@ def plain_result(reply: Reply, limits: Limits) -> Ran:
     return Ran(status="failed" if code else "finished", exit_code=code, reason=reason, **common)
 
 
+def wrapped(order: Mapping[str, Any]) -> str:
+    """The wrapper's source, which executes the order."""
+    return _LOADER.format(sources=sources(), order=encoded(json.dumps(order).encode()))
+
+
 @cache
-def wrapper() -> str:
-    """The wrapper's source."""
-    return resources(__package__).joinpath("fusion_wrapper.py").read_text(encoding="utf-8")
+def sources() -> list[tuple[str, str]]:
+    """Path and source of each of the wrapper's modules."""
+    folder = resources(__package__)
+    return [(path, folder.joinpath(f"{path}.py").read_text(encoding="utf-8")) for path in _SOURCES]
 
 
 def new_nonce() -> str:
@@ -233,8 +325,8 @@ def new_nonce() -> str:
     return secrets.token_hex(16)
 
 
-def report_name(nonce: str) -> str:
-    return f"report-{nonce}.json"
+def report_name(nonce: str, probe: bool = False) -> str:
+    return f"{'probe' if probe else 'report'}-{nonce}.json"
 
 
 def encoded(data: bytes) -> str:

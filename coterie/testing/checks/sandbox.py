@@ -26,9 +26,9 @@ def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], N
 
     - No program runs in the caller's process, sees its environment, or finds files of an earlier run. After a
       program that attacks its sandbox the next one runs normally. Concurrent programs don't mix.
-    - Exit codes, stdout, stderr, stdin, arguments and text beyond ASCII arrive unchanged; of long output the
-      end is kept and the dropped bytes are counted. Files go in, and those that the globs name come back; no
-      link is followed.
+    - Threads start. Exit codes, stdout, stderr, stdin, arguments and text beyond ASCII arrive unchanged; of
+      long output the end is kept and the dropped bytes are counted. Files go in, and those that globs name
+      come back; no link is followed.
     - CPU time and wall time are bounded with the status `timeout`; memory is bounded, and a program beyond it
       does not finish. A signal gives `killed`. A run ends with its first process.
     - `judge` passes a correct candidate, and fails one that is wrong, exits early, or has an `==` that is
@@ -174,6 +174,10 @@ async def _ends(box: _Sandbox) -> None:
     trace = "line 3" in result.stderr and "ValueError: here" in result.stderr
     require(trace, f"stderr has no traceback: {result.stderr!r}", where=f"{box.name}.run", fix="keep stderr")
     box.ended(await box.ran("def f(:"), "failed", 1, "a syntax error")
+    thread = "import threading\nthread = threading.Thread(target=print, args=('in a thread',))\n"
+    result = await box.ran(thread + "thread.start()\nthread.join()")
+    box.ended(result, "finished", 0, "a program that starts a thread")
+    box.same(result.stdout, "in a thread\n", "a thread printed", "RLIMIT_STACK is the size of its stack")
     crash = "import os, signal\nos.kill(os.getpid(), signal.SIGSEGV)\nimport time; time.sleep(9)"
     box.ended(await box.ran(crash), "killed", None, "a crash")
 

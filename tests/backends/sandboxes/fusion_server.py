@@ -1,15 +1,20 @@
 """A loopback server with SandboxFusion's wire format that runs programs like the stock server: with its time
-limit, its literal `fetch_files` and its stall on long output. It can also simulate faults."""
+limit, its limits of memory, its literal `fetch_files` and its stall on long output. It can also simulate
+faults, and a kernel without Landlock."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import ctypes
+import errno
 import functools
 import json
 import os
+import resource
 import shlex
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -22,7 +27,8 @@ from typing import Any
 
 COMMANDS = {"python": (None, "{python} {file}"), "bash": (None, "/bin/bash {file}")}
 COMPILED = {"c": ("gcc -x c {file} -o program", "./program")}
-PAUSE = 0.3  # seconds that a restart takes
+PROBED: dict[tuple[Any, ...], tuple[str, str]] = {}
+"""By kind of server: the nonce of a probe and its answer, which stays the same."""
 Write = Callable[[bytes], Awaitable[None]]
 
 
@@ -30,10 +36,15 @@ class FusionServer:
     """`with FusionServer() as server:` answers at `server.url` from a separate thread.
 
     Args:
-        faults: names of faults that the next POSTs get instead of their answers; later POSTs are answered.
+        faults: names of faults that the next POSTs get instead of their answers; later POSTs are answered. A
+            probe gets none and isn't counted.
         always: a fault that every POST gets.
         python: the interpreter that runs programs.
         user: the user id that programs run as (if this process is root).
+        fenced: whether each run has a pid namespace of its own, where the kernel allows it. The stock server
+            gives none, and what programs do to each other's processes shows only without.
+        landlock: whether programs have the kernel's Landlock.
+        pause: seconds that a restart takes.
     """
 
     def __init__(
@@ -43,8 +54,12 @@ class FusionServer:
         always: str = "",
         python: str = sys.executable,
         user: int | None = None,
+        fenced: bool = True,
+        landlock: bool = True,
+        pause: float = 0.3,
     ) -> None:
         self.faults, self.always, self.python, self.user = deque(faults), always, python, user
+        self.fenced, self.landlock, self.pause = fenced, landlock, pause
         self.requests: list[dict[str, Any]] = []
         self.ping = b'"pong"'
         self.port = 0
@@ -111,6 +126,8 @@ class FusionServer:
         if (method, path) != ("POST", "/run_code"):
             return await answer(writer, 404, b'{"detail":"Not Found"}')
         order = json.loads(body)
+        if str(order.get("fetch_files")).startswith("['probe-"):
+            return await answer(writer, 200, json.dumps(await self._probe(order)).encode())
         self.requests.append(order)
         fault = self.faults.popleft() if self.faults else self.always
         if fault:
@@ -163,10 +180,23 @@ class FusionServer:
         self._server.close()
         for writer in list(self._open):
             writer.transport.abort()
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(self.pause)
         await self._listen()
 
     # ------------------------------------------------------------------------------------- what it does
+
+    async def _probe(self, order: dict[str, Any]) -> Any:
+        kind = (self.python, self.user, self.fenced, self.landlock)
+        nonce = order["fetch_files"][0].removeprefix("probe-").removesuffix(".json")
+        if kind not in PROBED:
+            _, reply = await self._run_code(order)
+            reply["files"] = {name: base64.b64decode(text).decode() for name, text in reply["files"].items()}
+            PROBED[kind] = nonce, json.dumps(reply)
+        reply = json.loads(PROBED[kind][1].replace(PROBED[kind][0], nonce))
+        reply["files"] = {
+            name: base64.b64encode(text.encode()).decode() for name, text in reply["files"].items()
+        }
+        return reply
 
     async def _run_code(self, order: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         language = order.get("language")
@@ -188,11 +218,11 @@ class FusionServer:
             compiled = ran = None
             if compiling is not None:
                 compiled = await self._command(
-                    compiling.format(**names), folder, order["compile_timeout"], None
+                    compiling.format(**names), folder, order["compile_timeout"], None, order
                 )
             if compiled is None or compiled["return_code"] == 0:
                 ran = await self._command(
-                    running.format(**names), folder, order["run_timeout"], order.get("stdin")
+                    running.format(**names), folder, order.get("run_timeout", 10), order.get("stdin"), order
                 )
             files = {
                 path: base64.b64encode((folder / path).read_bytes()).decode()
@@ -210,13 +240,26 @@ class FusionServer:
             "files": files,
         }
 
-    async def _command(self, command: str, folder: Path, timeout: float, stdin: str | None) -> dict[str, Any]:
+    async def _command(
+        self, command: str, folder: Path, timeout: float, stdin: str | None, order: dict[str, Any]
+    ) -> dict[str, Any]:
         """As the stock server: it waits first and reads then, so that long output stalls it."""
-        pipe = asyncio.subprocess.PIPE
+        pipe, memory = asyncio.subprocess.PIPE, order.get("memory_limit_MB", -1) << 20
+
+        def prepare() -> None:
+            if not self.landlock:
+                hide_landlock()
+            for kind in (
+                (resource.RLIMIT_AS, resource.RLIMIT_DATA, resource.RLIMIT_STACK) if memory > 0 else ()
+            ):
+                resource.setrlimit(kind, (memory, resource.getrlimit(kind)[1]))
+
         # Bash stays the first process: the kernel would not let pid 1 be killed.
         process = await asyncio.create_subprocess_exec(
-            *fence(self.user), "/bin/bash", "-c", f"{shlex.join(command.split())}; exit $?",
-            cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, user=self.user, start_new_session=True,
+            *(fence(self.user) if self.fenced else ()),
+            *("/bin/bash", "-c", f"{shlex.join(command.split())}; exit $?"),
+            cwd=folder, stdin=pipe, stdout=pipe, stderr=pipe, user=self.user, group=self.user,
+            extra_groups=None if self.user is None else [], start_new_session=True, preexec_fn=prepare,
         )  # fmt: skip
         assert process.stdin and process.stdout and process.stderr
         if stdin is not None:
@@ -260,3 +303,17 @@ async def answer(writer: asyncio.StreamWriter, status: int, body: bytes) -> bool
     writer.write(head.encode() + body)
     await writer.drain()
     return True
+
+
+def hide_landlock() -> None:
+    """Refuse the three system calls of Landlock to this process, as a kernel without it does."""
+    jump = struct.Struct("=HBBI")
+    code = b"".join([
+        jump.pack(0x20, 0, 0, 0), jump.pack(0x35, 0, 2, 444), jump.pack(0x25, 1, 0, 446),
+        jump.pack(0x06, 0, 0, 0x00050000 | errno.ENOSYS), jump.pack(0x06, 0, 0, 0x7FFF0000),
+    ])  # fmt: skip
+    buffer = ctypes.create_string_buffer(code, len(code))
+    program = struct.pack("HxxxxxxP", len(code) // 8, ctypes.addressof(buffer))
+    libc, zero = ctypes.CDLL(None), ctypes.c_ulong(0)
+    assert libc.prctl(38, ctypes.c_ulong(1), zero, zero, zero) == 0  # PR_SET_NO_NEW_PRIVS
+    assert libc.prctl(22, ctypes.c_ulong(2), program, zero, zero) == 0  # PR_SET_SECCOMP

@@ -17,15 +17,19 @@ from typing import Any
 import pytest
 
 from coterie.backends.sandboxes import fusion_wire as wire
-from coterie.backends.sandboxes.fusion import SandboxFusion
+from coterie.backends.sandboxes.fusion import START, SandboxFusion
+from coterie.backends.sandboxes.fusion_probe import _TABLE
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer, fence
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "sandbox.md"
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "sandbox_fusion.md"
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=1, memory_mb=128, output_kb=4)
-QUICK = {"backoff": 0.01, "retries": 2, "grace_seconds": 1.0, "margin_seconds": 0.4, "connect_seconds": 2.0}
+QUICK = {
+    "backoff": 0.01, "retry_seconds": 0.0, "connect_seconds": 0.5,
+    "grace_seconds": 1.0, "margin_seconds": 0.4, "shared_user": "warn",
+}  # fmt: skip
 TIME_OUT = LIMITS.wall_seconds + QUICK["grace_seconds"] + QUICK["margin_seconds"]
 HELLO = Program(code="print('hello')", limits=LIMITS)
 SYSTEM = "/usr/bin/python3"
@@ -57,7 +61,7 @@ def ran(server: FusionServer, program: Program = HELLO, **settings: Any) -> Ran:
 @pytest.mark.skipif(not Path(SYSTEM).exists() or os.geteuid() != 0, reason="gives users away: root's alone")
 def test_it_conforms_with_a_user_for_each_run():
     with FusionServer(python=SYSTEM) as server:
-        box = sandbox(server.url, grace_seconds=20)
+        box = sandbox(server.url, grace_seconds=20, shared_user="refuse")
         check_sandbox(box, limits=LIMITS)
         program = Program(code="import os; print(os.getuid())")
         users = [ran(server, program, grace_seconds=20).stdout for _ in range(3)]
@@ -93,7 +97,7 @@ def test_a_fault_that_stays_ends_as_stated_within_its_time_out(fault):
     ends, says = FAULTS[fault]
     began = time.monotonic()
     with FusionServer(always=fault) as server, pytest.raises(SystemFault) as error:
-        ran(server, retries=1, reply_mb=1)
+        ran(server, reply_mb=1)
     assert says in str(error.value) and server.url in str(error.value)
     assert len(server.requests) == (2 if ends == MISSING else 1)
     assert time.monotonic() - began < 2 * TIME_OUT + 3
@@ -103,7 +107,7 @@ def test_a_fault_that_stays_ends_as_stated_within_its_time_out(fault):
     "fault", [*(name for name, (ends, _) in FAULTS.items() if ends == MISSING), "restart"]
 )
 def test_a_fault_that_passes_costs_a_retry_and_no_result(fault):
-    patience = {"backoff": 0.5, "retries": 8} if fault == "restart" else {}
+    patience = {"backoff": 0.5, "retry_seconds": 9.0} if fault == "restart" else {}
     with FusionServer(faults=(fault,)) as server:
         results = ran(server, reply_mb=1, **patience)
     assert (results.status, results.stdout) == ("finished", "hello\n")
@@ -114,9 +118,35 @@ def test_a_restart_in_the_middle_of_many_runs_loses_none():
     async def many(box: SandboxFusion) -> list[Ran]:
         return await asyncio.gather(*[box.run(Program(code=f"print({n})")) for n in range(8)])
 
-    with FusionServer(faults=("", "", "restart")) as server:
-        results = using(server, many, backoff=0.5, retries=8)
+    with FusionServer(faults=("", "", "restart"), pause=1.5) as server:
+        results = using(server, many, backoff=0.2, retry_seconds=9.0)
     assert [run.stdout for run in results] == [f"{n}\n" for n in range(8)]
+
+
+def test_a_server_that_is_down_for_good_costs_the_patience_once():
+    """Not once for each of many runs."""
+    began = time.monotonic()
+
+    async def one_after_another(box: SandboxFusion) -> list[float]:
+        server.always, times = "reset", []
+        for _ in range(4):
+            with pytest.raises(SystemFault):
+                await box.run(HELLO)
+            times.append(time.monotonic() - began)
+        server.always = ""
+        assert (await box.run(HELLO)).ok  # it is back, so the next failure is tried again as long
+        server.faults.extend(["reset"] * 3)
+        assert (await box.run(HELLO)).ok
+        return times
+
+    with FusionServer() as server:
+        times = using(server, one_after_another, retry_seconds=1.0, backoff=0.1)
+    assert 1.0 < times[0] < 3.0 and times[-1] - times[0] < 1.5, times
+
+
+def test_a_recorded_count_of_retries_is_accepted(caplog):
+    assert SandboxFusion.Config(url="http://x", retries=4).retry_seconds == 60
+    assert "`retries` has no effect any more" in caplog.text
 
 
 @pytest.mark.parametrize(("break_it", "says"), [
@@ -144,13 +174,20 @@ def test_a_path_in_the_url_that_is_not_there_is_told_before_the_first_run():
 
 
 def test_the_page_says_how_each_fault_ends():
-    """docs/sandbox.md has a row for each; `restart` and a wrong endpoint have their own tests above."""
+    """The page has a row for each; `restart` and a wrong endpoint have their own tests above."""
     rows = dict(
         re.findall(r"^\| `([\w]+)` \|.*\| ([^|]+) \|$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
     )
     stated = {fault: ends for fault, (ends, _) in FAULTS.items()}
     stated |= {"restart": "asked again: a result", "endpoint": "refused when the run starts"}
     assert {name: rows.get(name) for name in stated} == stated
+
+
+def test_the_page_says_what_protects_and_how_a_server_is_started():
+    text = PAGE.read_text(encoding="utf-8")
+    rows = [f"| {name} | {stops} | {needs or '–'} |" for name, _, stops, needs in _TABLE]
+    assert "\n".join(rows) in text
+    assert START in text
 
 
 # ------------------------------------------------------------------------------------- programs' own doing
@@ -172,7 +209,7 @@ def test_long_output_keeps_its_end_on_a_server_that_stalls_on_it():
 
 @pytest.mark.skipif(not fence(None), reason="kills its parent: only where process ids have a namespace")
 def test_a_program_that_kills_its_sandbox_twice_gets_the_floor():
-    with FusionServer() as server:
+    with FusionServer(landlock=False) as server:
         with pytest.raises(PolicyFault, match="killed its sandbox twice"):
             ran(server, Program(code="import os; os.kill(os.getppid(), 9)", limits=LIMITS))
         assert len(server.requests) == 2
@@ -184,7 +221,7 @@ def test_a_program_that_kills_its_sandbox_twice_gets_the_floor():
 
 @pytest.mark.skipif(not fence(None), reason="stops its parent: only where process ids have a namespace")
 def test_a_program_that_stops_its_wrapper_is_timed_out_by_the_server():
-    with FusionServer() as server:
+    with FusionServer(landlock=False) as server:
         results = ran(server, Program(code="import os; os.kill(os.getppid(), 19)", limits=LIMITS))
     assert results.status == "timeout" and "server's time limit" in results.reason
 
@@ -210,19 +247,21 @@ def test_processes_disk_and_folders_are_bounded():
     limits = LIMITS.model_copy(update={"disk_mb": 2, "wall_seconds": 5.0})
     with FusionServer() as server:
         for code, ends in programs.items():
-            results = ran(server, Program(code=code, limits=limits), grace_seconds=20, retries=0)
+            results = ran(server, Program(code=code, limits=limits), grace_seconds=20)
             assert results.status in ends, (code, results)
 
 
-def test_the_wrapper_leaves_no_secret_and_no_way_to_forge_its_report():
+@pytest.mark.parametrize("landlock", [True, False])
+def test_the_wrapper_leaves_no_secret_and_no_way_to_forge_its_report(landlock):
     spy = (
         "import os, glob\n"
-        "print(sorted(os.listdir('../..')) if os.access('../..', os.R_OK) else [])\n"
+        "try: print(sorted(os.listdir('../..')))\n"
+        "except OSError: print([])\n"
         "for path in ('mem', 'environ', 'fd/1'):\n"
         "    try: print(open(f'/proc/{os.getppid()}/{path}', 'rb').read(9))\n"
         "    except OSError as error: print(type(error).__name__)\n"
     )
-    with FusionServer() as server:
+    with FusionServer(landlock=landlock) as server:
         results = ran(server, Program(code=spy, limits=LIMITS))
     assert results.ok, results
     listed, *refused = results.stdout.splitlines()
@@ -255,12 +294,13 @@ def test_a_compiled_language_goes_to_the_server_as_it_is():
 def test_what_is_sent():
     """The fields of the wire format: limits, base64 both ways, literal paths."""
     limits = Limits(wall_seconds=7, memory_mb=100)
-    body = wire.request(Program(code="x", files={"a/b": b"\0"}, collect=("*.txt",)), limits, 3.0, "n0")
+    body = wire.request([Program(code="x", files={"a/b": b"\0"}, collect=("*.txt",))], limits, 3.0, "n0")
     assert (body["language"], body["run_timeout"], body["compile_timeout"]) == ("python", 10.0, 7.0)
     assert body["memory_limit_MB"] == 100 + wire.HEADROOM
     assert body["files"] == {"box/work/a/b": "AA=="} and body["fetch_files"] == ["report-n0.json"]
     order = json.loads(base64.b64decode(re.findall(r'b64decode\("([^"]+)"\)', body["code"])[-1]))
-    assert base64.b64decode(order["code"]) == b"x" and order["collect"] == ["*.txt"]
+    (program,) = order["programs"]
+    assert base64.b64decode(program["code"]) == b"x" and program["collect"] == ["*.txt"]
     compile(body["code"], "wrapper", "exec", dont_inherit=True)
 
 

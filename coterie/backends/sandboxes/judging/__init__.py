@@ -1,9 +1,8 @@
 """The judge: the tests and the candidate are two programs, and only plain data crosses between them.
 
-The modules `plain_types`, `plain`, `changes`, `asserts`, `test_side`, `candidate_side` and `pair` never run
-in Coterie's own process: their *source* is sent into the sandbox. A sandbox that can connect two isolated
-programs runs `programs` and calls `verdict` on the results. A sandbox that runs single programs remotely runs
-`remote_program` and calls `remote_verdict`.
+The modules `plain_types`, `plain`, `changes`, `asserts`, `test_side` and `candidate_side` never run in
+Coterie's own process: their *source* is sent into the sandbox. A sandbox that can connect two isolated
+programs runs `programs` and calls `verdict` on the results.
 
 Tests that do not parse or have no `assert` give a verdict with total 0 and one failure that names the reason.
 The candidate never causes this. The owner of the tests decides what it means: an error in a data set, or the
@@ -14,9 +13,7 @@ from coterie.backends.sandboxes.judging.host import (
     REPORT_BYTES,
     Pair,
     programs,
-    remote_program,
-    remote_verdict,
     verdict,
 )
 
-__all__ = ["REPORT_BYTES", "Pair", "programs", "remote_program", "remote_verdict", "verdict"]
+__all__ = ["REPORT_BYTES", "Pair", "programs", "verdict"]

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import functools
 import importlib.resources
 import json
-from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field
@@ -17,8 +15,6 @@ from coterie.core.protocols import Judged, Limits, Program, Ran, TestFailure, Ve
 
 REPORT_BYTES = 1 << 16
 """Most bytes kept of a report; the tests' side writes less."""
-_REMOTE_OUTPUT = 32 << 10
-"""Most bytes kept of each stream of a remote candidate: with the report, in base64, this is below 200 KB."""
 
 _LOAD = """\
 import sys, types
@@ -108,52 +104,6 @@ def verdict(report: bytes, tests: Ran, candidate: Ran) -> Verdict:
     )
 
 
-def remote_program(judged: Judged, limits: Limits, nonce: str) -> str:
-    """One self-contained program that runs both sides and prints the outcome after `nonce`.
-
-    This is for remote sandboxes that run a single program. The tests and the candidate are then processes of
-    one user, without the kernel's isolation between them, which is weaker than two isolated programs:
-
-    - A candidate can kill the tests' side (nothing passes then) or the whole program (there is no outcome).
-    - A candidate that is root can read and write the memory of the others, so it can find expected answers
-      and forge a report. (For other users the tests' side is made undumpable.)
-    - A daemon that leaves its session lives on until the container ends.
-
-    The data that cross the channel, and the checks before they are rebuilt, are the same.
-
-    Args:
-        nonce: random and new for each run, e.g. `secrets.token_hex(16)`. The program removes its own file,
-            which contains the nonce and the tests, before it starts the candidate.
-    """
-    limits = judged.limits or limits
-    bounds = {
-        "cpu": limits.cpu_seconds,
-        "wall": limits.wall_seconds,
-        "memory": limits.memory_mb << 20,
-        "output": min(limits.output_kb << 10, _REMOTE_OUTPUT),
-        "report": REPORT_BYTES,
-    }
-    args = (nonce, _tests_code(judged, limits), _candidate_code(judged), dict(judged.files), bounds)
-    return _program(("pair",), args)
-
-
-def remote_verdict(nonce: str, stdout: str) -> Verdict | None:
-    """The verdict in `remote_program`'s output; None if the program ended before it printed one.
-
-    Raises SystemFault as `verdict` does.
-    """
-    _, separator, line = stdout.rpartition(f"\n{nonce}")
-    if not separator:
-        return None
-    try:
-        outcome = json.loads(line)
-        report = base64.b64decode(outcome["report"])
-        sides = [_ran(outcome[name]) for name in ("tests", "candidate")]
-    except (ValueError, KeyError, TypeError, RecursionError):
-        return None
-    return verdict(report, *sides)
-
-
 def _tests_code(judged: Judged, limits: Limits, loaded: bool = False) -> str:
     """The tests' program; it stops itself shortly before its limits, so that there is time to report."""
     wall = limits.wall_seconds - max(0.1 * limits.wall_seconds, min(0.25, 0.5 * limits.wall_seconds))
@@ -195,14 +145,3 @@ def _how(ran: Ran) -> str:
     if ran.status in ("finished", "failed"):
         return f"exit code {ran.exit_code}"
     return f"killed ({ran.reason})" if ran.status == "killed" and ran.reason else ran.status
-
-
-def _ran(side: Mapping[str, Any]) -> Ran:
-    return Ran(
-        status=side["status"],
-        exit_code=side["exit_code"],
-        reason=side["reason"],
-        cpu_seconds=side["cpu_seconds"],
-        stdout=base64.b64decode(side["stdout"]).decode("utf-8", "replace"),
-        stderr=base64.b64decode(side["stderr"]).decode("utf-8", "replace"),
-    )

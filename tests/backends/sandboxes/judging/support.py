@@ -1,20 +1,16 @@
-"""The judge over plain subprocesses, with the file descriptors that a sandbox gives it."""
+"""The judge in the wrapper of sandbox_fusion, started as that server starts it."""
 
 from __future__ import annotations
 
-import secrets
+import base64
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
-from coterie.backends.sandboxes.judging import (
-    REPORT_BYTES,
-    programs,
-    remote_program,
-    remote_verdict,
-    verdict,
-)
-from coterie.backends.sandboxes.judging.pair import Bounds, Side, run_pair
-from coterie.core.protocols import Judged, Limits, Ran, Verdict
+from coterie.backends.sandboxes import fusion_wire as wire
+from coterie.backends.sandboxes.judging import programs, verdict
+from coterie.core.protocols import Judged, Limits, Verdict
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=1024)
 
@@ -24,35 +20,26 @@ def judged(candidate: str, tests: str, *calls: str, limits: Limits = LIMITS, **f
 
 
 def by_pair(case: Judged) -> Verdict:
-    """The verdict of two connected subprocesses."""
-    limits = case.limits or LIMITS
-    tests, candidate = programs(case, limits)
-    bounds = Bounds(
-        cpu=limits.cpu_seconds,
-        wall=limits.wall_seconds,
-        memory=limits.memory_mb << 20,
-        output=limits.output_kb << 10,
-        report=REPORT_BYTES,
+    """The verdict of two connected programs."""
+    limits, nonce = case.limits or LIMITS, wire.new_nonce()
+    body = wire.request(wire.pair(*programs(case, limits)), limits, 5.0, nonce)
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        for path, text in body["files"].items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_bytes(base64.b64decode(text))
+        (folder / "wrapper.py").write_text(body["code"], encoding="utf-8")
+        command = [sys.executable, str(folder / "wrapper.py")]
+        done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=60)
+        files = {
+            path: base64.b64encode((folder / path).read_bytes()).decode()
+            for path in body["fetch_files"]
+            if (folder / path).exists()
+        }
+    command = wire.Command(
+        status="Finished", return_code=done.returncode, stdout=done.stdout, stderr=done.stderr
     )
-    report, *sides = run_pair(tests.code, candidate.code, dict(candidate.files), bounds)
-    return verdict(report, *map(_ran, sides))
-
-
-def by_remote(case: Judged) -> Verdict | None:
-    """The verdict of one program, read from stdin, as a remote sandbox runs it."""
-    nonce = secrets.token_hex(16)
-    code = remote_program(case, LIMITS, nonce)
-    done = subprocess.run([sys.executable, "-I", "-"], input=code.encode(), capture_output=True, timeout=60)
-    assert not done.stderr, done.stderr.decode()
-    return remote_verdict(nonce, done.stdout.decode())
-
-
-def _ran(side: Side) -> Ran:
-    return Ran(
-        status=side.status,
-        exit_code=side.exit_code,
-        reason=side.reason,
-        cpu_seconds=side.cpu_seconds,
-        stdout=side.stdout.decode("utf-8", "replace"),
-        stderr=side.stderr.decode("utf-8", "replace"),
-    )
+    reply = wire.Reply(status="Success", run_result=command, files=files)
+    report = wire.reported(reply, nonce, body["fetch_files"][0])
+    assert isinstance(report, wire.Report)
+    return verdict(base64.b64decode(report.written), *report.ran)

@@ -1,0 +1,128 @@
+"""What keeps runs apart on a SandboxFusion server, found out by two harmless programs, and the protections
+that `coterie sandbox check` lists. A test compares docs/sandbox_fusion.md."""
+
+from __future__ import annotations
+
+import json
+from typing import NamedTuple
+
+from coterie.backends.sandboxes.fusion_wire import Report
+from coterie.backends.sandboxes.inside import landlock
+from coterie.backends.sandboxes.protections import Protection
+from coterie.core.protocols import Limits, Program
+
+LIMITS = Limits(cpu_seconds=5, wall_seconds=10)
+
+VICTIM = Program(
+    code="""\
+import json, os
+os.write(3, json.dumps([os.getpid(), os.path.dirname(os.path.abspath(__file__))]).encode())
+os.write(4, os.read(3, 4096))
+""",
+    limits=LIMITS,
+)
+"""In place of the tests' side: it tells where it is, and reports what the other could do."""
+
+INTRUDER = Program(
+    code="""\
+import json, os, socket
+victim, folder = json.loads(os.read(3, 4096))
+ways = {
+    "signal the tests' side": lambda: os.kill(victim, 0),
+    "signal its wrapper": lambda: os.kill(os.getppid(), 0),
+    "open the report": lambda: open(f"/proc/{victim}/fd/4", "wb"),
+    "read the memory of the tests' side": lambda: open(f"/proc/{victim}/mem", "rb"),
+    "list the folder of the tests' side": lambda: os.listdir(folder),
+    "list the folder of its run": lambda: os.listdir(os.path.dirname(folder)),
+    "open a socket": lambda: socket.socket(),
+    "see processes": lambda: os.listdir("/proc"),
+}
+able = []
+for name, way in ways.items():
+    try:
+        way()
+    except OSError:
+        continue
+    able.append(name)
+os.write(3, json.dumps(able).encode())
+""",
+    limits=LIMITS,
+)
+"""In place of the candidate: it tries what a hostile one would."""
+
+HARMLESS = ("see processes",)
+"""What a program may do: with a user of its own it can do nothing to them."""
+
+
+class Probed(NamedTuple):
+    """What was found out about a server."""
+
+    report: Report
+    able: frozenset[str]
+    """What the intruder could do."""
+
+    @property
+    def shared(self) -> str:
+        """Why runs are not kept apart; empty: they are."""
+        open_ways = sorted(self.able - {*HARMLESS})
+        if self.report.apart and open_ways:
+            return f"a program can {', '.join(open_ways)}"
+        return self.report.shared
+
+
+def probed(report: Report, written: bytes) -> Probed:
+    """Raises ValueError where the two programs did not report."""
+    able = json.loads(written)
+    if not isinstance(able, list):
+        raise ValueError("no list")
+    return Probed(report, frozenset(map(str, able)))
+
+
+_USERS = "a server that is root, and whose Python other users can read"
+_TABLE = (
+    ("clean environment", "", "reading the server's environment", ""),
+    ("closed files", "", "writing to the server's open files and sockets", ""),
+    ("rlimits", "", "memory bombs, huge files, too many open files, core dumps", ""),
+    ("CPU clock", "", "endless loops, in children and threads too, whatever the load", ""),
+    ("wall clock", "", "sleeping or waiting for ever, stopping itself", ""),
+    ("bounded output", "", "endless output, and output that nobody reads", ""),
+    ("files by our hand", "", "links and special files in what is brought back", ""),
+    ("no privileges", "", "becoming another user by a set-user-id program; no capability is left", ""),
+    ("hidden wrapper", "", "reading the nonce that a report must have", ""),
+    ("own users", "users", "signals to other runs, and reading their files and memory", _USERS),
+    ("process count", "users", "fork bombs; without it, processes are counted some times a second", _USERS),
+    (
+        "Landlock",
+        "landlock",
+        "opening the server's files, /proc and other runs' folders",
+        "Linux 6.2 with Landlock",
+    ),
+    ("Landlock's scopes", "scopes", "signals to other runs of the same user", "Linux 6.12 with Landlock"),
+    (
+        "system call filter",
+        "filtered",
+        "any socket, and with it programs that the server runs for a program; ptrace, mounts, namespaces, "
+        "hiding children from the CPU clock",
+        "seccomp on x86_64 or aarch64",
+    ),
+    (
+        "runs kept apart",
+        "apart",
+        "verdicts that a candidate forges",
+        "own users or Landlock's scopes, and the system call filter",
+    ),
+)
+
+
+def protections(found_out: Probed) -> tuple[Protection, ...]:
+    """The protections of wrapped programs on this server."""
+    report, able = found_out
+    active = {
+        "": True,
+        "users": report.apart == "users",
+        "landlock": report.landlock >= landlock.LEAST and "see processes" not in able,
+        "scopes": report.landlock >= landlock.SCOPES and "signal the tests' side" not in able,
+        "filtered": report.filtered and "open a socket" not in able,
+        "apart": not found_out.shared,
+    }
+    return tuple(Protection(name, active[key], stops, needs) for name, key, stops, needs in _TABLE)
