@@ -30,7 +30,7 @@ def differences(count: int, functions: int, problems: int) -> tuple[list[object]
 def test_a_sample_of_honest_programs() -> None:
     differ, count = differences(len(honest_programs.FAMILIES), len(FAMILIES), 8)
     assert differ == []
-    assert count >= 140
+    assert count >= (140 if human_eval() else 120)
 
 
 @pytest.mark.long
