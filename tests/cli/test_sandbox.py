@@ -77,7 +77,7 @@ def test_check_lists_what_is_open_without_namespaces():
 @pytest.mark.parametrize(("arguments", "message"), [
     (("limit=2",), "unknown key 'limit'"),
     (("type=locl",), "unknown sandbox 'locl'"),
-    (("type=sandbox_fusion", "url=http://127.0.0.1:9"), "no SandboxFusion server answers"),
+    (("type=sandbox_fusion", "url=http://127.0.0.1:9", "connect_seconds=.1"), "no SandboxFusion server"),
 ])  # fmt: skip
 def test_wrong_settings_are_told(program: Path, arguments: tuple[str, ...], message: str):
     done = coterie("sandbox", "run", program, *arguments)

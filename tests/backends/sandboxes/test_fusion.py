@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import base64
 import json
@@ -302,6 +303,8 @@ def test_what_is_sent():
     (program,) = order["programs"]
     assert base64.b64decode(program["code"]) == b"x" and program["collect"] == ["*.txt"]
     compile(body["code"], "wrapper", "exec", dont_inherit=True)
+    for path, source in wire.sources():
+        ast.parse(source, path, feature_version=(3, 9))
 
 
 def test_concurrency_is_bounded():
