@@ -18,7 +18,7 @@ from coterie.core.protocols import Limits, Program, Ran
 from tests.backends.sandboxes.hostile import BEFORE, HOSTILE, REFUSED
 
 LIMITS = Limits(
-    cpu_seconds=0.4, wall_seconds=1.5, memory_mb=256, disk_mb=4, processes=8, open_files=32, output_kb=16
+    cpu_seconds=0.3, wall_seconds=1.0, memory_mb=256, disk_mb=4, processes=8, open_files=32, output_kb=16
 )
 MARK = f"hostile{os.getpid() % 10**7}"
 PAGE = Path(__file__).parents[3] / "docs" / "sandbox.md"
