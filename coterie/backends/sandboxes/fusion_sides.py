@@ -95,7 +95,8 @@ def start(program: dict[str, Any], number: int, apart: Apart, links: list[int]) 
                 signal.signal(signum, signal.SIG_DFL)
             signal.pthread_sigmask(signal.SIG_SETMASK, [])
             # Shells and their tools work only with an action of SIGCHLD.
-            fusion_apart.confine(apart, number, box, sigchld=program["language"] != "python")
+            sigchld = "pretend" if program["language"] == "python" else "allow"
+            fusion_apart.confine(apart, number, box, sigchld=sigchld)
             os.execve(command[0], command, environment)
         except BaseException as error:
             os.write(failed, repr(error).encode(errors="replace"))

@@ -32,6 +32,7 @@ HEADROOM = 256
 """MB for the wrapper, in addition to the program's limit."""
 _SOURCES = (
     "inside/kernel",
+    "inside/ids",
     "inside/landlock",
     "inside/seccomp",
     "fusion_apart",

@@ -88,7 +88,7 @@ def run(order: dict[str, Any]) -> dict[str, Any]:
         result["files"] = bring_back(program, result)
     clear(folder)
     for reservation in held:
-        reservation.close()
+        os.close(reservation)
     return {**how, "results": results, "written": base64.b64encode(written).decode()}
 
 

@@ -97,10 +97,10 @@ PROGRAMS = {
         "if number: call(libc.syscall, number, 1, {host}, 2 << 13 | 7)"
     ),
     "modes_and_times": (
-        "attempt(lambda: os.chmod('{private}', 0o600))\nattempt(lambda: os.utime('{private}'))\n"
-        "attempt(lambda: os.chown('{private}', os.getuid(), os.getgid()))\n"
-        "attempt(lambda: os.setxattr('{private}', 'user.x', b'x'))\n"
-        "attempt(lambda: os.chmod('{folder}', 0o700))"
+        "def quietly(what, *arguments):\n    try: what(*arguments)\n    except OSError: pass\n"
+        "for path in ('{private}', '{folder}'):\n"
+        "    quietly(os.chmod, path, 0o711)\n    quietly(os.utime, path, (9, 9))\n"
+        "    quietly(os.chown, path, -1, {group})\n    quietly(os.setxattr, path, 'user.x', b'x')"
     ),
     "notices_of_changes": (
         "file = libc.inotify_init()\n"
@@ -177,6 +177,21 @@ TESTS = "import colorsys\nassert f() == 1"
 IMPORTS = "import xmlrpc.client, sqlite3\nprint('imported')"
 
 
+def stated(path: Path) -> tuple[int, int, int, float, list[str]]:
+    """Mode, user, group, time of change and attributes of a file."""
+    status = path.stat()
+    return status.st_mode, status.st_uid, status.st_gid, status.st_mtime, os.listxattr(path)
+
+
+def restore(path: Path, state: tuple[int, int, int, float, list[str]]) -> None:
+    mode, user, group, changed, attributes = state
+    os.chown(path, user, group)
+    path.chmod(mode & 0o7777)
+    os.utime(path, (changed, changed))
+    for name in {*os.listxattr(path)} - {*attributes}:
+        os.removexattr(path, name)
+
+
 class Trainer:
     """The process under attack, and what shows that it was attacked."""
 
@@ -207,8 +222,9 @@ class Trainer:
             "host": os.getpid(), "planted": ctypes.addressof(self.buffer), "other": self.other.pid,
             "descriptor": self.held, "name": name, "private": private / "secret.txt",
             "folder": private, "public": folder / "public.txt", "shared": shared,
-            "processes": LIMITS.processes,
+            "processes": LIMITS.processes, "group": min(os.getgroups(), default=os.getgid()),
         }  # fmt: skip
+        self.stated = {path: stated(path) for path in (private, private / "secret.txt")}
 
     def harm(self) -> list[str]:
         """What the last program did to this process."""
@@ -217,6 +233,10 @@ class Trainer:
         if self.buffer.value != PLANTED:
             harm.append("memory")
             self.buffer.value = PLANTED
+        for path, before in self.stated.items():
+            if stated(path) != before:
+                harm.append(f"{path.name}: {before} is {stated(path)}")
+                restore(path, before)
         with contextlib.suppress(BlockingIOError):
             while True:
                 harm.append(f"datagram {self.datagrams.recv(9)!r}")

@@ -29,7 +29,32 @@ def inside(go: Callable[[LocalSandbox], Awaitable[T]], **settings: Any) -> T:
 
 
 def ran(code: str, settings: dict[str, Any] | None = None, **given: Any) -> Ran:
-    return inside(lambda sandbox: sandbox.run(Program(code=code, **given)), **(settings or {}))
+    """The result of a program. The programs of a module share the sandboxes, but for those with settings."""
+    if settings and {*settings} != {"namespaces"}:
+        return inside(lambda sandbox: sandbox.run(Program(code=code, **given)), **settings)
+    kind = (settings or {}).get("namespaces", "auto")
+    if not _shared:
+        _shared["loop"] = asyncio.new_event_loop()
+    loop = _shared["loop"]
+    if kind not in _shared:
+        sandbox = LocalSandbox(LocalSandbox.Config(workers=1, limits=LIMITS, namespaces=kind))
+        loop.run_until_complete(sandbox.open())
+        _shared[kind] = sandbox
+    result: Ran = loop.run_until_complete(_shared[kind].run(Program(code=code, **given)))
+    return result
+
+
+_shared: dict[str, Any] = {}
+"""An event loop, and sandboxes by their `namespaces`."""
+
+
+def close_shared() -> None:
+    """Close the sandboxes of `ran`."""
+    loop = _shared.pop("loop", None)
+    while _shared:
+        loop.run_until_complete(_shared.popitem()[1].close())
+    if loop is not None:
+        loop.close()
 
 
 def descendants(root: int) -> list[int]:

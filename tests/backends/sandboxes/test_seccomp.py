@@ -10,7 +10,7 @@ import pytest
 from coterie.backends.sandboxes.inside import seccomp
 
 ARCHITECTURE = seccomp._ARCHITECTURES.get(os.uname().machine, 0)
-EPERM, ENOSYS, EACCES = (0x00050000 | number for number in (1, 38, 13))
+EPERM, ENOSYS, EACCES, PRETENDED = (0x00050000 | number for number in (1, 38, 13, 0))
 ALLOW, ASK = 0x7FFF0000, 0x7FC00000
 
 
@@ -26,13 +26,16 @@ def verdict(code: bytes, call: int, *arguments: int) -> int:
         if kind == 0x20:
             (value,) = struct.unpack_from("<I", data, operand)
             continue
+        if kind == 0x54:
+            value &= operand
+            continue
         holds = {0x15: value == operand, 0x35: value >= operand, 0x45: bool(value & operand)}[kind]
         at += yes if holds else no
 
 
-@pytest.mark.parametrize("asks", [False, True])
-def test_exactly_the_calls_of_the_table_are_denied(asks: bool) -> None:
-    code = seccomp.build(alone=True, process=0, asks=asks)
+@pytest.mark.parametrize("sigchld", ["refuse", "ask", "pretend", "allow"])
+def test_exactly_the_calls_of_the_table_are_denied(sigchld: str) -> None:
+    code = seccomp.build(alone=True, sigchld=sigchld)
     denied = set(seccomp._numbers(seccomp._DENIED).values())
     conditional = set(seccomp._numbers(seccomp._CONDITIONAL).values())
     assert denied and {call for call in range(600) if verdict(code, call) == EPERM} == denied
@@ -42,14 +45,43 @@ def test_exactly_the_calls_of_the_table_are_denied(asks: bool) -> None:
 
 def test_the_arguments_of_some_calls_decide() -> None:
     number = seccomp._numbers(seccomp._CONDITIONAL)
-    code = seccomp.build(alone=True, process=0)
-    asking = seccomp.build(alone=True, process=0, asks=True)
+    ends = {"refuse": EPERM, "ask": ASK, "pretend": PRETENDED, "allow": ALLOW}
+    codes = {sigchld: seccomp.build(alone=True, sigchld=sigchld) for sigchld in ends}
+    code = codes["refuse"]
     assert verdict(code, number["socket"], 1) == ALLOW and verdict(code, number["socket"], 2) == EACCES
     assert verdict(code, number["clone"], 0x10000000) == EPERM and verdict(code, number["clone3"]) == ENOSYS
     assert verdict(code, number["prlimit64"], 7) == EPERM
-    for action in (1, 1 << 32):  # an address; 0 only reads
-        assert verdict(code, number["rt_sigaction"], 17, action) == EPERM
-        assert verdict(asking, number["rt_sigaction"], 17, action) == ASK
-        assert verdict(asking, number["rt_sigaction"], 15, action) == ALLOW
-    for one in (code, asking):
-        assert verdict(one, number["rt_sigaction"], 17, 0) == ALLOW
+    for sigchld, end in ends.items():
+        for action in (1, 1 << 32):  # an address; 0 only reads
+            assert verdict(codes[sigchld], number["rt_sigaction"], 17, action) == end
+            assert verdict(codes[sigchld], number["rt_sigaction"], 15, action) == ALLOW
+        assert verdict(codes[sigchld], number["rt_sigaction"], 17, 0) == ALLOW
+
+
+@pytest.mark.parametrize("process", [None, 7])
+@pytest.mark.parametrize("shared", [False, True])
+def test_without_namespaces_the_user_and_who_holds_signals_decide(process: int | None, shared: bool) -> None:
+    code = seccomp.build(alone=False, process=process, shared=shared)
+    number = seccomp._numbers(seccomp._CONDITIONAL) | seccomp._numbers(seccomp._CONDITIONAL_OUTSIDE)
+    denied = {**seccomp._numbers(seccomp._DENIED), **seccomp._numbers(seccomp._DENIED_OUTSIDE)}.values()
+    files = seccomp._numbers(seccomp._PRETENDED).values()
+    assert {call for call in range(600) if verdict(code, call) == EPERM} - {*number.values()} == {*denied}
+    assert {call for call in range(600) if verdict(code, call) == PRETENDED} == (
+        {*files} if shared else set()
+    )
+    assert verdict(code, number["socket"], 1) == EACCES
+    assert [verdict(code, number["socketpair"], 1, kind) for kind in (1, 0x80001, 2, 5)] == [
+        ALLOW, ALLOW, EACCES, ALLOW,
+    ]  # fmt: skip
+    others = EPERM if process else ALLOW
+    assert [verdict(code, number["kill"], pid) for pid in (7, 0, 8, -1 & 0xFFFFFFFF)] == [
+        ALLOW, ALLOW, others, others,
+    ]  # fmt: skip
+    assert verdict(code, number["tgkill"], 8) == verdict(code, number["fcntl"], 0, 8) == others
+    slower = EPERM if process or shared else ALLOW
+    assert (
+        verdict(code, number["sched_setaffinity"], 8) == verdict(code, number["setpriority"], 0, 8) == slower
+    )
+    assert (
+        verdict(code, number["sched_setaffinity"], 0) == verdict(code, number["setpriority"], 0, 0) == ALLOW
+    )

@@ -20,7 +20,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-from . import clock, kernel, program, seccomp, spaces, users
+from . import clock, ids, kernel, program, seccomp, spaces, users
 
 _ENTRIES = 20_000
 _DEEP = 100
@@ -86,7 +86,7 @@ def _tasks(order: dict[str, Any], count: int, alone: bool) -> int:
         return int(order["processes"] * count + 2 + count)
     if order["user"] is not None:
         return int(order["processes"] + 1)
-    return int(order["processes"] * count + spaces.tasks_of_user(os.getuid()))
+    return int(order["processes"] * count + ids.tasks_of_user(os.getuid()))
 
 
 def _receive(channel: int) -> tuple[dict[str, Any], memoryview]:

@@ -2,7 +2,7 @@
 
 Rules allow access below a path, and all else is refused (landlock(7)). They cover opening, making, moving and
 removing files. They do not cover stat(2), access(2), readlink(2) and chdir(2), so names and sizes can be
-seen, nor chmod(2), chown(2), utime(2) and setxattr(2), which the filter refuses (seccomp.py).
+seen, nor chmod(2), chown(2), utime(2) and setxattr(2), which do nothing by the filter (seccomp.py).
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import ctypes
 import errno
 import os
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from . import kernel
 
@@ -19,6 +19,10 @@ LEAST = 3
 """Least ABI that is used: below it (Linux 6.2) a file that can't be opened can be truncated."""
 SCOPES = 6
 """ABI from which signals and abstract sockets outside of the program are refused too (Linux 6.12)."""
+SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
+"""Folders of the system that programs may read, with namespaces too."""
+ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 _CREATE, _ADD, _RESTRICT = 444, 445, 446  # the same numbers on every architecture
 _VERSION, _PATH_BENEATH = 1, 1
 _EXECUTE, _WRITE, _READ, _READ_DIR = 1, 2, 4, 8
@@ -32,8 +36,8 @@ def version() -> int:
     return max(0, _syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(_VERSION)))
 
 
-def restrict(folder: str, readable: list[str], devices: list[str], abi: int) -> None:
-    """Let this process and its descendants use `folder` and `devices`, and read and execute `readable`.
+def restrict(folder: str, readable: Sequence[str], abi: int) -> None:
+    """Let this process and its descendants use `folder` and DEVICES, and read and execute `readable`.
 
     Nothing else can be opened. It is permanent, over fork and exec; needs PR_SET_NO_NEW_PRIVS.
 
@@ -49,7 +53,7 @@ def restrict(folder: str, readable: list[str], devices: list[str], abi: int) -> 
         _allow(ruleset, folder, every & ~(_MAKE_CHAR | _MAKE_BLOCK | _IOCTL))
         for path in readable:
             _allow(ruleset, path, _EXECUTE | _READ | _READ_DIR)
-        for path in devices:
+        for path in DEVICES:
             _allow(ruleset, path, _READ | _WRITE | _TRUNCATE)
         _checked(_RESTRICT, ctypes.c_int(ruleset), ctypes.c_uint32(0))
     finally:
@@ -82,7 +86,7 @@ def works(folder: str, abi: int) -> bool:
     beside = f"{folder}.beside"
     os.listdir("/")
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    restrict(folder, ["/usr"], ["/dev/null"], abi)
+    restrict(folder, ["/usr"], abi)
     os.close(os.open(f"{folder}/file", os.O_WRONLY | os.O_CREAT))
     os.unlink(f"{folder}/file")
     os.listdir("/usr")

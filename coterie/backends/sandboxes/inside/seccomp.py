@@ -4,6 +4,8 @@ The filter lists denied calls instead of allowed ones: programs are Python with 
 and the namespaces limit what a call can reach. The filter denies rarely used and error-prone parts of the
 kernel, and calls whose effects outlive a run or escape its accounting. It is permanent, over fork and exec
 (seccomp(2); classic BPF, linux/filter.h).
+
+Sent to SandboxFusion servers too: Python 3.9 or later.
 """
 
 from __future__ import annotations
@@ -63,13 +65,14 @@ _CONDITIONAL_OUTSIDE = """
     socketpair 53 199; fcntl 72 25; ioctl 16 29; setpriority 141 140; ioprio_set 251 30;
     sched_setparam 142 118; sched_setscheduler 144 119; sched_setaffinity 203 122; sched_setattr 314 274
 """
-_DENIED_SHARED = """
+_PRETENDED = """
     chmod 90 -; fchmod 91 52; fchmodat 268 53; fchmodat2 452 452; chown 92 -; fchown 93 55; lchown 94 -;
     fchownat 260 54; utime 132 -; utimes 235 -; futimesat 261 -; utimensat 280 88; setxattr 188 5;
     lsetxattr 189 6; fsetxattr 190 7; setxattrat 463 463; removexattr 197 14; lremovexattr 198 15;
     fremovexattr 199 16; removexattrat 466 466; file_setattr 469 469
 """
-"""Denied where programs share the user of the run: they change its files, and Landlock doesn't cover them."""
+"""Without effect, and successful, where programs share the user of the run: they change its files, and
+Landlock doesn't cover them. With an error, shutil.copy and tarfile would fail."""
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """The AUDIT_ARCH numbers of the kernel."""
 
@@ -103,16 +106,19 @@ def _when(number: int, body: list[bytes]) -> list[bytes]:
 
 
 @functools.cache
-def build(*, alone: bool, process: int, shared: bool = False, asks: bool = False) -> bytes:
+def build(*, alone: bool, process: int | None = None, shared: bool = False, sigchld: str = "refuse") -> bytes:
     """The filter as BPF code; empty on machines whose calls are not in the table.
 
     Args:
         alone: whether the program has its own namespaces. Without them no socket is allowed but pairs of
-            streams, and signals only to the process with the id `process`: kill(-1) would reach all processes
-            of the user.
-        process: the program's process id; unused with namespaces.
-        shared: whether the program has the user of the run, so that it must not change modes and owners.
-        asks: whether the kernel asks the cell before the action of SIGCHLD is set (clock.py).
+            streams.
+        process: the only process that the program may signal, since kill(-1) would reach all processes of its
+            user; None: namespaces, users or Landlock's scopes hold its signals.
+        shared: whether other processes and their files have the program's user: it only pretends to change
+            modes, owners, times and attributes of files.
+        sigchld: what happens when the action of SIGCHLD is set, which hides children from the CPU time:
+            `ask`: the kernel asks the cell (clock.py); `refuse`; `pretend`: nothing, and it reports success;
+            `allow`.
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -130,52 +136,76 @@ def build(*, alone: bool, process: int, shared: bool = False, asks: bool = False
     code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
     # Only a process's own limits: the cell's first process has the same user.
     code += _when(conditional["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
-    # With SIGCHLD ignored, children would be missing from the CPU time: its action may be read, and set only
-    # where the cell hears of it.
-    read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, _deny()]
-    if asks:
-        read_only[-1] = _op(_RET, _ASK)
-    code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
+    if sigchld != "allow":
+        # Its action may be read: the second argument is then no address.
+        last = {"ask": _op(_RET, _ASK), "refuse": _deny(), "pretend": _deny(0)}[sigchld]
+        read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, last]
+        code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
+    verdicts = dict.fromkeys(denied.values(), _deny())
     if not alone:
-        code += _outside(conditional, process)
-        denied |= _numbers(_DENIED_OUTSIDE) | (_numbers(_DENIED_SHARED) if shared else {})
-    return b"".join([*code, *_none_of(sorted(denied.values())), allow])
+        code += _sockets()
+        verdicts |= dict.fromkeys(_numbers(_DENIED_OUTSIDE).values(), _deny())
+        if shared:
+            verdicts |= dict.fromkeys(_numbers(_PRETENDED).values(), _deny(0))
+        if process is not None:
+            code += _signals(conditional, process)
+        if shared or process is not None:
+            code += _priorities(process or 0)
+    return b"".join([*code, *_unconditional(verdicts), allow])
 
 
-def _none_of(numbers: list[int]) -> list[bytes]:
-    """Deny these calls. They are in groups of ascending numbers, so that a call is compared with few: the
+def _unconditional(verdicts: dict[int, bytes]) -> list[bytes]:
+    """Calls by number. They are in groups of ascending numbers, so that a call is compared with few: the
     kernel runs the filter for each call once while it installs it."""
-    code = []
+    code, numbers = [], sorted(verdicts)
     for at in range(0, len(numbers), 8):
         group = numbers[at : at + 8]
-        code.append(_op(_JGE, group[-1] + 1, len(group) + 2, 0))
-        code += [_op(_JEQ, number, len(group) - n, 0) for n, number in enumerate(group)]
-        code += [_op(_RET, _ALLOW), _deny()]
+        ends = [_op(_RET, _ALLOW), *sorted({verdicts[number] for number in group})]
+        code.append(_op(_JGE, group[-1] + 1, len(group) + len(ends), 0))
+        for n, number in enumerate(group, 1):
+            code.append(_op(_JEQ, number, len(group) - n + ends.index(verdicts[number]), 0))
+        code += ends
     return code
 
 
-def _outside(signals: dict[str, int], process: int) -> list[bytes]:
-    """The conditions of programs without namespaces."""
-    allow, code = _op(_RET, _ALLOW), []
-    only_own = [_low(0), _op(_JEQ, process, 1, 0), _deny(), allow]
-    zero_or_own = [_low(0), _op(_JEQ, 0, 2, 0), *only_own[1:]]
-    code += _when(signals["kill"], zero_or_own)  # kill(0) reaches the program's own session and nothing else
+def _only(process: int) -> list[bytes]:
+    """Deny a call whose first argument is another process."""
+    return [_low(0), _op(_JEQ, process, 1, 0), _deny(), _op(_RET, _ALLOW)]
+
+
+def _zero_or(process: int, argument: int = 0) -> list[bytes]:
+    """Deny a call whose argument is another process; 0 is the caller, or its process group."""
+    return [_low(argument), _op(_JEQ, 0, 2, 0), *_only(process)[1:]]
+
+
+def _signals(calls: dict[str, int], process: int) -> list[bytes]:
+    """Allow signals to one process alone."""
+    code = _when(calls["kill"], _zero_or(process))  # kill(0) reaches the program's own session alone
     for name in ("tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
-        code += _when(signals[name], only_own)
-    code += _when(signals["pidfd_send_signal"], [_deny()])
-    calls = _numbers(_CONDITIONAL_OUTSIDE)
+        code += _when(calls[name], _only(process))
+    code += _when(calls["pidfd_send_signal"], [_deny()])
+    outside = _numbers(_CONDITIONAL_OUTSIDE)
+    code += _when(outside["fcntl"], _unless(1, _OWNERS))
+    return code + _when(outside["ioctl"], _unless(1, _IOCTLS))
+
+
+def _priorities(process: int) -> list[bytes]:
+    """Allow changes of priorities and CPUs for one process alone."""
+    calls, code = _numbers(_CONDITIONAL_OUTSIDE), []
     for name in ("sched_setparam", "sched_setscheduler", "sched_setaffinity", "sched_setattr"):
-        code += _when(calls[name], zero_or_own)
+        code += _when(calls[name], _zero_or(process))
     for name, kind in (("setpriority", _PRIO_PROCESS), ("ioprio_set", _IOPRIO_WHO_PROCESS)):
-        one_process = [_low(0), _op(_JEQ, kind, 1, 0), _deny()]
-        code += _when(calls[name], [*one_process, _low(1), _op(_JEQ, 0, 2, 0), *only_own[1:]])
+        code += _when(calls[name], [_low(0), _op(_JEQ, kind, 1, 0), _deny(), *_zero_or(process, 1)])
+    return code
+
+
+def _sockets() -> list[bytes]:
+    """Allow pairs of streams alone; _DENIED_OUTSIDE has the rest."""
     # A datagram of a pair can be sent to any abstract socket of the host: sendto(2) has an address.
     streams = [_low(1), _op(_AND, _TYPE), _op(_JEQ, _STREAM, 2, 0), _op(_JEQ, _SEQPACKET, 1, 0)]
     family = [_low(0), _op(_JEQ, _AF_UNIX, 1, 0), _deny(errno.EACCES)]
-    code += _when(calls["socketpair"], [*family, *streams, _deny(errno.EACCES), allow])
-    code += _when(calls["fcntl"], _unless(1, _OWNERS))
-    code += _when(calls["ioctl"], _unless(1, _IOCTLS))
-    return code
+    number = _numbers(_CONDITIONAL_OUTSIDE)["socketpair"]
+    return _when(number, [*family, *streams, _deny(errno.EACCES), _op(_RET, _ALLOW)])
 
 
 def _unless(argument: int, values: tuple[int, ...]) -> list[bytes]:
@@ -194,13 +224,21 @@ def _laid_out(code: bytes) -> tuple[Any, Any]:
 
 def prepare() -> None:
     """Build the filters of programs with namespaces in advance, so that runs need not build them."""
-    for asks in (False, True):
-        _laid_out(build(alone=True, process=0, asks=asks))
+    for sigchld in ("refuse", "ask"):
+        _laid_out(build(alone=True, sigchld=sigchld))
 
 
-def install(*, alone: bool, shared: bool = False) -> bool:
-    """Filter this process and its descendants. Needs PR_SET_NO_NEW_PRIVS. False: not available here."""
-    code = build(alone=alone, process=0 if alone else os.getpid(), shared=shared)
+def known() -> bool:
+    """Whether the table has the numbers of this machine's calls."""
+    return os.uname().machine in _ARCHITECTURES
+
+
+def install(
+    *, alone: bool, process: int | None = None, shared: bool = False, sigchld: str = "refuse"
+) -> bool:
+    """Filter this process and its descendants; the arguments are those of `build`. Needs PR_SET_NO_NEW_PRIVS.
+    False: not available here."""
+    code = build(alone=alone, process=process, shared=shared, sigchld=sigchld)
     if not code:
         return False
     try:
@@ -227,7 +265,7 @@ def install_asking() -> int:
     Returns the descriptor through which the kernel asks before the action of SIGCHLD is set; -1 if it can't
     (before Linux 5.5, or where this process is already supervised in this way): nothing is filtered then.
     """
-    code = build(alone=True, process=0, asks=True)
+    code = build(alone=True, sigchld="ask")
     number = _SECCOMP.get(os.uname().machine)
     if not code or number is None:
         return -1

@@ -21,13 +21,11 @@ from collections.abc import Callable
 from typing import NoReturn
 
 from . import kernel, seccomp
+from .landlock import DEVICES, ETC, SYSTEM
 
 NOBODY = 65534
 BOX = "/box"
 _NEWCGROUP = 0x02000000
-SYSTEM = ("/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin")
-DEVICES = ("null", "zero", "full", "random", "urandom")
-ETC = ("/etc/ld.so.cache", "/etc/localtime", "/etc/alternatives")
 
 
 def enter(shown: list[str]) -> tuple[int, int]:
@@ -124,7 +122,7 @@ def _build_root(shown: list[str]) -> None:
             _bind(path)
     os.mkdir("/dev")
     for name in DEVICES:
-        _bind(f"/dev/{name}", kernel.MS_NOSUID | kernel.MS_NOEXEC)
+        _bind(name, kernel.MS_NOSUID | kernel.MS_NOEXEC)
     os.mkdir(BOX)
     if not os.path.lexists("/tmp"):  # it exists if a folder of packages is below it
         os.symlink(f"{BOX}/tmp", "/tmp")
@@ -211,18 +209,6 @@ def _try_processes() -> bool:
         os._exit(0)
     os.waitpid(child, 0)
     return True
-
-
-def tasks_of_user(user: int) -> int:
-    """Processes and threads of a user on the host; 0 if /proc is not readable."""
-    count = 0
-    try:
-        for name in os.listdir("/proc"):
-            if name.isdigit() and os.stat(f"/proc/{name}").st_uid == user:
-                count += len(os.listdir(f"/proc/{name}/task"))
-    except OSError:
-        pass
-    return count
 
 
 def shown_by_default() -> list[str]:

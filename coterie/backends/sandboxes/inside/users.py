@@ -19,11 +19,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
-from . import kernel, landlock, seccomp, spaces
-
-_RANGES = ((1879048192, 2147352575), (30000, 60000))
-"""User ids that distributions leave free; and, in containers that map fewer ids, ids without a purpose."""
-
+from . import ids, kernel, landlock, seccomp, spaces
 
 MORE = """
     argparse asyncio bz2 concurrent.futures configparser difflib errno fcntl fileinput fnmatch getopt glob
@@ -64,19 +60,10 @@ class Held(NamedTuple):
         }
 
     def order(self) -> dict[str, Any]:
-        """What a cell needs to know, with a user id of its own."""
+        """What a cell needs to know, with a user id of its own, which the descriptor `reserved` keeps."""
         names = ("reads", "landlock", "filter", "shown")
-        return {"user": self.draw() if self.ids else None, **{name: getattr(self, name) for name in names}}
-
-    def draw(self) -> int:
-        """A user id for one cell."""
-        assert self.ids is not None, "programs keep the worker's user"
-        first, last = self.ids
-        while True:
-            user = first + int.from_bytes(os.urandom(8), "big") % (last - first + 1)
-            # Of 268 million ids none comes twice at a time; of fewer one could.
-            if last - first > 1 << 20 or not spaces.tasks_of_user(user):
-                return user
+        user, reserved = ids.draw(self.ids) if self.ids else (None, -1)
+        return {"user": user, "reserved": reserved, **{name: getattr(self, name) for name in names}}
 
 
 def find(orders: dict[str, Any], base: str) -> Held:
@@ -117,18 +104,8 @@ def find(orders: dict[str, Any], base: str) -> Held:
 def _ids() -> tuple[int, int] | None:
     if os.getuid() != 0:
         return None
-    ranges = (ids for ids in _RANGES if _mapped("uid_map", *ids) and _mapped("gid_map", *ids))
-    ids = next(ranges, None)
-    return ids if ids is not None and spaces.succeeds(lambda: take(ids[0], reads=False)) else None
-
-
-def _mapped(name: str, first: int, last: int) -> bool:
-    try:
-        with open(f"/proc/self/{name}", encoding="ascii") as file:
-            ranges = [[int(word) for word in line.split()] for line in file]
-    except OSError:
-        return False
-    return any(start <= first and last < start + count for start, _, count in ranges)
+    found = ids.available()
+    return found if found is not None and spaces.succeeds(lambda: take(found[0], reads=False)) else None
 
 
 def take(user: int, *, reads: bool) -> bool:
@@ -154,7 +131,7 @@ def _as_program(held: Held, folder: str) -> None:
     """Become, in a throw-away child, what a program will be."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
     if held.ids is not None:
-        take(held.draw(), reads=held.reads == "capability")
+        take(ids.draw(held.ids)[0], reads=held.reads == "capability")
     if held.landlock:
         _restrict(folder, held.shown, held.landlock)
 
@@ -173,7 +150,12 @@ def _reaches(held: Held, base: str) -> bool:
 
 def _filters(held: Held) -> bool:
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    return seccomp.works(lambda: seccomp.install(alone=False, shared=held.ids is None))
+    return seccomp.works(lambda: _filter(shared=held.ids is None))
+
+
+def _filter(*, shared: bool) -> bool:
+    # The kernel can't ask the cell, whose processes a pid namespace would show.
+    return seccomp.install(alone=False, process=os.getpid(), shared=shared, sigchld="pretend")
 
 
 def _counts(held: Held) -> bool:
@@ -240,18 +222,17 @@ def restrict(order: dict[str, Any], box: str) -> None:
     """
     if order["landlock"]:
         _restrict(box, order["shown"], order["landlock"])
-    if order["filter"] and not seccomp.install(alone=False, shared=order["user"] is None):
+    if order["filter"] and not _filter(shared=order["user"] is None):
         raise OSError("the system call filter was refused")
 
 
 def _restrict(box: str, shown: Sequence[str], abi: int) -> None:
-    readable = [*spaces.SYSTEM, *shown, *spaces.ETC]
-    landlock.restrict(box, readable, [f"/dev/{name}" for name in spaces.DEVICES], abi)
+    landlock.restrict(box, [*landlock.SYSTEM, *shown, *landlock.ETC], abi)
 
 
 def end_all(user: int) -> None:
     """Kill all processes of a cell's user but this one, which has that user."""
-    assert os.getresuid() == (user,) * 3 and user >= _RANGES[-1][0], "kill(-1) would reach other processes"
+    assert os.getresuid() == (user,) * 3 and user >= ids.RANGES[-1][0], "kill(-1) would reach other processes"
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
 

@@ -119,6 +119,7 @@ class Worker:
         self.control, self.alone, self.base = control, orders["alone"], orders["base"]
         self.held = held
         self.killed: list[int] = []  # users of cells that were killed, whose processes may live
+        self.reserved: list[int] = []  # descriptors that keep the users of the cells
         self.forker = spaces.Forker(self.alone)
 
     def serve(self) -> None:
@@ -141,12 +142,17 @@ class Worker:
             for given in order["cells"]:
                 given |= {"base": self.base, **self.held.order()}
         self.killed = [given.get("user") or 0 for given in order["cells"]]
+        self.reserved = [given.pop("reserved", -1) for given in order["cells"]]
         for number, given in enumerate(order["cells"]):
             pid = self.forker.fork()
             if pid == 0:
                 keep = {*fds[number], lives[number][1]}
-                for descriptor in {self.control.fileno(), *itertools.chain(*lives, *fds)} - keep:
-                    os.close(descriptor)
+                for descriptor in {
+                    self.control.fileno(),
+                    *itertools.chain(*lives, *fds),
+                    *self.reserved,
+                } - keep:
+                    _close(descriptor)
                 cell.main(given, fds[number], alone=self.alone, count=len(order["cells"]), view=self.view)
             pids.append(pid)
         live = {life: (number, pid) for number, (pid, (life, _)) in enumerate(zip(pids, lives, strict=True))}
@@ -208,7 +214,9 @@ class Worker:
         if not self.alone:
             for user in filter(None, self.killed):
                 users.end_all_in_child(user)
-            self.killed = []
+            for reservation in self.reserved:
+                _close(reservation)
+            self.killed, self.reserved = [], []
             cell.sweep()
             cell.remove_folders(self.base, os.getpid())
 
