@@ -174,7 +174,12 @@ CANDIDATES = {
 }
 """Candidates whose `f` is wrong: a verdict that says otherwise is forged."""
 TESTS = "import colorsys\nassert f() == 1"
-IMPORTS = "import xmlrpc.client, sqlite3\nprint('imported')"
+IMPORTS = """\
+import xmlrpc.client, sqlite3, shutil
+open('a', 'w').close()
+shutil.copy2('a', 'b')
+print('imported')
+"""
 
 
 def stated(path: Path) -> tuple[int, int, int, float, list[str]]:

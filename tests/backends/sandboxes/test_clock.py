@@ -40,7 +40,7 @@ def both(request: pytest.FixtureRequest) -> dict[str, str]:
 def test_children_that_are_waited_for_count_while_it_runs(both: dict[str, str]) -> None:
     done = ran(BURN + "while True:\n    burn(.05)\n    wait()", both, limits=HALF)
     assert (done.status, done.reason) == ("timeout", "more than 0.5 s of CPU time")
-    assert done.cpu_seconds is not None and 0.5 < done.cpu_seconds < 1
+    assert done.cpu_seconds is not None and 0.5 < done.cpu_seconds < 2  # a busy machine delays the scans
 
 
 def test_children_of_children_count_while_it_runs(both: dict[str, str]) -> None:

@@ -169,7 +169,8 @@ def test_verdicts_are_doubtful_after_a_program_without_the_wrapper(caplog):
 @pytest.mark.parametrize("kind", ["users", "Landlock"])
 def test_threads_start_and_sockets_do_not(kind):
     code = (
-        "import socket, threading\n"
+        "import shutil, socket, threading\n"
+        "shutil.copy2(__file__, 'copy')\n"
         "threads = [threading.Thread(target=print, args=(n,)) for n in range(3)]\n"
         "for thread in threads: thread.start(); thread.join()\n"
         "ours, theirs = socket.socketpair()\n"
