@@ -20,6 +20,7 @@ import pytest
 from coterie.backends.sandboxes import fusion_wire as wire
 from coterie.backends.sandboxes.fusion import START, SandboxFusion
 from coterie.backends.sandboxes.fusion_probe import _TABLE
+from coterie.backends.sandboxes.judging.host import _source
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
@@ -309,8 +310,17 @@ def test_what_is_sent():
     (program,) = order["programs"]
     assert base64.b64decode(program["code"]) == b"x" and program["collect"] == ["*.txt"]
     compile(body["code"], "wrapper", "exec", dont_inherit=True)
-    for path, source in wire.sources():
-        ast.parse(source, path, feature_version=(3, 9))
+
+
+def test_what_is_sent_runs_on_python_3_9():
+    judge = ("plain_types", "plain", "changes", "asserts", "test_side", "candidate_side")
+    sources = [*wire.sources(), *((name, _source(name)) for name in judge)]
+    for path, source in sources:
+        tree = ast.parse(source, path, feature_version=(3, 9))
+        keywords = [
+            word.arg for node in ast.walk(tree) if isinstance(node, ast.Call) for word in node.keywords
+        ]
+        assert "strict" not in keywords, f"{path}: zip has it since Python 3.10"
 
 
 def test_concurrency_is_bounded():

@@ -56,7 +56,7 @@ class Received:
         """(number, parts, {position in the parts: number of the container there}) of what has changed."""
         changed = [
             (index, contents)
-            for index, (value, before) in enumerate(zip(self.all, self._before, strict=True))
+            for index, (value, before) in enumerate(zip(self.all, self._before))  # noqa: B905 (Python 3.9)
             if _differs(contents := _contents(value), before)
         ]
         numbers = {id(value): index for index, value in enumerate(self.all)} if changed else {}
@@ -112,7 +112,7 @@ def _built(target: Any, parts: Any) -> Any:
         built: Any = set(parts)
         distinct = len(built) == len(parts)
     elif kind in _TABLES:
-        built = dict(zip(parts[::2], parts[1::2], strict=True))
+        built = dict(zip(parts[::2], parts[1::2]))  # noqa: B905 (Python 3.9)
         distinct = 2 * len(built) == len(parts)
     else:
         return parts

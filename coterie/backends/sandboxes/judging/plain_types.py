@@ -33,7 +33,7 @@ def _pairs(table: Any) -> list[Any]:
 
 
 def _table(parts: Sequence[Any]) -> dict[Any, Any]:
-    built = dict(zip(parts[::2], parts[1::2], strict=True))
+    built = dict(zip(parts[::2], parts[1::2]))  # noqa: B905 (Python 3.9)
     if 2 * len(built) != len(parts):
         raise NotPlain("a key that comes twice")
     return built
