@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import json
 import logging
@@ -18,6 +19,7 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from coterie.backends.sandboxes import fusion_wire as wire, judging
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
 from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
+from coterie.backends.sandboxes.lifetime import Lifetime
 from coterie.backends.sandboxes.programs import check_judged, check_program
 from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
@@ -100,12 +102,21 @@ class SandboxFusion(Plugin):
     _client: httpx.AsyncClient | None = None
     _gate: asyncio.Semaphore
 
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._lifetime = Lifetime()
+
     async def open(self) -> None:
         """Connect, ping the server, and find out by two harmless programs what keeps runs apart there.
+        Nothing where the sandbox is open.
 
         Raises:
-            ConfigError: no SandboxFusion server answers at `url`, or it runs no Python program.
+            ConfigError: no SandboxFusion server answers at `url`, it runs no Python program, or another
+                process or event loop opened the sandbox.
         """
+        await self._lifetime.open(self._open, self._end)
+
+    async def _open(self) -> None:
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._client = httpx.AsyncClient(
@@ -122,7 +133,7 @@ class SandboxFusion(Plugin):
             if pong != b'"pong"':
                 raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
         except (Fault, SystemFault) as error:
-            await self.close()
+            await self._end()
             raise ConfigError(
                 f"no SandboxFusion server answers at {settings.url}",
                 path=f"{self._path}.url",
@@ -134,7 +145,7 @@ class SandboxFusion(Plugin):
                 with attempt:
                     self._probed = await self._probe()
         except (Fault, SystemFault) as error:
-            await self.close()
+            await self._end()
             raise ConfigError(
                 f"SandboxFusion at {settings.url} does not run a Python program",
                 path=f"{self._path}.url",
@@ -143,10 +154,14 @@ class SandboxFusion(Plugin):
             ) from error
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. The runs in flight end at once, with a SystemFault."""
+        await self._lifetime.close(self._end)
+
+    async def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await client.aclose()
+            with contextlib.suppress(RuntimeError):  # the event loop has ended, and its connections with it
+                await client.aclose()
 
     def report(self) -> tuple[Protection, ...]:
         """The protections of wrapped programs (python, bash) on this server; call it after `open`."""
@@ -163,6 +178,9 @@ class SandboxFusion(Plugin):
             ConfigError: the program can't be run (`check_program`), or the language doesn't support its
                 options.
         """
+        return await self._lifetime.during(lambda: self._run(program))
+
+    async def _run(self, program: Program) -> Ran:
         if program.language not in wire.WRAPPED:
             self._unwrapped = program.language
             why = f"{program.language} programs run there without Coterie's wrapper"
@@ -188,6 +206,9 @@ class SandboxFusion(Plugin):
             ConfigError: nothing keeps the candidate apart from its tests and from other runs, and
                 `shared_user` is `refuse`.
         """
+        return await self._lifetime.during(lambda: self._judge(judged))
+
+    async def _judge(self, judged: Judged) -> Verdict:
         refuse = self.config.shared_user == "refuse"
         limits = judged.limits or self.config.limits
         check_judged(judged, limits)
