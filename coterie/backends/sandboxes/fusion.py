@@ -20,7 +20,7 @@ from coterie.backends.sandboxes import fusion_wire as wire, judging
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
 from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
 from coterie.backends.sandboxes.lifetime import Lifetime
-from coterie.backends.sandboxes.programs import check_judged, check_program
+from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
@@ -80,8 +80,15 @@ class SandboxFusion(Plugin):
         @field_validator("url")
         @classmethod
         def _is_http(cls, url: str) -> str:
-            if httpx.URL(url).scheme not in ("http", "https"):
-                raise ValueError("an URL that begins with http:// or https://")
+            try:
+                parts = httpx.URL(url)
+                port = parts.port
+            except (httpx.InvalidURL, ValueError) as error:
+                raise ValueError(f"an URL such as http://localhost:8080; this one is none: {error}") from None
+            if parts.scheme not in ("http", "https") or not parts.host:
+                raise ValueError("an URL that begins with http:// or https:// and names a host")
+            if port is not None and not 0 < port < 1 << 16:
+                raise ValueError("an URL whose port is between 1 and 65535")
             return url.rstrip("/").removesuffix("/run_code")
 
         @model_validator(mode="before")
@@ -181,11 +188,11 @@ class SandboxFusion(Plugin):
         return await self._lifetime.during(lambda: self._run(program))
 
     async def _run(self, program: Program) -> Ran:
+        limits = limits_of(program, self.config.limits)
         if program.language not in wire.WRAPPED:
             self._unwrapped = program.language
             why = f"{program.language} programs run there without Coterie's wrapper"
             self._warn(f"{why}, so they can reach every run of its user")
-        limits = program.limits or self.config.limits
         check_program(program, limits)
         try:
             answer = await self._lived([program], limits)
@@ -210,7 +217,7 @@ class SandboxFusion(Plugin):
 
     async def _judge(self, judged: Judged) -> Verdict:
         refuse = self.config.shared_user == "refuse"
-        limits = judged.limits or self.config.limits
+        limits = limits_of(judged, self.config.limits, Judged)
         check_judged(judged, limits)
         sides = wire.pair(*judging.programs(judged, limits))
         if refuse and self._probed is not None and self._probed.shared:

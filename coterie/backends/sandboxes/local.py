@@ -20,7 +20,7 @@ from coterie.backends.sandboxes import judging
 from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.lifetime import Lifetime
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
-from coterie.backends.sandboxes.programs import check_judged, check_program
+from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Open, Protection, left_open, protections, warnings
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
@@ -175,7 +175,7 @@ class LocalSandbox(Plugin):
 
     async def _tried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         for program in programs:
-            check_program(program, program.limits or self.config.limits)
+            check_program(program, limits_of(program, self.config.limits))
             _check_language(program)
         why = ""
         for _ in range(2):

@@ -20,6 +20,7 @@ import pytest
 from coterie.backends.sandboxes import fusion_wire as wire
 from coterie.backends.sandboxes.fusion import START, SandboxFusion
 from coterie.backends.sandboxes.fusion_probe import _TABLE
+from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
@@ -321,3 +322,12 @@ def test_concurrency_is_bounded():
 
     with FusionServer(python=sys.executable) as server:
         assert using(server, many, concurrency=1) > 0.9
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://localhost:abc", "http://localhost:99999", "http://", "localhost:80"]
+)
+def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate(SandboxFusion.Config, {"url": url}, "sandbox")
+    assert error.value.path == "sandbox.url" and "an URL" in str(error.value)

@@ -15,7 +15,6 @@ import pytest
 
 from coterie.backends.sandboxes.fusion import SandboxFusion
 from coterie.backends.sandboxes.local import LocalSandbox
-from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.protocols import Judged, Program
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.backends.sandboxes.support import LIMITS, descendants
@@ -30,9 +29,7 @@ JUDGED = Judged(candidate="def f(): return 1", tests="assert f() == 1", calls=("
 def made(request: pytest.FixtureRequest) -> Iterator[Callable[[], Any]]:
     """Makes a sandbox: local with namespaces or without, or one on a server."""
     if request.param != "sandbox_fusion":
-        yield lambda: LocalSandbox(
-            LocalSandbox.Config(workers=2, limits=LIMITS, namespaces=request.param)
-        )
+        yield lambda: LocalSandbox(LocalSandbox.Config(workers=2, limits=LIMITS, namespaces=request.param))
         return
     with FusionServer() as server:
         before = descendants(os.getpid())
