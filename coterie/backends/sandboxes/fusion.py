@@ -145,7 +145,7 @@ class SandboxFusion(Plugin):
                 f"no SandboxFusion server answers at {settings.url}",
                 path=f"{self._path}.url",
                 why=str(error),
-                fix=f"start one: {START}",
+                fix=wire.how_to_reach(str(error), settings.url, START),
             ) from error
         try:
             async for attempt in self._attempts(settings.connect_seconds):
@@ -304,7 +304,7 @@ class SandboxFusion(Plugin):
             raise Fault(report.reason)
         try:
             return probed(report, base64.b64decode(report.written))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             ends = "; ".join(shown(f"{ran.status} {ran.reason} {ran.stderr}") for ran in report.ran)
             raise Fault(f"two connected programs did not report: {ends}") from error
 
@@ -324,7 +324,7 @@ class SandboxFusion(Plugin):
             answer = await self._answer("POST", "/run_code", seconds, json.dumps(body).encode())
         try:
             table = json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Fault(
                 f"an answer that is no JSON: {shown(answer[:1000].decode(errors='replace'))}"
             ) from None
@@ -362,6 +362,9 @@ class SandboxFusion(Plugin):
         if response.status_code >= 500 or response.status_code in AGAIN:
             raise self._down(answer)
         self._down_since = None
+        if location := response.headers.get("location"):
+            answer = f"{response.status_code} to {path}: it redirects to {shown(location)}; set url to the "
+            answer += "server itself"
         raise SystemFault(f"SandboxFusion at {self.config.url} refuses: {answer}")
 
     def _down(self, why: str) -> Fault:
