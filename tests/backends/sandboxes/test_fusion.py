@@ -88,7 +88,7 @@ FAULTS = {
     "hang": (MISSING, f"no whole answer within {LIMITS.wall_seconds + .2:g} s"),
     "reset": (MISSING, "Error"),
     "bad_json": (MISSING, 'no JSON: {"status": "Success", "run_res'),
-    "deep": (MISSING, "no JSON: [["),
+    "deep": (MISSING, "no JSON: …[["),
     "null": (MISSING, "without run_result"),
     "error": (MISSING, "SandboxError: no executor"),
     "no_files": (MISSING, "without the file"),
