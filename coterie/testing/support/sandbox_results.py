@@ -67,14 +67,14 @@ def check_report(sandbox: Any, name: str) -> None:
 
 def children() -> set[int]:
     """The child processes of this process; none where there is no /proc."""
-    found = set()
+    pids = set()
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
-                found.add(int(stat.parent.name))
+                pids.add(int(stat.parent.name))
         except OSError:
             continue
-    return found
+    return pids
 
 
 async def longest_pause() -> float:
