@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.support import coterie
+from tests.cli.support import coterie, process
 
 
 @pytest.fixture
@@ -87,3 +87,59 @@ def test_wrong_settings_are_told(program: Path, arguments: tuple[str, ...], mess
 def test_a_file_that_is_not_there_is_told(tmp_path: Path):
     done = coterie("sandbox", "run", tmp_path / "none.py")
     assert done.exit_code == 2 and "can't be read" in done.stderr
+
+
+PLUGIN = """
+from coterie import Plugin, PluginConfig, Ran, hookimpl
+class Odd(Plugin):
+    class Config(PluginConfig):
+        how: str
+    async def open(self): pass
+    async def close(self):
+        if self.config.how == "close": raise ValueError("mine")
+    async def run(self, program):
+        return None if self.config.how == "none" else Ran(status="finished", exit_code=0, stdout="45\\n")
+    async def judge(self, judged): pass
+    def report(self): return [{"name": "x"}]
+@hookimpl
+def register_sandboxes(register): register("odd", Odd)
+"""
+
+
+def test_a_plugin_that_breaks_its_contract_is_named(tmp_path: Path):
+    (tmp_path / "odd.py").write_text(PLUGIN)
+    (tmp_path / "program.py").write_text("print(1)")
+    for command, how, message in (
+        (("check",), "report", "report returned {'name': 'x'}"),
+        (("check",), "none", "run returned None"),
+        (("run", tmp_path / "program.py"), "none", "run returned None"),
+        (("run", tmp_path / "program.py"), "close", "close raised ValueError: mine"),
+    ):
+        done = process("sandbox", *command, "type=odd", f"how={how}", "-p", tmp_path / "odd.py")
+        assert done.returncode == 2 and message in done.stderr and "odd" in done.stderr.lower(), done.stderr
+        assert "bug" not in done.stderr and "Traceback" not in done.stderr
+
+
+def test_files_of_one_name_and_a_file_for_a_folder_are_refused(program: Path):
+    folder = program.parent
+    (folder / "a").mkdir()
+    (folder / "a" / "in.txt").write_text("other")
+    twice = coterie("sandbox", "run", program, "--file", folder / "in.txt", "--file", folder / "a" / "in.txt")
+    assert twice.exit_code == 2 and "two files are named in.txt" in twice.stderr
+    out = coterie("sandbox", "run", program, "--collect", "*.txt", "-o", folder / "in.txt")
+    assert out.exit_code == 2 and "in.txt is no folder" in out.stderr
+
+
+def test_the_output_is_shown_where_its_files_can_not_be_written(program: Path):
+    folder = program.parent
+    (folder / "made.txt").write_text("mine")
+    done = coterie(
+        "sandbox", "run", program, "--stdin", folder / "in.txt", "--file", folder / "numbers.csv",
+        "--collect", "*.txt", "-o", folder,
+    )  # fmt: skip
+    assert done.exit_code == 2 and done.stdout == "[] said 1,2\n"
+
+
+def test_an_empty_type_is_refused():
+    done = coterie("sandbox", "check", "type=")
+    assert done.exit_code == 2 and "no sandbox is named" in done.stderr

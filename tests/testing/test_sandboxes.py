@@ -6,7 +6,9 @@ import asyncio
 import contextlib
 import io
 import os
+import subprocess
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +18,7 @@ from coterie.backends.sandboxes.fusion import SandboxFusion
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Limits, Program, Ran, TestFailure, Verdict
 from coterie.testing import check_sandbox
+from coterie.testing.checks import sandbox as check
 from tests.backends.sandboxes.fusion_server import FusionServer
 from tests.testing.support import caught
 
@@ -108,6 +111,60 @@ async def closes_once(self):
     self._client = None
 
 
+async def forever(self, *arguments):
+    await asyncio.sleep(600)
+
+
+async def exits(self, program):
+    raise SystemExit(3)
+
+
+async def cancels_itself(self, program):
+    asyncio.current_task().cancel()
+    return await Sound.run(self, program)
+
+
+async def blocks(self, program):
+    return await asyncio.to_thread(lambda: None) or _blocking(self, program)
+
+
+def _blocking(self, program):
+    """The result of a run in another thread, for which this one waits."""
+
+    async def go():
+        other = Sound(self.config)
+        await other.open()
+        try:
+            return await other.run(program)
+        finally:
+            await other.close()
+
+    with ThreadPoolExecutor() as threads:
+        return threads.submit(asyncio.run, go()).result()
+
+
+async def leaves_a_process(self, program):
+    self.process = subprocess.Popen(["sleep", "9"])
+    return await Sound.run(self, program)
+
+
+def with_verdict(**changes: Any) -> Any:
+    """The sound `judge` with changed fields of its verdict; each change maps the verdict to a value."""
+
+    async def judge(self: Any, judged: Any) -> Verdict:
+        verdict = await Sound.judge(self, judged)
+        return replace(verdict, **{name: change(verdict) for name, change in changes.items()})
+
+    return judge
+
+
+def with_judged(**fields: Any) -> Any:
+    async def judge(self: Any, judged: Any) -> Verdict:
+        return await Sound.judge(self, replace(judged, **fields))
+
+    return judge
+
+
 def environment(program: Program) -> str:
     return f"import os\nos.environ.update({dict(os.environ)!r})\n{program.code}"
 
@@ -139,10 +196,53 @@ def environment(program: Program) -> str:
     ({"judge": strict}, "a correct candidate gets"),
     ({"open": stays_closed}, "make a closed sandbox open again"),
     ({"close": closes_once}, "a second `close` does nothing"),
+    ({"run": exits}, "Broken.run: raised SystemExit"),
+    ({"run": cancels_itself}, "Broken.run: cancelled itself"),
+    ({"run": with_result(stdout=lambda ran: ran.stdout.encode())}, "Ran.stdout is b'' (bytes)"),
+    ({"run": with_result(stderr=lambda ran: ran.stderr or None)}, "Ran.stderr is None (NoneType)"),
+    ({"run": with_result(files=lambda ran: ran.files or None)}, "Ran.files is None"),
+    ({"run": with_result(status=lambda ran: "ok" if ran.ok else ran.status)}, "Ran.status is 'ok'"),
+    ({"run": with_result(wall_seconds=lambda ran: -1.0)}, "Ran.wall_seconds is -1.0"),
+    ({"run": with_result(stdout=lambda ran: "".join(sorted(ran.stdout.splitlines(True))))}, "stdout and std"),
+    ({"run": with_result(files=lambda ran: ran.files if ran.ok else {})}, "program that failed it collected"),
+    ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"open_files": 999}))},
+     "open more files"),
+    ({"run": blocks, "_PARTS": "_limits"}, "blocks the event loop"),
+    ({"run": leaves_a_process}, "child processes behind"),
+    ({"report": lambda self: [{"name": "x"}]}, "Broken.report: gives {'name': 'x'}"),
+    ({"report": lambda self: None}, "Broken.report: raised TypeError"),
+    ({"judge": with_verdict(failures=lambda verdict: ())}, "passes one test of two gets"),
+    ({"judge": with_verdict(failures=lambda verdict: tuple(f.error for f in verdict.failures))},
+     "Verdict.failures is ('Asser"),
+    ({"judge": with_verdict(passed=lambda verdict: verdict.passed or -1)}, "Verdict.passed is -1"),
+    ({"judge": with_verdict(passed=lambda verdict: verdict.passed if verdict.ok else 5)}, "passed is 5"),
+    ({"judge": with_verdict(total=lambda verdict: verdict.passed)}, "Verdict.total is 1"),
+    ({"judge": with_judged(limits=None)}, "keeps more output"),
+    ({"judge": with_judged(files={})}, "reads its files gets"),
 ])  # fmt: skip
-def test_a_broken_sandbox_is_caught(members, message, url):
+def test_a_broken_sandbox_is_caught(members, message, url, monkeypatch):
+    members = dict(members)
+    if part := members.pop("_PARTS", None):  # the check of one part, since every run takes long
+        monkeypatch.setattr(check, "_PARTS", (getattr(check, part),))
+    elif "judge" in members:
+        monkeypatch.setattr(check, "_PARTS", (check._verdicts,))
+    monkeypatch.setattr(check, "_LEAVE", 1.0)
     broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
     caught(message, check_sandbox, broken, limits=LIMITS)
+
+
+@pytest.mark.parametrize("method", ["open", "run", "judge", "close"])
+def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
+    monkeypatch.setattr(check, "_OPEN", 0.2 if method in ("open", "close") else 60.0)
+    monkeypatch.setattr(check, "_SLACK", -1.9 if method in ("run", "judge") else 25.0)
+    monkeypatch.setattr(check, "_PARTS", (check._verdicts,) if method == "judge" else ())
+    if method != "run":
+        monkeypatch.setattr(check, "_isolated", lambda *_: asyncio.sleep(0))
+    members = {method: forever}
+    if method == "close":  # `open` of the sound class needs more
+        members["open"] = lambda self: asyncio.sleep(0)
+    broken = type("Broken", (Sound,), members)(Sound.Config(url=url, shared_user="warn"))
+    caught(f"Broken.{method}: has not ended after", check_sandbox, broken, limits=LIMITS)
 
 
 def test_the_loss_of_a_sandbox_as_a_result_is_caught():

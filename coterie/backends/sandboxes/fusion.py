@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import contextlib
 import dataclasses
 import json
 import logging
@@ -18,7 +19,8 @@ from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wai
 from coterie.backends.sandboxes import fusion_wire as wire, judging
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
 from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
-from coterie.backends.sandboxes.programs import check_judged, check_program
+from coterie.backends.sandboxes.lifetime import Lifetime
+from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Protection
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
@@ -78,8 +80,15 @@ class SandboxFusion(Plugin):
         @field_validator("url")
         @classmethod
         def _is_http(cls, url: str) -> str:
-            if httpx.URL(url).scheme not in ("http", "https"):
-                raise ValueError("an URL that begins with http:// or https://")
+            try:
+                parts = httpx.URL(url)
+                port = parts.port
+            except (httpx.InvalidURL, ValueError) as error:
+                raise ValueError(f"an URL such as http://localhost:8080; this one is none: {error}") from None
+            if parts.scheme not in ("http", "https") or not parts.host:
+                raise ValueError("an URL that begins with http:// or https:// and names a host")
+            if port is not None and not 0 < port < 1 << 16:
+                raise ValueError("an URL whose port is between 1 and 65535")
             return url.rstrip("/").removesuffix("/run_code")
 
         @model_validator(mode="before")
@@ -100,12 +109,21 @@ class SandboxFusion(Plugin):
     _client: httpx.AsyncClient | None = None
     _gate: asyncio.Semaphore
 
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._lifetime = Lifetime()
+
     async def open(self) -> None:
         """Connect, ping the server, and find out by two harmless programs what keeps runs apart there.
+        Nothing where the sandbox is open.
 
         Raises:
-            ConfigError: no SandboxFusion server answers at `url`, or it runs no Python program.
+            ConfigError: no SandboxFusion server answers at `url`, it runs no Python program, or another
+                process or event loop opened the sandbox.
         """
+        await self._lifetime.open(self._open, self._end)
+
+    async def _open(self) -> None:
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
         self._client = httpx.AsyncClient(
@@ -122,19 +140,19 @@ class SandboxFusion(Plugin):
             if pong != b'"pong"':
                 raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
         except (Fault, SystemFault) as error:
-            await self.close()
+            await self._end()
             raise ConfigError(
                 f"no SandboxFusion server answers at {settings.url}",
                 path=f"{self._path}.url",
                 why=str(error),
-                fix=f"start one: {START}",
+                fix=wire.how_to_reach(str(error), settings.url, START),
             ) from error
         try:
             async for attempt in self._attempts(settings.connect_seconds):
                 with attempt:
                     self._probed = await self._probe()
         except (Fault, SystemFault) as error:
-            await self.close()
+            await self._end()
             raise ConfigError(
                 f"SandboxFusion at {settings.url} does not run a Python program",
                 path=f"{self._path}.url",
@@ -143,10 +161,14 @@ class SandboxFusion(Plugin):
             ) from error
 
     async def close(self) -> None:
-        """Close the connections."""
+        """Close the connections. The runs in flight end at once, with a SystemFault."""
+        await self._lifetime.close(self._end)
+
+    async def _end(self) -> None:
         client, self._client = self._client, None
         if client is not None:
-            await client.aclose()
+            with contextlib.suppress(RuntimeError):  # the event loop has ended, and its connections with it
+                await client.aclose()
 
     def report(self) -> tuple[Protection, ...]:
         """The protections of wrapped programs (python, bash) on this server; call it after `open`."""
@@ -163,11 +185,14 @@ class SandboxFusion(Plugin):
             ConfigError: the program can't be run (`check_program`), or the language doesn't support its
                 options.
         """
+        return await self._lifetime.during(lambda: self._run(program))
+
+    async def _run(self, program: Program) -> Ran:
+        limits = limits_of(program, self.config.limits)
         if program.language not in wire.WRAPPED:
             self._unwrapped = program.language
             why = f"{program.language} programs run there without Coterie's wrapper"
             self._warn(f"{why}, so they can reach every run of its user")
-        limits = program.limits or self.config.limits
         check_program(program, limits)
         try:
             answer = await self._lived([program], limits)
@@ -188,8 +213,11 @@ class SandboxFusion(Plugin):
             ConfigError: nothing keeps the candidate apart from its tests and from other runs, and
                 `shared_user` is `refuse`.
         """
+        return await self._lifetime.during(lambda: self._judge(judged))
+
+    async def _judge(self, judged: Judged) -> Verdict:
         refuse = self.config.shared_user == "refuse"
-        limits = judged.limits or self.config.limits
+        limits = limits_of(judged, self.config.limits, Judged)
         check_judged(judged, limits)
         sides = wire.pair(*judging.programs(judged, limits))
         if refuse and self._probed is not None and self._probed.shared:
@@ -276,7 +304,7 @@ class SandboxFusion(Plugin):
             raise Fault(report.reason)
         try:
             return probed(report, base64.b64decode(report.written))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             ends = "; ".join(shown(f"{ran.status} {ran.reason} {ran.stderr}") for ran in report.ran)
             raise Fault(f"two connected programs did not report: {ends}") from error
 
@@ -296,7 +324,7 @@ class SandboxFusion(Plugin):
             answer = await self._answer("POST", "/run_code", seconds, json.dumps(body).encode())
         try:
             table = json.loads(answer)
-        except ValueError:
+        except (ValueError, RecursionError):
             raise Fault(
                 f"an answer that is no JSON: {shown(answer[:1000].decode(errors='replace'))}"
             ) from None
@@ -334,6 +362,9 @@ class SandboxFusion(Plugin):
         if response.status_code >= 500 or response.status_code in AGAIN:
             raise self._down(answer)
         self._down_since = None
+        if location := response.headers.get("location"):
+            answer = f"{response.status_code} to {path}: it redirects to {shown(location)}; set url to the "
+            answer += "server itself"
         raise SystemFault(f"SandboxFusion at {self.config.url} refuses: {answer}")
 
     def _down(self, why: str) -> Fault:

@@ -268,7 +268,7 @@ def reported(reply: Reply, nonce: str, name: str) -> Report | Ran:
     try:
         table = json.loads(base64.b64decode(reply.files[name], validate=True))
         nonce_matches = table["nonce"] == nonce
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, RecursionError):
         raise Fault(f"without the file that was asked for, with {shown(str(list(reply.files)))}") from None
     if not nonce_matches:
         raise Fault("with another file than the one that was asked for")
@@ -343,3 +343,17 @@ def shown(text: str, bound: int = 300) -> str:
     """The end of the text, on one line."""
     flat = " ".join(text.split())
     return flat if len(flat) <= bound else "…" + flat[-bound:]
+
+
+def how_to_reach(why: str, url: str, start: str) -> str:
+    """How to fix that no server answers a ping, by the reason; `start` starts a server."""
+    rest = url.partition("://")[2]
+    if "CERTIFICATE_VERIFY_FAILED" in why:
+        return "give the server a certificate of a public authority, or use http:// on a network you trust"
+    if "[SSL" in why:
+        return f"set url: http://{rest} if the server speaks plain HTTP"
+    if "it redirects to" in why:
+        return "set url to the address that it redirects to, without /v1/ping"
+    if url.startswith("http://") and ("ReadError" in why or "RemoteProtocolError" in why):
+        return f"start one: {start}; or set url: https://{rest} if the server speaks TLS"
+    return f"start one: {start}"

@@ -18,8 +18,9 @@ from pydantic import Field
 
 from coterie.backends.sandboxes import judging
 from coterie.backends.sandboxes.job import CellSide
+from coterie.backends.sandboxes.lifetime import Lifetime
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
-from coterie.backends.sandboxes.programs import check_judged, check_program
+from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
 from coterie.backends.sandboxes.protections import Open, Protection, left_open, protections, warnings
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
@@ -60,14 +61,19 @@ class LocalSandbox(Plugin):
         super().__init__(config, build)
         self._pool: Pool | None = None
         self._hello: dict[str, Any] = {}
+        self._lifetime = Lifetime()
 
     async def open(self) -> None:
-        """Start the workers.
+        """Start the workers; nothing where the sandbox is open.
 
         Raises:
-            ConfigError: namespaces are required and this host forbids them, or a folder is missing.
+            ConfigError: namespaces are required and this host forbids them, a folder is missing, or another
+                process or event loop opened it.
             SystemFault: no worker can be started.
         """
+        await self._lifetime.open(self._open, self._end)
+
+    async def _open(self) -> None:
         shown = [str(path.resolve()) for path in self.config.packages]
         for path in shown:
             if not os.path.isdir(path):
@@ -104,6 +110,10 @@ class LocalSandbox(Plugin):
         self._pool = pool
 
     async def close(self) -> None:
+        """End the workers. The runs in flight end at once, with a SystemFault."""
+        await self._lifetime.close(self._end)
+
+    async def _end(self) -> None:
         if self._pool is not None:
             await self._pool.close()
             self._pool = None
@@ -161,8 +171,11 @@ class LocalSandbox(Plugin):
 
     async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""
+        return await self._lifetime.during(lambda: self._tried(programs))
+
+    async def _tried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         for program in programs:
-            check_program(program, program.limits or self.config.limits)
+            check_program(program, limits_of(program, self.config.limits))
             _check_language(program)
         why = ""
         for _ in range(2):
@@ -192,6 +205,8 @@ class LocalSandbox(Plugin):
             ended = await worker.answer(wall)
             ran = [await side.finish(how) for side, how in zip(sides, ended, strict=True)]
         except BaseException:
+            if worker.parent != os.getpid():  # a forked copy of this run; the descriptors are its parent's
+                raise
             for side in sides:
                 side.abandon()
             pool.lose(worker)

@@ -63,6 +63,8 @@ class Worker:
                 start_new_session=True,
             )
         self._alone = alone
+        self.parent = os.getpid()
+        """The process that started the worker, which alone may end it."""
         self._control.setblocking(False)
         self.send(orders)
         self.hello: dict[str, Any] = {}
@@ -101,7 +103,9 @@ class Worker:
         return decoded
 
     def kill(self) -> None:
-        """End the worker at once, with all that it runs."""
+        """End the worker at once, with all that it runs; not from a forked process."""
+        if self.parent != os.getpid():
+            return
         self._control.close()
         if not self._alone:
             # Without namespaces the kernel does not end the worker's programs; the worker does on SIGTERM.

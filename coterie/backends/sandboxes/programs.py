@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from pydantic import ValidationError
@@ -22,6 +22,21 @@ PATTERNS = 100
 _PAGE = 4096
 
 
+def limits_of(asked: Any, default: Limits, kind: type[Program | Judged] = Program) -> Limits:
+    """The limits of what a sandbox is asked to run. Raises ConfigError if it is of another type."""
+    if not isinstance(asked, kind):
+        method, first = ("run", "code") if kind is Program else ("judge", "candidate")
+        raise ConfigError(
+            f"{method} was given {_a(asked)}",
+            why=f"it takes a coterie.{kind.__name__}",
+            fix=f"sandbox.{method}(coterie.{kind.__name__}({first}=...))",
+        )
+    if asked.limits is None:
+        return default
+    _check_limits(asked.limits)  # also what is false, such as {}
+    return asked.limits
+
+
 def check_program(program: Program, limits: Limits) -> None:
     """Check that every sandbox can run a program, and would run it in the same way.
 
@@ -32,6 +47,7 @@ def check_program(program: Program, limits: Limits) -> None:
         ConfigError: a field of another type, a path that leaves the working folder, files that don't fit into
             the limits, an argument that no process can be given, or a limit that no kernel has.
     """
+    limits_of(program, limits)
     for name, text in (("code", program.code), ("language", program.language), ("stdin", program.stdin)):
         _check_text(name, text)
     _check_limits(limits)
@@ -47,6 +63,7 @@ def check_program(program: Program, limits: Limits) -> None:
 
 def check_judged(judged: Judged, limits: Limits) -> None:
     """Check a candidate and its tests as `check_program` does. Raises ConfigError."""
+    limits_of(judged, limits, Judged)
     _check_text("candidate", judged.candidate)
     _check_text("tests", judged.tests)
     for name in _several("calls", judged.calls):
@@ -57,20 +74,20 @@ def check_judged(judged: Judged, limits: Limits) -> None:
 
 def _check_text(field: str, value: Any) -> None:
     if not isinstance(value, str):
-        raise _refused(field, f"a {type(value).__name__}", "a str")
+        raise _refused(field, _a(value), "a str")
 
 
 def _check_limits(limits: Any) -> None:
     """Check a copy too, which pydantic doesn't."""
     if not isinstance(limits, Limits):
-        raise _refused("limits", f"a {type(limits).__name__}", "coterie.Limits")
+        raise _refused("limits", _a(limits), "coterie.Limits")
     try:
-        Limits.model_validate(limits.model_dump(warnings=False))
+        Limits.model_validate(limits.model_dump(warnings=False), strict=True)
     except ValidationError as error:
         first = error.errors()[0]
         field = ".".join(map(str, first["loc"]))
         raise ConfigError(
-            f"{field}: {_short(first['input'])} is no limit of a program",
+            f"{_short(first['input'])} is no limit of a program",
             why=first["msg"],
             fix="coterie.Limits has the bounds",
             path=f"limits.{field}",
@@ -81,7 +98,9 @@ def _check_arguments(argv: Any) -> None:
     total = 0
     for argument in _several("argv", argv):
         if not isinstance(argument, str):
-            raise _refused("argv", f"a {type(argument).__name__}", "str")
+            raise _refused(
+                "argv", f"the argument {_short(argument)} is {_a(argument)}", "each argument a str"
+            )
         if "\0" in argument or _bytes(argument) is None:
             raise _refused("argv", _short(argument), "text without NUL that UTF-8 can encode")
         size = len(argument.encode())
@@ -94,14 +113,14 @@ def _check_arguments(argv: Any) -> None:
 
 def _check_files(files: Any) -> None:
     if not isinstance(files, Mapping):
-        raise _refused("files", f"a {type(files).__name__}", "contents by path")
+        raise _refused("files", _a(files), "a table of contents by path")
     if len(files) > FILES:
         raise _refused("files", f"{len(files)} files", f"at most {FILES}")
     folders: set[str] = set()
     for path, data in files.items():
         _check_path("files", path)
         if not isinstance(data, (bytes, bytearray, memoryview)):
-            raise _refused("files", f"a {type(data).__name__} for {_short(path)}", "bytes")
+            raise _refused("files", f"{_a(data)} for {_short(path)}", "contents as bytes")
         names = path.split("/")
         folders.update("/".join(names[:depth]) for depth in range(1, len(names)))
     for path in files:
@@ -138,8 +157,8 @@ def _check_path(field: str, path: Any) -> None:
 
 
 def _several(field: str, values: Any) -> tuple[Any, ...]:
-    if isinstance(values, (str, bytes)) or not isinstance(values, Iterable):
-        raise _refused(field, f"a {type(values).__name__}", "a tuple of str")
+    if isinstance(values, (str, bytes, Iterator)) or not isinstance(values, Iterable):
+        raise _refused(field, _a(values), "a tuple of str")  # an iterator would be empty after this check
     return tuple(values)
 
 
@@ -154,6 +173,12 @@ def _bytes(text: str) -> bytes | None:
 def _short(value: Any) -> str:
     text = ascii(value)
     return text if len(text) <= 80 else f"{text[:79]}…"
+
+
+def _a(value: Any) -> str:
+    """The type of a value, with its article."""
+    name = type(value).__name__
+    return "None" if value is None else f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
 
 
 def _refused(field: str, what: str, fix: str) -> ConfigError:

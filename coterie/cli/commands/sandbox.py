@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,7 +16,7 @@ from coterie.cli.output import columns, print_json
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from coterie.core.protocols import Ran, Sandbox
+    from coterie.core.protocols import Program, Ran, Sandbox
 
 T = TypeVar("T")
 HELLO = "print(sum(range(10)))"
@@ -69,10 +70,21 @@ def run(
         code=_read(file).decode("utf-8", "replace"),
         argv=tuple(argv),
         stdin="" if stdin is None else _read(stdin).decode("utf-8", "replace"),
-        files={path.name: _read(path) for path in files},
+        files=_named(files),
         collect=tuple(collect),
     )
-    result = _use(settings, lambda sandbox: sandbox.run(program))
+
+    async def go(sandbox: Sandbox) -> Ran:
+        return await _ran(sandbox, program)
+
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is no folder", path="--out", fix="name a folder with --out")
+    result = _use(settings, go)
+    if not as_json:  # before the files, which may not be written
+        click.echo(result.stdout, nl=False)
+        click.echo(result.stderr, nl=False, err=True)
+        if not result.ok or result.reason or result.dropped:
+            click.echo(_ending(result), err=True)
     if existing := sorted(str(path) for path in result.files if (out / path).exists()):
         what = f"{out / existing[0]} exists, and the program wrote a file of this name"
         raise UserError(what, path="--out", fix="name another folder with --out")
@@ -82,11 +94,6 @@ def run(
             (out / path).write_bytes(data)
     if as_json:
         print_json(_as_json(result, out))
-    else:
-        click.echo(result.stdout, nl=False)
-        click.echo(result.stderr, nl=False, err=True)
-        if not result.ok or result.reason or result.dropped:
-            click.echo(_ending(result), err=True)
     raise SystemExit(0 if result.ok else 1)
 
 
@@ -105,8 +112,14 @@ def check(settings: Sequence[str], as_json: bool) -> None:
         from coterie.core.protocols import Program
         from coterie.core.protocols.sandbox import ReportsProtections
 
-        result = await sandbox.run(Program(code=HELLO))
-        protections = list(sandbox.report()) if isinstance(sandbox, ReportsProtections) else []
+        result = await _ran(sandbox, Program(code=HELLO))
+        protections: list[Any] = []
+        if isinstance(sandbox, ReportsProtections):
+            with _of_plugin(sandbox, "report"):
+                protections = list(sandbox.report())
+        fields = ("name", "active", "stops", "needs", "_asdict")
+        if wrong := [row for row in protections if not all(hasattr(row, field) for field in fields)]:
+            raise _wrong(sandbox, "report", wrong[0], "named tuples (name, active, stops, needs)")
         left_open: list[Any] = list(getattr(sandbox, "left_open", list)())
         return result, protections, left_open, list(getattr(sandbox, "warnings", list)())
 
@@ -146,18 +159,17 @@ def _open_row(row: Any) -> tuple[Text, str, str]:
 def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
     """Open the sandbox of these settings, call `use` with it, and close it."""
     from coterie.core.errors import PolicyFault, SystemFault, UserError
-    from coterie.core.plugins.origin import plugin_call
 
     sandbox = _sandbox(settings)
 
     async def go() -> T:
-        with plugin_call(sandbox, "open"):
+        with _of_plugin(sandbox, "open"):
             await sandbox.open()
         try:
-            with plugin_call(sandbox, "run"):
-                return await use(sandbox)
+            return await use(sandbox)
         finally:
-            await sandbox.close()
+            with _of_plugin(sandbox, "close"):
+                await sandbox.close()
 
     try:
         return asyncio.run(go())
@@ -165,17 +177,58 @@ def _use(settings: Sequence[str], use: Callable[[Sandbox], Awaitable[T]]) -> T:
         raise UserError(str(fault), path="sandbox") from fault
 
 
+async def _ran(sandbox: Sandbox, program: Program) -> Ran:
+    """The result of a program. Raises PluginError where the sandbox returns something else."""
+    from coterie.core.protocols import Ran
+
+    with _of_plugin(sandbox, "run"):
+        result: Any = await sandbox.run(program)
+    if not isinstance(result, Ran):
+        raise _wrong(sandbox, "run", result, "coterie.Ran")
+    return result
+
+
+@contextmanager
+def _of_plugin(sandbox: Sandbox, method: str) -> Iterator[None]:
+    """Turn what a sandbox raises, other than a fault or a user's error, into a PluginError that names it."""
+    from coterie.core.errors import CoterieError, PluginError
+    from coterie.core.plugins.origin import failure, origin_of
+
+    try:
+        yield
+    except CoterieError:
+        raise
+    except Exception as error:
+        if origin_of(sandbox).distribution == "coterie":  # a bug of Coterie's: with its traceback
+            raise
+        raise PluginError(failure(sandbox, method, error), path="sandbox") from error
+
+
+def _wrong(sandbox: Sandbox, method: str, value: Any, fix: str) -> Exception:
+    from coterie.core.errors import PluginError
+    from coterie.core.plugins.origin import origin_of
+
+    what = f"{origin_of(sandbox)}: {method} returned {value!r}"[:300]
+    return PluginError(what, path="sandbox", fix=f"return {fix}")
+
+
 def _sandbox(settings: Sequence[str]) -> Sandbox:
     from coterie.core.config import validate
+    from coterie.core.errors import UserError
     from coterie.core.plugins import plugins
+    from coterie.core.plugins.origin import Origin, record_origin
     from coterie.recipes import parse_override
 
     table: dict[str, Any] = {}
     for setting in overrides(settings):
         _put(table, parse_override(setting))
-    name = str(table.pop("type", "local"))
-    target: Any = plugins().registry.load("sandbox", name, path="sandbox.type")
+    name = table.pop("type", "local")
+    if not isinstance(name, str) or not name.strip():
+        raise UserError("no sandbox is named", path="sandbox.type", fix="leave it out, or set type=local")
+    entry = plugins().registry.find("sandbox", name, path="sandbox.type")
+    target: Any = entry.load("sandbox.type")
     sandbox: Sandbox = target(validate(target.Config, table, "sandbox"), None)
+    record_origin(sandbox, Origin("sandbox", name, entry.distribution, "sandbox"))
     return sandbox
 
 
@@ -186,6 +239,19 @@ def _put(table: dict[str, Any], more: dict[str, Any]) -> None:
             _put(table[key], value)
         else:
             table[key] = value
+
+
+def _named(files: Sequence[Path]) -> dict[str, bytes]:
+    """Contents by the names that the files get in the working folder."""
+    from coterie.core.errors import UserError
+
+    contents: dict[str, bytes] = {}
+    for path in files:
+        if path.name in contents:
+            why = "files are copied into one folder by their names"
+            raise UserError(f"two files are named {path.name}", why=why, path="--file", fix="rename one")
+        contents[path.name] = _read(path)
+    return contents
 
 
 def _read(path: Path) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import inspect
 import os
 import secrets
 import time
@@ -14,11 +15,22 @@ from typing import Any
 from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.sandbox_results import (
+    check_ran,
+    check_report,
+    check_verdict,
+    children,
+    longest_pause,
+)
 
 LIMITS = Limits(cpu_seconds=1, wall_seconds=3, memory_mb=256, output_kb=8)
 _SECRET = "COTERIE_CHECK_SECRET"
 _SLACK = 25.0
 """Seconds beyond the wall limit within which a busy machine or a remote server must answer."""
+_OPEN = 60.0
+"""Seconds within which a sandbox must open, and close."""
+_LEAVE = 5.0
+"""Seconds within which the processes of a closed sandbox must end."""
 
 
 def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], None] | None = None) -> None:
@@ -35,7 +47,8 @@ def check_sandbox(sandbox: Any, *, limits: Limits = LIMITS, lose: Callable[[], N
       always true.
     - A program's behaviour gives a result, or a PolicyFault where it ends its sandbox; never a SystemFault.
       With `lose`, the loss of the sandbox itself gives a SystemFault. A sandbox can be closed twice, and
-      opened again.
+      opened again; closed, it leaves no child process.
+    - Every method ends in time, and blocks no other task meanwhile; the fields of results have their types.
 
     Args:
         limits: limits of every program; small, so that the check takes seconds.
@@ -56,50 +69,69 @@ class _Sandbox:
     name: str
     limits: Limits
 
+    async def call(self, method: str, *arguments: Any, seconds: float, fix: str = "") -> Any:
+        """The result of a method, within this time. Any exception is a ConformanceError."""
+        where = f"{self.name}.{method}"
+
+        async def go() -> Any:
+            try:
+                work = getattr(self.sandbox, method)(*arguments)
+                require(
+                    inspect.isawaitable(work), "is not asynchronous", where=where, fix=f"async def {method}"
+                )
+                return await work
+            except SystemExit as error:  # in a task it would end the event loop
+                raise ConformanceError(f"raised SystemExit: {error}", where=where, fix=fix) from error
+
+        task = asyncio.ensure_future(go())
+        done, _ = await asyncio.wait({task}, timeout=seconds)
+        if not done:
+            task.cancel()
+            late = f"has not ended after {seconds:g} s"
+            raise ConformanceError(late, where=where, fix=f"bound the time of {method}")
+        require(not task.cancelled(), "cancelled itself", where=where, fix=fix)
+        with guarded(where, fix):
+            return task.result()
+
+    @property
+    def seconds(self) -> float:
+        """Time of a run that a program may end once with its sandbox."""
+        return 2 * (self.limits.wall_seconds + _SLACK)
+
     async def ran(self, code: str, **more: Any) -> Ran:
         """The result of a harmless program; any exception fails the check."""
-        where = f"{self.name}.run"
-        with guarded(where, "return what a program does as a result"):
-            result = await self.sandbox.run(Program(code=code, limits=self.limits, **more))
-        require(
-            isinstance(result, Ran),
-            f"returned {result!r}",
-            where=where,
-            fix="a coterie.Ran",
-        )
+        program = Program(code=code, limits=self.limits, **more)
+        fix = "return what a program does as a result"
+        result: Ran = await self.call("run", program, seconds=self.seconds, fix=fix)
+        check_ran(result, f"{self.name}.run")
         return result
 
     async def attacked(self, code: str) -> Ran | None:
         """The result of a hostile program, None for a PolicyFault; checks that the next run is unharmed."""
-        began = time.monotonic()
         result = None
+        program, fix = Program(code=code, limits=self.limits), "end it as a result or a PolicyFault"
         try:
-            with guarded(f"{self.name}.run", "end a hostile program as a result or a PolicyFault"):
-                result = await self.sandbox.run(Program(code=code, limits=self.limits))
+            result = await self.call("run", program, seconds=self.seconds, fix=fix)
+            check_ran(result, f"{self.name}.run")
         except ConformanceError as error:
             if not isinstance(error.__cause__, PolicyFault):
                 raise
-        took = time.monotonic() - began
-        late = f"took {took:.0f} s over a program with {self.limits.wall_seconds:g} s of wall time"
-        bound = 2 * (self.limits.wall_seconds + _SLACK)
-        require(took < bound, late, where=f"{self.name}.run", fix="kill it at its wall time")
         after = await self.ran("print('unharmed')")
         self.same(after.stdout, "unharmed\n", "the run after a hostile program printed")
         return result
 
-    async def judged(self, candidate: str) -> Verdict | None:
+    async def judged(self, candidate: str, **more: Any) -> Verdict | None:
         """The verdict on a candidate, None for a PolicyFault."""
         tests = "assert double(2) == 4\nfor n in (3, 5):\n    assert double(n) == 2 * n, n\n"
-        request = Judged(candidate=candidate, tests=tests, calls=("double",), limits=self.limits)
-        where = f"{self.name}.judge"
+        request = Judged(candidate=candidate, tests=tests, calls=("double",), limits=self.limits, **more)
+        fix = "return what a candidate does as a verdict, or raise PolicyFault"
         try:
-            with guarded(where, "return what a candidate does as a verdict, or raise PolicyFault"):
-                verdict = await self.sandbox.judge(request)
+            verdict: Verdict = await self.call("judge", request, seconds=self.seconds, fix=fix)
         except ConformanceError as error:
             if isinstance(error.__cause__, PolicyFault):
                 return None
             raise
-        require(isinstance(verdict, Verdict), f"returned {verdict!r}", where=where, fix="a Verdict")
+        check_verdict(verdict, 2, f"{self.name}.judge")
         return verdict
 
     def same(self, actual: Any, expected: Any, what: str, fix: str = "") -> None:
@@ -117,28 +149,35 @@ class _Sandbox:
 
 
 async def _check(box: _Sandbox, lose: Callable[[], None] | None) -> None:
-    sandbox, name = box.sandbox, box.name
+    before = children()
     secret = os.environ[_SECRET] = secrets.token_hex(8)
     try:
-        with guarded(f"{name}.open"):
-            await sandbox.open()
+        await box.call("open", seconds=_OPEN)
         try:
+            check_report(box.sandbox, box.name)
             await _isolated(box, secret)
             for part in _PARTS:
                 await part(box)
             if lose is not None:
                 await _lost(box, lose)
         finally:
-            with guarded(f"{name}.close", "a second `close` does nothing"):
-                await sandbox.close()
-                await sandbox.close()
+            for _ in range(2):
+                await box.call("close", seconds=_OPEN, fix="a second `close` does nothing")
         if lose is None:
-            with guarded(f"{name}.open", "make a closed sandbox open again"):
-                await sandbox.open()
+            await box.call("open", seconds=_OPEN, fix="make a closed sandbox open again")
             box.same((await box.ran("print('again')")).stdout, "again\n", "opened again it printed")
-            await sandbox.close()
+            await box.call("close", seconds=_OPEN)
+            await _left(box, before)
     finally:
         del os.environ[_SECRET]
+
+
+async def _left(box: _Sandbox, before: set[int]) -> None:
+    until = time.monotonic() + _LEAVE
+    while left := children() - before:
+        what = f"leaves {len(left)} child processes behind"
+        require(time.monotonic() < until, what, where=f"{box.name}.close", fix="end them, and wait for them")
+        await asyncio.sleep(0.05)
 
 
 async def _isolated(box: _Sandbox, secret: str) -> None:
@@ -166,9 +205,11 @@ async def _isolated(box: _Sandbox, secret: str) -> None:
 
 async def _ends(box: _Sandbox) -> None:
     box.ended(await box.ran("x = 1"), "finished", 0, "a program")
-    result = await box.ran("import sys\nprint('out')\nprint('err', file=sys.stderr)\nsys.exit(3)")
+    code = "import sys\nprint('out')\nprint('and')\nprint('err', file=sys.stderr)\n"
+    result = await box.ran(f"{code}open('left.txt', 'w').write('left')\nsys.exit(3)", collect=("left.txt",))
     box.ended(result, "failed", 3, "sys.exit(3)")
-    box.same((result.stdout, result.stderr), ("out\n", "err\n"), "stdout and stderr are")
+    box.same((result.stdout, result.stderr), ("out\nand\n", "err\n"), "stdout and stderr are")
+    box.same(dict(result.files), {"left.txt": b"left"}, "of a program that failed it collected")
     result = await box.ran("\n\nraise ValueError('here')")
     box.ended(result, "failed", 1, "an exception")
     trace = "line 3" in result.stderr and "ValueError: here" in result.stderr
@@ -220,13 +261,23 @@ async def _files(box: _Sandbox) -> None:
 async def _limits(box: _Sandbox) -> None:
     box.ended(await box.ran("while True: pass"), "timeout", None, "an endless loop")
     began = time.monotonic()
+    blocked = asyncio.ensure_future(longest_pause())
     box.ended(await box.ran("import time\ntime.sleep(600)"), "timeout", None, "a program that sleeps")
+    blocked.cancel()
+    pause = await blocked
+    what = f"blocks the event loop for {pause:.1f} s while a program runs"
+    free = pause < 0.8 * box.limits.wall_seconds
+    require(free, what, where=f"{box.name}.run", fix="await, or use asyncio.to_thread")
     late = time.monotonic() - began > box.limits.wall_seconds + _SLACK
     require(not late, "let a program sleep past its wall time", where=f"{box.name}.run", fix="kill it")
     result = await box.ran(f"x = bytearray({4 * box.limits.memory_mb} << 20)\nprint(len(x))")
     bounded = result.status in ("failed", "killed")
     fix = f"limits.memory_mb: {box.limits.memory_mb}"
     require(bounded, "gives a program more memory than it may use", where=f"{box.name}.run", fix=fix)
+    count = box.limits.open_files
+    result = await box.ran(f"files = [open('/dev/null') for _ in range({count})]")
+    fix = f"limits.open_files: {count}"
+    require(not result.ok, "lets a program open more files than it may", where=f"{box.name}.run", fix=fix)
 
 
 async def _separate(box: _Sandbox) -> None:
@@ -286,7 +337,7 @@ async def _verdicts(box: _Sandbox) -> None:
         passed, f"a correct candidate gets {correct!r}", where=where, fix="every assert statement is a test"
     )
     wrong = await box.judged("def double(n):\n    return 4\n")
-    exact = wrong is not None and (wrong.passed, wrong.total) == (1, 2) and wrong.failures[0].line == 3
+    exact = wrong is not None and (wrong.passed, [f.line for f in wrong.failures]) == (1, [3])
     require(
         exact,
         f"a candidate that passes one test of two gets {wrong!r}",
@@ -308,19 +359,25 @@ async def _verdicts(box: _Sandbox) -> None:
         failed = verdict is None or not verdict.ok
         fix = "run tests and candidate in two processes, and pass only plain data between them"
         require(failed, f"passes a candidate that {behaviour}", where=where, fix=fix)
+    kept = box.limits.output_kb << 10
+    reads = f"def double(n):\n    print('x' * {2 * kept})\n    return n * int(open('factor').read())\n"
+    given = await box.judged(reads, files={"factor": b"2"})
+    passed = given is not None and given.ok
+    require(passed, f"a candidate that reads its files gets {given!r}"[:400], where=where, fix="Judged.files")
+    bounded = given is not None and len(given.stdout.encode()) <= kept
+    require(bounded, "keeps more output than the limits of the judged say", where=where, fix="Judged.limits")
 
 
 async def _lost(box: _Sandbox, lose: Callable[[], None]) -> None:
     lose()
     where = f"{box.name}.run"
+    program = Program(code="print(1)", limits=box.limits)
     try:
-        result = await box.sandbox.run(Program(code="print(1)", limits=box.limits))
-    except SystemFault:
-        return
-    except Exception as error:
-        raise ConformanceError(
-            f"raised {type(error).__name__} for the loss of the sandbox", where=where, fix="SystemFault"
-        ) from error
+        result = await box.call("run", program, seconds=box.seconds + _OPEN, fix="SystemFault")
+    except ConformanceError as error:
+        if isinstance(error.__cause__, SystemFault):
+            return
+        raise
     require(
         False, f"returned {result!r} after it had lost its server or workers", where=where, fix="SystemFault"
     )

@@ -156,6 +156,8 @@ class FusionServer:
             return False
         if fault == "404":
             return await answer(writer, 404, b'{"detail":"Not Found"}')
+        if fault == "deep":
+            return await answer(writer, 200, b"[" * 200_000)
         if fault == "bad_json":
             return await answer(writer, 200, b'{"status": "Success", "run_res')
         if fault == "html":

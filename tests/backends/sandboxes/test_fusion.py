@@ -5,11 +5,13 @@ from __future__ import annotations
 import ast
 import asyncio
 import base64
+import http.server
 import json
 import os
 import re
 import shutil
 import sys
+import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -21,6 +23,7 @@ from coterie.backends.sandboxes import fusion_wire as wire
 from coterie.backends.sandboxes.fusion import START, SandboxFusion
 from coterie.backends.sandboxes.fusion_probe import _TABLE
 from coterie.backends.sandboxes.judging.host import _source
+from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
@@ -86,6 +89,7 @@ FAULTS = {
     "hang": (MISSING, f"no whole answer within {LIMITS.wall_seconds + .2:g} s"),
     "reset": (MISSING, "Error"),
     "bad_json": (MISSING, 'no JSON: {"status": "Success", "run_res'),
+    "deep": (MISSING, "no JSON: …[["),
     "null": (MISSING, "without run_result"),
     "error": (MISSING, "SandboxError: no executor"),
     "no_files": (MISSING, "without the file"),
@@ -331,3 +335,41 @@ def test_concurrency_is_bounded():
 
     with FusionServer(python=sys.executable) as server:
         assert using(server, many, concurrency=1) > 0.9
+
+
+@pytest.mark.parametrize(
+    "url", ["http://[::1", "http://localhost:abc", "http://localhost:99999", "http://", "localhost:80"]
+)
+def test_a_wrong_url_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        validate(SandboxFusion.Config, {"url": url}, "sandbox")
+    assert error.value.path == "sandbox.url" and "an URL" in str(error.value)
+
+
+class _Redirects(http.server.BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        self.send_response(302)
+        self.send_header("Location", "https://example.com/v1/ping")
+        self.end_headers()
+
+    def log_message(self, *_: Any) -> None:
+        pass
+
+
+def test_a_redirect_and_the_wrong_scheme_are_explained() -> None:
+    with http.server.HTTPServer(("127.0.0.1", 0), _Redirects) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{server.server_port}"
+        texts = []
+        for scheme in ("http", "https"):
+            with pytest.raises(ConfigError) as error:
+                asyncio.run(sandbox(f"{scheme}://{address}").open())
+            texts.append(str(error.value))
+        server.shutdown()
+    assert "302 to /v1/ping: it redirects to https://example.com/v1/ping" in texts[0]
+    assert "fix: set url to the address" in texts[0] and f"fix: set url: http://{address} if" in texts[1]
+    for why, fix in (
+        ("[SSL: CERTIFICATE_VERIFY_FAILED]", "a certificate"),
+        ("ReadError", "url: https://h:1"),
+    ):
+        assert fix in wire.how_to_reach(why, "http://h:1", START)

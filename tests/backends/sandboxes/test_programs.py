@@ -47,6 +47,12 @@ BAD: dict[str, dict[str, Any]] = {
     "half a process": {"limits": limits(processes=1.5)},
     "files beyond the kernel": {"limits": limits(open_files=1 << 40)},
     "output beyond memory": {"limits": limits(output_kb=1 << 40)},
+    "limits that are an empty table": {"limits": {}},
+    "limits that are 0": {"limits": 0},
+    "memory that is a text": {"limits": limits(memory_mb="512")},
+    "memory that is a float": {"limits": limits(memory_mb=512.0)},
+    "argv that is an iterator": {"argv": iter(("a", "b"))},
+    "collect that is an iterator": {"collect": (name for name in ("a",))},
     "limits that are a table": {"limits": {"cpu_seconds": 1}},
     "collect that is a text": {"collect": "*.py"},
     "an absolute glob": {"collect": ("/etc/*",)},
@@ -183,6 +189,40 @@ def test_what_is_not_refused_runs_in_both_sandboxes_alike() -> None:
     ran = [local for local, _ in done if type(local) is tuple]
     assert 12 < len(ran) < 24 and all(local[:2] == ("finished", 0) for local in ran)
     assert sum(bool(local[4]) for local in ran) > 6, "files were collected"
+
+
+def test_a_refusal_reads_well() -> None:
+    def text(**fields: Any) -> str:
+        with pytest.raises(ConfigError) as error:
+            check_program(Program(**{"code": "", "limits": LIMITS, **fields}), LIMITS)
+        return str(error.value)
+
+    assert "the argument 3 is an int" in text(argv=("a", 3)) and "fix: each argument a str" in text(argv=(3,))
+    assert text(limits=limits(cpu_seconds=math.nan)).startswith("limits.cpu_seconds: nan is no limit")
+    assert "stdin of a program: None\n" in text(stdin=None)
+
+
+def test_what_is_no_program_is_refused_by_both() -> None:
+    async def refusals(sandbox: Any) -> list[str]:
+        texts = []
+        for call, value in (
+            (sandbox.run, "print(1)"), (sandbox.run, None),
+            (sandbox.run, Judged(candidate="", tests="", calls=())),
+            (sandbox.judge, None), (sandbox.judge, Program(code="")),
+        ):  # fmt: skip
+            with pytest.raises(ConfigError, match="was given") as error:
+                await call(value)
+            texts.append(str(error.value))
+        return texts
+
+    with FusionServer() as server:
+        remote = using(server, refusals)
+    assert inside(refusals) == remote and "fix: sandbox.run(coterie.Program(code=...))" in remote[0]
+
+
+def test_calls_that_are_an_iterator_are_refused() -> None:
+    with pytest.raises(ConfigError, match="calls of a program: a generator"):
+        check_judged(Judged(candidate="", tests="", calls=(name for name in ("f",))), LIMITS)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("field", ["candidate", "tests", "calls", "files", "limits"])

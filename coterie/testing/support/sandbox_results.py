@@ -1,0 +1,107 @@
+"""The form of what a sandbox returns, and what it does to the process that uses it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, get_args
+
+from coterie.core.protocols import Ran, TestFailure, Verdict
+from coterie.core.protocols.sandbox import ReportsProtections, Status
+from coterie.testing.support.failure import finite, guarded, require
+
+
+def check_ran(result: Any, where: str) -> None:
+    """Raise ConformanceError unless this is a `Ran` with fields of its types."""
+    require(isinstance(result, Ran), f"returned {result!r}", where=where, fix="a coterie.Ran")
+    _texts(result, ("stdout", "stderr", "reason"), where)
+    _one(result, "status", result.status in get_args(Status), f"one of {', '.join(get_args(Status))}", where)
+    code = result.exit_code
+    _one(result, "exit_code", code is None or type(code) is int, "an int, or None", where)
+    _one(result, "dropped", _count(result.dropped), "a number of bytes, 0 or more", where)
+    cpu = result.cpu_seconds
+    _one(result, "cpu_seconds", cpu is None or _seconds(cpu), "seconds, 0 or more, or None", where)
+    _one(result, "wall_seconds", _seconds(result.wall_seconds), "seconds, 0 or more", where)
+    files = result.files
+    sound = isinstance(files, Mapping) and all(
+        isinstance(path, str) and isinstance(data, bytes) for path, data in files.items()
+    )
+    _one(result, "files", sound, "contents (bytes) by path (str)", where)
+
+
+def check_verdict(verdict: Any, tests: int, where: str) -> None:
+    """Raise ConformanceError unless this is a `Verdict` on so many tests."""
+    require(isinstance(verdict, Verdict), f"returned {verdict!r}", where=where, fix="a coterie.Verdict")
+    _texts(verdict, ("candidate", "stdout", "stderr", "warning"), where)
+    _one(verdict, "total", _count(verdict.total), "a number of tests", where)
+    same = verdict.total == tests
+    _one(verdict, "total", same, f"{tests}: every assert statement is a test, reached or not", where)
+    passed = _count(verdict.passed) and verdict.passed <= verdict.total
+    _one(verdict, "passed", passed, "a number of tests from 0 to `total`", where)
+    failures = verdict.failures
+    sound = isinstance(failures, (tuple, list)) and all(
+        isinstance(failure, TestFailure)
+        and type(failure.line) is int
+        and all(isinstance(text, str) for text in (failure.source, failure.error, failure.message))
+        for failure in failures
+    )
+    _one(verdict, "failures", sound, "a tuple of coterie TestFailure (line: int; texts)", where)
+
+
+def check_report(sandbox: Any, name: str) -> None:
+    """Raise ConformanceError unless `report`, where the sandbox has it, gives named tuples."""
+    if not isinstance(sandbox, ReportsProtections):
+        return
+    where, fix = f"{name}.report", "a sequence of named tuples (name, active, stops, needs)"
+    with guarded(where, fix):
+        rows = list(sandbox.report())
+    for row in rows:
+        texts = [getattr(row, field, None) for field in ("name", "stops", "needs")]
+        sound = isinstance(row, tuple) and all(isinstance(text, str) for text in texts)
+        sound = sound and type(getattr(row, "active", None)) is bool and hasattr(row, "_asdict")
+        require(sound, f"gives {row!r}", where=where, fix=fix)
+
+
+def children() -> set[int]:
+    """The child processes of this process; none where there is no /proc."""
+    pids = set()
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            if int(stat.read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                pids.add(int(stat.parent.name))
+        except OSError:
+            continue
+    return pids
+
+
+async def longest_pause() -> float:
+    """Until it is cancelled: the longest time in which the event loop did nothing else."""
+    longest, last = 0.0, time.monotonic()
+    try:
+        while True:
+            await asyncio.sleep(0.05)
+            longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    except asyncio.CancelledError:
+        return max(longest, time.monotonic() - last)
+
+
+def _texts(value: Any, fields: tuple[str, ...], where: str) -> None:
+    for field in fields:
+        _one(value, field, isinstance(getattr(value, field), str), "a str", where)
+
+
+def _one(value: Any, field: str, sound: object, expected: str, where: str) -> None:
+    actual = getattr(value, field)
+    what = f"{type(value).__name__}.{field} is {actual!r} ({type(actual).__name__})"
+    require(sound, what[:400], where=where, fix=expected)
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _seconds(value: Any) -> bool:
+    return finite(value) and value >= 0
