@@ -102,7 +102,6 @@ class Worker:
 
     def kill(self) -> None:
         """End the worker at once, with all that it runs."""
-        self._control.close()
         if not self._alone:
             # Without namespaces the kernel does not end the worker's programs; the worker does on SIGTERM.
             self.process.terminate()
@@ -110,6 +109,7 @@ class Worker:
                 self.process.wait(2)
         self.process.kill()
         self.process.wait()
+        self._control.close()  # last: where it closes while the worker lives, the pool is closed
 
     async def close(self) -> None:
         """Close the socket, which ends the worker; kill it if it does not end in time."""

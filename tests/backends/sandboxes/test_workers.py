@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -80,7 +81,7 @@ def test_a_worker_that_is_lost_between_runs_is_replaced() -> None:
     assert inside(go).stdout == "here\n"
 
 
-def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
+def test_a_run_that_nobody_waits_for_ends_at_once(both: dict[str, str]) -> None:
     async def go(sandbox: LocalSandbox) -> Ran:
         assert sandbox._pool is not None
         (worker,) = sandbox._pool._all
@@ -89,7 +90,20 @@ def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
         assert descendants(worker.process.pid) == [] and worker.process.poll() is not None
         return await sandbox.run(Program(code="print('next')"))
 
-    assert inside(go).stdout == "next\n"
+    assert inside(go, **both).stdout == "next\n"
+
+
+def test_a_worker_that_is_asked_to_end_is_replaced() -> None:
+    """By a hostile program, where nothing holds its signals."""
+
+    async def go(sandbox: LocalSandbox) -> str:
+        assert sandbox._pool is not None
+        (worker,) = sandbox._pool._all
+        os.kill(worker.process.pid, signal.SIGTERM)
+        worker.process.wait(10)
+        return (await sandbox.run(Program(code="print('next')"))).stdout
+
+    assert inside(go, namespaces="off") == "next\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -102,7 +116,10 @@ def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal
         "    await s.open()\n    await s.run(Program(code='import time; time.sleep(20)'))\n"
         "asyncio.run(go())"
     )
-    ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)  # pytest's folders are closed to the users of programs
+    environment = {**os.environ, "TMPDIR": folder}
+    ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=environment)
     pids: list[int] = []
     until = time.monotonic() + 20
     while len(pids) < 3 and time.monotonic() < until:
@@ -114,6 +131,29 @@ def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
         time.sleep(0.02)
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    os.rmdir(folder)  # they have left nothing in it
+
+
+def test_the_last_worker_removes_what_a_killed_one_left() -> None:
+    """The host process is killed at last, and can't remove the folder of the runs."""
+    code = (
+        "import asyncio, os, signal\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
+        "from coterie.core.protocols import Program\n"
+        "async def go():\n    s = LocalSandbox(LocalSandbox.Config(workers=2, namespaces='off'))\n"
+        "    await s.open()\n    run = asyncio.ensure_future(s.run(Program(code='import time; time.sleep(20)')))\n"
+        "    while not os.listdir(s._pool._base): await asyncio.sleep(.02)\n"
+        "    for worker in {*s._pool._all} - {*s._pool._idle}: worker.process.kill()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(go())"
+    )
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)
+    subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder}
+    )
+    until = time.monotonic() + 10
+    while os.listdir(folder) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.rmdir(folder)
 
 
 # ------------------------------------------------------------------------------------------------------ leaks
