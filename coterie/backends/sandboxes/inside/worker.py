@@ -246,9 +246,17 @@ def _remove(base: str) -> None:
     """Remove the folder of the runs, if no other worker lives; with namespaces there is none."""
     with contextlib.suppress(OSError):
         for worker in {name.partition("-")[0] for name in os.listdir(base)}:
-            if not os.path.exists(f"/proc/{worker}"):  # it was killed, and left folders
+            if _has_ended(worker):  # it was killed, and left folders
                 cell.remove_folders(base, int(worker))
         os.rmdir(base)
+
+
+def _has_ended(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def _close(descriptor: int) -> None:
