@@ -39,8 +39,9 @@ def test_exactly_the_calls_of_the_table_are_denied(sigchld: str) -> None:
     denied = set(seccomp._numbers(seccomp._DENIED).values())
     conditional = set(seccomp._numbers(seccomp._CONDITIONAL).values())
     assert denied and {call for call in range(600) if verdict(code, call) == EPERM} == denied
+    forks = set(seccomp._numbers(seccomp._FORKS).values()) if sigchld == "ask" else set()
     for call in set(range(600)) - denied - conditional:
-        assert verdict(code, call) == ALLOW, call
+        assert verdict(code, call) == (ASK if call in forks else ALLOW), call
 
 
 def test_the_arguments_of_some_calls_decide() -> None:
@@ -56,6 +57,9 @@ def test_the_arguments_of_some_calls_decide() -> None:
             assert verdict(codes[sigchld], number["rt_sigaction"], 17, action) == end
             assert verdict(codes[sigchld], number["rt_sigaction"], 15, action) == ALLOW
         assert verdict(codes[sigchld], number["rt_sigaction"], 17, 0) == ALLOW
+        assert verdict(codes[sigchld], number["clone"], 0x3D0F00) == ALLOW  # a thread
+        fork = verdict(codes[sigchld], number["clone"], 0x1200011)
+        assert fork == (ASK if sigchld == "ask" else ALLOW)
 
 
 @pytest.mark.parametrize("process", [None, 7])

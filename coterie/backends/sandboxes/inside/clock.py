@@ -7,7 +7,8 @@ A cell reads three clocks:
   /proc through a descriptor. Each process is read before its children, so no time is counted twice, and the
   sum is never above the truth.
 - With a pid namespace, the clock of each process id. It is read once the program has set the action of
-  SIGCHLD, since the kernel adds the time of a child whose parent ignores that signal to no other process.
+  SIGCHLD, since the kernel adds the time of a child whose parent ignores that signal to no other process. The
+  kernel asks before each fork too: a process may end before it is seen, and a thread's id looks the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import struct
 import time
 
-from . import kernel
+from . import kernel, seccomp
 
 _WHOLE_PROCESS = 2  # CPUCLOCK_SCHED of all threads: clock_getcpuclockid(3)
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -151,6 +152,11 @@ class Clock:
         if self._samples is None:
             self._samples = _Samples(self._load, self.used())
 
+    def forks(self) -> None:
+        """Count a process that the program is about to make."""
+        if self._samples is not None:
+            self._samples.expected += 1
+
     def _own(self) -> float:
         return time.clock_gettime((~self._pid << 3) | _WHOLE_PROCESS)
 
@@ -197,7 +203,10 @@ class _Samples:
         self._clocks: dict[int, float] = {}
         self._cpus = len(os.sched_getaffinity(0))
         self._last = _last_pid(load)
-        self._at = time.monotonic()
+        self._at, self._window = time.monotonic(), 0.0
+        self._again: set[int] = set()
+        self.expected = 0
+        """Processes that were made and have not been seen; other ids that come and go are threads."""
         for pid in range(2, self._last + 1):
             with contextlib.suppress(OSError):
                 self._clocks[pid] = time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
@@ -205,24 +214,40 @@ class _Samples:
     def take(self) -> None:
         """Sample all processes; the time of those that ended since the last sample is bounded by its age."""
         last, now = _last_pid(self._load), time.monotonic()
-        window, self._at = now - self._at, now
+        longest, window = self._window, now - self._at
+        self._at, self._window = now, window
+        longest = max(longest, window)
         fresh = (
             range(self._last + 1, last + 1) if last >= self._last else range(2, last + 1)
         )  # ids start anew
         self._last = last
-        ended = grown = 0.0
-        for pid in {*self._clocks, *fresh}:
-            before = self._clocks.get(pid, 0.0)
+        ended = unseen = 0
+        grown = 0.0
+        again, self._again = self._again, set()
+        for pid in {*self._clocks, *fresh, *again}:
+            before = self._clocks.get(pid)
             try:
                 clock = time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
-            except OSError:  # it has ended, or was a thread
-                self._clocks.pop(pid, None)
-                ended += 1
+            except OSError:  # it has ended, isn't ready yet, or is a thread
+                if before is not None:
+                    del self._clocks[pid]
+                    ended += 1
+                elif pid in again:
+                    unseen += 1
+                else:
+                    self._again.add(pid)
             else:
-                grown += clock - before if clock >= before else clock
+                self.expected -= before is None
+                grown += clock - before if before is not None and clock >= before else clock
                 self._clocks[pid] = clock
+        unseen = min(unseen, max(0, self.expected))  # the others are threads: their time is their process's
+        self.expected -= unseen
         self.least += grown
-        self.most += grown + min(ended * min(window, _LATE), self._cpus * window)
+        self.most += grown + self._bound(ended, window) + self._bound(unseen, longest)
+
+    def _bound(self, count: int, window: float) -> float:
+        """Most seconds of this many processes, each of which ended within `window` seconds."""
+        return min(count * min(window, _LATE), self._cpus * window)
 
 
 def _last_pid(load: int) -> int:
@@ -231,11 +256,14 @@ def _last_pid(load: int) -> int:
 
 
 def answer(listener: int, measured: Clock) -> None:
-    """Let a waiting call continue, once `measured` samples all processes."""
-    request = bytearray(80)  # struct seccomp_notif; it starts with the id of the call
+    """Let a waiting call continue, once `measured` counts the new process or samples all processes."""
+    request = bytearray(80)  # struct seccomp_notif: the id of the call first, its number at 16
     with contextlib.suppress(OSError):  # its process may have ended
         fcntl.ioctl(listener, _RECEIVE, request)
-        measured.may_hide()
+        if seccomp.sets_an_action(*struct.unpack_from("=i", request, 16)):
+            measured.may_hide()
+        else:
+            measured.forks()
         fcntl.ioctl(
             listener,
             _SEND,

@@ -26,6 +26,7 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_LISTENER, _SET_FILTER, _SECCOMP = 8, 1, {"x86_64": 317, "aarch64": 277}
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
+_THREAD = 0x10000  # CLONE_THREAD
 _AF_UNIX, _SIGCHLD = 1, 17
 _TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5  # of a socket, without SOCK_CLOEXEC and SOCK_NONBLOCK
 _OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: with O_ASYNC a signal to any process of the user
@@ -56,6 +57,8 @@ _CONDITIONAL = """
     pidfd_send_signal 424 424
 """
 """The same for calls whose arguments decide."""
+_FORKS = "fork 57 -; vfork 58 -"
+"""The same for calls that make a process, besides clone."""
 _DENIED_OUTSIDE = """
     connect 42 203; bind 49 200; listen 50 201; accept 43 202; accept4 288 242; process_mrelease 448 448;
     inotify_init 253 -; inotify_init1 294 26; mq_timedsend 242 182; mq_timedreceive 243 183; mq_notify 244 184
@@ -117,8 +120,8 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
         shared: whether other processes and their files have the program's user: it only pretends to change
             modes, owners, times and attributes of files.
         sigchld: what happens when the action of SIGCHLD is set, which hides children from the CPU time:
-            `ask`: the kernel asks the cell (clock.py); `refuse`; `pretend`: nothing, and it reports success;
-            `allow`.
+            `ask`: the kernel asks the cell (clock.py), before each fork too; `refuse`; `pretend`: nothing,
+            and it reports success; `allow`.
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -130,7 +133,9 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
         code += [_op(_JGE, _X32, 0, 1), _deny(errno.ENOSYS)]
     # clone3 has its flags behind a pointer, which a filter can't read; libc falls back to clone.
     code += _when(conditional["clone3"], [_deny(errno.ENOSYS)])
-    code += _when(conditional["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
+    fork = _op(_RET, _ASK) if sigchld == "ask" else allow
+    spaces = [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny()]
+    code += _when(conditional["clone"], [*spaces, _op(_JSET, _THREAD, 0, 1), allow, fork])
     # Only local sockets: VSOCK, for example, ignores network namespaces.
     family = [_low(0), _op(_JEQ, _AF_UNIX, 0, 1), allow, _deny(errno.EACCES)]
     code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
@@ -142,6 +147,8 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
         read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, last]
         code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     verdicts = dict.fromkeys(denied.values(), _deny())
+    if sigchld == "ask":
+        verdicts |= dict.fromkeys(_numbers(_FORKS).values(), fork)
     if not alone:
         code += _sockets()
         verdicts |= dict.fromkeys(_numbers(_DENIED_OUTSIDE).values(), _deny())
@@ -260,10 +267,11 @@ def works(install_it: Callable[[], bool]) -> bool:
 
 
 def install_asking() -> int:
-    """Filter a cell with namespaces and its program.
+    """Filter a program with namespaces.
 
-    Returns the descriptor through which the kernel asks before the action of SIGCHLD is set; -1 if it can't
-    (before Linux 5.5, or where this process is already supervised in this way): nothing is filtered then.
+    Returns the descriptor through which the kernel asks its cell before the action of SIGCHLD is set, and
+    before a process is made; -1 if it can't (before Linux 5.5, or where this process is already supervised in
+    this way): nothing is filtered then.
     """
     code = build(alone=True, sigchld="ask")
     number = _SECCOMP.get(os.uname().machine)
@@ -276,3 +284,8 @@ def install_asking() -> int:
         _laid_out(code)[0],
     )
     return listener
+
+
+def sets_an_action(call: int) -> bool:
+    """Whether this call, which the kernel asks about, is rt_sigaction; the others make a process."""
+    return call == _numbers(_CONDITIONAL)["rt_sigaction"]
