@@ -35,6 +35,8 @@ WINDOW = 0.005
 """Seconds between two samples of a program that may hide its children's time."""
 _LATE = 0.02
 """Most seconds charged for one process after its last sample: a busy machine delays the samples."""
+_TRIES = 5
+"""Samples in which a new id has to show a process: the id comes before the process's clock."""
 TOLERANCE = 2.0
 """The upper bound of the CPU time may be this many times the limit; the measured time may not exceed it."""
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # SECCOMP_IOCTL_NOTIF_*, <linux/seccomp.h>
@@ -203,8 +205,8 @@ class _Samples:
         self._clocks: dict[int, float] = {}
         self._cpus = len(os.sched_getaffinity(0))
         self._last = _last_pid(load)
-        self._at, self._window = time.monotonic(), 0.0
-        self._again: set[int] = set()
+        self._at = time.monotonic()
+        self._unseen: dict[int, tuple[int, float]] = {}  # id -> tries to see a process, longest window
         self.expected = 0
         """Processes that were made and have not been seen; other ids that come and go are threads."""
         for pid in range(2, self._last + 1):
@@ -214,17 +216,15 @@ class _Samples:
     def take(self) -> None:
         """Sample all processes; the time of those that ended since the last sample is bounded by its age."""
         last, now = _last_pid(self._load), time.monotonic()
-        longest, window = self._window, now - self._at
-        self._at, self._window = now, window
-        longest = max(longest, window)
+        window, self._at = now - self._at, now
         fresh = (
             range(self._last + 1, last + 1) if last >= self._last else range(2, last + 1)
         )  # ids start anew
         self._last = last
         ended = unseen = 0
-        grown = 0.0
-        again, self._again = self._again, set()
-        for pid in {*self._clocks, *fresh, *again}:
+        grown = old = 0.0
+        self._unseen.update((pid, (0, 0.0)) for pid in fresh if pid not in self._clocks)
+        for pid in {*self._clocks, *self._unseen}:
             before = self._clocks.get(pid)
             try:
                 clock = time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
@@ -232,21 +232,23 @@ class _Samples:
                 if before is not None:
                     del self._clocks[pid]
                     ended += 1
-                elif pid in again:
-                    unseen += 1
+                    continue
+                tries, longest = self._unseen.pop(pid)
+                if tries < _TRIES:
+                    self._unseen[pid] = tries + 1, max(longest, window)
                 else:
-                    self._again.add(pid)
+                    unseen, old = unseen + 1, max(old, longest)
             else:
-                self.expected -= before is None
+                self.expected -= self._unseen.pop(pid, None) is not None
                 grown += clock - before if before is not None and clock >= before else clock
                 self._clocks[pid] = clock
         unseen = min(unseen, max(0, self.expected))  # the others are threads: their time is their process's
         self.expected -= unseen
         self.least += grown
-        self.most += grown + self._bound(ended, window) + self._bound(unseen, longest)
+        self.most += grown + self._bound(ended, window) + self._bound(unseen, old)
 
     def _bound(self, count: int, window: float) -> float:
-        """Most seconds of this many processes, each of which ended within `window` seconds."""
+        """Most seconds of this many processes that each ended within `window` seconds of a sample."""
         return min(count * min(window, _LATE), self._cpus * window)
 
 
