@@ -52,6 +52,9 @@ def test_the_arguments_of_some_calls_decide() -> None:
     assert verdict(code, number["socket"], 1) == ALLOW and verdict(code, number["socket"], 2) == EACCES
     assert verdict(code, number["clone"], 0x10000000) == EPERM and verdict(code, number["clone3"]) == ENOSYS
     assert verdict(code, number["prlimit64"], 7) == EPERM
+    assert [verdict(code, number["fcntl"], 3, command) for command in (1031, 1032, 8)] == [
+        EPERM, ALLOW, ALLOW,
+    ]  # fmt: skip
     for sigchld, end in ends.items():
         for action in (1, 1 << 32):  # an address; 0 only reads
             assert verdict(codes[sigchld], number["rt_sigaction"], 17, action) == end
@@ -81,6 +84,7 @@ def test_without_namespaces_the_user_and_who_holds_signals_decide(process: int |
     assert [verdict(code, number["kill"], pid) for pid in (7, 0, 8, -1 & 0xFFFFFFFF)] == [
         ALLOW, ALLOW, others, others,
     ]  # fmt: skip
+    assert verdict(code, number["fcntl"], 0, 1031) == EPERM
     assert verdict(code, number["tgkill"], 8) == verdict(code, number["fcntl"], 0, 8) == others
     slower = EPERM if process or shared else ALLOW
     assert (
