@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -15,7 +17,7 @@ from typing import Any
 import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
-from coterie.core.errors import PolicyFault
+from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Program, Ran
 from tests.backends.sandboxes.support import descendants, inside, ran
 
@@ -212,6 +214,39 @@ def test_closing_leaves_nothing() -> None:
     assert inside(lambda sandbox: sandbox.run(Program(code="print(1)"))).ok
     assert descendants(os.getpid()) == before
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_process_without_free_descriptors_gets_a_fault_and_loses_none(both: dict[str, str]) -> None:
+    judged = Judged(candidate="def f(): return 1", tests="assert f() == 1", calls=("f",))
+
+    async def go(sandbox: LocalSandbox) -> int:
+        faults = 0
+        before = sorted(os.listdir("/proc/self/fd"))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for spare in range(0, 14, 2):
+            free = [os.dup(0) for _ in range(spare)]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(free, default=0) + 1, limits[1]))
+            held = []
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.dup(0))
+            for descriptor in free:
+                os.close(descriptor)
+            try:
+                for run in (sandbox.run(Program(code="")), sandbox.judge(judged)):
+                    with contextlib.suppress(SystemFault):
+                        faults += 1
+                        await run
+                        faults -= 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                for descriptor in held:
+                    os.close(descriptor)
+            assert sorted(os.listdir("/proc/self/fd")) == before
+        assert (await sandbox.judge(judged)).ok
+        return faults
+
+    assert 0 < inside(go, **both) < 14
 
 
 def test_the_judged_run_of_a_worker_leaves_nothing_to_programs() -> None:
