@@ -33,6 +33,14 @@ class Drain:
         self.count = 0
         """Bytes that were read."""
 
+    def __enter__(self) -> Drain:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Close both ends, before `start`."""
+        os.close(self._ours)
+        os.close(self.theirs)
+
     def start(self) -> None:
         os.close(self.theirs)
         asyncio.get_running_loop().add_reader(self._ours, self._read)
@@ -84,12 +92,14 @@ class CellSide:
         self._payload = payload(program)
         self._flooded = False
         self._link = link
-        self._channel, self._theirs = socket.socketpair()
-        self._channel.setblocking(False)
         keep = limits.output_kb << 10
-        self._out = Drain(keep, flooded=self._flood)
-        self._err = Drain(keep, flooded=self._flood)
-        self._report = Drain(REPORT, end=False, flooded=self._flood) if reports else None
+        with contextlib.ExitStack() as made:  # closes what there is, if a later descriptor can't be had
+            self._channel, self._theirs = (made.enter_context(end) for end in socket.socketpair())
+            self._channel.setblocking(False)
+            self._out = made.enter_context(Drain(keep, flooded=self._flood))
+            self._err = made.enter_context(Drain(keep, flooded=self._flood))
+            self._report = Drain(REPORT, end=False, flooded=self._flood) if reports else None
+            made.pop_all()
         self._stop: Callable[[], None] = lambda: None
         self._talk: asyncio.Task[bytes] | None = None
         self.reported = b""

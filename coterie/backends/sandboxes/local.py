@@ -192,11 +192,11 @@ class LocalSandbox(Plugin):
         worker = await pool.take()
         sides: list[CellSide] = []
         try:
-            paired = len(programs) == 2
-            links = socket.socketpair() if paired else (None,)
-            for number, (program, link) in enumerate(zip(programs, links, strict=True)):
-                limits = program.limits or self.config.limits
-                sides.append(CellSide(program, limits, link=link, reports=paired and number == 0))
+            self._make_sides(programs, sides)
+        except OSError as error:
+            pool.give(worker)
+            raise SystemFault(f"this process could not start a run: {error}") from error
+        try:
             wall = max(side.limits.wall_seconds for side in sides)
             descriptors = [fd for side in sides for fd in side.descriptors()]
             worker.send({"cells": [side.order() for side in sides], "wall": wall}, descriptors)
@@ -213,6 +213,21 @@ class LocalSandbox(Plugin):
             raise
         pool.give(worker)
         return ran, sides[0].reported
+
+    def _make_sides(self, programs: list[Program], sides: list[CellSide]) -> None:
+        """Add a side for each program, or none and raise OSError, e.g. where no descriptor is left."""
+        paired = len(programs) == 2
+        links = socket.socketpair() if paired else (None,)
+        try:
+            for number, (program, link) in enumerate(zip(programs, links, strict=True)):
+                limits = program.limits or self.config.limits
+                sides.append(CellSide(program, limits, link=link, reports=paired and number == 0))
+        except BaseException:
+            for side in sides:
+                side.abandon()
+            for link in filter(None, links):
+                link.close()
+            raise
 
 
 def _judge() -> list[Module]:

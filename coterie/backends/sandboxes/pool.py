@@ -106,7 +106,6 @@ class Worker:
         """End the worker at once, with all that it runs; not from a forked process."""
         if self.parent != os.getpid():
             return
-        self._control.close()
         if not self._alone:
             # Without namespaces the kernel does not end the worker's programs; the worker does on SIGTERM.
             self.process.terminate()
@@ -114,6 +113,7 @@ class Worker:
                 self.process.wait(2)
         self.process.kill()
         self.process.wait()
+        self._control.close()  # last: where it closes while the worker lives, the pool is closed
 
     async def close(self) -> None:
         """Close the socket, which ends the worker; kill it if it does not end in time."""

@@ -150,6 +150,11 @@ def left_open(hello: Mapping[str, Any]) -> tuple[Open, ...]:
             )
         )
     rows += [
+        (
+            "times of processes",
+            "CPU time, parent, user, process group, session and CPUs of every process, by its number",
+        ),
+        ("locks", "flock on files that it may read: who locks the same file waits until the run ends"),
         ("disk", "filling the disk with many files: each file has a bound, their sum has none"),
         ("lost workers", "outliving its run where its worker is killed from outside, e.g. for memory"),
     ]

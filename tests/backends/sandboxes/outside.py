@@ -115,6 +115,11 @@ PROGRAMS = {
     "list_of_processes": "attempt(lambda: os.listdir('/proc'))",
     "shared_folders": "attempt(lambda: open('{shared}/left', 'x').close())",
     "names_of_files": "attempt(lambda: os.stat('{public}'))",
+    "times_of_processes": (
+        "attempt(lambda: time.clock_gettime((~{host} << 3) | 2))\nattempt(lambda: os.getpgid({host}))\n"
+        "attempt(lambda: os.getsid({host}))\nattempt(lambda: os.sched_getaffinity({host}))"
+    ),
+    "locks": "attempt(lambda: fcntl.flock(os.open('/bin/sh', os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB))",
     "disk": "for n in range(4):\n    with open(str(n), 'wb') as file: file.write(bytes(1 << 20))\nescaped()",
     "fork_bomb_while_others_end": (
         "time.sleep(.4)\ncount = 0\ntry:\n    for _ in range({processes} + 4):\n"

@@ -155,6 +155,21 @@ def test_few_children_of_a_program_that_ignores_sigchld_are_charged_what_they_us
     assert done.cpu_seconds is not None and 0.1 < done.cpu_seconds < 0.25
 
 
+@pytest.mark.parametrize("made", ["threading.Thread(target=lambda: None)", "Sometimes()"])
+def test_threads_of_a_program_that_sets_the_action_of_sigchld_are_charged_what_they_use(made: str) -> None:
+    """A thread that ends between two samples looks like a child that does."""
+    code = BURN + "import threading\nsignal.signal(signal.SIGCHLD, signal.SIG_DFL)\n"
+    code += (
+        "class Sometimes(threading.Thread):\n    def run(self):\n        global count\n        count += 1\n"
+        "        if count % 50 == 0: os.system('true')\ncount = 0\n"
+        f"for _ in range(300):\n    one = {made}\n    one.start()\n    one.join()\n    time.sleep(.004)\n"
+        "print(threading.active_count())"
+    )
+    done = ran(code, {"namespaces": "required"}, limits=HALF)
+    assert (done.status, done.stdout) == ("finished", "1\n"), done
+    assert done.cpu_seconds is not None and done.cpu_seconds < 0.4
+
+
 NO_ZOMBIES = """\
 import ctypes, os, signal, time
 libc = ctypes.CDLL(None)

@@ -244,3 +244,14 @@ def test_all_protections_are_reported(caplog: pytest.LogCaptureFixture) -> None:
         off = inside(go, namespaces="off")
     assert not off["pid namespace"] and off["rlimits"] and off["clean environment"]
     assert sum("less protection" in record.message for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("namespaces", ["auto", "off"])
+def test_what_the_kernel_counts_by_user_is_not_taken_from_other_runs(namespaces: str) -> None:
+    """A new pipe holds less where the user's pipes have many pages, and a user has few inotify instances."""
+    code = (
+        "import ctypes, fcntl, os\nreader, writer = os.pipe()\nprint(ctypes.CDLL(None).inotify_init())\n"
+        "try: fcntl.fcntl(writer, 1031, 1 << 20)\nexcept PermissionError: print('refused')\n"
+        "os.write(writer, bytes(30_000))\nprint(len(os.read(reader, 1 << 20)))"
+    )
+    assert ran(code, {"namespaces": namespaces}).stdout == "-1\nrefused\n30000\n"

@@ -83,6 +83,8 @@ SHOWN_BY = {
         "connection_to_the_trainer", "sockets", "limits_of_the_trainer", "priority_of_the_trainer",
         "modes_and_times", "notices_of_changes",
     },
+    "times of processes": {"times_of_processes"},
+    "locks": {"locks"},
     "disk": {"disk"},
     "lost workers": {"outlives_a_lost_worker"},
 }  # fmt: skip

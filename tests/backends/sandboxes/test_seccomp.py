@@ -39,8 +39,9 @@ def test_exactly_the_calls_of_the_table_are_denied(sigchld: str) -> None:
     denied = set(seccomp._numbers(seccomp._DENIED).values())
     conditional = set(seccomp._numbers(seccomp._CONDITIONAL).values())
     assert denied and {call for call in range(600) if verdict(code, call) == EPERM} == denied
+    forks = set(seccomp._numbers(seccomp._FORKS).values()) if sigchld == "ask" else set()
     for call in set(range(600)) - denied - conditional:
-        assert verdict(code, call) == ALLOW, call
+        assert verdict(code, call) == (ASK if call in forks else ALLOW), call
 
 
 def test_the_arguments_of_some_calls_decide() -> None:
@@ -51,11 +52,17 @@ def test_the_arguments_of_some_calls_decide() -> None:
     assert verdict(code, number["socket"], 1) == ALLOW and verdict(code, number["socket"], 2) == EACCES
     assert verdict(code, number["clone"], 0x10000000) == EPERM and verdict(code, number["clone3"]) == ENOSYS
     assert verdict(code, number["prlimit64"], 7) == EPERM
+    assert [verdict(code, number["fcntl"], 3, command) for command in (1031, 1032, 8)] == [
+        EPERM, ALLOW, ALLOW,
+    ]  # fmt: skip
     for sigchld, end in ends.items():
         for action in (1, 1 << 32):  # an address; 0 only reads
             assert verdict(codes[sigchld], number["rt_sigaction"], 17, action) == end
             assert verdict(codes[sigchld], number["rt_sigaction"], 15, action) == ALLOW
         assert verdict(codes[sigchld], number["rt_sigaction"], 17, 0) == ALLOW
+        assert verdict(codes[sigchld], number["clone"], 0x3D0F00) == ALLOW  # a thread
+        fork = verdict(codes[sigchld], number["clone"], 0x1200011)
+        assert fork == (ASK if sigchld == "ask" else ALLOW)
 
 
 @pytest.mark.parametrize("process", [None, 7])
@@ -77,6 +84,7 @@ def test_without_namespaces_the_user_and_who_holds_signals_decide(process: int |
     assert [verdict(code, number["kill"], pid) for pid in (7, 0, 8, -1 & 0xFFFFFFFF)] == [
         ALLOW, ALLOW, others, others,
     ]  # fmt: skip
+    assert verdict(code, number["fcntl"], 0, 1031) == EPERM
     assert verdict(code, number["tgkill"], 8) == others
     owners = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX
     assert [verdict(code, number["fcntl"], 0, command) for command in (*owners, 4)] == [*[others] * 3, ALLOW]

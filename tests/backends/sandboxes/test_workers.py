@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import resource
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -14,7 +17,7 @@ from typing import Any
 import pytest
 
 from coterie.backends.sandboxes.local import LocalSandbox
-from coterie.core.errors import PolicyFault
+from coterie.core.errors import PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Program, Ran
 from tests.backends.sandboxes.support import descendants, inside, ran
 
@@ -80,7 +83,7 @@ def test_a_worker_that_is_lost_between_runs_is_replaced() -> None:
     assert inside(go).stdout == "here\n"
 
 
-def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
+def test_a_run_that_nobody_waits_for_ends_at_once(both: dict[str, str]) -> None:
     async def go(sandbox: LocalSandbox) -> Ran:
         assert sandbox._pool is not None
         (worker,) = sandbox._pool._all
@@ -89,7 +92,20 @@ def test_a_run_that_nobody_waits_for_ends_at_once() -> None:
         assert descendants(worker.process.pid) == [] and worker.process.poll() is not None
         return await sandbox.run(Program(code="print('next')"))
 
-    assert inside(go).stdout == "next\n"
+    assert inside(go, **both).stdout == "next\n"
+
+
+def test_a_worker_that_is_asked_to_end_is_replaced() -> None:
+    """By a hostile program, where nothing holds its signals."""
+
+    async def go(sandbox: LocalSandbox) -> str:
+        assert sandbox._pool is not None
+        (worker,) = sandbox._pool._all
+        os.kill(worker.process.pid, signal.SIGTERM)
+        worker.process.wait(10)
+        return (await sandbox.run(Program(code="print('next')"))).stdout
+
+    assert inside(go, namespaces="off") == "next\n"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
@@ -102,7 +118,10 @@ def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal
         "    await s.open()\n    await s.run(Program(code='import time; time.sleep(20)'))\n"
         "asyncio.run(go())"
     )
-    ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL)
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)  # pytest's folders are closed to the users of programs
+    environment = {**os.environ, "TMPDIR": folder}
+    ours = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.DEVNULL, env=environment)
     pids: list[int] = []
     until = time.monotonic() + 20
     while len(pids) < 3 and time.monotonic() < until:
@@ -114,6 +133,30 @@ def test_workers_and_what_they_run_end_with_us(both: dict[str, str], how: signal
     while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < until:
         time.sleep(0.02)
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []
+    os.rmdir(folder)  # they have left nothing in it
+
+
+def test_the_last_worker_removes_what_a_killed_one_left() -> None:
+    """The host process is killed at last, and can't remove the folder of the runs."""
+    code = (
+        "import asyncio, os, signal\nfrom coterie.backends.sandboxes.local import LocalSandbox\n"
+        "from coterie.core.protocols import Program\n"
+        "async def go():\n    s = LocalSandbox(LocalSandbox.Config(workers=2, namespaces='off'))\n"
+        "    await s.open()\n"
+        "    run = asyncio.ensure_future(s.run(Program(code='import time; time.sleep(20)')))\n"
+        "    while not os.listdir(s._pool._base): await asyncio.sleep(.02)\n"
+        "    for worker in {*s._pool._all} - {*s._pool._idle}: worker.process.kill()\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\nasyncio.run(go())"
+    )
+    folder = tempfile.mkdtemp()
+    os.chmod(folder, 0o755)
+    subprocess.run(
+        [sys.executable, "-c", code], stderr=subprocess.DEVNULL, env={**os.environ, "TMPDIR": folder}
+    )
+    until = time.monotonic() + 10
+    while os.listdir(folder) and time.monotonic() < until:
+        time.sleep(0.02)
+    os.rmdir(folder)
 
 
 # ------------------------------------------------------------------------------------------------------ leaks
@@ -171,6 +214,39 @@ def test_closing_leaves_nothing() -> None:
     assert inside(lambda sandbox: sandbox.run(Program(code="print(1)"))).ok
     assert descendants(os.getpid()) == before
     assert len(os.listdir("/proc/self/fd")) == files
+
+
+def test_a_process_without_free_descriptors_gets_a_fault_and_loses_none(both: dict[str, str]) -> None:
+    judged = Judged(candidate="def f(): return 1", tests="assert f() == 1", calls=("f",))
+
+    async def go(sandbox: LocalSandbox) -> int:
+        faults = 0
+        before = sorted(os.listdir("/proc/self/fd"))
+        limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for spare in range(0, 14, 2):
+            free = [os.dup(0) for _ in range(spare)]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(free, default=0) + 1, limits[1]))
+            held = []
+            with contextlib.suppress(OSError):
+                while True:
+                    held.append(os.dup(0))
+            for descriptor in free:
+                os.close(descriptor)
+            try:
+                for run in (sandbox.run(Program(code="")), sandbox.judge(judged)):
+                    with contextlib.suppress(SystemFault):
+                        faults += 1
+                        await run
+                        faults -= 1
+            finally:
+                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+                for descriptor in held:
+                    os.close(descriptor)
+            assert sorted(os.listdir("/proc/self/fd")) == before
+        assert (await sandbox.judge(judged)).ok
+        return faults
+
+    assert 0 < inside(go, **both) < 14
 
 
 def test_the_judged_run_of_a_worker_leaves_nothing_to_programs() -> None:

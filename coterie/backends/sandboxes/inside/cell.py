@@ -14,6 +14,7 @@ import json
 import os
 import select
 import signal
+import socket
 import stat
 import struct
 import time
@@ -49,15 +50,19 @@ def main(
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
         order["nproc"] = _tasks(order, count, alone)
-        listener = seccomp.install_asking() if alone and view[1] >= 0 else -1
-        order["filtered"] = listener >= 0
         signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
         poll = select.poll()
-        for descriptor in (signals, listener) if listener >= 0 else (signals,):
-            poll.register(descriptor, select.POLLIN)
+        poll.register(signals, select.POLLIN)
+        pair = socket.socketpair() if alone and view[1] >= 0 else None
         pid = kernel.fork()
         if pid == 0:
+            order["filtered"] = pair is not None and _filter(pair[1])
             program.start(order, header, box, [stdin, *fds[1:]], alone=alone)
+        if pair is not None:
+            pair[1].close()
+            for listener in socket.recv_fds(pair[0], 1, 1)[1]:
+                poll.register(listener, select.POLLIN)
+            pair[0].close()
         # While the program lives it shares this process's memory, and each page that is written is copied.
         poll.poll(1000 * min(_SHORT, order["cpu"]))
         for descriptor in (stdin, *fds[1:]):
@@ -78,6 +83,14 @@ def main(
         _send(channel, {"fault": f"{type(error).__name__}: {error}"}, {})
         os._exit(1)
     os._exit(0)
+
+
+def _filter(cell: socket.socket) -> bool:
+    """Filter this process, the program's, and give its cell the descriptor through which the kernel asks. The
+    cell itself can't be filtered: nobody would answer for its own fork."""
+    listener = seccomp.install_asking()
+    socket.send_fds(cell, [b"."], [listener] if listener >= 0 else [])
+    return listener >= 0
 
 
 def _tasks(order: dict[str, Any], count: int, alone: bool) -> int:
@@ -159,11 +172,13 @@ def watch(pid: int, limit: float, measured: clock.Clock, poll: select.poll, sign
             os.kill(pid, signal.SIGKILL)
             os.waitpid(pid, 0)
             return {"exit": None, "signal": signal.SIGKILL, "over": over, "stopped": not over}
-        for descriptor, _ in poll.poll(1000 * measured.pause(limit)):
+        for descriptor, event in poll.poll(1000 * measured.pause(limit)):
             if descriptor == signals:
                 stopped = kernel.signalled(signals, signal.SIGTERM) or stopped
-            else:
+            elif event & select.POLLIN:
                 clock.answer(descriptor, measured)
+            else:  # no process is left that the kernel could ask about
+                poll.unregister(descriptor)
 
 
 def _end_the_rest(alone: bool, user: int | None) -> None:

@@ -7,7 +7,8 @@ A cell reads three clocks:
   /proc through a descriptor. Each process is read before its children, so no time is counted twice, and the
   sum is never above the truth.
 - With a pid namespace, the clock of each process id. It is read once the program has set the action of
-  SIGCHLD, since the kernel adds the time of a child whose parent ignores that signal to no other process.
+  SIGCHLD, since the kernel adds the time of a child whose parent ignores that signal to no other process. The
+  kernel asks before each fork too: a process may end before it is seen, and a thread's id looks the same.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import signal
 import struct
 import time
 
-from . import kernel
+from . import kernel, seccomp
 
 _WHOLE_PROCESS = 2  # CPUCLOCK_SCHED of all threads: clock_getcpuclockid(3)
 _TICK = 1 / os.sysconf("SC_CLK_TCK")
@@ -34,6 +35,8 @@ WINDOW = 0.005
 """Seconds between two samples of a program that may hide its children's time."""
 _LATE = 0.02
 """Most seconds charged for one process after its last sample: a busy machine delays the samples."""
+_TRIES = 5
+"""Samples in which a new id has to show a process: the id comes before the process's clock."""
 TOLERANCE = 2.0
 """The upper bound of the CPU time may be this many times the limit; the measured time may not exceed it."""
 _RECEIVE, _SEND, _CONTINUE = 0xC0502100, 0xC0182101, 1  # SECCOMP_IOCTL_NOTIF_*, <linux/seccomp.h>
@@ -151,6 +154,11 @@ class Clock:
         if self._samples is None:
             self._samples = _Samples(self._load, self.used())
 
+    def forks(self) -> None:
+        """Count a process that the program is about to make."""
+        if self._samples is not None:
+            self._samples.expected += 1
+
     def _own(self) -> float:
         return time.clock_gettime((~self._pid << 3) | _WHOLE_PROCESS)
 
@@ -198,6 +206,9 @@ class _Samples:
         self._cpus = len(os.sched_getaffinity(0))
         self._last = _last_pid(load)
         self._at = time.monotonic()
+        self._unseen: dict[int, tuple[int, float]] = {}  # id -> tries to see a process, longest window
+        self.expected = 0
+        """Processes that were made and have not been seen; other ids that come and go are threads."""
         for pid in range(2, self._last + 1):
             with contextlib.suppress(OSError):
                 self._clocks[pid] = time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
@@ -210,19 +221,35 @@ class _Samples:
             range(self._last + 1, last + 1) if last >= self._last else range(2, last + 1)
         )  # ids start anew
         self._last = last
-        ended = grown = 0.0
-        for pid in {*self._clocks, *fresh}:
-            before = self._clocks.get(pid, 0.0)
+        ended = unseen = 0
+        grown = old = 0.0
+        self._unseen.update((pid, (0, 0.0)) for pid in fresh if pid not in self._clocks)
+        for pid in {*self._clocks, *self._unseen}:
+            before = self._clocks.get(pid)
             try:
                 clock = time.clock_gettime((~pid << 3) | _WHOLE_PROCESS)
-            except OSError:  # it has ended, or was a thread
-                self._clocks.pop(pid, None)
-                ended += 1
+            except OSError:  # it has ended, isn't ready yet, or is a thread
+                if before is not None:
+                    del self._clocks[pid]
+                    ended += 1
+                    continue
+                tries, longest = self._unseen.pop(pid)
+                if tries < _TRIES:
+                    self._unseen[pid] = tries + 1, max(longest, window)
+                else:
+                    unseen, old = unseen + 1, max(old, longest)
             else:
-                grown += clock - before if clock >= before else clock
+                self.expected -= self._unseen.pop(pid, None) is not None
+                grown += clock - before if before is not None and clock >= before else clock
                 self._clocks[pid] = clock
+        unseen = min(unseen, max(0, self.expected))  # the others are threads: their time is their process's
+        self.expected -= unseen
         self.least += grown
-        self.most += grown + min(ended * min(window, _LATE), self._cpus * window)
+        self.most += grown + self._bound(ended, window) + self._bound(unseen, old)
+
+    def _bound(self, count: int, window: float) -> float:
+        """Most seconds of this many processes that each ended within `window` seconds of a sample."""
+        return min(count * min(window, _LATE), self._cpus * window)
 
 
 def _last_pid(load: int) -> int:
@@ -231,11 +258,14 @@ def _last_pid(load: int) -> int:
 
 
 def answer(listener: int, measured: Clock) -> None:
-    """Let a waiting call continue, once `measured` samples all processes."""
-    request = bytearray(80)  # struct seccomp_notif; it starts with the id of the call
+    """Let a waiting call continue, once `measured` counts the new process or samples all processes."""
+    request = bytearray(80)  # struct seccomp_notif: the id of the call first, its number at 16
     with contextlib.suppress(OSError):  # its process may have ended
         fcntl.ioctl(listener, _RECEIVE, request)
-        measured.may_hide()
+        if seccomp.sets_an_action(*struct.unpack_from("=i", request, 16)):
+            measured.may_hide()
+        else:
+            measured.forks()
         fcntl.ioctl(
             listener,
             _SEND,

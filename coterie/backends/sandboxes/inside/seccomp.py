@@ -26,8 +26,10 @@ _PR_SET_SECCOMP, _MODE_FILTER = 22, 2
 _NEW_LISTENER, _SET_FILTER, _SECCOMP = 8, 1, {"x86_64": 317, "aarch64": 277}
 _X32 = 0x40000000
 _NEW_NAMESPACES = 0x7E020080  # CLONE_NEWUSER and its like, NEWTIME too
+_THREAD = 0x10000  # CLONE_THREAD
 _AF_UNIX, _SIGCHLD = 1, 17
 _TYPE, _STREAM, _SEQPACKET = 0xF, 1, 5  # of a socket, without SOCK_CLOEXEC and SOCK_NONBLOCK
+_SETPIPE_SZ = 1031  # F_SETPIPE_SZ takes pages that all pipes of the user share, those of other runs too
 _OWNERS = (8, 10, 15)  # F_SETOWN, F_SETSIG, F_SETOWN_EX: with O_ASYNC a signal to any process of the user
 _IOCTLS = (0x8901, 0x8902, 0x5452, 0x5412, 0x541C)  # FIOSETOWN, SIOCSPGRP, FIOASYNC, TIOCSTI, TIOCLINUX
 _PRIO_PROCESS, _IOPRIO_WHO_PROCESS = 0, 1
@@ -47,22 +49,24 @@ _DENIED = """
     uselib 134 -; io_uring_setup 425 425; io_uring_enter 426 426; io_uring_register 427 427;
     open_tree 428 428; move_mount 429 429; fsopen 430 430; fsconfig 431 431; fsmount 432 432;
     fspick 433 433; pidfd_getfd 438 438; process_madvise 440 440; mount_setattr 442 442;
-    quotactl_fd 443 443; memfd_secret 447 447
+    quotactl_fd 443 443; memfd_secret 447 447; inotify_init 253 -; inotify_init1 294 26
 """
 """Name, number on x86_64, number on aarch64."""
 _CONDITIONAL = """
     clone 56 220; clone3 435 435; socket 41 198; prlimit64 302 261; rt_sigaction 13 134; kill 62 129;
     tkill 200 130; tgkill 234 131; rt_sigqueueinfo 129 138; rt_tgsigqueueinfo 297 240;
-    pidfd_send_signal 424 424
+    pidfd_send_signal 424 424; fcntl 72 25
 """
 """The same for calls whose arguments decide."""
+_FORKS = "fork 57 -; vfork 58 -"
+"""The same for calls that make a process, besides clone."""
 _DENIED_OUTSIDE = """
     connect 42 203; bind 49 200; listen 50 201; accept 43 202; accept4 288 242; process_mrelease 448 448;
-    inotify_init 253 -; inotify_init1 294 26; mq_timedsend 242 182; mq_timedreceive 243 183; mq_notify 244 184
+    mq_timedsend 242 182; mq_timedreceive 243 183; mq_notify 244 184
 """
 """Denied without namespaces: what reaches a socket, process or file of the same user."""
 _CONDITIONAL_OUTSIDE = """
-    socketpair 53 199; fcntl 72 25; ioctl 16 29; setpriority 141 140; ioprio_set 251 30;
+    socketpair 53 199; ioctl 16 29; setpriority 141 140; ioprio_set 251 30;
     sched_setparam 142 118; sched_setscheduler 144 119; sched_setaffinity 203 122; sched_setattr 314 274
 """
 _PRETENDED = """
@@ -117,8 +121,8 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
         shared: whether other processes and their files have the program's user: it only pretends to change
             modes, owners, times and attributes of files.
         sigchld: what happens when the action of SIGCHLD is set, which hides children from the CPU time:
-            `ask`: the kernel asks the cell (clock.py); `refuse`; `pretend`: nothing, and it reports success;
-            `allow`.
+            `ask`: the kernel asks the cell (clock.py), before each fork too; `refuse`; `pretend`: nothing,
+            and it reports success; `allow`.
     """
     denied, conditional = _numbers(_DENIED), _numbers(_CONDITIONAL)
     if not denied:
@@ -130,18 +134,24 @@ def build(*, alone: bool, process: int | None = None, shared: bool = False, sigc
         code += [_op(_JGE, _X32, 0, 1), _deny(errno.ENOSYS)]
     # clone3 has its flags behind a pointer, which a filter can't read; libc falls back to clone.
     code += _when(conditional["clone3"], [_deny(errno.ENOSYS)])
-    code += _when(conditional["clone"], [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny(), allow])
+    fork = _op(_RET, _ASK) if sigchld == "ask" else allow
+    spaces = [_low(0), _op(_JSET, _NEW_NAMESPACES, 0, 1), _deny()]
+    code += _when(conditional["clone"], [*spaces, _op(_JSET, _THREAD, 0, 1), allow, fork])
     # Only local sockets: VSOCK, for example, ignores network namespaces.
     family = [_low(0), _op(_JEQ, _AF_UNIX, 0, 1), allow, _deny(errno.EACCES)]
     code += _when(conditional["socket"], family if alone else [_deny(errno.EACCES)])
     # Only a process's own limits: the cell's first process has the same user.
     code += _when(conditional["prlimit64"], [_low(0), _op(_JEQ, 0, 1, 0), _deny(), allow])
+    refused = (_SETPIPE_SZ, *_OWNERS) if process is not None else (_SETPIPE_SZ,)
+    code += _when(conditional["fcntl"], _unless(1, refused))
     if sigchld != "allow":
         # Its action may be read: the second argument is then no address.
         last = {"ask": _op(_RET, _ASK), "refuse": _deny(), "pretend": _deny(0)}[sigchld]
         read_only = [_low(1), _op(_JEQ, 0, 0, 3), _high(1), _op(_JEQ, 0, 0, 1), allow, last]
         code += _when(conditional["rt_sigaction"], [_low(0), _op(_JEQ, _SIGCHLD, 1, 0), allow, *read_only])
     verdicts = dict.fromkeys(denied.values(), _deny())
+    if sigchld == "ask":
+        verdicts |= dict.fromkeys(_numbers(_FORKS).values(), fork)
     if not alone:
         code += _sockets()
         verdicts |= dict.fromkeys(_numbers(_DENIED_OUTSIDE).values(), _deny())
@@ -184,9 +194,7 @@ def _signals(calls: dict[str, int], process: int) -> list[bytes]:
     for name in ("tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"):
         code += _when(calls[name], _only(process))
     code += _when(calls["pidfd_send_signal"], [_deny()])
-    outside = _numbers(_CONDITIONAL_OUTSIDE)
-    code += _when(outside["fcntl"], _unless(1, _OWNERS))
-    return code + _when(outside["ioctl"], _unless(1, _IOCTLS))
+    return code + _when(_numbers(_CONDITIONAL_OUTSIDE)["ioctl"], _unless(1, _IOCTLS))
 
 
 def _priorities(process: int) -> list[bytes]:
@@ -260,10 +268,11 @@ def works(install_it: Callable[[], bool]) -> bool:
 
 
 def install_asking() -> int:
-    """Filter a cell with namespaces and its program.
+    """Filter a program with namespaces.
 
-    Returns the descriptor through which the kernel asks before the action of SIGCHLD is set; -1 if it can't
-    (before Linux 5.5, or where this process is already supervised in this way): nothing is filtered then.
+    Returns the descriptor through which the kernel asks its cell before the action of SIGCHLD is set, and
+    before a process is made; -1 if it can't (before Linux 5.5, or where this process is already supervised in
+    this way): nothing is filtered then.
     """
     code = build(alone=True, sigchld="ask")
     number = _SECCOMP.get(os.uname().machine)
@@ -276,3 +285,8 @@ def install_asking() -> int:
         _laid_out(code)[0],
     )
     return listener
+
+
+def sets_an_action(call: int) -> bool:
+    """Whether this call, which the kernel asks about, is rt_sigaction; the others make a process."""
+    return call == _numbers(_CONDITIONAL)["rt_sigaction"]

@@ -63,9 +63,10 @@ def main(arguments: list[str]) -> None:
                 with contextlib.suppress(ImportError):
                     importlib.import_module(name)
             kernel.prctl(kernel.PR_SET_SUBREAPER, 1)
+            signal.signal(signal.SIGTERM, lambda *_: _give_up(orders["base"], parent))
             kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
             if os.getppid() != parent:
-                os._exit(1)
+                _give_up(orders["base"], parent)
         # Inherited by the cells. Without a handler of SIGINT, pid 1 of a namespace never gets it from inside;
         # a blocked SIGCHLD can be waited for.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -74,7 +75,8 @@ def main(arguments: list[str]) -> None:
         view = view if clock.can_scan(view[0]) else (-1, view[1])
         worker = Worker(control, orders, held, view)
         if not orders["alone"]:
-            signal.signal(signal.SIGTERM, lambda *_: worker.leave())
+            # The kernel sends it when the host process is gone, the pool when it drops this worker alone.
+            signal.signal(signal.SIGTERM, lambda *_: worker.leave(last=os.getppid() != parent))
         holds = held.hello() if held else {"apart": True, **spaces.probe()}
         hello = {"alone": held is None, "clock": view[0] >= 0, **holds}
         kernel.no_more_privileges(kernel.DAC_READ_SEARCH if held and held.reads == "capability" else -1)
@@ -87,7 +89,7 @@ def main(arguments: list[str]) -> None:
     gc.collect()
     gc.freeze()  # pages that a child's collection does not touch stay shared
     worker.serve()
-    worker.leave()
+    worker.leave(last=True)
 
 
 def _preload(sources: list[list[str]]) -> None:
@@ -179,7 +181,7 @@ class Worker:
                 if descriptor == self.control.fileno():
                     message = self.control.recv(_MESSAGE)
                     if not message:
-                        self.leave()
+                        self.leave(last=True)
                     only = json.loads(message).get("kill")
                     if not why.get(only, "asked"):
                         due[only] = 0.0
@@ -201,12 +203,14 @@ class Worker:
         self._clear()
         return ended
 
-    def leave(self) -> NoReturn:
-        """End this process and all that it runs; with namespaces the kernel ends the rest."""
+    def leave(self, *, last: bool) -> NoReturn:
+        """End this process and all that it runs; with namespaces the kernel ends the rest.
+
+        `last`: no worker starts any more, since the pool is closed or the host process is gone.
+        """
         self._clear()
-        if not self.alone:
-            with contextlib.suppress(OSError):
-                os.rmdir(self.base)  # succeeds for the last worker, if the host process is gone
+        if last:
+            _remove(self.base)
         os._exit(0)
 
     def _clear(self) -> None:
@@ -229,6 +233,30 @@ class Worker:
             if due[number] <= now:
                 os.kill(pid, signal.SIGKILL if why[number] else signal.SIGTERM)
                 why[number], due[number] = why[number] or reason, now + _REPORT
+
+
+def _give_up(base: str, parent: int) -> NoReturn:
+    """End a worker that doesn't serve yet."""
+    if os.getppid() != parent:
+        _remove(base)
+    os._exit(1)
+
+
+def _remove(base: str) -> None:
+    """Remove the folder of the runs, if no other worker lives; with namespaces there is none."""
+    with contextlib.suppress(OSError):
+        for worker in {name.partition("-")[0] for name in os.listdir(base)}:
+            if _has_ended(worker):  # it was killed, and left folders
+                cell.remove_folders(base, int(worker))
+        os.rmdir(base)
+
+
+def _has_ended(pid: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def _close(descriptor: int) -> None:

@@ -25,6 +25,8 @@ from typing import Any
 from .plain_types import (
     BUILD,
     CLASSES,
+    KEYS,
+    MANY,
     METACLASSES,
     NAMES,
     PARTS,
@@ -32,6 +34,7 @@ from .plain_types import (
     decimal_of,
     decimal_text,
     named_parts,
+    spread,
 )
 
 MAX_BYTES = 1 << 24
@@ -105,8 +108,11 @@ class _Packer:
         elif kind is Decimal:
             self._sized(b"x", decimal_text(value))
         elif kind in PARTS:
-            tag, parts = PARTS[kind]
-            self._all(tag, list(parts(value)), depth)
+            tag, parts_of = PARTS[kind]
+            parts = list(parts_of(value))
+            if tag in KEYS and len(parts) > MANY:
+                spread(parts[KEYS[tag]])
+            self._all(tag, parts, depth)
         else:
             self._rare(value, depth)
 

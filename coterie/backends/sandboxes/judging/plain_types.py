@@ -24,6 +24,10 @@ MAX_FIELDS = 64
 """Most fields of a named tuple, and most characters of its names."""
 
 
+MANY = 64
+"""Fewer keys or items than this may have one hash, as -1 and -2 do."""
+
+
 class NotPlain(ValueError):
     """The value is not plain data, or is larger or deeper than allowed."""
 
@@ -32,7 +36,16 @@ def _pairs(table: Any) -> list[Any]:
     return [part for pair in table.items() for part in pair]
 
 
+def spread(keys: Sequence[Any]) -> Sequence[Any]:
+    """These keys. Raises NotPlain if so many have one hash that a table of them takes quadratic time."""
+    count = len(keys)
+    if count > MANY and count - len(set(map(hash, keys))) > 4 * math.isqrt(count):
+        raise NotPlain("too many keys or items of one hash")
+    return keys
+
+
 def _table(parts: Sequence[Any]) -> dict[Any, Any]:
+    spread(parts[::2])
     built = dict(zip(parts[::2], parts[1::2]))  # noqa: B905 (Python 3.9)
     if 2 * len(built) != len(parts):
         raise NotPlain("a key that comes twice")
@@ -40,7 +53,7 @@ def _table(parts: Sequence[Any]) -> dict[Any, Any]:
 
 
 def _distinct(parts: Sequence[Any]) -> set[Any]:
-    built = set(parts)
+    built = set(spread(parts))
     if len(built) != len(parts):
         raise NotPlain("an item that comes twice")
     return built
@@ -216,6 +229,10 @@ PARTS: dict[type, tuple[bytes, Callable[[Any], Iterable[Any]]]] = {
     datetime.timedelta: (b"u", lambda value: (value.days, value.seconds, value.microseconds)),
     datetime.timezone: (b"z", lambda value: value.__getinitargs__()),
 }
+_ALL, _HALF = slice(None), slice(None, None, 2)
+KEYS = {b"S": _ALL, b"Z": _ALL, b"k": _ALL, b"K": _ALL, b"D": slice(1, None, 2)}
+KEYS |= dict.fromkeys((b"d", b"C", b"O", b"m", b"M"), _HALF)
+"""The parts that are hashed, by tag."""
 BUILD: dict[bytes, Callable[[list[Any]], Any]] = {
     b"l": list,
     b"t": tuple,

@@ -431,3 +431,29 @@ def test_a_frame_that_is_too_long_is_not_read():
         receive(start)
     os.close(start)
     os.close(end)
+
+
+SAME = [k * (2**61 - 1) for k in range(1, 60_000)]  # the modulus of hashes: each has hash 0
+
+
+@pytest.mark.parametrize("tag", [b"S", b"Z", b"k", b"K", b"d", b"C", b"O", b"D", b"m", b"M"])
+def test_keys_of_one_hash_are_refused_at_once(tag):
+    """A table of them takes minutes, in one call that no signal ends."""
+    began = time.process_time()
+    keys = [pack(key) for key in SAME]
+    parts = keys if tag in b"SZkK" else [part for key in keys for part in (key, pack(1))]
+    if tag == b"D":
+        parts.insert(0, pack(None))
+    with pytest.raises(NotPlain, match="one hash"):
+        unpack(tag + struct.pack(">I", len(parts)) + b"".join(parts))
+    assert time.process_time() - began < 3
+
+
+def test_what_is_refused_for_its_hashes_is_refused_before_it_is_sent():
+    with pytest.raises(NotPlain, match="one hash"):
+        pack({1: [dict.fromkeys(SAME[:100])]})
+    fine = [{-1, -2, *SAME[:9]}, dict.fromkeys(range(-9, 1000)), {k / 7 for k in range(9999)}]
+    fine.append({(a, -b, str(a)) for a in range(99) for b in range(99)})
+    fine.append({Fraction(a, b) for a in range(-99, 99) for b in range(1, 99)})
+    fine.append({complex(a, b) for a in range(-99, 99) for b in range(-99, 99)})
+    assert unpack(pack(fine)) == fine
