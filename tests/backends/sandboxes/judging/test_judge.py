@@ -308,7 +308,9 @@ def f(name):
     ],
 )
 def test_a_candidate_that_ends_early_passes_nothing(candidate, end):
-    outcome = judge(candidate, "try:\n    f(1)\nexcept BaseException:\n    assert True\nassert True")
+    limits = LIMITS.model_copy(update={"wall_seconds": 5.0})  # a busy machine starts the tests' side late
+    tests = "try:\n    f(1)\nexcept BaseException:\n    assert True\nassert True"
+    outcome = judge(candidate, tests, limits=limits)
     assert (outcome.passed, outcome.total, outcome.candidate) == (0, 2, end)
 
 
