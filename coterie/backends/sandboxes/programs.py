@@ -19,6 +19,8 @@ NAME, PATH = 255, 2000
 FILES = 1000
 PATTERNS = 100
 """Most globs in `collect`."""
+FLOOD = 16 << 20
+"""Bytes of output, stdout or stderr, after which every sandbox kills a program."""
 _PAGE = 4096
 
 
