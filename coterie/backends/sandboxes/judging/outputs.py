@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -34,7 +35,8 @@ async def judge_outputs(
 
     Args:
         program: Python source, or a Program whose `stdin` is replaced.
-        tolerance: words that are numbers may differ by this much, absolutely or relatively, e.g. 1e-6.
+        tolerance: words that are decimal numbers, within a float's range, may differ by this much, absolutely
+            or relatively, e.g. 1e-6. `nan` equals `nan` in any case; other words are compared as text.
         stop_at_first: run one case after the other, and none after one that failed.
 
     Returns:
@@ -50,11 +52,8 @@ async def judge_outputs(
         PolicyFault: the program killed its sandbox twice.
     """
     base = Program(code=program) if isinstance(program, str) else program
-    pairs = list(cases)
-    _check(pairs)
+    pairs = _checked(base, cases, tolerance)
     limits = base.limits or getattr(getattr(sandbox, "config", None), "limits", None)
-    if not math.isfinite(tolerance) or tolerance < 0:
-        raise ConfigError(f"a tolerance of {tolerance}", fix="a number that is not negative, e.g. 1e-6")
     programs = [
         dataclasses.replace(base, stdin=stdin, limits=_roomy(limits, expected)) for stdin, expected in pairs
     ]
@@ -113,7 +112,17 @@ async def _all(sandbox: Sandbox, programs: Sequence[Program]) -> list[Ran]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _check(pairs: Sequence[Any]) -> None:
+def _checked(program: Any, cases: Any, tolerance: Any) -> list[tuple[str, str]]:
+    """The cases. Raises ConfigError where something is of another form."""
+    if not isinstance(program, Program):
+        raise ConfigError(f"a program of type {type(program).__name__}", fix="a str of Python, or a Program")
+    number = isinstance(tolerance, (int, float))
+    if not number or not math.isfinite(tolerance) or tolerance < 0:
+        shown = _cut(repr(tolerance))
+        raise ConfigError(f"a tolerance of {shown}", fix="a number that is not negative, e.g. 1e-6")
+    if isinstance(cases, str) or not isinstance(cases, Iterable):
+        raise ConfigError(f"cases of type {type(cases).__name__}", fix="pairs of stdin and expected stdout")
+    pairs = list(cases)
     for number, pair in enumerate(pairs, 1):
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(x, str) for x in pair)):
             raise ConfigError(
@@ -126,6 +135,7 @@ def _check(pairs: Sequence[Any]) -> None:
                 why=f"a program that writes more than {FLOOD} bytes is killed",
                 fix="a case with less output",
             )
+    return pairs
 
 
 def _fault(ran: Ran, limits: Limits | None, expected: str, tolerance: float) -> tuple[str, str] | None:
@@ -171,11 +181,16 @@ def _close(line: str, right: str, tolerance: float) -> bool:
     )
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
 def _numbers_close(word: str, other: str, tolerance: float) -> bool:
-    try:
-        return math.isclose(float(word), float(other), rel_tol=tolerance, abs_tol=tolerance)
-    except ValueError:
-        return False
+    """Whether two words are numbers that a float can hold, and close; or both `nan`, in any case."""
+    if not (_NUMBER.fullmatch(word) and _NUMBER.fullmatch(other)):
+        return word.lower() == other.lower() == "nan"
+    left, right = float(word), float(other)
+    finite = math.isfinite(left) and math.isfinite(right)
+    return finite and math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def _cut(text: str) -> str:

@@ -108,6 +108,15 @@ def test_white_space_at_the_ends_alone_does_not_count(printed, expected, same):
         ("inf", "1", False),
         ("nan", "1", False),
         ("nan", "0", False),
+        ("NaN", "nan", True),
+        ("1_0", "10", False),
+        ("10", "1_0", False),
+        ("1e400", "inf", False),
+        ("1e400", "1e500", False),
+        ("1e400", "1e400", True),
+        ("-inf", "inf", False),
+        ("٣", "3", False),
+        ("+.5e0 1.", "0.5 1", True),
     ],
 )
 def test_numbers_may_differ_by_the_tolerance(printed, expected, same):
@@ -182,7 +191,13 @@ def test_what_can_not_be_compared_is_refused():
             verdict({}, cases)
     with pytest.raises(ConfigError, match="of stdout"):
         verdict({}, [("", "x" * (17 << 20))])
-    for tolerance in (math.nan, math.inf, -1.0):
+    for cases in (3, "ab", None):
+        with pytest.raises(ConfigError, match="cases of type"):
+            verdict({}, cases)
+    for program in (None, b"print(1)"):
+        with pytest.raises(ConfigError, match="program of type"):
+            asyncio.run(judge_outputs(Scripted({}), program, [("", "")]))
+    for tolerance in (math.nan, math.inf, -1.0, "x", None):
         with pytest.raises(ConfigError, match="tolerance"):
             verdict({}, [], tolerance=tolerance)
 
