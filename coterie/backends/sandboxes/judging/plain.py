@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -31,6 +32,7 @@ from .plain_types import (
     NotPlain,
     decimal_of,
     decimal_text,
+    lost_factory,
     named_parts,
 )
 
@@ -43,10 +45,19 @@ MAX_CLASSES = 64
 """Most classes of named tuples in one packed value."""
 
 
-def pack(value: Any) -> bytes:
-    """The bytes of plain data. Raises NotPlain."""
-    packer = _Packer()
-    packer.put(value, 0)
+def pack(value: Any, *, factories: bool = False) -> bytes:
+    """The bytes of plain data. Raises NotPlain.
+
+    Args:
+        factories: whether to refuse a defaultdict whose factory would stay behind.
+    """
+    packer = _Packer(factories)
+    try:
+        packer.put(value, 0)
+    except NotPlain:
+        raise
+    except Exception as error:  # a class that overrides its attributes, a dict that a thread changes
+        raise NotPlain(f"it can't be read: {type(error).__name__}") from None
     return bytes(packer.out)
 
 
@@ -72,7 +83,8 @@ _TAGS = {type(None): b"N", type(...): b"E"}
 
 
 class _Packer:
-    def __init__(self) -> None:
+    def __init__(self, factories: bool) -> None:
+        self.factories = factories
         self.out = bytearray()
         self.items = 0
         self.classes: set[Any] = set()
@@ -105,6 +117,8 @@ class _Packer:
         elif kind is Decimal:
             self._sized(b"x", decimal_text(value))
         elif kind in PARTS:
+            if self.factories and kind is defaultdict and lost_factory(value):
+                raise NotPlain("a defaultdict whose factory is no class of plain data")
             tag, parts = PARTS[kind]
             self._all(tag, list(parts(value)), depth)
         else:
@@ -187,9 +201,9 @@ class _Reader:
         return part
 
 
-def send(fd: int, value: Any) -> None:
+def send(fd: int, value: Any, *, factories: bool = False) -> None:
     """Write one value as a frame. Raises NotPlain (before anything is written), OSError."""
-    data = pack(value)
+    data = pack(value, factories=factories)
     rest = memoryview(struct.pack(">I", len(data)) + data)
     while rest:
         rest = rest[os.write(fd, rest) :]

@@ -94,7 +94,7 @@ class Candidate:
     def _send(self, call: tuple[Any, ...]) -> None:
         self.awaited = True
         try:
-            send(self.channel, call)
+            send(self.channel, call, factories=True)
         except NotPlain as error:
             raise NotPlainData(f"an argument of {call[1]}: {error}") from None
         except OSError:

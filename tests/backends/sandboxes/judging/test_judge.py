@@ -155,6 +155,21 @@ def test_a_change_that_can_not_cross_fails_its_own_test_only():
     assert "function" in outcome.failures[0].message
 
 
+def test_a_factory_that_can_not_cross_is_refused_in_an_argument_and_lost_in_a_result():
+    candidate = "from collections import defaultdict\ndef f(d): return d['k']\n"
+    candidate += "def g(): return defaultdict(lambda: 1, a=2)\n"
+    tests = "from collections import defaultdict\nassert f(defaultdict(int)) == 0\nassert g() == {'a': 2}\n"
+    outcome = judge(candidate, tests + "assert f(defaultdict(lambda: 5)) == 5\n", "f", "g")
+    assert errors(outcome) == [(4, "NotPlainData")] and "factory" in outcome.failures[0].message
+
+
+def test_named_tuples_with_renamed_fields_cross_both_ways():
+    candidate = "from collections import namedtuple\nN = namedtuple('N', 'a class a', rename=True)\n"
+    candidate += "N.__name__ = 'class'\ndef f(x=None): return N(1, 2, x)\n"
+    tests = "from collections import namedtuple\nN = namedtuple('N', 'a class a', rename=True)\n"
+    assert judge(candidate, tests + "assert f(3)._2 == 3\nassert f(N(1, 2, 3)) == (1, 2, (1, 2, 3))\n").ok
+
+
 FORGED = [
     "[(0, [9], {})]",  # a change of what isn't a container
     "[(3, [9], {})]",
