@@ -201,27 +201,36 @@ class _Reader:
         return part
 
 
-def send(fd: int, value: Any, *, factories: bool = False) -> None:
+def send(fd: int, value: Any) -> None:
     """Write one value as a frame. Raises NotPlain (before anything is written), OSError."""
-    data = pack(value, factories=factories)
-    rest = memoryview(struct.pack(">I", len(data)) + data)
+    rest = memoryview(frame(pack(value)))
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
-def receive(fd: int) -> Any:
-    """Read one frame. Raises EOFError if the other side has ended, NotPlain for malformed bytes, OSError."""
-    (length,) = struct.unpack(">I", _exactly(fd, 4))
+def frame(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def missing(held: bytes | bytearray) -> int:
+    """How many bytes a frame still lacks whose beginning is `held`; below 0: so many come after it.
+
+    Raises NotPlain for a frame that is too long.
+    """
+    if len(held) < 4:
+        return 4 - len(held)
+    (length,) = struct.unpack(">I", held[:4])
     if length > MAX_BYTES + 5:  # the tag and the length of one text of maximal size
         raise NotPlain(f"a frame of {length} bytes")
-    return unpack(_exactly(fd, length))
+    return int(4 + length - len(held))
 
 
-def _exactly(fd: int, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = os.read(fd, min(count - len(data), 1 << 16))
+def receive(fd: int) -> Any:
+    """Read one frame. Raises EOFError if the other side has ended, NotPlain for malformed bytes, OSError."""
+    held = bytearray()
+    while count := missing(held):
+        part = os.read(fd, min(count, 1 << 16))
         if not part:
             raise EOFError("the other side has closed the channel")
-        data += part
-    return bytes(data)
+        held += part
+    return unpack(bytes(held[4:]))
