@@ -48,6 +48,8 @@ def main(
             box = users.settle(order)
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
+        if not alone:  # with namespaces, /dev/stdin leads to it
+            os.unlink(f"{box}/stdin")
         order["nproc"] = _tasks(order, count, alone)
         listener = seccomp.install_asking() if alone and view[1] >= 0 else -1
         order["filtered"] = listener >= 0
@@ -111,7 +113,7 @@ def _send(channel: int, header: dict[str, Any], files: dict[str, bytes]) -> None
 
 
 def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
-    """Write the code, the files and stdin; returns stdin, open for reading and unlinked."""
+    """Write the code, the files and stdin; returns stdin, open for reading."""
     for folder in ("work", "tmp"):
         os.mkdir(f"{box}/{folder}")
     at = 0
@@ -122,9 +124,7 @@ def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
         _write(descriptor, body[at : at + size])
         os.close(descriptor)
         at += size
-    stdin = os.open(f"{box}/stdin", os.O_RDONLY)
-    os.unlink(f"{box}/stdin")
-    return stdin
+    return os.open(f"{box}/stdin", os.O_RDONLY)
 
 
 def _write(descriptor: int, data: bytes | memoryview) -> None:
