@@ -95,8 +95,8 @@ class SandboxFusion(Plugin):
     _down_since: float | None = None
     """When a try failed first since the server last answered."""
     _warned: frozenset[str] = frozenset()
-    _unwrapped: str = ""
-    """A language whose programs ran without the wrapper, so that they could reach every run."""
+    _unwrapped: list[str]
+    """Languages of the programs that ran without the wrapper, so that they could reach every run."""
     _client: httpx.AsyncClient | None = None
     _gate: asyncio.Semaphore
 
@@ -108,6 +108,7 @@ class SandboxFusion(Plugin):
         """
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
+        self._unwrapped = []
         self._client = httpx.AsyncClient(
             timeout=httpx.Timeout(None, connect=settings.connect_seconds),  # `_answer` limits the total time
             limits=httpx.Limits(
@@ -163,12 +164,10 @@ class SandboxFusion(Plugin):
             ConfigError: the program can't be run (`check_program`), or the language doesn't support its
                 options.
         """
-        if program.language not in wire.WRAPPED:
-            self._unwrapped = program.language
-            why = f"{program.language} programs run there without Coterie's wrapper"
-            self._warn(f"{why}, so they can reach every run of its user")
         limits = program.limits or self.config.limits
         check_program(program, limits)
+        if program.language not in wire.WRAPPED:
+            return await self._run_plain(program, limits)
         try:
             answer = await self._lived([program], limits)
         except Lost as lost:
@@ -178,6 +177,36 @@ class SandboxFusion(Plugin):
         if why := self._shared(answer):
             self._warn(f"nothing keeps programs apart from other runs there: {why}")
         return answer.ran[0]
+
+    async def _run_plain(self, program: Program, limits: Limits) -> Ran:
+        """Run a program of a language that the wrapper doesn't run."""
+        language = program.language
+        self._connected()
+        wire.check_plain(program)
+        self._unwrapped.append(language)  # before it runs: it can reach what runs beside it
+        answer = await self._lived([program], limits)
+        assert isinstance(answer, Ran), "there is no report without the wrapper"
+        if wire.not_found(answer) and await self._lacks(language, limits):
+            self._unwrapped.remove(language)
+            raise ConfigError(
+                f"SandboxFusion at {self.config.url} does not run '{language}'",
+                path=f"{self._path}.url",
+                why=shown(answer.stderr),
+                fix=f"install {language} on the server, or use another server",
+            )
+        why = f"{language} programs run there without Coterie's wrapper"
+        self._warn(f"{why}, so they can reach every run of its user")
+        return answer
+
+    async def _lacks(self, language: str, limits: Limits) -> bool:
+        """Whether an empty program fails in the same way; one that isn't empty can say what it likes."""
+        answer = await self._lived([Program(code="", language=language)], limits)
+        return isinstance(answer, Ran) and wire.not_found(answer)
+
+    def _connected(self) -> httpx.AsyncClient:
+        if self._client is None:
+            raise SystemFault("the sandbox is not open")
+        return self._client
 
     async def judge(self, judged: Judged) -> Verdict:
         """Find which tests the candidate passes. Both sides are processes of one request.
@@ -223,7 +252,7 @@ class SandboxFusion(Plugin):
         if why := self._shared(report):
             doubt = f"the candidate could reach its tests: {why}"
         elif self._unwrapped:
-            doubt = f"{self._unwrapped} programs ran there without the wrapper and could reach this run"
+            doubt = f"{self._unwrapped[-1]} programs ran there without the wrapper and could reach this run"
         else:
             return ""
         self._warn(f"verdicts may be forged: {doubt}")
@@ -250,6 +279,7 @@ class SandboxFusion(Plugin):
 
         Raises SystemFault for a fault of the server, Lost if programs ended their wrapper `lives` times.
         """
+        self._connected()
         seconds = limits.wall_seconds + self.config.margin_seconds
         seconds += (
             self.config.grace_seconds if programs[0].language in wire.WRAPPED else limits.wall_seconds
@@ -312,13 +342,12 @@ class SandboxFusion(Plugin):
             Fault: a failure that is worth another attempt.
             SystemFault: a refusal that is not.
         """
-        if self._client is None:
-            raise RuntimeError("the sandbox is not open: await sandbox.open() first")
+        client = self._connected()
         url, bound, received = self.config.url + path, self.config.reply_mb << 20, bytearray()
         headers = {} if body is None else {"Content-Type": "application/json"}
         try:
             async with asyncio.timeout(seconds):
-                async with self._client.stream(method, url, content=body, headers=headers) as response:
+                async with client.stream(method, url, content=body, headers=headers) as response:
                     async for chunk in response.aiter_bytes():
                         received += chunk
                         if len(received) > bound:
