@@ -66,7 +66,9 @@ async def judge_outputs(
     else:
         results = await _all(sandbox, programs)
     failed = []
-    for number, (ran, program, (stdin, expected)) in enumerate(zip(results, programs, pairs, strict=False), 1):
+    for number, (ran, program, (stdin, expected)) in enumerate(
+        zip(results, programs, pairs, strict=False), 1
+    ):
         fault = _fault(ran, program.limits, expected, tolerance)
         if fault is not None:
             error, message = fault
