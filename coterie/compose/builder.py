@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
+from coterie.compose.settings import type_missing
 from coterie.core.config import TABLES, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
@@ -63,11 +64,7 @@ class ComponentBuilder:
         if plugin is None and name in plugins().registry.names(kind):
             plugin = name  # `rewards: {environment: {...}}`: the name is the type
         if plugin is None:
-            raise ConfigError(
-                "'type' is missing",
-                path=f"{path}.type",
-                fix=f"one of: {', '.join(plugins().registry.names(kind))}",
-            )
+            raise type_missing(kind, path)
         config = self._config(kind, str(plugin), settings, path, also)
         return Prepared(config, partial(self._make, kind, str(plugin), config, path, name))
 

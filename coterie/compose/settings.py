@@ -19,6 +19,7 @@ from coterie.core.config import (
     RunConfig,
     policy_schema,
 )
+from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Table, as_table, composed_fields, plugins
 
 
@@ -43,6 +44,7 @@ def settings_of(config: RunConfig) -> Settings:
     """The settings of a configuration; no component is made.
 
     Raises:
+        ConfigError: a component's table has no `type`.
         PluginError: a plugin of the table is unknown, or its Config can't be imported.
     """
     settings = Settings(config.model_dump(mode="json"))
@@ -66,16 +68,25 @@ def _components(table: Table) -> Iterator[tuple[str, str, Table, Sequence[str]]]
             yield name, kind, table[name], ()
     for name, kind in MAPS.items():
         for key, component in table.get(name, {}).items():
-            if kind == "reward" and "type" not in component:
+            known = kind == "reward" or key in plugins().registry.names(kind)
+            if component.get("type") is None and known:
                 component["type"] = key  # `rewards: {environment: {}}`: the name is the type
             yield f"{name}.{key}", kind, component, _OF_REWARDS if kind == "reward" else ()
     for role, component in table["team"]["roles"].items():
         yield f"team.roles.{role}", "role", component, TEAM_KEYS
 
 
+def type_missing(kind: str, path: str) -> ConfigError:
+    """The error about a component whose table doesn't name a plugin."""
+    fix = f"one of: {', '.join(plugins().registry.names(kind))}"
+    return ConfigError("'type' is missing", path=f"{path}.type", fix=fix)
+
+
 def _fill(settings: Settings, component: Table, kind: str, path: str) -> None:
     """Add the defaults of a component's plugin to its table, and note what may change."""
-    name = str(component.get("type"))
+    if component.get("type") is None:
+        raise type_missing(kind, path)
+    name = str(component["type"])
     settings.components.setdefault(path, (kind, name))
     model = plugins().registry.config_of(kind, name, path=f"{path}.type")
     if model is None:

@@ -143,3 +143,28 @@ def test_the_output_is_shown_where_its_files_can_not_be_written(program: Path):
 def test_an_empty_type_is_refused():
     done = coterie("sandbox", "check", "type=")
     assert done.exit_code == 2 and "no sandbox is named" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("source", "printed"),
+    [
+        (b"# -*- coding: latin-1 -*-\nprint('\xe9', 1)\n", "é 1\n"),
+        (b"#!/usr/bin/python\n# vim: set fileencoding=cp1251 :\nprint('\xe9')\n", "й\n"),
+        (b"\xef\xbb\xbfprint('\xc3\xa9')\n", "é\n"),
+        (b"# coding: utf-8\nprint('\xc3\xa9')\n", "é\n"),
+    ],
+)
+def test_a_source_is_decoded_as_python_does(tmp_path: Path, source: bytes, printed: str):
+    (tmp_path / "source.py").write_bytes(source)
+    done = coterie("sandbox", "run", tmp_path / "source.py", "workers=1")
+    assert (done.exit_code, done.stdout) == (0, printed), done.stderr
+
+
+def test_bytes_that_are_no_text_are_told_and_never_replaced(tmp_path: Path):
+    (tmp_path / "source.py").write_bytes(b"print('\xe9')\n")
+    done = coterie("sandbox", "run", tmp_path / "source.py")
+    assert done.exit_code == 2 and "can't be decoded" in done.stderr and "coding:" in done.stderr
+    (tmp_path / "source.py").write_bytes(b"print(1)\n")
+    (tmp_path / "in").write_bytes(b"\xff\n")
+    done = coterie("sandbox", "run", tmp_path / "source.py", "--stdin", tmp_path / "in")
+    assert done.exit_code == 2 and "no UTF-8" in done.stderr and "--file" in done.stderr

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
+import yaml
 
 import coterie
-from coterie import Composed, MayChange, Plugin, PluginConfig
+from coterie import Composed, ConfigError, MayChange, Plugin, PluginConfig
 from coterie.compose.settings import settings_of
 from coterie.core.config import flatten
+from coterie.core.plugins import plugins
 from coterie.testing.support.runs import coterie_run
 
 
@@ -107,3 +110,24 @@ def test_a_later_setting_is_part_of_the_digest_where_it_changes_something(neutra
 def test_what_decides_only_how_fast_is_marked(path, mark):
     resolved = coterie.load("plan_path", overlays=["per_role"])
     assert settings_of(resolved.config).mark(path) == mark
+
+
+@pytest.mark.parametrize("kind", ["tools", "trackers", "rewards"])
+def test_a_component_without_a_type_has_the_type_of_its_name_or_says_that_it_is_missing(kind):
+    config = coterie_run().config
+    known = {"tools": "python", "trackers": "jsonl", "rewards": "environment"}[kind]
+    table = config.model_copy(update={kind: {known: {}}})
+    assert settings_of(table).table[kind][known]["type"] == known
+    if kind != "rewards":  # there the name is always the type
+        with pytest.raises(ConfigError, match="'type' is missing") as missing:
+            settings_of(config.model_copy(update={kind: {"other": {}}}))
+        assert missing.value.path == f"{kind}.other.type" and known in missing.value.fix
+
+
+def test_the_tools_page_shows_tools_that_can_be_made():
+    page = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    shown = yaml.safe_load(page.partition("```yaml\n")[2].partition("```")[0])
+    config = coterie_run().config.model_copy(update={"tools": shown["tools"]})
+    for name, table in settings_of(config).table["tools"].items():
+        assert plugins().registry.find("tool", table["type"]), name
+        assert shown["tools"][name]["type"] == table["type"]

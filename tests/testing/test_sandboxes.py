@@ -107,8 +107,8 @@ async def stays_closed(self):
 
 
 async def closes_once(self):
-    await self._client.aclose()
-    self._client = None
+    await self._connection.close()
+    self._connection = None
 
 
 async def forever(self, *arguments):

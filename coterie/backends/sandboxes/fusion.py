@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import contextlib
 import dataclasses
 import json
 import logging
-import time
 from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import httpx
 from pydantic import Field, field_validator, model_validator
-from tenacity import AsyncRetrying, RetryCallState, retry_if_exception_type, wait_random_exponential
 
 from coterie.backends.sandboxes import fusion_wire as wire, judging
+from coterie.backends.sandboxes.fusion_http import Connection
 from coterie.backends.sandboxes.fusion_probe import INTRUDER, LIMITS, VICTIM, Probed, probed, protections
 from coterie.backends.sandboxes.fusion_wire import Fault, Lost, Report, shown
 from coterie.backends.sandboxes.lifetime import Lifetime
@@ -29,12 +27,8 @@ from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
 log = logging.getLogger("coterie")
 
 START = "docker run -d -p 127.0.0.1:8080:8080 volcengine/sandbox-fusion:server-20250609"
-AGAIN = (408, 425, 429)
-"""Status codes below 500 that are worth another attempt."""
 LIVES = 2
 """Sandboxes that a program may kill before the run is a PolicyFault."""
-LONGEST_WAIT = 4.0
-"""Most seconds between two tries."""
 
 
 class SandboxFusion(Plugin):
@@ -101,12 +95,10 @@ class SandboxFusion(Plugin):
 
     config: Config
     _probed: Probed | None = None
-    _down_since: float | None = None
-    """When a try failed first since the server last answered."""
     _warned: frozenset[str] = frozenset()
-    _unwrapped: str = ""
-    """A language whose programs ran without the wrapper, so that they could reach every run."""
-    _client: httpx.AsyncClient | None = None
+    _unwrapped: list[str]
+    """Languages of the programs that ran without the wrapper, so that they could reach every run."""
+    _connection: Connection | None = None
     _gate: asyncio.Semaphore
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
@@ -126,17 +118,18 @@ class SandboxFusion(Plugin):
     async def _open(self) -> None:
         settings = self.config
         self._gate = asyncio.Semaphore(settings.concurrency)
-        self._client = httpx.AsyncClient(
-            timeout=httpx.Timeout(None, connect=settings.connect_seconds),  # `_answer` limits the total time
-            limits=httpx.Limits(
-                max_connections=settings.concurrency, max_keepalive_connections=settings.concurrency
-            ),
-            trust_env=False,  # the environment's proxy is not for the sandbox
+        self._unwrapped = []
+        connection = self._connection = Connection(
+            settings.url,
+            concurrency=settings.concurrency,
+            connect_seconds=settings.connect_seconds,
+            reply_mb=settings.reply_mb,
+            backoff=settings.backoff,
         )
         try:
-            async for attempt in self._attempts(settings.connect_seconds):
+            async for attempt in connection.attempts(settings.connect_seconds):
                 with attempt:
-                    pong = await self._answer("GET", "/v1/ping", settings.connect_seconds)
+                    pong = await connection.answer("GET", "/v1/ping", settings.connect_seconds)
             if pong != b'"pong"':
                 raise SystemFault(f"says {shown(pong.decode(errors='replace'), 100)!r} to a ping")
         except (Fault, SystemFault) as error:
@@ -148,7 +141,7 @@ class SandboxFusion(Plugin):
                 fix=wire.how_to_reach(str(error), settings.url, START),
             ) from error
         try:
-            async for attempt in self._attempts(settings.connect_seconds):
+            async for attempt in connection.attempts(settings.connect_seconds):
                 with attempt:
                     self._probed = await self._probe()
         except (Fault, SystemFault) as error:
@@ -165,10 +158,9 @@ class SandboxFusion(Plugin):
         await self._lifetime.close(self._end)
 
     async def _end(self) -> None:
-        client, self._client = self._client, None
-        if client is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended, and its connections with it
-                await client.aclose()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            await connection.close()
 
     def report(self) -> tuple[Protection, ...]:
         """The protections of wrapped programs (python, bash) on this server; call it after `open`."""
@@ -189,11 +181,9 @@ class SandboxFusion(Plugin):
 
     async def _run(self, program: Program) -> Ran:
         limits = limits_of(program, self.config.limits)
-        if program.language not in wire.WRAPPED:
-            self._unwrapped = program.language
-            why = f"{program.language} programs run there without Coterie's wrapper"
-            self._warn(f"{why}, so they can reach every run of its user")
         check_program(program, limits)
+        if program.language not in wire.WRAPPED:
+            return await self._run_plain(program, limits)
         try:
             answer = await self._lived([program], limits)
         except Lost as lost:
@@ -203,6 +193,36 @@ class SandboxFusion(Plugin):
         if why := self._shared(answer):
             self._warn(f"nothing keeps programs apart from other runs there: {why}")
         return answer.ran[0]
+
+    async def _run_plain(self, program: Program, limits: Limits) -> Ran:
+        """Run a program of a language that the wrapper doesn't run."""
+        language = program.language
+        self._connected()
+        wire.check_plain(program)
+        self._unwrapped.append(language)  # before it runs: it can reach what runs beside it
+        answer = await self._lived([program], limits)
+        assert isinstance(answer, Ran), "there is no report without the wrapper"
+        if wire.not_found(answer) and await self._lacks(language, limits):
+            self._unwrapped.remove(language)
+            raise ConfigError(
+                f"SandboxFusion at {self.config.url} does not run '{language}'",
+                path=f"{self._path}.url",
+                why=shown(answer.stderr),
+                fix=f"install {language} on the server, or use another server",
+            )
+        why = f"{language} programs run there without Coterie's wrapper"
+        self._warn(f"{why}, so they can reach every run of its user")
+        return answer
+
+    async def _lacks(self, language: str, limits: Limits) -> bool:
+        """Whether an empty program fails in the same way; one that isn't empty can say what it likes."""
+        answer = await self._lived([Program(code="", language=language)], limits)
+        return isinstance(answer, Ran) and wire.not_found(answer)
+
+    def _connected(self) -> Connection:
+        if self._connection is None:
+            raise SystemFault("the sandbox is not open")
+        return self._connection
 
     async def judge(self, judged: Judged) -> Verdict:
         """Find which tests the candidate passes. Both sides are processes of one request.
@@ -251,7 +271,7 @@ class SandboxFusion(Plugin):
         if why := self._shared(report):
             doubt = f"the candidate could reach its tests: {why}"
         elif self._unwrapped:
-            doubt = f"{self._unwrapped} programs ran there without the wrapper and could reach this run"
+            doubt = f"{self._unwrapped[-1]} programs ran there without the wrapper and could reach this run"
         else:
             return ""
         self._warn(f"verdicts may be forged: {doubt}")
@@ -284,7 +304,7 @@ class SandboxFusion(Plugin):
         )  # to compile
         for life in range(lives):
             try:
-                async for attempt in self._attempts(self.config.retry_seconds):
+                async for attempt in self._connected().attempts(self.config.retry_seconds):
                     with attempt:
                         return await self._once(programs, limits, seconds, refuse=refuse)
             except Fault as fault:
@@ -321,7 +341,7 @@ class SandboxFusion(Plugin):
         grace = self.config.grace_seconds
         body = wire.request(programs, limits, grace, nonce, refuse=refuse, probe=probe)
         async with self._gate:
-            answer = await self._answer("POST", "/run_code", seconds, json.dumps(body).encode())
+            answer = await self._connected().answer("POST", "/run_code", seconds, json.dumps(body).encode())
         try:
             table = json.loads(answer)
         except (ValueError, RecursionError):
@@ -332,63 +352,6 @@ class SandboxFusion(Plugin):
         if programs[0].language not in wire.WRAPPED:
             return wire.plain_result(reply, limits)
         return wire.reported(reply, nonce, body["fetch_files"][0])
-
-    async def _answer(self, method: str, path: str, seconds: float, body: bytes | None = None) -> bytes:
-        """The body of a 200, within the time and the size limit.
-
-        Raises:
-            Fault: a failure that is worth another attempt.
-            SystemFault: a refusal that is not.
-        """
-        if self._client is None:
-            raise RuntimeError("the sandbox is not open: await sandbox.open() first")
-        url, bound, received = self.config.url + path, self.config.reply_mb << 20, bytearray()
-        headers = {} if body is None else {"Content-Type": "application/json"}
-        try:
-            async with asyncio.timeout(seconds):
-                async with self._client.stream(method, url, content=body, headers=headers) as response:
-                    async for chunk in response.aiter_bytes():
-                        received += chunk
-                        if len(received) > bound:
-                            raise Fault(f"an answer of more than {self.config.reply_mb} MB")
-        except TimeoutError:
-            raise self._down(f"no whole answer within {seconds:g} s") from None
-        except httpx.HTTPError as error:
-            raise self._down(f"{type(error).__name__}: {error}".rstrip(": ")) from error
-        if response.status_code == 200:
-            self._down_since = None
-            return bytes(received)
-        answer = f"{response.status_code} to {path}: {shown(received[:1000].decode(errors='replace'))}"
-        if response.status_code >= 500 or response.status_code in AGAIN:
-            raise self._down(answer)
-        self._down_since = None
-        if location := response.headers.get("location"):
-            answer = f"{response.status_code} to {path}: it redirects to {shown(location)}; set url to the "
-            answer += "server itself"
-        raise SystemFault(f"SandboxFusion at {self.config.url} refuses: {answer}")
-
-    def _down(self, why: str) -> Fault:
-        if self._down_since is None:
-            self._down_since = time.monotonic()
-        return Fault(why)
-
-    def _attempts(self, seconds: float) -> AsyncRetrying:
-        """At least two tries, and more until `seconds` after the first failure: of this run, or of all runs
-        since the server last answered. So a server that is down for good costs this time once."""
-        failures: list[float] = []
-
-        def over(state: RetryCallState) -> bool:
-            failures.append(time.monotonic())
-            began = failures[0] if self._down_since is None else min(failures[0], self._down_since)
-            return state.attempt_number > 1 and failures[-1] >= began + seconds
-
-        backoff = self.config.backoff
-        return AsyncRetrying(
-            stop=over,
-            wait=wait_random_exponential(multiplier=backoff, max=min(30 * backoff, LONGEST_WAIT)),
-            retry=retry_if_exception_type(Fault),
-            reraise=True,
-        )
 
     @property
     def _path(self) -> str:

@@ -206,13 +206,18 @@ class Watch:
             now = time.monotonic()
             if self.ended is not None or self.status:
                 return
-            if sum(tail.seen for tail in self.tails) > self.flood:
-                self.status, self.reason = "killed", "would not stop writing"
-            elif now > deadline:
+            self._flooded()
+            if self.status:
+                return
+            if now > deadline:
                 self.status, self.reason = "timeout", f"wall time: {self.limits['wall_seconds']:g} s"
             elif now > scan:
                 self._scan()
                 scan = time.monotonic() + max(SCAN, SHARE * (time.monotonic() - now))
+
+    def _flooded(self) -> None:
+        if any(tail.seen > self.flood for tail in self.tails):
+            self.status, self.reason = "killed", f"it wrote more than {self.flood >> 20} MiB"
 
     def _scan(self) -> None:
         """Sum the CPU time of all processes, and count them."""
@@ -231,6 +236,8 @@ class Watch:
             while before != tail.seen and tail.seen < end:
                 before = tail.seen
                 tail.read()
+        if not self.status:
+            self._flooded()
 
 
 def verdict(watch: Watch, cpu: float) -> tuple[str, int | None, str]:

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ValidationError
 
 from coterie.backends.sandboxes.judging import REPORT_BYTES
+from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Limits, Program, Ran
 
@@ -26,8 +27,6 @@ WRAPPED = ("python", "bash")
 """Languages that run inside the wrapper."""
 BOXES = ("box", "candidate")
 """Folders of a request's programs: of one, or of the tests' side and the candidate."""
-FLOOD = 64 << 20
-"""Bytes of output after which a program is stopped."""
 HEADROOM = 256
 """MB for the wrapper, in addition to the program's limit."""
 _SOURCES = (
@@ -307,6 +306,11 @@ def plain_result(reply: Reply, limits: Limits) -> Ran:
         return Ran(status="killed", exit_code=None, reason=f"signal {-code}", **common)
     reason = "" if compiled else "it did not compile"
     return Ran(status="failed" if code else "finished", exit_code=code, reason=reason, **common)
+
+
+def not_found(ran: Ran) -> bool:
+    """Whether a shell may have said that it lacks the command of a language."""
+    return ran.exit_code == 127 and "not found" in ran.stderr and not ran.stdout
 
 
 def wrapped(order: Mapping[str, Any]) -> str:

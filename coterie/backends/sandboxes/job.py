@@ -11,11 +11,10 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
+from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import SystemFault
 from coterie.core.protocols import Limits, Program, Ran, Status
 
-FLOOD = 16 << 20
-"""Bytes of output after which a program is killed."""
 REPORT = 1 << 20
 """Most bytes kept of a report, from its beginning."""
 _CHUNK = 1 << 16

@@ -19,6 +19,8 @@ NAME, PATH = 255, 2000
 FILES = 1000
 PATTERNS = 100
 """Most globs in `collect`."""
+FLOOD = 16 << 20
+"""Bytes of output, stdout or stderr, after which every sandbox kills a program."""
 _PAGE = 4096
 
 
@@ -130,9 +132,8 @@ def _check_files(files: Any) -> None:
 
 def _check_room(program: Program, limits: Limits) -> None:
     """The folder of a run is limited, and files take whole pages."""
-    sizes = [len(program.code), len(program.stdin)] + [
-        memoryview(data).nbytes for data in program.files.values()
-    ]
+    sizes = [len(text.encode("utf-8", "surrogatepass")) for text in (program.code, program.stdin)]
+    sizes += [memoryview(data).nbytes for data in program.files.values()]
     folders = {path.rpartition("/")[0] for path in program.files}
     needed = sum(-(-size // _PAGE) * _PAGE for size in sizes) + _PAGE * len(folders)
     if needed > limits.disk_mb << 20:

@@ -35,7 +35,7 @@ def command() -> None:
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--arg", "argv", metavar="TEXT", multiple=True, help="An argument of the program (repeatable).")
 @click.option(
-    "--stdin", metavar="FILE", type=click.Path(path_type=Path), help="Standard input of the program."
+    "--stdin", metavar="FILE", type=click.Path(path_type=Path), help="Standard input of the program, UTF-8."
 )
 @click.option(
     "--file", "files", metavar="FILE", type=click.Path(path_type=Path), multiple=True,
@@ -67,9 +67,9 @@ def run(
     from coterie.core.storage.atomic import written
 
     program = Program(
-        code=_read(file).decode("utf-8", "replace"),
+        code=_source(file),
         argv=tuple(argv),
-        stdin="" if stdin is None else _read(stdin).decode("utf-8", "replace"),
+        stdin="" if stdin is None else _text(stdin),
         files=_named(files),
         collect=tuple(collect),
     )
@@ -261,6 +261,41 @@ def _read(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise UserError(f"{path} can't be read", why=str(error)) from error
+
+
+def _source(path: Path) -> str:
+    """A Python file's text, decoded as Python does: by its coding cookie or its BOM, else as UTF-8."""
+    import codecs
+    import io
+    import re
+    import tokenize
+
+    from coterie.core.errors import UserError
+
+    data = _read(path)
+    try:
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(data).readline)
+        text = data.decode(encoding)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as error:
+        fix = "save it as UTF-8, or name its encoding in its first line: # -*- coding: latin-1 -*-"
+        raise UserError(f"{path} can't be decoded", why=str(error), fix=fix) from error
+    if codecs.lookup(encoding.removesuffix("-sig")).name == "utf-8":
+        return text
+    # The sandbox runs the text as UTF-8, so a cookie of another encoding must not stay.
+    lines = text.splitlines(keepends=True)
+    for at, line in enumerate(lines[:2]):
+        lines[at] = re.sub(r"^([ \t\f]*#.*?coding[:=][ \t]*)[-\w.]+", r"\1utf-8", line)
+    return "".join(lines)
+
+
+def _text(path: Path) -> str:
+    from coterie.core.errors import UserError
+
+    try:
+        return _read(path).decode("utf-8")
+    except UnicodeDecodeError as error:
+        fix = "convert it to UTF-8, or give it by --file and open it in the program"
+        raise UserError(f"{path} is no UTF-8 text, as stdin must be", why=str(error), fix=fix) from error
 
 
 def _as_json(result: Ran, out: Path) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 COMMANDS = {"python": (None, "{python} {file}"), "bash": (None, "/bin/bash {file}")}
+COMMANDS["ruby"] = (None, "no-such-ruby {file}")
 COMPILED = {"c": ("gcc -x c {file} -o program", "./program")}
 PROBED: dict[tuple[Any, ...], tuple[str, str]] = {}
 """By kind of server: the nonce of a probe and its answer, which stays the same."""

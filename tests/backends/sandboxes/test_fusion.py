@@ -28,6 +28,7 @@ from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer, fence
+from tests.backends.sandboxes.support import inside
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "sandbox_fusion.md"
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=1, memory_mb=128, output_kb=4)
@@ -301,6 +302,55 @@ def test_a_compiled_language_goes_to_the_server_as_it_is():
         assert (broken.status, broken.reason) == ("failed", "it did not compile") and "error" in broken.stderr
         with pytest.raises(ConfigError, match="arguments"):
             ran(server, Program(code="", language="c", argv=("x",)))
+
+
+def test_a_language_that_the_server_lacks_is_told_and_warns_of_nothing(caplog):
+    async def both(box: SandboxFusion) -> None:
+        with pytest.raises(ConfigError, match="does not run 'ruby'") as error:
+            await box.run(Program(code="puts 1", language="ruby"))
+        assert box.config.url in str(error.value) and "no-such-ruby" in str(error.value)
+        assert "wrapper" not in caplog.text and not box._unwrapped
+
+    with FusionServer() as server:
+        using(server, both)
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="compiles C")
+def test_a_program_can_not_say_that_its_language_is_missing(caplog):
+    lie = '#include <stdio.h>\nint main(){fputs("ruby: command not found\\n", stderr); return 127;}'
+    with FusionServer() as server:
+        result = ran(server, Program(code=lie, language="c"))
+    assert (result.status, result.exit_code) == ("failed", 127) and "wrapper" in caplog.text
+
+
+def test_a_sandbox_that_is_not_open_is_a_fault_of_the_system():
+    async def closed(box: SandboxFusion) -> None:
+        await box.close()
+        await refused(box)
+
+    async def refused(box: SandboxFusion) -> None:
+        for work in (
+            box.run(HELLO),
+            box.run(Program(code="", language="c")),
+            box.judge(Judged(candidate="", tests="assert True", calls=())),
+        ):
+            with pytest.raises(SystemFault, match="not open"):
+                await work
+
+    asyncio.run(refused(sandbox("http://127.0.0.1:9")))
+    with FusionServer() as server:
+        using(server, closed)
+
+
+def test_output_has_the_bound_and_the_reason_of_sandbox_local():
+    limits = Limits(cpu_seconds=5, wall_seconds=20)
+    for stream in ("stdout", "stderr"):
+        code = f"import sys\nfor _ in range(17): sys.{stream}.write('x' * (1 << 20))"
+        local = inside(lambda box, code=code: box.run(Program(code=code, limits=limits)))
+        with FusionServer() as server:
+            remote = ran(server, Program(code=code, limits=limits), grace_seconds=20, margin_seconds=20)
+        assert (local.status, local.reason) == (remote.status, remote.reason)
+        assert remote.reason == "it wrote more than 16 MiB"
 
 
 def test_what_is_sent():

@@ -53,6 +53,9 @@ CASES = {
         "threading.Thread(target=f).start()",
         files={"queue.py": QUEUE},
     ),
+    "the file of stdin": Program(
+        code="for line in open('/dev/stdin'): print(sum(map(int, line.split())))", stdin="1 2\n3\n"
+    ),
     "queue.py": Program(code=f"import queue\nprint(queue.mine)\n{OTHER}", files={"queue.py": QUEUE}),
     "queue.py behind the library": Program(
         code="import concurrent.futures.thread as t\nprint(t.queue.mine)", files={"queue.py": QUEUE}

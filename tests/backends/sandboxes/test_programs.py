@@ -78,6 +78,8 @@ BAD: dict[str, dict[str, Any]] = {
     "more files than fit": {"files": {"a": bytes(5 << 20)}},
     "many small files": {"files": {f"f{n}": b"x" for n in range(1001)}},
     "more stdin than fits": {"stdin": "x" * (5 << 20)},
+    "more stdin than fits, in bytes": {"stdin": "字" * (2 << 20)},
+    "more code than fits, in bytes": {"code": "#" + "字" * (2 << 20)},
     "many globs": {"collect": ("a",) * 101},
 }
 LOOK = """

@@ -49,6 +49,8 @@ def main(
             box = users.settle(order)
         header, body = _receive(channel)
         stdin = _lay_out(box, header, body)
+        if not alone:  # with namespaces, /dev/stdin leads to it
+            os.unlink(f"{box}/stdin")
         order["nproc"] = _tasks(order, count, alone)
         signals = kernel.signalfd([signal.SIGCHLD, signal.SIGTERM])
         poll = select.poll()
@@ -124,7 +126,7 @@ def _send(channel: int, header: dict[str, Any], files: dict[str, bytes]) -> None
 
 
 def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
-    """Write the code, the files and stdin; returns stdin, open for reading and unlinked."""
+    """Write the code, the files and stdin; returns stdin, open for reading."""
     for folder in ("work", "tmp"):
         os.mkdir(f"{box}/{folder}")
     at = 0
@@ -135,9 +137,7 @@ def _lay_out(box: str, header: dict[str, Any], body: memoryview) -> int:
         _write(descriptor, body[at : at + size])
         os.close(descriptor)
         at += size
-    stdin = os.open(f"{box}/stdin", os.O_RDONLY)
-    os.unlink(f"{box}/stdin")
-    return stdin
+    return os.open(f"{box}/stdin", os.O_RDONLY)
 
 
 def _write(descriptor: int, data: bytes | memoryview) -> None:

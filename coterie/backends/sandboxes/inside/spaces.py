@@ -127,6 +127,7 @@ def _build_root(shown: list[str]) -> None:
     if not os.path.lexists("/tmp"):  # it exists if a folder of packages is below it
         os.symlink(f"{BOX}/tmp", "/tmp")
     os.symlink(f"{BOX}/tmp", "/dev/shm")
+    os.symlink(f"{BOX}/stdin", "/dev/stdin")  # elsewhere it leads through /proc
     kernel.umount("/old")
     os.rmdir("/old")
     kernel.mount(

@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import math
+import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Limits, Program, Ran, Sandbox, TestFailure, Verdict
 
 _SPACE = " \t\r\f\v"
 _SHOWN = 60
+_SLACK_KB = 64
+"""Kept of a program's output beyond twice the expected text, since white space doesn't count."""
 
 
 async def judge_outputs(
@@ -26,40 +30,46 @@ async def judge_outputs(
     """Run a program once for each pair (stdin, expected stdout), and compare what it prints.
 
     White space at the ends of lines and empty lines at the end don't count; all else must be equal, and the
-    exit code 0. The runs are concurrent, as far as the sandbox allows.
+    exit code 0. The whole output is compared: of each run at least twice the expected text and 64 KB are
+    kept, whatever `limits.output_kb`. The runs are concurrent, as far as the sandbox allows.
 
     Args:
         program: Python source, or a Program whose `stdin` is replaced.
-        tolerance: words that are numbers may differ by this much, absolutely or relatively, e.g. 1e-6.
+        tolerance: words that are decimal numbers, within a float's range, may differ by this much, absolutely
+            or relatively, e.g. 1e-6. `nan` equals `nan` in any case; other words are compared as text.
         stop_at_first: run one case after the other, and none after one that failed.
 
     Returns:
         A verdict with a failure for each case that failed: its number from 1 as `line`, its stdin as
-        `source`, and as `error` WrongAnswer, RuntimeError, TimeLimitExceeded or Killed. `stdout` and `stderr`
-        are those of the first such case. Without cases it has the failure NoTests.
+        `source`, and as `error` WrongAnswer, RuntimeError, TimeLimitExceeded, OutputLimit (more output than
+        is kept) or Killed. `stdout` and `stderr` are those of the first such case. Without cases it has the
+        failure NoTests.
 
     Raises:
-        ConfigError: a case isn't two texts, an expected stdout is longer than what the limits keep, or the
+        ConfigError: a case isn't two texts, an expected stdout is longer than what programs may write, or the
             program can't be run.
         SystemFault: the sandbox failed.
         PolicyFault: the program killed its sandbox twice.
     """
     base = Program(code=program) if isinstance(program, str) else program
-    pairs = list(cases)
-    _check(pairs, base.limits or getattr(getattr(sandbox, "config", None), "limits", None) or Limits())
-    if not math.isfinite(tolerance) or tolerance < 0:
-        raise ConfigError(f"a tolerance of {tolerance}", fix="a number that is not negative, e.g. 1e-6")
+    pairs = _checked(base, cases, tolerance)
+    limits = base.limits or getattr(getattr(sandbox, "config", None), "limits", None)
+    programs = [
+        dataclasses.replace(base, stdin=stdin, limits=_roomy(limits, expected)) for stdin, expected in pairs
+    ]
     results = []
     if stop_at_first:
-        for stdin, expected in pairs:
-            results.append(await sandbox.run(dataclasses.replace(base, stdin=stdin)))
-            if _fault(results[-1], expected, tolerance) is not None:
+        for program, (_, expected) in zip(programs, pairs, strict=True):
+            results.append(await sandbox.run(program))
+            if _fault(results[-1], program.limits, expected, tolerance) is not None:
                 break
     else:
-        results = await _all(sandbox, [dataclasses.replace(base, stdin=stdin) for stdin, _ in pairs])
+        results = await _all(sandbox, programs)
     failed = []
-    for number, (ran, (stdin, expected)) in enumerate(zip(results, pairs, strict=False), 1):
-        fault = _fault(ran, expected, tolerance)
+    for number, (ran, program, (stdin, expected)) in enumerate(
+        zip(results, programs, pairs, strict=False), 1
+    ):
+        fault = _fault(ran, program.limits, expected, tolerance)
         if fault is not None:
             error, message = fault
             failed.append((TestFailure(line=number, source=_cut(stdin), error=error, message=message), ran))
@@ -71,9 +81,26 @@ async def judge_outputs(
         passed=len(results) - len(failed),
         total=len(pairs),
         failures=tuple(failure for failure, _ in failed),
-        stdout=failed[0][1].stdout if failed else "",
-        stderr=failed[0][1].stderr if failed else "",
+        stdout=_kept(failed[0][1].stdout, limits) if failed else "",
+        stderr=_kept(failed[0][1].stderr, limits) if failed else "",
     )
+
+
+def _roomy(limits: Limits | None, expected: str) -> Limits | None:
+    """The limits with an `output_kb` at which the right output is kept whole; None if there are none."""
+    needed = -(-2 * _size(expected) // 1024) + _SLACK_KB
+    if limits is None or limits.output_kb >= needed:
+        return limits
+    return limits.model_copy(update={"output_kb": needed})
+
+
+def _kept(text: str, limits: Limits | None) -> str:
+    """The end of an output, of the size that the program's own limits keep."""
+    return text if limits is None else text[-(limits.output_kb << 10) :]
+
+
+def _size(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 async def _all(sandbox: Sandbox, programs: Sequence[Program]) -> list[Ran]:
@@ -87,23 +114,32 @@ async def _all(sandbox: Sandbox, programs: Sequence[Program]) -> list[Ran]:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _check(pairs: Sequence[Any], limits: Limits) -> None:
+def _checked(program: Any, cases: Any, tolerance: Any) -> list[tuple[str, str]]:
+    """The cases. Raises ConfigError where something is of another form."""
+    if not isinstance(program, Program):
+        raise ConfigError(f"a program of type {type(program).__name__}", fix="a str of Python, or a Program")
+    if not isinstance(tolerance, (int, float)) or not math.isfinite(tolerance) or tolerance < 0:
+        shown = _cut(repr(tolerance))
+        raise ConfigError(f"a tolerance of {shown}", fix="a number that is not negative, e.g. 1e-6")
+    if isinstance(cases, str) or not isinstance(cases, Iterable):
+        raise ConfigError(f"cases of type {type(cases).__name__}", fix="pairs of stdin and expected stdout")
+    pairs = list(cases)
     for number, pair in enumerate(pairs, 1):
         if not (isinstance(pair, (tuple, list)) and len(pair) == 2 and all(isinstance(x, str) for x in pair)):
             raise ConfigError(
                 f"case {number} is {_cut(repr(pair))}", fix="a pair of texts: stdin and expected stdout"
             )
-        size = len(pair[1].encode("utf-8", "surrogatepass"))
-        if size > limits.output_kb << 10:
+        size = _size(pair[1])
+        if size > FLOOD:
             raise ConfigError(
                 f"case {number} expects {size} bytes of stdout",
-                why=f"of a program's output {limits.output_kb} KB are kept",
-                fix=f"set output_kb to {-(-size // 1024)} or more",
-                path="limits.output_kb",
+                why=f"a program that writes more than {FLOOD} bytes is killed",
+                fix="a case with less output",
             )
+    return pairs
 
 
-def _fault(ran: Ran, expected: str, tolerance: float) -> tuple[str, str] | None:
+def _fault(ran: Ran, limits: Limits | None, expected: str, tolerance: float) -> tuple[str, str] | None:
     """(kind of error, message) of a run; None if it passed."""
     if ran.status == "timeout":
         return "TimeLimitExceeded", ran.reason
@@ -115,6 +151,10 @@ def _fault(ran: Ran, expected: str, tolerance: float) -> tuple[str, str] | None:
             "RuntimeError",
             f"exit code {ran.exit_code}: {_cut(last)}" if last else f"exit code {ran.exit_code}",
         )
+    # `dropped` counts both streams. Text that was decoded is at least as long as the bytes were.
+    if ran.dropped and (limits is None or _size(ran.stdout) >= limits.output_kb << 10):
+        wrote = f"it wrote {_size(ran.stdout) + ran.dropped} bytes, more than are kept"
+        return "OutputLimit", f"{wrote}; {_size(expected)} were expected"
     actual, wanted = _lines(ran.stdout), _lines(expected)
     for number, (line, right) in enumerate(zip(actual, wanted, strict=False), 1):
         if line != right and not (tolerance and _close(line, right, tolerance)):
@@ -142,11 +182,16 @@ def _close(line: str, right: str, tolerance: float) -> bool:
     )
 
 
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?", re.ASCII | re.IGNORECASE)
+
+
 def _numbers_close(word: str, other: str, tolerance: float) -> bool:
-    try:
-        return math.isclose(float(word), float(other), rel_tol=tolerance, abs_tol=tolerance)
-    except ValueError:
-        return False
+    """Whether two words are numbers that a float can hold, and close; or both `nan`, in any case."""
+    if not (_NUMBER.fullmatch(word) and _NUMBER.fullmatch(other)):
+        return word.lower() == other.lower() == "nan"
+    left, right = float(word), float(other)
+    finite = math.isfinite(left) and math.isfinite(right)
+    return finite and math.isclose(left, right, rel_tol=tolerance, abs_tol=tolerance)
 
 
 def _cut(text: str) -> str:

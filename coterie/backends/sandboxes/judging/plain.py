@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections import defaultdict
 from collections.abc import Sequence
 from decimal import Decimal
 from typing import Any
@@ -33,6 +34,7 @@ from .plain_types import (
     NotPlain,
     decimal_of,
     decimal_text,
+    lost_factory,
     named_parts,
     spread,
 )
@@ -46,10 +48,19 @@ MAX_CLASSES = 64
 """Most classes of named tuples in one packed value."""
 
 
-def pack(value: Any) -> bytes:
-    """The bytes of plain data. Raises NotPlain."""
-    packer = _Packer()
-    packer.put(value, 0)
+def pack(value: Any, *, factories: bool = False) -> bytes:
+    """The bytes of plain data. Raises NotPlain.
+
+    Args:
+        factories: whether to refuse a defaultdict whose factory would stay behind.
+    """
+    packer = _Packer(factories)
+    try:
+        packer.put(value, 0)
+    except NotPlain:
+        raise
+    except Exception as error:  # a class that overrides its attributes, a dict that a thread changes
+        raise NotPlain(f"it can't be read: {type(error).__name__}") from None
     return bytes(packer.out)
 
 
@@ -75,7 +86,8 @@ _TAGS = {type(None): b"N", type(...): b"E"}
 
 
 class _Packer:
-    def __init__(self) -> None:
+    def __init__(self, factories: bool) -> None:
+        self.factories = factories
         self.out = bytearray()
         self.items = 0
         self.classes: set[Any] = set()
@@ -108,6 +120,8 @@ class _Packer:
         elif kind is Decimal:
             self._sized(b"x", decimal_text(value))
         elif kind in PARTS:
+            if self.factories and kind is defaultdict and lost_factory(value):
+                raise NotPlain("a defaultdict whose factory is no class of plain data")
             tag, parts_of = PARTS[kind]
             parts = list(parts_of(value))
             if tag in KEYS and len(parts) > MANY:
@@ -195,25 +209,34 @@ class _Reader:
 
 def send(fd: int, value: Any) -> None:
     """Write one value as a frame. Raises NotPlain (before anything is written), OSError."""
-    data = pack(value)
-    rest = memoryview(struct.pack(">I", len(data)) + data)
+    rest = memoryview(frame(pack(value)))
     while rest:
         rest = rest[os.write(fd, rest) :]
 
 
-def receive(fd: int) -> Any:
-    """Read one frame. Raises EOFError if the other side has ended, NotPlain for malformed bytes, OSError."""
-    (length,) = struct.unpack(">I", _exactly(fd, 4))
+def frame(data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + data
+
+
+def missing(held: bytes | bytearray) -> int:
+    """How many bytes a frame still lacks whose beginning is `held`; below 0: so many come after it.
+
+    Raises NotPlain for a frame that is too long.
+    """
+    if len(held) < 4:
+        return 4 - len(held)
+    (length,) = struct.unpack(">I", held[:4])
     if length > MAX_BYTES + 5:  # the tag and the length of one text of maximal size
         raise NotPlain(f"a frame of {length} bytes")
-    return unpack(_exactly(fd, length))
+    return int(4 + length - len(held))
 
 
-def _exactly(fd: int, count: int) -> bytes:
-    data = bytearray()
-    while len(data) < count:
-        part = os.read(fd, min(count - len(data), 1 << 16))
+def receive(fd: int) -> Any:
+    """Read one frame. Raises EOFError if the other side has ended, NotPlain for malformed bytes, OSError."""
+    held = bytearray()
+    while count := missing(held):
+        part = os.read(fd, min(count, 1 << 16))
         if not part:
             raise EOFError("the other side has closed the channel")
-        data += part
-    return bytes(data)
+        held += part
+    return unpack(bytes(held[4:]))

@@ -9,6 +9,7 @@ import builtins
 import collections
 import datetime
 import functools
+import keyword
 import math
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -98,6 +99,11 @@ def _factory(table: collections.defaultdict[Any, Any]) -> Any:
     return made_by if type(made_by) in METACLASSES and made_by in NAMES else None
 
 
+def lost_factory(table: collections.defaultdict[Any, Any]) -> bool:
+    """Whether the factory can't cross."""
+    return table.default_factory is not None and _factory(table) is None
+
+
 def _halves(value: Fraction) -> Sequence[Any]:
     return _lowest((value.numerator, value.denominator))
 
@@ -176,17 +182,41 @@ def _named(parts: Sequence[Any]) -> tuple[Any, ...]:
 
 @functools.lru_cache(256)
 def _class_of(name: str, fields: tuple[str, ...]) -> Any:
-    """`namedtuple` refuses names that are no identifiers, keywords, private or given twice."""
-    return collections.namedtuple(name, fields, module="solution")  # type: ignore[misc]
+    """`namedtuple` refuses names that are no identifiers, keywords, private or given twice; as fields,
+    `rename` would give them the names `_0`, `_1`, ... of their places, which are therefore allowed there."""
+    try:
+        kind = collections.namedtuple(name, fields, rename=True, module="solution")  # type: ignore[misc]
+    except (ValueError, SyntaxError) as error:  # SyntaxError: two names that the compiler takes for one
+        raise NotPlain(f"a named tuple: {error}") from None
+    if kind._fields != fields:
+        raise NotPlain("a named tuple whose fields have names that no field can have")
+    return kind
+
+
+_ISO_FIELDS = ("year", "week", "weekday")
+_ISO = type(datetime.date(1, 1, 1).isocalendar())
 
 
 def named_parts(value: Any) -> list[Any] | None:
-    """The parts of a named tuple, of a class that may override anything; None for what is none."""
+    """The parts of a named tuple, of a class that may override anything; None for what is none.
+
+    The C library's kinds (`time.struct_time`, `sys.version_info`) become named tuples of the fields that they
+    have as tuples.
+    """
     kind = type(value)
-    fields = getattr(kind, "_fields", None) if issubclass(kind, tuple) else None
+    if not issubclass(kind, tuple):
+        return None
+    if kind is _ISO or "n_sequence_fields" in vars(kind):
+        fields = _ISO_FIELDS if kind is _ISO else vars(kind)["__match_args__"]
+        if len(fields) != tuple.__len__(value):
+            return None
+    else:
+        fields = getattr(kind, "_fields", None)
     if type(fields) is not tuple:
         return None
-    parts = [kind.__name__, fields, *tuple.__iter__(value)]
+    name = kind.__name__
+    fits = type(name) is str and name.isidentifier() and not keyword.iskeyword(name)
+    parts = [name if fits and len(name) <= MAX_FIELDS else "named", fields, *tuple.__iter__(value)]
     _named(parts)  # refuses what the other side would
     return parts
 

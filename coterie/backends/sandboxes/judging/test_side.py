@@ -14,11 +14,12 @@ import signal
 import sys
 import time
 import types
+from _thread import RLock
 from typing import Any, NoReturn
 
 from .asserts import NAME, Test, rewrite  # relative: in the sandbox, the package is `judging`
 from .changes import apply, containers, numbered
-from .plain import NotPlain, receive, send
+from .plain import NotPlain, frame, missing, pack, unpack
 
 CHANNEL, REPORT = 3, 4
 FAILURES = 10
@@ -31,6 +32,12 @@ AGAIN = 0.05
 GONE = "ended"
 """The candidate closed the channel; the sandbox that runs it knows how it ended."""
 UNREQUESTED = "it answered what was not asked"
+_SIGNALS = (signal.SIGALRM, signal.SIGPROF, signal.SIGVTALRM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
+"""Signals whose handlers can raise in the middle of a call."""
+_CHUNK = 1 << 15
+"""Bytes that a socket takes without waiting, once it takes any."""
+_LOOK = 0.5
+"""Seconds between two looks whether another thread has lost the candidate."""
 
 
 class OutOfTime(BaseException):
@@ -46,7 +53,10 @@ class NotPlainData(BaseException):
 
 
 class Candidate:
-    """The other side of the channel."""
+    """The other side of the channel. It answers one call after the other, of any thread.
+
+    A handler of the tests (SIGALRM) may end a call by an exception; its answer is read before the next call.
+    """
 
     def __init__(self, channel: int) -> None:
         self.channel = channel
@@ -54,29 +64,54 @@ class Candidate:
         """Why no more calls can be made; empty: they can."""
         self.awaited = False
         """Whether a call waits for an answer."""
+        self.deadline: float | None = None
+        """The time.monotonic() at which time is up; the tests may use the timer that says so too."""
+        self._lock = RLock()
+        self._calling = False
+        self._unmasked: set[Any] = set()
+        self._pending: bytes | None = None
+        """The nonce of a call that was sent and whose answer was not read."""
+        self._held = bytearray()
+        """What was read of the next answer."""
 
     def ready(self) -> None:
         """Wait until the candidate is loaded. Raises CandidateEnded."""
-        if self._receive() != "ready":
-            self._lose(UNREQUESTED)
+        with self:
+            if self._receive() != "ready":
+                self._lose(UNREQUESTED)
 
     def call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Make one call: return its value, or raise its exception as the nearest builtin type.
 
         What it changes in an argument is changed in the argument.
         """
+        with self._lock:
+            if self._calling:
+                raise NotPlainData(f"{name}: a signal's handler calls it during another call")
+            with self:
+                return self._call(name, args, kwargs)
+
+    def __enter__(self) -> None:
+        """Let signals' handlers run, and raise, only where this waits."""
+        self._unmasked = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        self._calling = True
+
+    def __exit__(self, *_: object) -> None:
+        self._calling = False
+        signal.pthread_sigmask(signal.SIG_SETMASK, self._unmasked)
+
+    def _call(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if self.lost:
             raise CandidateEnded(self.lost)
+        if self._pending is not None:
+            self._reply(self._pending)
         nonce = os.urandom(16)  # a late, repeated or early answer has another nonce
-        if select.select([self.channel], [], [], 0)[0]:  # bytes arrived before the call
+        if self._held or select.select([self.channel], [], [], 0)[0]:  # bytes arrived before the call
             self._receive()
             self._lose(UNREQUESTED)
         self._send((nonce, name, args, kwargs))
         passed = containers([*args, *kwargs.values()])  # no endless ones: they were packed
-        reply = self._receive()
-        if type(reply) is not tuple or len(reply) != 4 or reply[0] != nonce:
-            self._lose(UNREQUESTED)
-        _, kind, value, changes = reply
+        kind, value, changes = self._reply(nonce)
         try:
             apply(changes, passed)
             if kind == "argument":
@@ -92,24 +127,68 @@ class Candidate:
         raise NotPlainData(_cut(value))
 
     def _send(self, call: tuple[Any, ...]) -> None:
-        self.awaited = True
         try:
-            send(self.channel, call)
+            data = pack(call, factories=True)
         except NotPlain as error:
             raise NotPlainData(f"an argument of {call[1]}: {error}") from None
-        except OSError:
+        self.awaited = True
+        self._pending = call[0]
+        rest = memoryview(frame(data))
+        try:
+            while rest:
+                self._wait(writing=True)
+                rest = rest[os.write(self.channel, rest[:_CHUNK]) :]
+        except (BrokenPipeError, ConnectionResetError):
             self._lose(GONE)
+        except BaseException:  # of a signal's handler; half a call can't be taken back
+            self.lost = self.lost or "a call was stopped while it was sent"
+            raise
+
+    def _reply(self, nonce: bytes) -> tuple[Any, Any, Any]:
+        """Kind, value and changes of the answer to a call."""
+        reply = self._receive()
+        if type(reply) is not tuple or len(reply) != 4 or reply[0] != nonce:
+            self._lose(UNREQUESTED)
+        return reply[1:]
 
     def _receive(self) -> Any:
         self.awaited = True
         try:
-            answer = receive(self.channel)
-        except (EOFError, OSError):
-            self._lose(GONE)
+            while (count := missing(self._held)) > 0:
+                self._wait()
+                self._held += self._read(count)
+            answer = unpack(bytes(self._held[4 : len(self._held) + count]))
         except (NotPlain, MemoryError) as error:
             self._lose(f"it broke the protocol: {error or 'out of memory'}")
+        del self._held[: len(self._held) + count]
+        self._pending = None
         self.awaited = False
         return answer
+
+    def _read(self, count: int) -> bytes:
+        try:
+            part = os.read(self.channel, max(count, _CHUNK))
+        except OSError:
+            part = b""
+        if not part:
+            self._lose(GONE)
+        return part
+
+    def _wait(self, *, writing: bool = False) -> None:
+        """Wait until the channel is ready; here alone signals' handlers may raise."""
+        ends = ([], [self.channel]) if writing else ([self.channel], [])
+        masked = signal.pthread_sigmask(signal.SIG_SETMASK, self._unmasked)
+        try:
+            left = _LOOK
+            while not any(select.select(*ends, [], left)):
+                if self.deadline is not None:
+                    left = max(0.0, min(_LOOK, self.deadline - time.monotonic()))
+                if not left:
+                    self.lost = self.lost or "timeout"
+                if self.lost:
+                    raise CandidateEnded(self.lost)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, masked)
 
     def _lose(self, why: str) -> NoReturn:
         self.lost = why
@@ -172,6 +251,9 @@ class Judge:
         self._failures.setdefault(index, (_cut(error), _cut(_text(message))))
 
     def _check_time(self) -> None:
+        late = self.candidate.deadline is not None and time.monotonic() > self.candidate.deadline
+        if late and not self.over:  # the tests use the timer for something else
+            self.over = "time is up"
         if self.over:
             raise OutOfTime(self.over)
 
@@ -240,6 +322,7 @@ def _run(
     try:
         signal.setitimer(signal.ITIMER_PROF, max(limits[0] - time.process_time(), AGAIN), AGAIN)
         signal.setitimer(signal.ITIMER_REAL, limits[1], AGAIN)
+        judge.candidate.deadline = time.monotonic() + limits[1] + AGAIN
         judge.candidate.ready()
         exec(code, {**names, NAME: judge})
     except BaseException as error:

@@ -155,6 +155,75 @@ def test_a_change_that_can_not_cross_fails_its_own_test_only():
     assert "function" in outcome.failures[0].message
 
 
+def test_a_factory_that_can_not_cross_is_refused_in_an_argument_and_lost_in_a_result():
+    candidate = "from collections import defaultdict\ndef f(d): return d['k']\n"
+    candidate += "def g(): return defaultdict(lambda: 1, a=2)\n"
+    tests = "from collections import defaultdict\nassert f(defaultdict(int)) == 0\nassert g() == {'a': 2}\n"
+    outcome = judge(candidate, tests + "assert f(defaultdict(lambda: 5)) == 5\n", "f", "g")
+    assert errors(outcome) == [(4, "NotPlainData")] and "factory" in outcome.failures[0].message
+
+
+def test_named_tuples_with_renamed_fields_cross_both_ways():
+    candidate = "from collections import namedtuple\nN = namedtuple('N', 'a class a', rename=True)\n"
+    candidate += "N.__name__ = 'class'\ndef f(x=None): return N(1, 2, x)\n"
+    tests = "from collections import namedtuple\nN = namedtuple('N', 'a class a', rename=True)\n"
+    assert judge(candidate, tests + "assert f(3)._2 == 3\nassert f(N(1, 2, 3)) == (1, 2, (1, 2, 3))\n").ok
+
+
+ALARM = """
+import signal, time
+def late(*_): raise TimeoutError("slow")
+signal.signal(signal.SIGALRM, late)
+def stopped(seconds, x):
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        return f(x)
+    except TimeoutError:
+        return "late"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+"""
+SLEEP = "import time\ndef f(x):\n    time.sleep(x)\n    return x\n"
+
+
+def test_a_test_may_stop_a_call_by_an_alarm_of_its_own():
+    tests = "assert stopped(.1, .3) == 'late'\nassert f(0) == 0\nassert stopped(.05, .1) == 'late'\n"
+    assert judge(SLEEP, ALARM + tests + "assert stopped(1, .01) == .01\n").ok
+
+
+def test_time_is_up_though_the_tests_use_the_timer():
+    tests = ALARM + "assert stopped(.1, 0) == 0\nassert f(60) == 60\nassert f(0) == 0\n"
+    outcome = judge(SLEEP, tests, limits=LIMITS.model_copy(update={"wall_seconds": 1.5}))
+    assert (outcome.passed, outcome.total, outcome.candidate) == (1, 3, "timeout")
+
+
+def test_calls_of_several_threads_are_answered_one_after_the_other():
+    candidate = "import time\nrunning = 0\ndef f(x):\n    global running\n    running += 1\n"
+    candidate += "    time.sleep(.002)\n    running -= 1\n    if x == 99: raise KeyError(x)\n"
+    candidate += "    return [x * x, running]\n"
+    tests = """
+from concurrent.futures import ThreadPoolExecutor
+import threading
+with ThreadPoolExecutor(4) as pool:
+    assert list(pool.map(f, range(30))) == [[n * n, 0] for n in range(30)]
+    assert isinstance(pool.submit(f, 99).exception(), KeyError)
+seen = []
+thread = threading.Thread(target=lambda: seen.append(f(5)))
+thread.start()
+thread.join(2)
+assert seen == [[25, 0]]
+"""
+    assert judge(candidate, tests).ok
+
+
+def test_a_candidate_that_ends_in_a_thread_s_call_passes_nothing_more():
+    tests = "import threading\nassert f(0) == 0\n"
+    tests += "threads = [threading.Thread(target=f, args=(n,)) for n in (1, 2)]\n"
+    tests += "[t.start() for t in threads]\n[t.join() for t in threads]\nassert True\nassert f(0) == 0\n"
+    outcome = judge("import os\ndef f(x):\n    if x: os._exit(3)\n    return x\n", tests)
+    assert (outcome.passed, outcome.candidate) == (1, "exit code 3")
+
+
 FORGED = [
     "[(0, [9], {})]",  # a change of what isn't a container
     "[(3, [9], {})]",

@@ -108,10 +108,63 @@ def test_white_space_at_the_ends_alone_does_not_count(printed, expected, same):
         ("inf", "1", False),
         ("nan", "1", False),
         ("nan", "0", False),
+        ("NaN", "nan", True),
+        ("1_0", "10", False),
+        ("10", "1_0", False),
+        ("1e400", "inf", False),
+        ("1e400", "1e500", False),
+        ("1e400", "1e400", True),
+        ("-inf", "inf", False),
+        ("٣", "3", False),
+        ("+.5e0 1.", "0.5 1", True),
     ],
 )
 def test_numbers_may_differ_by_the_tolerance(printed, expected, same):
     assert verdict({"": printed}, [("", expected)], tolerance=1e-5).ok is same
+
+
+LONG = {  # program, expected, error
+    "trailing blanks": ("for i in range(25000): print('1 ')", "1\n" * 25000, None),
+    "64 KB and a line end": ("print('x' * 65536)", "x" * 65536, None),
+    "long errors": ("import sys\nprint('e' * 300000, file=sys.stderr)\nprint(1)", "1", None),
+    "wrong, and the end is right": (
+        "print('all of this is wrong\\n' * 10000 + '42' + '\\n' * 250000)", "42\n", "OutputLimit"
+    ),
+    "wrong, then 64 KB": (
+        "import sys\nsys.stdout.write('q' * 1000000 + 'x' * 65536)", "x" * 65536, "OutputLimit"
+    ),
+    "wrong by one letter": ("import sys\nsys.stdout.write('q' + 'x' * 65536)", "x" * 65536, "WrongAnswer"),
+    "errors and output are cut": (
+        "import sys\nprint('e' * 300000, file=sys.stderr)\nprint('y' * 300000 + '\\n' * 300000 + '1')",
+        "1",
+        "OutputLimit",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("where", ["local", "fusion"])
+def test_the_whole_output_is_compared_and_never_its_end_alone(where):
+    limits = Limits(cpu_seconds=5, wall_seconds=20, output_kb=4)
+
+    async def all_of(sandbox):
+        return [
+            await judge_outputs(sandbox, Program(code=code, limits=limits), [("", expected)])
+            for code, expected, _ in LONG.values()
+        ]
+
+    if where == "local":
+        done = inside(all_of)
+    else:
+        with FusionServer() as server:
+            done = using(server, all_of, grace_seconds=20, margin_seconds=20)
+    errors = [outcome.failures[0].error if outcome.failures else None for outcome in done]
+    assert dict(zip(LONG, errors, strict=True)) == {name: error for name, (_, _, error) in LONG.items()}
+    assert all(len(outcome.stdout) <= 4 << 10 for outcome in done)
+
+
+def test_output_that_was_dropped_is_no_pass_in_a_sandbox_of_unknown_limits():
+    ran = Ran(status="finished", exit_code=0, stdout="42\n", dropped=1)
+    assert verdict({"": ran}, [("", "42")]).failures[0].error == "OutputLimit"
 
 
 def test_one_after_the_other_stops_at_the_first_that_failed():
@@ -136,10 +189,15 @@ def test_what_can_not_be_compared_is_refused():
     for cases in ([("a",)], [("a", 3)], ["ab"], [(None, "")]):
         with pytest.raises(ConfigError, match="case 1"):
             verdict({}, cases)
-    with pytest.raises(ConfigError, match="of stdout") as refused:
-        verdict({}, [("", "x" * (65 << 10))])
-    assert refused.value.path == "limits.output_kb"
-    for tolerance in (math.nan, math.inf, -1.0):
+    with pytest.raises(ConfigError, match="of stdout"):
+        verdict({}, [("", "x" * (17 << 20))])
+    for cases in (3, "ab", None):
+        with pytest.raises(ConfigError, match="cases of type"):
+            verdict({}, cases)
+    for program in (None, b"print(1)"):
+        with pytest.raises(ConfigError, match="program of type"):
+            asyncio.run(judge_outputs(Scripted({}), program, [("", "")]))
+    for tolerance in (math.nan, math.inf, -1.0, "x", None):
         with pytest.raises(ConfigError, match="tolerance"):
             verdict({}, [], tolerance=tolerance)
 

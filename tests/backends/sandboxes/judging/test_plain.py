@@ -10,6 +10,7 @@ import decimal
 import math
 import os
 import struct
+import sys
 import time
 from decimal import Decimal
 from fractions import Fraction
@@ -36,12 +37,15 @@ decimals = st.decimals(allow_nan=False) | st.builds(
     st.integers(-9000, 9000) | st.sampled_from("FnN"),
 ).filter(lambda value: not value.is_snan())
 fields = st.sampled_from(["x", "y", "count", "name", "é", "a_1"])
+renamed = st.sampled_from(["class", "_x", "a b", "x", "_0", ""])
+"""Names that `rename` replaces."""
 ranges = st.builds(range, st.integers(), st.integers(), st.integers().filter(bool))
 
 
 @st.composite
 def named_tuples(draw, inner):
-    kind = collections.namedtuple(draw(fields).title(), draw(st.lists(fields, max_size=3, unique=True)))
+    drawn = draw(st.lists(fields | renamed, max_size=3))
+    kind = collections.namedtuple(draw(fields).title(), drawn, rename=True)
     return kind._make([draw(inner) for _ in kind._fields])
 
 
@@ -170,7 +174,7 @@ class Zone(datetime.tzinfo):
 
 
 ODD = [
-    *(object(), Int(1), Text("x"), List(), len, iter([]), time.gmtime(0), memoryview(b""), NotImplemented),
+    *(object(), Int(1), Text("x"), List(), len, iter([]), os.stat("/"), memoryview(b""), NotImplemented),
     *(Number(1), Half(1, 2), Day(2020, 1, 2), Span(1), Bytes(), Zone(), Int, contextlib, zip()),
 ]
 PLACES = [lambda x, v: x, lambda x, v: [v, x], lambda x, v: {1: (v, x)}, lambda x, v: (v, [[x]])]
@@ -209,6 +213,47 @@ def test_a_value_ends_where_it_ends(value, more):
     for other in (data[:-1], data + more):
         with pytest.raises(NotPlain):
             unpack(other)
+
+
+class Unkind(type):
+    def __getattribute__(cls, name):
+        raise KeyError(name)
+
+
+@st.composite
+def odd_named_tuples(draw, inner=values):
+    """Of classes whose names and fields may be any text, and that may raise."""
+    meta = draw(st.sampled_from([type, type, Unkind]))
+    kind = meta("P", (tuple,), {"_fields": tuple(draw(st.lists(st.text(max_size=3) | fields, max_size=3)))})
+    name = draw(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=70))
+    type.__dict__["__name__"].__set__(kind, draw(st.sampled_from(["class", "None", "", "a b"])) or name)
+    return kind(draw(st.lists(inner, max_size=3)))
+
+
+@settings(max_examples=60)
+@given(odd_named_tuples(), st.sampled_from(PLACES), values)
+def test_no_other_exception_than_not_plain_leaves_the_codec(odd, place, value):
+    with contextlib.suppress(NotPlain):
+        unpack(pack(place(odd, value)))
+
+
+def test_a_named_tuple_crosses_whatever_its_names():
+    row = collections.namedtuple("Row", "id class id", rename=True)(1, 2, 3)
+    assert unpack(pack(row))._fields == ("id", "_1", "_2") and unpack(pack(row)) == row
+    for name in ("class", "a b", "", "P" * 99):
+        kind = collections.namedtuple("P", "x")
+        kind.__name__ = name
+        assert unpack(pack(kind(1))).x == 1 and type(unpack(pack(kind(1)))).__name__ == "named"
+
+
+def test_tuples_of_the_c_library_cross_as_named_tuples():
+    for value, name in (
+        (time.gmtime(0), "tm_year"),
+        (datetime.date(2020, 1, 1).isocalendar(), "week"),
+        (sys.version_info, "minor"),
+    ):
+        back = unpack(pack(value))
+        assert back == value and getattr(back, name) == getattr(value, name)
 
 
 def test_depth_is_bounded_both_ways():
@@ -297,6 +342,7 @@ def sized(tag, text):
         pytest.param(parts(b"n", "P", ("class",), 1), id="a field that is a keyword"),
         pytest.param(parts(b"n", "P", ("__eq__",), 1), id="a field with underscores"),
         pytest.param(parts(b"n", "P", ("_a",), 1), id="a private field"),
+        pytest.param(parts(b"n", "P", ("a", "_0"), 1, 2), id="another field's new name"),
         pytest.param(parts(b"n", "P", ("a", "a"), 1, 2), id="a field twice"),
         pytest.param(parts(b"n", "P", ("ﬁ", "fi"), 1, 2), id="a field twice to the compiler"),
         pytest.param(parts(b"n", "P", ("a b",), 1), id="a field that is no name"),
@@ -402,6 +448,9 @@ def test_a_factory_that_is_no_class_of_ours_stays_behind():
     class Own(dict):
         pass
 
+    with pytest.raises(NotPlain, match="factory"):
+        pack([collections.defaultdict(lambda: 1)], factories=True)
+    assert unpack(pack(collections.defaultdict(list), factories=True))[0] == []
     for factory, arrives in (
         (list, list),
         (collections.Counter, collections.Counter),
