@@ -104,8 +104,8 @@ def find(orders: dict[str, Any], base: str) -> Held:
 def _ids() -> tuple[int, int] | None:
     if os.getuid() != 0:
         return None
-    found = ids.available()
-    return found if found is not None and spaces.succeeds(lambda: take(found[0], reads=False)) else None
+    given = ids.available()
+    return given if given is not None and spaces.succeeds(lambda: take(given[0], reads=False)) else None
 
 
 def take(user: int, *, reads: bool) -> bool:
