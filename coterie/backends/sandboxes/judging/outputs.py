@@ -13,6 +13,8 @@ from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Limits, Program, Ran, Sandbox, TestFailure, Verdict
 
+_Fault = tuple[str, str] | None
+"""Kind and message of what is wrong with a run."""
 _SPACE = " \t\r\f\v"
 _SHOWN = 60
 _SLACK_KB = 64
@@ -57,22 +59,12 @@ async def judge_outputs(
     programs = [
         dataclasses.replace(base, stdin=stdin, limits=_roomy(limits, expected)) for stdin, expected in pairs
     ]
-    results = []
-    if stop_at_first:
-        for program, (_, expected) in zip(programs, pairs, strict=True):
-            results.append(await sandbox.run(program))
-            if _fault(results[-1], program.limits, expected, tolerance) is not None:
-                break
-    else:
-        results = await _all(sandbox, programs)
-    failed = []
-    for number, (ran, program, (stdin, expected)) in enumerate(
-        zip(results, programs, pairs, strict=False), 1
-    ):
-        fault = _fault(ran, program.limits, expected, tolerance)
-        if fault is not None:
-            error, message = fault
-            failed.append((TestFailure(line=number, source=_cut(stdin), error=error, message=message), ran))
+    results = await (_until_one_fails if stop_at_first else _all)(sandbox, programs, pairs, tolerance)
+    failed = [
+        (TestFailure(line=number, source=_cut(stdin), error=fault[0], message=fault[1]), ran)
+        for number, ((ran, fault), (stdin, _)) in enumerate(zip(results, pairs, strict=False), 1)
+        if fault is not None
+    ]
     if not pairs:
         return Verdict(
             passed=0, total=0, failures=(TestFailure(line=1, source="", error="NoTests", message="no cases"),)
@@ -103,15 +95,34 @@ def _size(text: str) -> int:
     return len(text.encode("utf-8", "surrogatepass"))
 
 
-async def _all(sandbox: Sandbox, programs: Sequence[Program]) -> list[Ran]:
-    """Run all; if one run raises, the others are cancelled."""
+async def _until_one_fails(
+    sandbox: Sandbox, programs: Sequence[Program], pairs: Sequence[tuple[str, str]], tolerance: float
+) -> list[tuple[Ran, _Fault]]:
+    """The runs up to the first that failed, and their faults."""
+    results: list[tuple[Ran, _Fault]] = []
+    for program, (_, expected) in zip(programs, pairs, strict=True):
+        ran = await sandbox.run(program)
+        results.append((ran, _fault(ran, program.limits, expected, tolerance)))
+        if results[-1][1] is not None:
+            break
+    return results
+
+
+async def _all(
+    sandbox: Sandbox, programs: Sequence[Program], pairs: Sequence[tuple[str, str]], tolerance: float
+) -> list[tuple[Ran, _Fault]]:
+    """All runs and their faults; if one run raises, the others are cancelled."""
     tasks = [asyncio.ensure_future(sandbox.run(program)) for program in programs]
     try:
-        return await asyncio.gather(*tasks)
+        results = await asyncio.gather(*tasks)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+    return [
+        (ran, _fault(ran, program.limits, expected, tolerance))
+        for ran, program, (_, expected) in zip(results, programs, pairs, strict=True)
+    ]
 
 
 def _checked(program: Any, cases: Any, tolerance: Any) -> list[tuple[str, str]]:
@@ -139,7 +150,7 @@ def _checked(program: Any, cases: Any, tolerance: Any) -> list[tuple[str, str]]:
     return pairs
 
 
-def _fault(ran: Ran, limits: Limits | None, expected: str, tolerance: float) -> tuple[str, str] | None:
+def _fault(ran: Ran, limits: Limits | None, expected: str, tolerance: float) -> _Fault:
     """(kind of error, message) of a run; None if it passed."""
     if ran.status == "timeout":
         return "TimeLimitExceeded", ran.reason
