@@ -122,7 +122,7 @@ PROGRAMS = {
     "locks": "attempt(lambda: fcntl.flock(os.open('/bin/sh', os.O_RDONLY), fcntl.LOCK_SH | fcntl.LOCK_NB))",
     "disk": "for n in range(4):\n    with open(str(n), 'wb') as file: file.write(bytes(1 << 20))\nescaped()",
     "fork_bomb_while_others_end": (
-        "time.sleep(.4)\ncount = 0\ntry:\n    for _ in range({processes} + 4):\n"
+        "time.sleep(.6)\ncount = 0\ntry:\n    for _ in range({processes} + 4):\n"
         "        if os.fork() == 0: time.sleep(9)\n        count += 1\nexcept OSError: pass\n"
         "if count > {processes}: escaped(count)"
     ),
@@ -273,8 +273,13 @@ async def attacked(sandbox: LocalSandbox, trainer: Trainer, name: str) -> list[s
     counting = name == "fork_bomb_while_others_end"
     if counting:
         trainer.start_sleepers()
-        asyncio.get_running_loop().call_later(0.2, trainer.end_sleepers)
-    ran = await sandbox.run(Program(code=_BEFORE + PROGRAMS[name].format(**trainer.targets)))
+    task = asyncio.ensure_future(
+        sandbox.run(Program(code=_BEFORE + PROGRAMS[name].format(**trainer.targets)))
+    )
+    if counting:
+        await _program_runs(sandbox, task)
+        trainer.end_sleepers()
+    ran = await task
     shown = [line for line in ran.stdout.splitlines() if line.startswith("ESCAPED")]
     if not shown and ran.stderr:
         shown.append(f"BROKEN {ran.stderr[-300:]}")
@@ -284,6 +289,20 @@ async def attacked(sandbox: LocalSandbox, trainer: Trainer, name: str) -> list[s
         shown.append(f"the next run: {after.stdout}")
     Path(trainer.targets["shared"], "left").unlink(missing_ok=True)
     return [*shown, *trainer.harm()]
+
+
+async def _program_runs(sandbox: LocalSandbox, task: asyncio.Task[Any]) -> None:
+    """Wait until the worker has a cell, and the cell a program: its processes have been counted."""
+    assert sandbox._pool is not None
+    workers = {worker.process.pid for worker in sandbox._pool._all}
+    while not task.done():
+        parents = {}
+        for stat in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):
+                parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        if any(parents.get(parent) in workers for parent in parents.values()):
+            return
+        await asyncio.sleep(0.01)
 
 
 async def outlived(sandbox: LocalSandbox) -> list[str]:
