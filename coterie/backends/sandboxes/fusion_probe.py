@@ -7,11 +7,12 @@ import json
 from typing import NamedTuple
 
 from coterie.backends.sandboxes.fusion_wire import Report
-from coterie.backends.sandboxes.inside import landlock
-from coterie.backends.sandboxes.protections import Protection
+from coterie.backends.sandboxes.protections import CLOCKED, LIMITS as COMMON_LIMITS, Protection
 from coterie.core.protocols import Limits, Program
 
 LIMITS = Limits(cpu_seconds=5, wall_seconds=10)
+LEAST, SCOPES = 3, 6
+"""Landlock's ABIs of inside/landlock.py, which only Linux can import; this process may run elsewhere."""
 
 VICTIM = Program(
     code="""\
@@ -82,12 +83,8 @@ _USERS = "a server that is root, and whose Python other users can read"
 _TABLE = (
     ("clean environment", "", "reading the server's environment", ""),
     ("closed files", "", "writing to the server's open files and sockets", ""),
-    ("rlimits", "", "memory bombs, huge files, too many open files, core dumps", ""),
-    ("CPU clock", "", "endless loops, in children and threads too, whatever the load", ""),
-    ("wall clock", "", "sleeping or waiting for ever, stopping itself", ""),
-    ("bounded output", "", "endless output, and output that nobody reads", ""),
-    ("files by our hand", "", "links and special files in what is brought back", ""),
-    ("no privileges", "", "becoming another user by a set-user-id program; no capability is left", ""),
+    *CLOCKED,
+    *COMMON_LIMITS,
     ("hidden wrapper", "", "reading the nonce that a report must have", ""),
     ("own users", "users", "signals to other runs, and reading their files and memory", _USERS),
     ("process count", "users", "fork bombs; without it, processes are counted some times a second", _USERS),
@@ -120,8 +117,8 @@ def protections(found_out: Probed) -> tuple[Protection, ...]:
     active = {
         "": True,
         "users": report.apart == "users",
-        "landlock": report.landlock >= landlock.LEAST and "see processes" not in able,
-        "scopes": report.landlock >= landlock.SCOPES and "signal the tests' side" not in able,
+        "landlock": report.landlock >= LEAST and "see processes" not in able,
+        "scopes": report.landlock >= SCOPES and "signal the tests' side" not in able,
         "filtered": report.filtered and "open a socket" not in able,
         "apart": not found_out.shared,
     }

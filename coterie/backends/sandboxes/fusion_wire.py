@@ -31,6 +31,7 @@ HEADROOM = 256
 """MB for the wrapper, in addition to the program's limit."""
 _SOURCES = (
     "inside/kernel",
+    "inside/globs",
     "inside/ids",
     "inside/landlock",
     "inside/seccomp",

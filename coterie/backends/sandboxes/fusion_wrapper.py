@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import base64
 import contextlib
-import fnmatch
 import json
 import os
 import selectors
@@ -28,6 +27,7 @@ from . import fusion_apart
 from .fusion_apart import Apart
 from .fusion_sides import PATIENCE, Result, run_side
 from .inside import kernel
+from .inside.globs import matches
 
 GRACE = 0.2  # seconds that a candidate has to end after the tests; an honest one ends by itself
 LONG = 1000  # most characters of a nested folder's path
@@ -267,12 +267,3 @@ def run_quietly(*command: str) -> None:
     """Run a system tool within `PATIENCE`; its success is not checked."""
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         subprocess.run(command, stderr=subprocess.DEVNULL, timeout=PATIENCE, check=False)
-
-
-def matches(path: list[str], glob: list[str]) -> bool:
-    """Whether a path fits a glob, both as lists of names; `**` stands for any folders."""
-    if not glob or glob == ["**"]:  # at the end, all below
-        return bool(path) == bool(glob)
-    if glob[0] == "**":
-        return matches(path, glob[1:]) or (bool(path) and matches(path[1:], glob))
-    return bool(path) and fnmatch.fnmatchcase(path[0], glob[0]) and matches(path[1:], glob[1:])

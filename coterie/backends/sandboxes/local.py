@@ -21,7 +21,14 @@ from coterie.backends.sandboxes.job import CellSide
 from coterie.backends.sandboxes.lifetime import Lifetime
 from coterie.backends.sandboxes.pool import LostWorker, Module, Pool
 from coterie.backends.sandboxes.programs import check_judged, check_program, limits_of
-from coterie.backends.sandboxes.protections import Open, Protection, left_open, protections, warnings
+from coterie.backends.sandboxes.protections import (
+    Open,
+    Protection,
+    forgeable,
+    left_open,
+    protections,
+    warnings,
+)
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.protocols import Judged, Limits, Program, Ran, Verdict
@@ -155,11 +162,11 @@ class LocalSandbox(Plugin):
             ConfigError: this host can't keep the two apart, and the user has not set `namespaces: off`.
         """
         check_judged(judged, self.config.limits)
-        forgeable = "" if self._pool is None or self._hello["apart"] else self.warnings()[-1]
-        if forgeable and self.config.namespaces != "off":
+        doubt = forgeable(self._hello)
+        if doubt and self.config.namespaces != "off":
             raise ConfigError(
                 "this host can't keep a candidate and its tests apart, so verdicts could be forged",
-                why=f"it has no namespaces and no Landlock, and they run as one user: {forgeable}",
+                why=f"it has no namespaces and no Landlock, and they run as one user: {doubt}",
                 fix="allow user namespaces (docs/sandbox.md), run as root, use Linux 6.2 with Landlock, or "
                 "set namespaces: off to take verdicts that may be forged",
                 path="sandbox.namespaces",
@@ -167,7 +174,7 @@ class LocalSandbox(Plugin):
         sides = judging.programs(judged, self.config.limits, loaded=True)
         tests, candidate, report = await self.run_pair(sides.tests, sides.candidate)
         verdict = judging.verdict(report, tests, candidate)
-        return dataclasses.replace(verdict, warning=forgeable) if forgeable else verdict
+        return dataclasses.replace(verdict, warning=doubt)
 
     async def _retried(self, programs: list[Program]) -> tuple[list[Ran], bytes]:
         """Run with one retry after a lost worker; a program that loses two workers is a PolicyFault."""

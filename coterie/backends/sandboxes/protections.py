@@ -25,6 +25,17 @@ class Open(NamedTuple):
 
 
 _SPACES = "user namespaces"
+CLOCKED = (
+    ("rlimits", "", "memory bombs, huge files, too many open files, core dumps", ""),
+    ("CPU clock", "", "endless loops, in children and threads too, whatever the load", ""),
+)
+LIMITS = (
+    ("wall clock", "", "sleeping or waiting for ever, stopping itself", ""),
+    ("bounded output", "", "endless output, and output that nobody reads", ""),
+    ("files by our hand", "", "links and special files in what is brought back", ""),
+    ("no privileges", "", "becoming another user by a set-user-id program; no capability is left", ""),
+)
+"""Every sandbox of Coterie's has these two groups."""
 _TABLE = (
     (
         "own process",
@@ -34,18 +45,14 @@ _TABLE = (
     ),
     ("clean environment", "", "reading API keys from its environment", ""),
     ("closed files", "", "using our open files, sockets and standard streams", ""),
-    ("rlimits", "", "memory bombs, huge files, too many open files, core dumps", ""),
-    ("CPU clock", "", "endless loops, in children and threads too, whatever the load", ""),
+    *CLOCKED,
     (
         "clock of children",
         "clock",
         "loops in children that are waited for; otherwise such a child counts when the program has ended",
         "a /proc that shows processes",
     ),
-    ("wall clock", "", "sleeping or waiting for ever, stopping itself", ""),
-    ("bounded output", "", "endless output, and output that nobody reads", ""),
-    ("files by our hand", "", "links and special files in what is brought back", ""),
-    ("no privileges", "", "becoming another user by a set-user-id program; no capability is left", ""),
+    *LIMITS,
     ("user namespace", "alone", "having any user's rights on the host", _SPACES),
     ("pid namespace", "alone", "seeing and signalling other processes, outliving the run", _SPACES),
     ("mount namespace", "alone", "seeing or writing the host's files, /proc, other runs", _SPACES),
@@ -169,6 +176,12 @@ def warnings(hello: Mapping[str, Any]) -> tuple[str, ...]:
             "programs can import only what workers have imported, since other users can't read this Python: "
             "install Python where every user can read it"
         )
-    if hello and not hello.get("apart"):
-        texts.append(f"the judge's two sides can't be kept apart: {_FORGED}")
+    if forgeable(hello):
+        texts.append(forgeable(hello))
     return tuple(texts)
+
+
+def forgeable(hello: Mapping[str, Any]) -> str:
+    """Why verdicts could be forged on this host; empty: they can't."""
+    apart = not hello or hello.get("apart")
+    return "" if apart else f"the judge's two sides can't be kept apart: {_FORGED}"

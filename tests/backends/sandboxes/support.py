@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from coterie.backends.sandboxes.fusion import SandboxFusion
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.protocols import Limits, Program, Ran
 
@@ -55,6 +56,19 @@ def close_shared() -> None:
         loop.run_until_complete(_shared.popitem()[1].close())
     if loop is not None:
         loop.close()
+
+
+def used(box: SandboxFusion, use: Callable[[SandboxFusion], Awaitable[T]]) -> T:
+    """The result of `use` with this sandbox, open."""
+
+    async def opened() -> T:
+        await box.open()
+        try:
+            return await use(box)
+        finally:
+            await box.close()
+
+    return asyncio.run(opened())
 
 
 def descendants(root: int) -> list[int]:

@@ -193,6 +193,14 @@ def test_children_that_hide_their_time_are_bounded(how: str, seconds: float) -> 
     assert done.cpu_seconds is None or done.cpu_seconds >= 0.5
 
 
+def test_children_that_no_sample_sees_are_bounded_by_their_number() -> None:
+    """Between two samples each may have used what the clock has run on; that bound ends the program."""
+    code = f"{BURN}{HIDES['ignored']}while True:\n    burn(0)\n    wait()"
+    limits = LIMITS.model_copy(update={"cpu_seconds": 0.5, "wall_seconds": 4.0})
+    done = ran(code, {"namespaces": "required"}, limits=limits)
+    assert (done.status, done.reason) == ("timeout", "more than 0.5 s of CPU time")
+
+
 # ----------------------------------------------------------------------------------- where /proc is hidden
 
 

@@ -10,6 +10,7 @@ import json
 import os
 import re
 import shutil
+import subprocess
 import sys
 import threading
 import time
@@ -19,16 +20,17 @@ from typing import Any
 
 import pytest
 
-from coterie.backends.sandboxes import fusion_wire as wire
+from coterie.backends.sandboxes import fusion_probe, fusion_wire as wire
 from coterie.backends.sandboxes.fusion import START, SandboxFusion
 from coterie.backends.sandboxes.fusion_probe import _TABLE
+from coterie.backends.sandboxes.inside import landlock as ours
 from coterie.backends.sandboxes.judging.host import _source
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.protocols import Judged, Limits, Program, Ran
 from coterie.testing import check_sandbox
 from tests.backends.sandboxes.fusion_server import FusionServer, fence
-from tests.backends.sandboxes.support import inside
+from tests.backends.sandboxes.support import inside, used
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "sandbox_fusion.md"
 LIMITS = Limits(cpu_seconds=0.5, wall_seconds=1, memory_mb=128, output_kb=4)
@@ -46,15 +48,7 @@ def sandbox(url: str, **settings: Any) -> SandboxFusion:
 
 
 def using(server: FusionServer, use: Callable[[SandboxFusion], Awaitable[Any]], **settings: Any) -> Any:
-    async def go() -> Any:
-        box = sandbox(server.url, **settings)
-        await box.open()
-        try:
-            return await use(box)
-        finally:
-            await box.close()
-
-    return asyncio.run(go())
+    return used(sandbox(server.url, **settings), use)
 
 
 def ran(server: FusionServer, program: Program = HELLO, **settings: Any) -> Ran:
@@ -423,3 +417,11 @@ def test_a_redirect_and_the_wrong_scheme_are_explained() -> None:
         ("ReadError", "url: https://h:1"),
     ):
         assert fix in wire.how_to_reach(why, "http://h:1", START)
+
+
+def test_the_host_process_needs_nothing_of_linux():
+    """What runs on the server is sent as text; a laptop of another system may start it."""
+    code = "import sys, coterie.backends.sandboxes.fusion\nprint([n for n in sys.modules if '.inside' in n])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.stdout == "[]\n", done.stderr
+    assert (fusion_probe.LEAST, fusion_probe.SCOPES) == (ours.LEAST, ours.SCOPES)

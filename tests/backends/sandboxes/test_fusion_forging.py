@@ -23,6 +23,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.protocols import Judged, Limits, Program, Verdict
 from tests.backends.sandboxes import forging
 from tests.backends.sandboxes.fusion_server import FusionServer
+from tests.backends.sandboxes.support import used
 
 LIMITS = Limits(cpu_seconds=3, wall_seconds=6, memory_mb=256)
 SYSTEM = "/usr/bin/python3"
@@ -49,16 +50,8 @@ def server_of(kind: str) -> FusionServer:
 
 
 def using(server: FusionServer, use: Callable[[SandboxFusion], Awaitable[Any]], **settings: Any) -> Any:
-    async def go() -> Any:
-        table = {"concurrency": 8, "backoff": 0.01, "retry_seconds": 0.0, "limits": LIMITS, **settings}
-        box = SandboxFusion(SandboxFusion.Config(url=server.url, **table))
-        await box.open()
-        try:
-            return await use(box)
-        finally:
-            await box.close()
-
-    return asyncio.run(go())
+    table = {"concurrency": 8, "backoff": 0.01, "retry_seconds": 0.0, "limits": LIMITS, **settings}
+    return used(SandboxFusion(SandboxFusion.Config(url=server.url, **table)), use)
 
 
 def judged(code: str, tests: str = "assert f(1) == 2") -> Judged:

@@ -8,7 +8,6 @@ It reads the program from its channel and answers there: 8 bytes of length, a JS
 from __future__ import annotations
 
 import contextlib
-import fnmatch
 import gc
 import json
 import os
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 from . import clock, ids, kernel, program, seccomp, spaces, users
+from .globs import matches
 
 _ENTRIES = 20_000
 _DEEP = 100
@@ -315,22 +315,3 @@ def _utf8(path: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
-
-
-def matches(path: list[str], glob: list[str]) -> bool:
-    """Whether a path fits a glob, both as lists of names: `**` stands for any folders, at the end for all
-    below. The time is that of the two lengths' product."""
-    last = len(glob) - 1
-    places = {0}  # of the glob, that the next name may fit
-    for name in path:
-        for at in sorted(places):
-            while at < last and glob[at] == "**":
-                at += 1
-                places.add(at)
-        places = {
-            after
-            for at in places
-            if at <= last and (glob[at] == "**" or fnmatch.fnmatchcase(name, glob[at]))
-            for after in ({at, at + 1} if glob[at] == "**" and at == last else {at + (glob[at] != "**")})
-        }
-    return len(glob) in places

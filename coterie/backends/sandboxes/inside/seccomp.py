@@ -287,6 +287,7 @@ def install_asking() -> int:
     return listener
 
 
+@functools.cache
 def sets_an_action(call: int) -> bool:
     """Whether this call, which the kernel asks about, is rt_sigaction; the others make a process."""
     return call == _numbers(_CONDITIONAL)["rt_sigaction"]

@@ -3,7 +3,7 @@ wall clock, and reports how the cells ended. A worker never holds a program or i
 between the host process and the cell, so the memory that the next cell is forked from has nothing of a run.
 
 An order is one message: {"cells": [{"fds": n, ...}, ...], "wall": seconds}, sent with the descriptors of all
-cells. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "cpu", "wall"}, ...]}.
+cells. {"kill": i} ends a cell. The answer: {"ended": [{"why", "signal", "wall"}, ...]}.
 """
 
 from __future__ import annotations
