@@ -9,8 +9,9 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
+from coterie.backends.remote.secrets import secrets_in
+from coterie.backends.remote.variables import filled
 from coterie.backends.tools.calls import Use, beginning, native, numbered
-from coterie.backends.tools.variables import filled
 from coterie.core.errors import ConfigError, MissingExtra, SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
@@ -220,7 +221,7 @@ class McpTool(Plugin):
         from mcp.client.streamable_http import streamable_http_client
 
         client = httpx2.AsyncClient(
-            headers=filled(settings.headers, f"{path}.headers"), timeout=settings.timeout
+            headers=secrets_in(settings.headers, f"{path}.headers"), timeout=settings.timeout
         )
         return streamable_http_client(settings.url, http_client=client)
 

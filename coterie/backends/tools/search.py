@@ -10,8 +10,8 @@ import httpx
 from pydantic import Field
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
+from coterie.backends.remote.secrets import secrets_in
 from coterie.backends.tools.calls import Use, beginning, fenced, native, numbered, schema, text_argument
-from coterie.backends.tools.variables import filled
 from coterie.core.errors import SystemFault
 from coterie.core.plugins import Plugin, PluginConfig
 
@@ -90,7 +90,7 @@ class SearchTool(Plugin):
         """
         settings = self.config
         self._client = httpx.AsyncClient(
-            headers=filled(settings.headers, f"{self.build.path}.headers") if settings.headers else {},
+            headers=secrets_in(settings.headers, f"{self.build.path}.headers"),
             timeout=settings.timeout,
             limits=httpx.Limits(max_connections=settings.connections),
         )

@@ -1,0 +1,1 @@
+"""The engine `openai`: models behind an endpoint that speaks OpenAI's protocol."""

@@ -1,0 +1,126 @@
+"""The budget: what calls have spent, and whether another one may be sent."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from coterie.backends.remote.answers import Usage
+from coterie.backends.remote.settings import BudgetSettings, Price
+from coterie.core.errors import ConfigError, UserError
+
+MILLION = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What the calls of one model have spent."""
+
+    calls: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    money: float = 0.0
+
+    def __add__(self, other: Spent) -> Spent:
+        return Spent(
+            self.calls + other.calls,
+            self.input_tokens + other.input_tokens,
+            self.output_tokens + other.output_tokens,
+            self.money + other.money,
+        )
+
+    def __neg__(self) -> Spent:
+        return Spent(-self.calls, -self.input_tokens, -self.output_tokens, -self.money)
+
+    @property
+    def tokens(self) -> int:
+        return self.input_tokens + self.output_tokens
+
+    def text(self, money: bool = True) -> str:
+        parts = f"{self.calls} calls, {self.input_tokens} + {self.output_tokens} tokens"
+        return f"{parts}, cost {self.money:.6g}" if money else parts
+
+
+@dataclass(slots=True)
+class Budget:
+    """Counts what is spent, by model. A call reserves the most that it may spend before it is sent.
+
+    The reservation is stored as spent. A call's end replaces it by what the call used; of a killed process it
+    stays, because the call may have been paid.
+    """
+
+    settings: BudgetSettings
+    prices: Mapping[str, Price]
+    path: str
+    """Dotted path of the component, for errors."""
+    by_model: dict[str, Spent] = field(default_factory=dict)
+    """As of the last transaction; of this process alone where no database works."""
+
+    def check(self, models: Mapping[str, str]) -> None:
+        """Raise ConfigError where money is bounded and a model has no price; `models`: {model: its path}."""
+        lacking = [model for model in models if model not in self.prices]
+        if self.settings.money is not None and lacking:
+            raise ConfigError(
+                f"the budget bounds money, and the model '{lacking[0]}' has no price",
+                path=f"{self.path}.budget.money",
+                fix=f'set {self.path}.prices: {{"{lacking[0]}": {{input: 0.40, output: 1.60}}}}, per million '
+                "tokens",
+            )
+
+    def cost(self, model: str, usage: Usage) -> Spent:
+        """One call of this usage."""
+        price = self.prices.get(model) or Price(input=0.0, output=0.0)
+        money = (usage.input_tokens * price.input + usage.output_tokens * price.output) / MILLION
+        return Spent(1, usage.input_tokens, usage.output_tokens, money)
+
+    @property
+    def total(self) -> Spent:
+        return total(self.by_model)
+
+    def fits(self, spent: Spent, more: Spent) -> bool:
+        """Whether this much more stays within the budget."""
+        after, bound = spent + more, self.settings
+        return (
+            (bound.calls is None or after.calls <= bound.calls)
+            and (bound.tokens is None or after.tokens <= bound.tokens)
+            and (bound.money is None or after.money <= bound.money * (1 + 1e-12))
+        )
+
+    def add(self, model: str, more: Spent) -> None:
+        """Count in this process, where no database works."""
+        self.by_model[model] = self.by_model.get(model, Spent()) + more
+
+    def exhausted(self, most: Spent) -> UserError:
+        """The error that ends the run."""
+        bound = self.settings
+        given = ((bound.calls, "{} calls"), (bound.tokens, "{} tokens"), (bound.money, "cost {}"))
+        bounds = ", ".join(text.format(number) for number, text in given if number is not None)
+        money = bound.money is not None or bool(self.prices)
+        return UserError(
+            f"the budget is spent: {self.total.text(money)} of {bounds}",
+            path=f"{self.path}.budget",
+            why=f"the next call may need up to {most.text(money)}; nothing was sent beyond the budget",
+            fix=f"raise {self.path}.budget and resume the run: cached answers are not paid again",
+        )
+
+
+def total(by_model: Mapping[str, Spent]) -> Spent:
+    return sum(by_model.values(), Spent())
+
+
+def read(connection: sqlite3.Connection) -> dict[str, Spent]:
+    """What all processes have spent, by model."""
+    rows = connection.execute("SELECT model, calls, input, output, money FROM spent").fetchall()
+    return {model: Spent(*numbers) for model, *numbers in rows}
+
+
+def store(connection: sqlite3.Connection, model: str, more: Spent) -> dict[str, Spent]:
+    """Add to what is stored; returns the sums, by model."""
+    connection.execute(
+        "INSERT INTO spent (model, calls, input, output, money) VALUES (?, ?, ?, ?, ?) ON CONFLICT "
+        "(model) DO UPDATE SET calls = calls + excluded.calls, input = input + excluded.input, "
+        "output = output + excluded.output, money = money + excluded.money",
+        (model, more.calls, more.input_tokens, more.output_tokens, more.money),
+    )
+    return read(connection)
