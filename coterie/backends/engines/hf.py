@@ -6,24 +6,28 @@ import logging
 import math
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import ByteSize, Field
 
+from coterie.backends.engines.batches import Bound, KvCost, generate, kv_limit, memory_of
 from coterie.backends.engines.request_batching import RequestBatcher
+from coterie.backends.engines.requests import StopTokens, checked_limit
 from coterie.backends.engines.rows import Counts, Drawn, Row
 from coterie.backends.engines.shared_base import MIXED_ROWS, SharedBase
 from coterie.backends.models.compute_threads import compute
+from coterie.backends.models.devices import device_of, fix_cublas, is_deterministic
 from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
 from coterie.backends.models.policy import TensorPolicy, declared
+from coterie.backends.models.precision import dtype_of
 from coterie.core.errors import ConfigError, SystemFault
 from coterie.core.plugins import MayChange, Plugin, PluginConfig
 from coterie.core.types import Call, Request, Weights
 
 if TYPE_CHECKING:
+    from coterie.backends.engines.decoders import DecoderFactory
     from coterie.backends.engines.rows import Decoder
     from coterie.backends.models.merged_weights import MergedWeights
     from coterie.core.protocols import Codec, EngineContext
@@ -41,6 +45,7 @@ class _Served:
     """The policy's adapter in a shared base."""
     version: int
     context: int
+    kv: KvCost
 
 
 class HFEngine(Plugin):
@@ -57,6 +62,17 @@ class HFEngine(Plugin):
         max_batch: Annotated[int, MayChange()] = Field(
             512, ge=1, description="Most rows of one batch. Larger batches are split between decisions."
         )
+        kv_memory: Annotated[Literal["auto"] | Annotated[ByteSize, Field(gt=0)], MayChange()] = Field(
+            "auto",
+            description="Most bytes of one batch's keys and values, e.g. `8GB`. Larger batches are split "
+            "between decisions. `auto`: on a GPU 70 % of the memory that is free (with `deterministic: true` "
+            "25 % of all), on a CPU 32 GiB.",
+        )
+        device: Annotated[str, MayChange()] = Field(
+            "auto",
+            description="Device of models that no trainer holds (`trainer: none`): `auto`, or torch's name. "
+            "The trainer's models are read where they are.",
+        )
         decoder: Annotated[Literal["auto", "lean", "transformers"], MayChange()] = Field(
             "auto",
             description="`lean`: Coterie's decoder for Llama-like models; `transformers`: any CausalLM; "
@@ -66,8 +82,9 @@ class HFEngine(Plugin):
             "auto",
             description="LoRA policies of one base. `mixed`: one batch and one copy of the base, adapters "
             "apart from it; `merged`: a copy of the weights and a batch for each policy; `auto`: mixed for "
-            f"several waiting policies with at most {MIXED_ROWS} rows each (on a GPU: any number), else "
-            "merged into one spare copy, one after the other.",
+            f"several waiting policies with at most {MIXED_ROWS} rows each (on a GPU, and in bfloat16: any "
+            "number), else merged into one spare copy, one after the other. In bfloat16 a merged copy would "
+            "round small updates away: it is kept in float32.",
         )
 
     Policy = TensorPolicy
@@ -81,19 +98,25 @@ class HFEngine(Plugin):
         self._warned: set[str] = set()
         self._codecs: dict[str, Codec] = {}
         self._tokenizers: dict[str, Any] = {}
-        self._stops: dict[tuple[str, tuple[str, ...], str], tuple[int, ...]] = {}
+        self._stops = StopTokens(self.codec, self._tokenizers)
         self._computing = threading.Lock()  # held while a batch is computed, so that its weights don't change
-        self._device: Any = "cpu"
-        """The device of the trainer's modules; weights read from a folder are placed on it too."""
+        self._device: Any = None
+        """The device of the weights that were loaded last; weights that the engine reads are placed on it."""
+        self._most_bytes = math.inf
+        """Of keys and values: half of a batch that ran out of memory."""
         self._batcher: RequestBatcher | None = None
         self._context: EngineContext | None = None
         self._configs: dict[str, TensorPolicy] = {}
 
     async def open(self, ctx: EngineContext) -> None:
         require_torch("engine")
+        fix_cublas(wanted=ctx.deterministic)
         self._context, self._configs = ctx, declared(ctx.policies, TensorPolicy)
         self._batcher = RequestBatcher(
-            self._generate, ctx.active_rollouts, deterministic=ctx.deterministic, together=self.batch_of
+            self._generate,
+            ctx.active_rollouts,
+            deterministic=ctx.deterministic is not False,  # `auto`: `_load` learns the device
+            together=self.batch_of,
         )
 
     async def close(self) -> None:
@@ -129,7 +152,7 @@ class HFEngine(Plugin):
                 self._tokenizers[policy] = load_tokenizer(
                     self._configs[policy], policy=policy, vocabulary=ctx.vocabulary
                 )
-            context = None if served is None else served.context
+            context = self._configs[policy].context if served is None else served.context
             self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], context)
         return self._codecs[policy]
 
@@ -168,102 +191,99 @@ class HFEngine(Plugin):
         return self._served[policy]
 
     def _load(self, weights: Weights) -> None:
+        from coterie.backends.engines.decoders import decoder_factory
         from coterie.backends.models.merged_weights import MergedWeights
 
         policy = weights.policy
         module, tokenizer = self._module(weights)
+        adapter = weights.adapter
+        if weights.module is None and hasattr(module, "peft_config"):
+            adapter = "default"  # of an exported adapter
         with self._computing:
-            merged = MergedWeights(module, weights.adapter)
-            if weights.module is not None:
-                self._device = merged.model.get_input_embeddings().weight.device
-            decoder = self._decoder_for(policy, merged, MergedWeights(module))
-            adapter = weights.adapter if isinstance(decoder, SharedBase) else None
+            merged = MergedWeights(module, adapter)
+            self._placed(merged)
+            factory = decoder_factory(
+                policy,
+                merged,
+                self._dtype(policy, merged),
+                decoder=self.config.decoder,
+                adapters=self.config.adapters,
+                warn=self._warn_once,
+            )
+            decoder = self._decoder_for(policy, merged, MergedWeights(module), factory)
+            adapter = adapter if isinstance(decoder, SharedBase) else None
             served = self._served.get(policy)
             if served is not None:
                 served.decoder, served.adapter, served.version = decoder, adapter, weights.version
+                served.kv = factory.kv
             else:
                 if tokenizer is not None:
                     self._tokenizers[policy] = tokenizer
-                context = context_of(merged.config, self._tokenizers.get(policy), policy=policy)
-                self._served[policy] = _Served(decoder, adapter, weights.version, context)
+                limit = self._configs[policy].context
+                context = context_of(merged.config, self._tokenizers.get(policy), policy=policy, limit=limit)
+                self._served[policy] = _Served(decoder, adapter, weights.version, context, factory.kv)
                 self._codecs.pop(policy, None)  # it may have been made before the context was known
             used = [served.decoder for served in self._served.values()]
             self._bases = {key: base for key, base in self._bases.items() if base in used}
+
+    def _placed(self, merged: MergedWeights) -> None:
+        """Note the device of loaded weights, and what follows from it."""
+        self._device = merged.model.get_input_embeddings().weight.device
+        ctx, batcher = self._opened
+        batcher.deterministic = is_deterministic(ctx.deterministic, self._device)
+        if self._device.type == "cuda" and "vllm" not in self._warned:
+            self._warned.add("vllm")
+            log.info(
+                "engine hf starts every kernel of every token by itself, which a GPU spends waiting: "
+                "`engine: vllm` is the engine for a GPU; `hf` is for CPUs, and to check another's numbers"
+            )
 
     def _module(self, weights: Weights) -> tuple[Any, Any]:
         """The module and its tokenizer (None: unknown); loaded here unless a trainer provides the module."""
         if weights.module is not None:
             return weights.module, weights.tokenizer
+        if weights.tensors is not None:
+            raise ConfigError(
+                f"the engine `hf` can't read the weights of policy '{weights.policy}'",
+                path="engine",
+                why="it generates with the trainer's own module, which the trainer divides between ranks",
+                fix="set engine.type=vllm, or let the trainer keep modules whole (trainer.stage=2)",
+            )
         ctx = self._opened[0]
+        device = self._device or device_of(self.config.device, "engine.device")
         if weights.folder is not None:
             module, tokenizer = load_folder(weights.folder, policy=weights.policy)
-            module.to(self._device)
+            module.to(device)
             return module, tokenizer if weights.tokenizer is None else weights.tokenizer
         loaded = load_model(
             self._configs[weights.policy], policy=weights.policy, seed=0, vocabulary=ctx.vocabulary
         )
-        return loaded.module, loaded.tokenizer
+        return loaded.module.to(device), loaded.tokenizer
 
-    def _decoder_for(self, policy: str, merged: MergedWeights, base: MergedWeights) -> Decoder | SharedBase:
+    def _decoder_for(
+        self, policy: str, merged: MergedWeights, base: MergedWeights, make: DecoderFactory
+    ) -> Decoder | SharedBase:
         """The policy's decoder, with these weights (an adapter's included) loaded; `base` has no adapter."""
-        make, reason = self._decoder_factory(policy, merged)
         old = self._served[policy].decoder if policy in self._served else None
-        if not merged.adaptable or self.config.adapters == "merged" or self._needs_own_copy(policy, reason):
+        if make.unmixable is not None or not merged.adaptable or self.config.adapters == "merged":
             if old is None or isinstance(old, SharedBase):
                 return make(merged)
             old.refresh(merged)
             return old
-        key = id(merged.model), self._configs[policy].dtype
+        key = id(merged.model), self._dtype(policy, merged)
         if key not in self._bases:
             # The memory planner computes on "meta", for a run on a CPU.
             on_cpu = merged.model.get_input_embeddings().weight.device.type in ("cpu", "meta")
             mixed_rows = None if self.config.adapters == "mixed" else MIXED_ROWS if on_cpu else math.inf
+            if self._dtype(policy, merged) != "float32":
+                mixed_rows = None  # a merge would round small updates away
             self._bases[key] = SharedBase(policy, base, make, mixed_rows)
         self._bases[key].load(merged)
         return self._bases[key]
 
-    def _decoder_factory(
-        self, policy: str, merged: MergedWeights
-    ) -> tuple[Callable[[MergedWeights], Decoder], str | None]:
-        """A factory of the policy's decoder, and why its adapter can't share the base (None: it can)."""
-        import torch
-
-        from coterie.backends.engines.lean.adapters import unmixable
-        from coterie.backends.engines.lean.decode import LeanDecoder
-        from coterie.backends.engines.lean.weights import unsupported
-        from coterie.backends.engines.stepwise import StepwiseDecoder
-
-        dtype = getattr(torch, self._configs[policy].dtype)
-        reason = unsupported(merged.model)
-        if self.config.decoder == "lean" and reason is not None:
-            raise ConfigError(
-                f"the lean decoder can't compute the model of policy '{policy}'",
-                path="engine.decoder",
-                why=reason,
-                fix="set `engine.decoder: transformers` (or `auto`)",
-            )
-        if self.config.decoder != "transformers" and reason is None:
-            return partial(LeanDecoder, dtype=dtype), unmixable(merged)
-        if self.config.decoder != "transformers":
-            self._warn_once(
-                f"policy {policy}: generating with transformers' forward, which is several times slower than "
-                f"the lean decoder: {reason}"
-            )
-        return partial(StepwiseDecoder, dtype=dtype), merged.inseparable
-
-    def _needs_own_copy(self, policy: str, reason: str | None) -> bool:
-        """Whether the policy needs its own copy of the weights and its own batches; logs a warning if so."""
-        if reason is None:
-            return False
-        if self.config.adapters == "mixed":
-            raise ConfigError(
-                f"policy '{policy}' can't generate in one batch with other adapters",
-                path="engine.adapters",
-                why=reason,
-                fix="set `engine.adapters: auto`, which gives such a policy a merged copy of the weights",
-            )
-        self._warn_once(f"policy {policy}: its adapter is merged, and its batches are its own: {reason}")
-        return True
+    def _dtype(self, policy: str, merged: MergedWeights) -> str:
+        """The policy's dtype; with `auto` that of the weights, which the trainer chose by its device."""
+        return dtype_of(self._configs[policy], merged.model)
 
     def _warn_once(self, warning: str) -> None:
         """Log each warning once, although weights are loaded repeatedly."""
@@ -275,50 +295,17 @@ class HFEngine(Plugin):
 
     def _row(self, request: Request) -> Row:
         sampling, served = request.sampling, self._serving(request.policy)
-        length = len(request.prompt_ids)
-        path = f"team.roles.{request.key.role}" if request.key.role else f"policies.{request.policy}"
-        if length == 0:
-            raise ConfigError(
-                "the prompt is empty: there is nothing to continue",
-                path=path,
-                fix="make the role render some text",
-            )
-        if length >= served.context:
-            raise ConfigError(
-                f"prompt of {length} tokens does not fit the context of {served.context} tokens",
-                path=path,
-                why="a prompt and at least one new token must fit",
-                fix="shorten what the role renders (history, observation), use a longer context, or set "
-                "team.overflow=floor or truncate_oldest",
-            )
+        limit = checked_limit(request, served.context)
         return Row(
             prompt_ids=request.prompt_ids,
             seed=request.seed,
-            limit=max(1, min(sampling.max_new_tokens, served.context - length)),
-            stops=self._stop_ids(request.policy, sampling.stop, path),
+            limit=limit,
+            stops=self._stops.of(request),
             temperature=sampling.temperature,
             top_k=sampling.top_k,
             top_p=sampling.top_p,
             adapter=served.adapter,
         )
-
-    def _stop_ids(self, policy: str, strings: tuple[str, ...], path: str) -> tuple[int, ...]:
-        cached = self._stops.get((policy, strings, path))
-        if cached is not None:
-            return cached
-        ids = set(self.codec(policy).stop_ids)
-        tokenizer = self._tokenizers[policy]
-        for string in strings:
-            token_ids = tokenizer.encode(string, add_special_tokens=False)
-            if len(token_ids) != 1 or token_ids[0] == tokenizer.unk_token_id:
-                raise ConfigError(
-                    f"the stop string {string!r} is not one token of policy '{policy}'",
-                    path="sampler.sampling.stop",
-                    why=f"{path} stops on it; it becomes {tokenizer.convert_ids_to_tokens(token_ids)}",
-                    fix="stop on a string that is one token, or cut the text in the role's parser",
-                )
-            ids.add(token_ids[0])
-        return self._stops.setdefault((policy, strings, path), tuple(sorted(ids)))
 
     def _generate(self, _: str, requests: list[Request]) -> list[Call]:
         calls: dict[int, Call] = {}
@@ -327,31 +314,25 @@ class HFEngine(Plugin):
             # One decoder, unless weights were loaded since the batch was formed.
             for decoder in {id(served.decoder): served.decoder for served in serving}.values():
                 indices = [index for index, served in enumerate(serving) if served.decoder is decoder]
-                drawn: list[Drawn] = []
-                for part in split([requests[index] for index in indices], self.config.max_batch):
-                    drawn += decoder.generate([self._row(request) for request in part])
+                asked = [requests[index] for index in indices]
+                rows = [self._row(request) for request in asked]
+                if isinstance(decoder, SharedBase) and self._device.type == "cuda":
+                    decoder.prepare(Counter(row.adapter for row in rows))  # before free memory is measured
+                bound = self._bound(serving[indices[0]].kv)
+                drawn = generate(decoder, asked, rows, bound, self._halved)
                 for index, row in zip(indices, drawn, strict=True):
                     calls[index] = _call(requests[index], row, serving[index].version)
         return [calls[index] for index in range(len(requests))]
 
+    def _bound(self, cost: KvCost) -> Bound:
+        """The bounds of the next batch."""
+        repeats = self._opened[1].deterministic
+        limit = kv_limit(self.config.kv_memory, memory_of(self._device), repeats=repeats)
+        return Bound(self.config.max_batch, min(limit, self._most_bytes), cost)
 
-def split(requests: Sequence[Request], most: int) -> list[list[Request]]:
-    """Parts of at most `most` requests, in order; siblings of a decision stay together where they fit."""
-    parts: list[list[Request]] = [[]]
-    start = 0
-    while start < len(requests):
-        stop = start + 1
-        while stop < len(requests) and requests[stop].key.decision == requests[start].key.decision:
-            stop += 1
-        family = list(requests[start:stop])
-        if parts[-1] and len(parts[-1]) + len(family) > most:
-            parts.append([])
-        for request in family:
-            if len(parts[-1]) == most:
-                parts.append([])
-            parts[-1].append(request)
-        start = stop
-    return parts
+    def _halved(self, size: int) -> None:
+        """Bound later batches too: what ran out of memory once would again."""
+        self._most_bytes = min(self._most_bytes, max(size // 2, 1))
 
 
 def _call(request: Request, drawn: Drawn, version: int) -> Call:

@@ -40,7 +40,7 @@ class RequestBatcher:
         together: Callable[[str], str] | None = None,
     ) -> None:
         self._generate, self._active_rollouts, self._together = generate, active_rollouts, together
-        self._deterministic, self._threaded = deterministic, threaded
+        self.deterministic, self._threaded = deterministic, threaded
         self._queue: _Batch = []
         self._running = False
         self._scheduled = False
@@ -54,7 +54,7 @@ class RequestBatcher:
         future: asyncio.Future[Call] = loop.create_future()
         self._queue.append((request, future))
         self._active_rollouts.wait()
-        if not self._deterministic:
+        if not self.deterministic:
             self._schedule(loop)
         elif self._stall is None:
             self._stall = loop.call_later(STALL_SECONDS, self._stalled)
@@ -79,7 +79,7 @@ class RequestBatcher:
         self._scheduled = False
         if self._running or not self._queue:
             return
-        if self._deterministic and not stalled and not self._active_rollouts.idle:
+        if self.deterministic and not stalled and not self._active_rollouts.idle:
             return  # an active rollout has resumed; its next wait schedules a flush
         queue, self._queue = self._queue, []
         self._active_rollouts.resume(len(queue))
@@ -127,7 +127,7 @@ class RequestBatcher:
 
     def _done(self) -> None:
         self._running = False
-        if self._queue and (not self._deterministic or self._active_rollouts.idle):
+        if self._queue and (not self.deterministic or self._active_rollouts.idle):
             self._schedule(asyncio.get_running_loop())
 
     def _stalled(self) -> None:

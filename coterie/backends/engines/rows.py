@@ -49,6 +49,8 @@ class Counts:
     """Decode steps of whole batches."""
     slots: int = 0
     """Rows computed in these steps, idle rows included."""
+    halved: int = 0
+    """Batches that ran out of memory and were halved."""
 
 
 class Decoder(Protocol):

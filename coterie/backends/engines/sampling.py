@@ -13,16 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.backends.engines import device_sampling
+from coterie.backends.engines.device_sampling import RowSettings
+from coterie.backends.engines.filters import UNIT, filtered_mass as filtered_mass
 from coterie.backends.engines.rows import Drawn, Row
 from coterie.backends.models.uniforms import uniforms
 from coterie.core.errors import SystemFault
-
-_UNIT = 2.0**50
-"""The integer that stands for a probability of 1 in the distribution function.
-
-It is small enough that the largest uniform (1 - 2**-53) times the total rounds below the total, so a token of
-probability 0 is never drawn. It is large enough that only tokens rarer than 2**-50 count as impossible.
-"""
 
 
 class SamplingState:
@@ -30,10 +26,14 @@ class SamplingState:
 
     A decoder computes *slots*: rows in the decoder's own order, some of them idle. `assign_slots` sets the
     row of each slot (`len(rows)` marks an idle slot). Call it again when slots are closed.
+
+    Args:
+        on_device: whether `device_sampling` draws; default: on a GPU.
     """
 
-    def __init__(self, rows: Sequence[Row], device: torch.device) -> None:
+    def __init__(self, rows: Sequence[Row], device: torch.device, on_device: bool | None = None) -> None:
         self.rows, self.device = rows, device
+        self._on_device = device.type == "cuda" if on_device is None else on_device
         self.idle = len(rows)
         self.position = 0
         self.alive = np.ones(len(rows) + 1, dtype=bool)
@@ -58,6 +58,10 @@ class SamplingState:
         self._stops, self._limits = self._all_stops[slots], self._all_limits[slots]
         self._seeds = self._all_seeds[slots]
         temperatures = self._all_temperatures[slots]
+        if self._on_device:
+            top_k, top_p = self._all_top[slots].T
+            self._settings = RowSettings(self._seeds, temperatures, top_k, top_p, self.device)
+            return
         greedy = temperatures == 0.0
         self._greedy = self._place(greedy) if greedy.any() else None
         self._only_greedy = bool(greedy.all())
@@ -76,6 +80,10 @@ class SamplingState:
 
     def draw(self, logits: Tensor) -> Tensor:
         """Draw every slot's next token from its logits, shape (N, V). Returns ids, shape (N,)."""
+        if self._on_device:
+            tokens, chosen = device_sampling.draw(logits, self._settings, self.position)
+            self._write(tokens, chosen)
+            return tokens
         logits = logits.float()
         if self._divisor is not None:
             logits = logits / self._divisor
@@ -129,7 +137,7 @@ class SamplingState:
             rows, top_k, top_p = self._filtered
             mass[rows] = filtered_mass(mass[rows], top_k, top_p)
         # exp and the scaling are exact to float32; every step after them is exact.
-        summed = (mass * _UNIT).long().cumsum(dim=-1)
+        summed = (mass * UNIT).long().cumsum(dim=-1)
         uniform = self._place(uniforms(self._seeds, self.position))
         threshold = (summed[:, -1] * uniform).long()
         tokens = torch.searchsorted(summed, threshold[:, None], right=True)[:, 0]
@@ -137,7 +145,7 @@ class SamplingState:
         return tokens if self._greedy is None else torch.where(self._greedy, logits.argmax(dim=-1), tokens)
 
     def _write(self, tokens: Tensor, logprobs: Tensor) -> None:
-        ids = tokens.cpu().numpy()
+        ids = tokens.cpu().numpy()  # the one wait for the device per token
         live = self.live
         rows = self._slots[live]
         self.position += 1
@@ -146,21 +154,3 @@ class SamplingState:
         stopped = (ids[:, None] == self._stops).any(axis=1)[live]
         self._stopped[rows] = stopped
         self.alive[rows] = ~stopped & (self.position < self._limits[live])
-
-
-def filtered_mass(mass: Tensor, top_k: Tensor, top_p: Tensor) -> Tensor:
-    """Set tokens outside top-k, and then outside top-p of the rest, to zero; ties go to the lower id.
-
-    Args:
-        mass: probabilities, shape (N, V).
-        top_k: int, shape (N, 1); 0: off.
-        top_p: shape (N, 1); the smallest set of likeliest tokens with at least this share is kept.
-    """
-    ordered, order = mass.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(mass.shape[-1], device=mass.device)
-    keep = (rank < top_k) | (top_k <= 0)
-    parts = (ordered * keep * _UNIT).long()
-    summed = parts.cumsum(dim=-1)
-    keep &= (summed - parts) < (summed[:, -1:] * top_p)
-    keep |= rank == 0
-    return torch.zeros_like(mass).scatter_(1, order, ordered * keep)

@@ -117,6 +117,7 @@ class SharedBase:
             self._spare = self._make(weights)
             self._spare.counts = self.counts
         elif self._merged_adapter != adapter:
+            self._merged_adapter = None  # until the copy is complete: it may run out of memory
             self._spare.refresh(weights)
         self._merged_adapter = adapter
         return self._spare

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
@@ -19,6 +20,8 @@ from coterie.backends.models.merged_weights import MergedWeights
 class StepwiseDecoder:
     """Draws from a copy of the module: a trainer's changes to the original act from the next `refresh` on.
 
+    Tensors of a frozen base that have the copy's dtype are not copied.
+
     Each distinct prompt has one left-padded prefill, whose cache is repeated for every sibling. Separate
     adapters are PEFT adapters; a batch of several uses PEFT's `adapter_names`.
 
@@ -28,9 +31,16 @@ class StepwiseDecoder:
     """
 
     def __init__(self, merged: MergedWeights, dtype: torch.dtype) -> None:
-        self.model: Any = _stripped(copy.deepcopy(merged.model)).to(dtype).eval().requires_grad_(False)
+        # New parameters on the module's own tensors, until `refresh` copies those that may change.
+        aliases: dict[int, Any] = {
+            id(parameter): nn.Parameter(parameter.detach(), requires_grad=False)
+            for parameter in merged.model.parameters()
+        }
+        self.model: Any = _stripped(copy.deepcopy(merged.model, aliases)).to(dtype).eval()
         self.counts = Counts()
         self._parameters = dict(self.model.named_parameters())
+        self._shared = set(self._parameters)
+        """Names of the parameters whose tensors may be the module's."""
         self._peft: Any = None
         """The PeftModel around the copy; None until the first `adapt`."""
         self._ranks: dict[str, dict[str, int]] = {}
@@ -42,7 +52,15 @@ class StepwiseDecoder:
     @torch.no_grad()
     def refresh(self, weights: MergedWeights) -> None:
         for name, parameter in self._parameters.items():
-            parameter.copy_(weights[name])
+            source = weights[name]
+            if weights.frozen(name) and source.dtype == parameter.dtype:
+                parameter.data = source
+                self._shared.add(name)
+            elif name in self._shared:  # never written to: the trainer holds it
+                parameter.data = source.to(parameter.dtype, copy=True)
+                self._shared.remove(name)
+            else:
+                parameter.copy_(source)
 
     @torch.no_grad()
     def adapt(self, adapter: str, weights: MergedWeights) -> None:
@@ -88,7 +106,8 @@ class StepwiseDecoder:
             device
         )
         cache.reorder_cache(chosen)
-        logits, mask, positions = logits[chosen], mask[chosen], positions[chosen]
+        logits, positions, filled = logits[chosen], positions[chosen], mask.shape[1]
+        mask = F.pad(mask[chosen], (0, max(row.limit for row in rows)), value=1)
         while True:
             tokens = state.draw(logits)
             live = state.live
@@ -101,9 +120,9 @@ class StepwiseDecoder:
                 cache.reorder_cache(chosen)
                 tokens, mask, positions = tokens[chosen], mask[chosen], positions[chosen]
             positions = positions + 1
-            mask = torch.cat((mask, mask.new_ones(len(mask), 1)), dim=1)
+            filled += 1
             computed = [rows[slot] for slot in slots]
-            logits = self._forward(tokens[:, None], mask, positions[:, None], cache, computed)
+            logits = self._forward(tokens[:, None], mask[:, :filled], positions[:, None], cache, computed)
             self.counts.steps += 1
             self.counts.slots += len(slots)
 

@@ -46,7 +46,7 @@ class TabularEngine(Plugin):
             )
         self._codec.ids(" ".join(self._words))  # the codec can then decode every drawn id
         self._batcher = RequestBatcher(
-            self._generate, ctx.active_rollouts, deterministic=ctx.deterministic, threaded=False
+            self._generate, ctx.active_rollouts, deterministic=ctx.deterministic is not False, threaded=False
         )
 
     async def close(self) -> None:

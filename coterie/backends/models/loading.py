@@ -11,6 +11,7 @@ from typing import Any
 
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
+from coterie.backends.models.sources import bounded_context
 from coterie.backends.models.word_tokenizer import words_tokenizer
 from coterie.core.errors import ConfigError, MissingExtra
 
@@ -37,7 +38,7 @@ class Loaded:
     tokenizer: Any
     """A Hugging Face tokenizer."""
     context: int
-    """Longest prompt plus completion, in tokens."""
+    """Longest prompt plus completion of the policy, in tokens."""
 
 
 def require_torch(needed_by: str) -> None:
@@ -51,7 +52,7 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
     """Load or initialise a policy's model; the global random state does not change.
 
     Args:
-        config: the policy's table; `model`, `dtype` and `revision` are read.
+        config: the policy's table; `model`, `dtype`, `revision` and `context` are read.
         policy: its name, for error messages.
         seed: draws the weights of a newly initialised model.
         vocabulary: words of the environment and the roles, for `tokenizer: words`.
@@ -66,8 +67,10 @@ def load_model(config: TensorFields, *, policy: str, seed: int, vocabulary: tupl
         module = _initialised(config.model, tokenizer, seed)
     else:
         module = pretrained(config.model, config.revision, f"policies.{policy}.model")
-    module.to(getattr(_torch(), config.dtype)).eval()
-    return Loaded(module, tokenizer, context_of(module.config, tokenizer, policy=policy))
+    # Trainers resolve `auto` by their device before they load; an engine without a trainer is on the CPU.
+    module.to(getattr(_torch(), "float32" if config.dtype == "auto" else config.dtype)).eval()
+    context = context_of(module.config, tokenizer, policy=policy, limit=config.context)
+    return Loaded(module, tokenizer, context)
 
 
 def load_tokenizer(config: TensorFields, *, policy: str, vocabulary: tuple[str, ...]) -> Any:
@@ -94,7 +97,8 @@ def load_tokenizer(config: TensorFields, *, policy: str, vocabulary: tuple[str, 
 def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
     """The module in a folder that a trainer wrote, and its tokenizer (None: the folder has none).
 
-    An adapter is merged into its base.
+    An adapter is merged into a base in float32. Of a base in 16 bits, whose sums would round small changes
+    away, the module is the PeftModel, with the adapter `default`.
 
     Raises:
         ConfigError: the folder is missing or incomplete.
@@ -108,7 +112,9 @@ def load_folder(folder: str, *, policy: str) -> tuple[Any, Any | None]:
         from peft import AutoPeftModelForCausalLM
 
         with without_bars():
-            module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto").merge_and_unload()
+            module = AutoPeftModelForCausalLM.from_pretrained(folder, dtype="auto")
+            if module.get_base_model().dtype.itemsize > 2:
+                module = module.merge_and_unload()
     else:
         local_folder(str(directory.absolute()), path)
         module = pretrained(folder, None, f"{path}.model")
@@ -140,25 +146,33 @@ def without_bars() -> Iterator[None]:
         logging.set_tqdm_hook(before)
 
 
-def context_of(config: Any, tokenizer: Any, *, policy: str) -> int:
-    """Longest input of a model: the smaller of its config's and its tokenizer's limits.
+def context_of(config: Any, tokenizer: Any, *, policy: str, limit: int | None = None) -> int:
+    """A policy's longest prompt plus completion: the smallest of its model's, its tokenizer's and its own.
+
+    Args:
+        limit: `policies.<name>.context`.
 
     Raises:
-        ConfigError: neither sets a limit.
+        ConfigError: none of them sets a limit, or `limit` is larger than the others.
     """
+    context = bounded_context(longest_input(config, tokenizer), limit, f"policies.{policy}")
+    if context is None:
+        raise ConfigError(
+            "neither the model nor its tokenizer says how long an input may be",
+            path=f"policies.{policy}.model",
+            fix=f"set policies.{policy}.context, or `model_max_length` in the folder's tokenizer_config.json",
+        )
+    return context
+
+
+def longest_input(config: Any, tokenizer: Any) -> int | None:
+    """The smaller of a model's and its tokenizer's limits, in tokens; None: neither sets one."""
     text_config = config.get_text_config() if hasattr(config, "get_text_config") else config
     limits = [
         getattr(text_config, "max_position_embeddings", None),
         getattr(tokenizer, "model_max_length", None),
     ]
-    bounds = [int(limit) for limit in limits if limit and limit < _UNBOUNDED]
-    if not bounds:
-        raise ConfigError(
-            "neither the model nor its tokenizer says how long an input may be",
-            path=f"policies.{policy}.model",
-            fix="set `model_max_length` in the folder's tokenizer_config.json",
-        )
-    return min(bounds)
+    return min((int(limit) for limit in limits if limit and limit < _UNBOUNDED), default=None)
 
 
 def _torch() -> Any:

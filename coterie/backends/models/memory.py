@@ -1,13 +1,14 @@
 """Sizes in bytes of a policy's tensors in the trainer `torch` and in the engine `hf`, by arithmetic alone.
 
-Only tensors are counted, not an allocator's overhead (fragments, a GPU's context). The rules follow
+Only tensors are counted, not an allocator's overhead (fragments, a GPU's context). `activations.py` counts
+what a forward keeps. The rules follow
 `trainers/policies.py` (the owners of weights), `trainers/optim.py` (the tensors in fp32) and
 `engines/lean/cache.py` (the tensors of a batch). A test compares them with the allocations of a run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from coterie.backends.models.policy import TorchPolicy
 from coterie.backends.models.sizes import ModelSize
@@ -21,10 +22,18 @@ PARTS = ("weights", "adapter", "reference", "masters", "moments", "gradients", "
 STAYING = ("weights", "adapter", "reference", "masters", "moments", "engine")
 """Parts that exist from the first update to the end; the others last for one update or one batch."""
 
-_LOGITS = 2**26
-"""Most logits that the trainer holds at once (`trainers/forward.py`)."""
-
 Parts = dict[str, int]
+
+
+def most_logits(gpu: float | None) -> int:
+    """Most logits that the trainer holds at once; above it, the head runs in chunks, computed twice.
+
+    16,384 tokens over a vocabulary of 152,000 would take 10 GB in fp32. Three such arrays exist at once.
+
+    Args:
+        gpu: bytes of the GPU, of which a chunk's three arrays take 5 %; None: a CPU.
+    """
+    return 2**26 if gpu is None else max(2**26, int(gpu) // 256)
 
 
 def trainer_bytes(
@@ -67,31 +76,41 @@ def warm_start_bytes(config: TorchPolicy, size: ModelSize) -> int:
     return size.parameters * (3 * FP32 + (FP32 + width if width < FP32 else 0))
 
 
-def cache_bytes(size: ModelSize, dtype: str, *, prompts: int, prompt: int, rows: int, answer: int) -> int:
-    """Bytes of one batch's keys and values: `prompts` prompts and `rows` answers; lengths in tokens."""
-    return size.cache * WIDTH[dtype] * (prompts * prompt + rows * answer)
+def kv_bytes(token: int, *, prompts: int, prompt: int, rows: int, answer: int) -> int:
+    """Bytes of one batch's keys and values: `prompts` prompts and `rows` answers.
 
-
-def batch_of(decisions: int, branches: int, most: int) -> tuple[int, int]:
-    """(prompts, rows) of the largest batch of at most `most` rows; siblings stay together where they fit."""
-    each = min(branches, most)
-    prompts = min(decisions, max(most // each, 1))
-    return prompts, prompts * each
-
-
-def activation_bytes(
-    size: ModelSize, dtype: str, *, tokens: int, trained: int, checkpointing: bool = False
-) -> int:
-    """Bytes that one forward keeps for its backward pass; an estimate, for Llama-like layers.
-
-    Per token and layer: 8 vectors of the hidden size, 8 of the heads' size, 2 of the key/value heads' size,
-    4 of the MLP's size. With checkpointing: one vector of the hidden size per layer, and one complete layer.
-    Logits are fp32 and are counted three times: with their gradient and their softmax.
+    Args:
+        token: bytes of one token's keys and values.
+        prompt, answer: lengths in tokens.
     """
-    width = WIDTH[dtype]
-    layer = 8 * size.hidden + (8 * size.heads + 2 * size.kv_heads) * size.head_dim + 4 * size.mlp
-    kept = size.layers * size.hidden + layer if checkpointing else size.layers * layer
-    return tokens * kept * width + 3 * FP32 * min(trained * size.vocabulary, _LOGITS)
+    return token * (prompts * prompt + rows * answer)
+
+
+def cache_bytes(size: ModelSize, dtype: str, *, prompts: int, prompt: int, rows: int, answer: int) -> int:
+    """`kv_bytes` of a model."""
+    return kv_bytes(size.cache * WIDTH[dtype], prompts=prompts, prompt=prompt, rows=rows, answer=answer)
+
+
+def batch_of(
+    decisions: int,
+    branches: int,
+    most: int,
+    bytes_of: Callable[[int, int], int] = lambda prompts, rows: 0,
+    limit: float = 0,
+) -> tuple[int, int]:
+    """(prompts, rows) of the largest batch within its bounds; siblings stay together where they fit.
+
+    Args:
+        most: rows.
+        bytes_of: bytes of keys and values of so many prompts and rows, at most `limit`.
+    """
+    each = min(branches, most)
+    while each > 1 and bytes_of(1, each) > limit:
+        each -= 1
+    prompts = min(decisions, max(most // each, 1)) if each == branches else 1
+    while prompts > 1 and bytes_of(prompts, prompts * each) > limit:
+        prompts -= 1
+    return prompts, prompts * each
 
 
 def summed(parts: Iterable[Mapping[str, int]], names: Iterable[str] = STAYING) -> int:

@@ -23,7 +23,7 @@ class LowRank(NamedTuple):
 
     def product(self) -> Tensor:
         """The product; float32, (rows, columns)."""
-        return self.scale * (self.up.detach().float() @ self.down.detach().float())
+        return (self.up.detach().float() @ self.down.detach().float()).mul_(self.scale)
 
     def snapshot(self) -> LowRank:
         """A copy that a trainer's step does not change."""
@@ -66,7 +66,7 @@ class MergedWeights:
         plain = self._plain[name].detach()
         # In float32: a bfloat16 sum would round most of a small delta away.
         if name in self._low_rank:
-            return plain.to(torch.float32) + self._low_rank[name].product()
+            return self._low_rank[name].product().add_(plain)  # in place: a new tensor costs as much again
         if name in self._shifts:
             scale, shift = self._shifts[name]
             return plain.to(torch.float32) + scale * shift.detach().float()
@@ -79,6 +79,12 @@ class MergedWeights:
         if name not in self:
             return None
         return self[name]
+
+    def parameters(self) -> Iterator[Tensor]:
+        """The tensors that the weights are computed from, without copies: the model's and the adapter's."""
+        yield from self._plain.values()
+        for part in self._low_rank.values():
+            yield from (part.down, part.up)
 
     @property
     def low_rank(self) -> Mapping[str, LowRank]:
@@ -111,7 +117,8 @@ class MergedWeights:
     def frozen(self, name: str) -> bool:
         """Whether the tensor belongs to the frozen base of adapters, which nothing changes."""
         changed = name in self._low_rank or name in self._shifts or name.startswith(self._trained)
-        return self.adaptable and name in self._plain and not changed
+        plain = self._plain.get(name)
+        return self.adaptable and plain is not None and not changed and not plain.requires_grad
 
     def _collect(self, module: nn.Module, prefix: str) -> None:
         if hasattr(module, "base_layer"):

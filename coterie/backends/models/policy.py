@@ -7,102 +7,35 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal, TypeVar
 
-from pydantic import AfterValidator, Field
-from pydantic_core import PydanticCustomError
+from pydantic import Field
 
+from coterie.backends.models.policy_settings import (
+    LARGEST_RATE as LARGEST_RATE,
+    UNUSUAL_RATE as UNUSUAL_RATE,
+    LoraSettings,
+    ModelInit,
+    OptimizerSettings,
+    Rate as Rate,
+    WarmStart,
+)
 from coterie.backends.models.sources import (
     ARCHITECTURE,
     MODEL_FILES as MODEL_FILES,
     TABLE_FILE as TABLE_FILE,
     KnownWeights,
     architecture_in,
+    bounded_context,
     check_source,
+    known_context,
     local_folder as local_folder,
     weights_in,
 )
-from coterie.core.config import PolicyConfig, RunConfig, Strict, validate
+from coterie.core.config import PolicyConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import MayChange
 
 log = logging.getLogger("coterie")
 Schema = TypeVar("Schema", bound=PolicyConfig)
-
-
-class ModelInit(Strict):
-    """A model with random initial weights."""
-
-    init: Literal["qwen3", "tabular", "none"] = Field(description="Architecture; `none`: no weights.")
-    hidden_size: int = Field(128, ge=1)
-    layers: int = Field(3, ge=1)
-    heads: int = Field(4, ge=1)
-    kv_heads: int | None = Field(None, description="Default: as many as `heads`.")
-    head_dim: int = Field(32, ge=2)
-    mlp_size: int = Field(384, ge=1)
-    context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
-    tie_embeddings: bool = True
-    tokenizer: str = Field(
-        "words", description="`words` (one id per word), or a tokenizer's hub id or folder."
-    )
-
-
-class LoraSettings(Strict):
-    """LoRA (arXiv 2106.09685), as in PEFT."""
-
-    rank: int = Field(16, ge=1)
-    alpha: float = Field(32, gt=0)
-    dropout: float = Field(0.0, ge=0, lt=1)
-    target_modules: str | list[str] = "all-linear"
-
-
-LARGEST_RATE = 1e19
-"""Largest learning rate: about the square root of fp32's largest number. A step of AdamW moves a weight by
-about the rate, and the product of two weights of this size overflows."""
-UNUSUAL_RATE = 1.0
-"""A larger learning rate of a model of tensors is warned about: no such model learns at it."""
-
-
-def _trains(rate: float) -> float:
-    if rate > LARGEST_RATE:
-        what = "no policy trains at this learning rate: after one step, products of its weights overflow"
-        raise PydanticCustomError("learning_rate", what)
-    return rate
-
-
-Rate = Annotated[float, Field(gt=0), AfterValidator(_trains)]
-"""A learning rate; one at which nothing trains is refused."""
-
-
-class OptimizerSettings(Strict):
-    """AdamW and its learning-rate schedule. Each policy has its own optimiser."""
-
-    learning_rate: Rate = 1e-5
-    weight_decay: float = Field(0.0, ge=0)
-    betas: tuple[float, float] = (0.9, 0.999)
-    eps: float = Field(1e-8, gt=0)
-    clip: float = Field(1.0, gt=0, description="Largest global gradient norm.")
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(0, ge=0, description="In optimiser steps.")
-    final_share: float = Field(0.1, ge=0, le=1, description="Share of the learning rate after the decay.")
-    horizon: Annotated[int, Field(ge=1)] | Literal["budget"] | None = Field(
-        None,
-        description="Optimiser steps over which `linear` and `cosine` decay; `budget`: with the share of "
-        "`schedule.tokens` spent before the step. They require it: a default of `schedule.steps` would "
-        "change the rate when a resumed run is made longer.",
-    )
-
-
-class WarmStart(Strict):
-    """Supervised training before RL, on demonstrations of the environment's oracle."""
-
-    demonstrations: Literal["oracle"] = "oracle"
-    noise: float = Field(0.0, ge=0, le=1, description="Probability that a demonstrated move is random.")
-    steps: int = Field(80, ge=1)
-    batch: int = Field(256, ge=1, description="Demonstrations per step, the same number for each role.")
-    learning_rate: Rate = 1e-3
-    weight_decay: float = Field(0.01, ge=0)
-    warmup_steps: int = Field(30, ge=0)
-    final_share: float = Field(0.1, ge=0, le=1)
-    clip: float = Field(1.0, gt=0)
 
 
 class ModelFields(PolicyConfig):
@@ -125,15 +58,23 @@ class ModelFields(PolicyConfig):
                 why=f"none of config.yaml, {', '.join((*MODEL_FILES, TABLE_FILE))} is there",
             )
         model = {"init": "tabular"} if (folder / TABLE_FILE).is_file() else str(folder)
-        kept = self.model_dump(include={"dtype"})
+        kept = self.model_dump(include={"dtype", "context"})
         return type(self).model_validate({**kept, "model": model, "train": "none"})
 
 
 class TensorFields(ModelFields):
     """A model of tensors."""
 
-    dtype: Literal["float32", "bfloat16"] = "float32"
+    dtype: Literal["auto", "float32", "bfloat16"] = Field(
+        "auto",
+        description="Of the weights. `auto`: float32 on a CPU, bfloat16 with fp32 masters on a GPU.",
+    )
     revision: str | None = Field(None, description="Revision of a hub id.")
+    context: Annotated[int | None, MayChange(asked=True)] = Field(
+        None,
+        ge=2,
+        description="Longest prompt plus completion, in tokens; at most the model's, which is the default.",
+    )
 
 
 class TrainingFields(TensorFields):
@@ -200,13 +141,14 @@ class TensorPolicy(TensorFields):
     """A model that is loaded in the run's process: what the engine `hf` declares."""
 
     def check(self, path: str, run: RunConfig) -> None:
-        """Refuse a folder that isn't there, and a `model.init` without tensors."""
+        """Refuse a folder that isn't there, a `model.init` without tensors, and too long a context."""
         if isinstance(self.model, str):
             local_folder(self.model, f"{path}.model")
         else:
             check_init(self.model, path)
             if self.model.tokenizer != "words":
                 local_folder(self.model.tokenizer, f"{path}.model.tokenizer")
+        check_context(self, path)
         super().check(path, run)
 
 
@@ -233,8 +175,9 @@ class TabularPolicy(TrainingFields):
         """Refuse another model, an adapter, and an optimiser: the trainer has settings of its own."""
         super().check(path, run)
         refuse_budget(self, path, "tabular")
-        for name, neutral in (("dtype", "float32"), ("revision", None)):
-            if getattr(self, name) != neutral:
+        kept = (("dtype", ("auto", "float32")), ("revision", (None,)), ("context", (None,)))
+        for name, neutral in kept:
+            if getattr(self, name) not in neutral:
                 log.warning("%s.%s has no effect: a table has no tensors", path, name)
         if self.warm_started:
             raise ConfigError(
@@ -282,7 +225,7 @@ def of_tensors(policies: Mapping[str, PolicyConfig]) -> dict[str, TorchPolicy]:
     tensors = {
         name: policy
         for name, policy in policies.items()
-        if isinstance(policy.model, str)
+        if (isinstance(policy.model, str) and not getattr(policy, "behind_endpoint", False))
         or (isinstance(policy.model, ModelInit) and policy.model.init == "qwen3")
     }
     return declared(tensors, TorchPolicy)
@@ -305,6 +248,12 @@ def diverged(policy: str, step: int, path: str, loss: float) -> UserError:
 
 
 # ------------------------------------------------------------------------------------------------- the checks
+
+
+def check_context(policy: TensorFields, path: str) -> None:
+    """Raise ConfigError for a `context` beyond that of a model whose configuration is on this machine."""
+    longest = known_context(policy.model) if isinstance(policy.model, str) else policy.model.context
+    bounded_context(longest, policy.context, path)
 
 
 def check_settings(policy: TrainingFields, path: str) -> None:

@@ -5,17 +5,29 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.loading import (
-    context_of,
     load_tokenizer,
+    longest_input,
     made_config,
     require_torch,
 )
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, local_folder
+from coterie.backends.models.precision import with_dtype
+from coterie.backends.models.sources import bounded_context
 from coterie.core.errors import ConfigError, MissingExtra, UserError
+
+
+class Adapted(NamedTuple):
+    """A linear layer with a LoRA adapter."""
+
+    name: str
+    """Its last name, such as `q_proj`."""
+    inputs: int
+    """Its input's size."""
+    rank: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,9 +44,13 @@ class ModelSize:
     head_dim: int
     vocabulary: int
     context: int | None
-    """Longest prompt plus completion, in tokens; None: unknown."""
+    """Longest prompt plus completion of the model, in tokens; None: unknown."""
     adapters: Mapping[str, int] = field(default_factory=dict)
     """By policy: parameters of its LoRA adapter."""
+    adapted: Mapping[str, tuple[Adapted, ...]] = field(default_factory=dict)
+    """By policy: the linear layers that its adapter changes."""
+    normed_heads: bool = True
+    """Whether queries and keys pass a norm, as in Qwen3."""
 
     @property
     def cache(self) -> int:
@@ -56,19 +72,22 @@ class Blueprint:
     """None: the model can be read and its tokenizer can't."""
     size: ModelSize
     dtype: str
+    contexts: Mapping[str, int | None]
+    """By policy: longest prompt plus completion, in tokens, with `policies.<name>.context`; None: unknown."""
 
 
 def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]) -> Blueprint:
     """The model of policies with the same initial weights; fetches a configuration and a tokenizer at most.
 
     Args:
-        configs: the policies, which agree in `model`, `revision` and `dtype`.
+        configs: the policies, which agree in `model`, `revision` and `dtype`; `auto` is that of a CPU.
         vocabulary: words of the environment and the roles, for `tokenizer: words`.
 
     Raises:
-        ConfigError: the model can't be read here.
+        ConfigError: the model can't be read here, or a policy's `context` is longer than the model's.
         MissingExtra: torch, transformers or (for adapters) peft is not installed.
     """
+    configs = with_dtype(configs, "cpu")
     policy, config = next(iter(configs.items()))
     require_torch(f"policies.{policy}")
     if isinstance(config.model, ModelInit):
@@ -82,7 +101,12 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
             tokenizer = None
     module = _on_meta(model_config, config.dtype)
     size = _size(module, tokenizer)
-    modules = {name: (copy.deepcopy(module), None) for name in configs if configs[name].train == "full"}
+    contexts = {
+        name: bounded_context(size.context, configs[name].context, f"policies.{name}") for name in configs
+    }
+    modules: dict[str, tuple[Any, str | None]] = {
+        name: (copy.deepcopy(module), None) for name in configs if configs[name].train == "full"
+    }
     adapter_names = {
         name: f"policy_{index}" for index, name in enumerate(configs) if configs[name].train == "lora"
     }
@@ -92,34 +116,56 @@ def blueprint(configs: Mapping[str, TorchPolicy], *, vocabulary: tuple[str, ...]
             module, {adapter_names[name]: configs[name].lora or LoraSettings() for name in adapter_names}
         )
         counts = {name: _parameters(frozen, f".{adapter_names[name]}.") for name in adapter_names}
-        size = replace(size, adapters=counts)
-    shared = {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
-    return Blueprint(modules={**modules, **shared}, tokenizer=tokenizer, size=size, dtype=config.dtype)
+        adapted = {name: _adapted_layers(frozen, adapter_names[name]) for name in adapter_names}
+        size = replace(size, adapters=counts, adapted=adapted)
+    modules |= {name: (frozen, adapter_names.get(name)) for name in configs if name not in modules}
+    return Blueprint(modules=modules, tokenizer=tokenizer, size=size, dtype=config.dtype, contexts=contexts)
+
+
+def cache_numbers(config: Any) -> int:
+    """Numbers per token in the key/value cache of a model with this configuration, over all layers."""
+    text = config.get_text_config()
+    return 2 * int(text.num_hidden_layers) * _kv_heads(text) * _head_dim(text)
+
+
+def _kv_heads(text: Any) -> int:
+    return int(getattr(text, "num_key_value_heads", None) or text.num_attention_heads)
+
+
+def _head_dim(text: Any) -> int:
+    return int(getattr(text, "head_dim", None) or text.hidden_size // text.num_attention_heads)
 
 
 def _size(module: Any, tokenizer: Any | None) -> ModelSize:
     config = module.config.get_text_config()
-    heads = config.num_attention_heads
-    try:
-        context: int | None = context_of(module.config, tokenizer, policy="")
-    except ConfigError:
-        context = None
     return ModelSize(
         parameters=_parameters(module),
         layers=config.num_hidden_layers,
         hidden=config.hidden_size,
         mlp=getattr(config, "intermediate_size", None) or 4 * config.hidden_size,
-        heads=heads,
-        kv_heads=getattr(config, "num_key_value_heads", None) or heads,
-        head_dim=getattr(config, "head_dim", None) or config.hidden_size // heads,
+        heads=config.num_attention_heads,
+        kv_heads=_kv_heads(config),
+        head_dim=_head_dim(config),
         vocabulary=config.vocab_size,
-        context=context,
+        context=longest_input(module.config, tokenizer),
+        normed_heads=any(name.endswith("q_norm.weight") for name, _ in module.named_parameters()),
     )
 
 
 def _parameters(module: Any, part: str = "") -> int:
     """The number of parameters whose name contains `part`."""
     return sum(parameter.numel() for name, parameter in module.named_parameters() if part in name)
+
+
+def _adapted_layers(module: Any, adapter: str) -> tuple[Adapted, ...]:
+    """The linear layers that an adapter changes."""
+    layers = []
+    for name, layer in module.named_modules():
+        first = getattr(layer, "lora_A", {})
+        if adapter in first:
+            rank, inputs = first[adapter].weight.shape
+            layers.append(Adapted(name.rpartition(".")[2], inputs, rank))
+    return tuple(layers)
 
 
 def _adapted(module: Any, adapters: Mapping[str, LoraSettings]) -> Any:

@@ -1,4 +1,4 @@
-"""Checks of `policies.<name>.from` that need no weights: kind, adapter and architecture of what it names."""
+"""Checks of what a policy names, without weights: kind, adapter and architecture of a `from`; contexts."""
 
 from __future__ import annotations
 
@@ -98,6 +98,35 @@ def architecture_in(model: str) -> dict[str, Any]:
         return {}
     table = read_json(folder / "config.json", "")
     return {name: table[name] for name in ARCHITECTURE if name in table}
+
+
+def known_context(model: str) -> int | None:
+    """The longest input that a folder's config.json names, in tokens; None: unknown, as of a hub id."""
+    folder = named_folder(model)
+    if folder is None or not (folder / "config.json").is_file():
+        return None
+    table = read_json(folder / "config.json", "")
+    inner = table.get("text_config")
+    longest = (inner if isinstance(inner, Mapping) else table).get("max_position_embeddings")
+    return longest if isinstance(longest, int) and longest > 0 else None
+
+
+def bounded_context(longest: int | None, limit: int | None, path: str) -> int | None:
+    """The smaller of a model's longest input and a policy's `context`, in tokens; None: neither is known.
+
+    Raises:
+        ConfigError: `context` is larger than the model's longest input; `path` is the policy's.
+    """
+    if longest is None or limit is None:
+        return longest if limit is None else limit
+    if limit > longest:
+        raise ConfigError(
+            f"a context of {limit:,} tokens is longer than the model's of {longest:,}",
+            path=f"{path}.context",
+            why="the model has no positions beyond that, or its tokenizer allows none",
+            fix=f"set it to at most {longest}, or remove it",
+        )
+    return limit
 
 
 def is_adapter_folder(folder: Path) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -117,14 +117,17 @@ def request(
 
 
 def context(
-    policies: dict[str, Any], chat: Any = None, vocabulary: Sequence[str] = ("a", "b")
+    policies: dict[str, Any],
+    chat: Any = None,
+    vocabulary: Sequence[str] = ("a", "b"),
+    deterministic: Literal["auto"] | bool = True,
 ) -> EngineContext:
     return EngineContext(
         policies=policies,
         chat=chat
         or SimpleNamespace(codec=lambda tokenizer, context: SimpleNamespace(stop_ids=frozenset({1}))),
         active_rollouts=ActiveRollouts(),
-        deterministic=True,
+        deterministic=deterministic,
         vocabulary=tuple(vocabulary),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,7 +11,8 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.chat_formats.formats import PlainChat  # noqa: E402
-from coterie.backends.engines.hf import HFEngine, split  # noqa: E402
+from coterie.backends.engines.batches import Bound, split  # noqa: E402
+from coterie.backends.engines.hf import HFEngine  # noqa: E402
 from coterie.backends.models.loading import load_model  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
 from coterie.core.errors import ConfigError, SystemFault  # noqa: E402
@@ -36,8 +38,8 @@ POLICY = TorchPolicy(
 class Opened:
     """An engine with weights, its context and its model."""
 
-    def __init__(self, config=None, policies=None, **settings):
-        self.ctx = context(policies or {"p": config or POLICY}, PlainChat(), WORDS)
+    def __init__(self, config=None, policies=None, deterministic=True, **settings):
+        self.ctx = context(policies or {"p": config or POLICY}, PlainChat(), WORDS, deterministic)
         self.engine = HFEngine(HFEngine.Config(**settings))
         wait(self.engine.open(self.ctx))
         for name, policy in self.ctx.policies.items():
@@ -70,6 +72,32 @@ def many(count=24, **sampling):
 @pytest.fixture(scope="module")
 def opened():
     return Opened()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "device", "expected"),
+    [("auto", "cpu", True), ("auto", "cuda", False), (True, "cuda", True), (False, "cpu", False)],
+)
+def test_auto_waits_for_all_rollouts_on_a_cpu_alone(monkeypatch, wanted, device, expected):
+    opened = Opened(deterministic=wanted)
+    assert opened.engine._batcher.deterministic is (wanted is not False)
+    weight = SimpleNamespace(device=SimpleNamespace(type=device))
+    model = SimpleNamespace(get_input_embeddings=lambda: SimpleNamespace(weight=weight))
+    opened.engine._placed(SimpleNamespace(model=model))
+    assert opened.engine._batcher.deterministic is expected
+
+
+def test_the_policys_context_bounds_prompt_and_answer():
+    opened = Opened(POLICY.model_copy(update={"context": 10}))
+    assert opened.engine.codec("p").context == 10
+    (call,) = opened(request([5, 6, 7], max_new_tokens=40))
+    assert len(call.token_ids) <= 7
+    (call,) = opened(request([5] * 9, max_new_tokens=40))
+    assert len(call.token_ids) == 1
+    with pytest.raises(ConfigError, match="10 tokens does not fit the context of 10 tokens"):
+        opened(request([5] * 10))
+    with pytest.raises(ConfigError, match="49 tokens is longer than the model's of 48"):
+        Opened(POLICY.model_copy(update={"context": 49}))
 
 
 @pytest.mark.parametrize("decoder", ["lean", "transformers"])
@@ -106,10 +134,15 @@ def test_large_batches_are_split_with_siblings_together(opened):
     requests = many(max_new_tokens=6)
     assert [call.token_ids for call in small(*requests)] == [call.token_ids for call in opened(*requests)]
     assert small.engine.counts("p").prompts == 6
-    assert [len(part) for part in split(requests, 6)] == [4] * 6
-    assert [len(part) for part in split(requests, 9)] == [8] * 3
-    assert [len(part) for part in split(requests, 3)] == [3, 1] * 6
-    assert [member for part in split(requests, 9) for member in part] == requests
+
+    def parts(most):
+        rows = [small.engine._row(sent) for sent in requests]
+        return split(requests, rows, Bound(most))
+
+    assert [len(part) for part in parts(6)] == [4] * 6
+    assert [len(part) for part in parts(9)] == [8] * 3
+    assert [len(part) for part in parts(3)] == [3, 1] * 6
+    assert [index for part in parts(9) for index in part] == list(range(len(requests)))
 
 
 def test_greedy_calls_repeat_and_differ_from_sampled_ones(opened):

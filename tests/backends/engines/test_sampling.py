@@ -15,7 +15,7 @@ from hypothesis import (  # noqa: E402
     strategies as st,
 )
 
-from coterie.backends.engines import sampling  # noqa: E402
+from coterie.backends.engines import device_sampling, filters, sampling  # noqa: E402
 from coterie.backends.engines.rows import Row  # noqa: E402
 from coterie.backends.engines.sampling import SamplingState, filtered_mass  # noqa: E402
 from coterie.backends.models.uniforms import uniforms  # noqa: E402
@@ -30,8 +30,8 @@ def row(seed=0, *, limit=1, stops=(), **more):
     return Row(prompt_ids=(1,), seed=seed, limit=limit, stops=stops, **more)
 
 
-def drawn(rows, logits, steps=1):
-    state = SamplingState(rows, torch.device("cpu"))
+def drawn(rows, logits, steps=1, on_device=False):
+    state = SamplingState(rows, torch.device("cpu"), on_device)
     state.assign_slots(np.arange(len(rows)))
     for _ in range(steps):
         state.draw(logits if logits.dim() == 2 else logits.expand(len(rows), -1))
@@ -165,3 +165,111 @@ def test_a_stop_token_at_the_limit_is_a_stop():
 def test_logits_that_are_not_numbers_are_a_system_fault():
     with pytest.raises(SystemFault, match="not finite"):
         drawn([row()], torch.full((6,), torch.nan))
+
+
+# ------------------------------------------------------------------------------- the path of GPUs, on a CPU
+
+
+MIXED = [
+    {},
+    {"temperature": 0.7},
+    {"temperature": 0.0},
+    {"top_k": 5},
+    {"top_p": 0.8},
+    {"top_k": 40, "top_p": 0.9},
+]
+
+
+def varied(count):
+    return [row(seed * 7919, **MIXED[seed % len(MIXED)]) for seed in range(count)]
+
+
+def test_uniforms_on_the_device_are_bit_equal():
+    seeds = np.array([0, 1, 2**63, 2**64 - 1, 0x9E3779B97F4A7C15, *range(5, 500)], dtype=np.uint64)
+    for position in (0, 1, 77, 2**40):
+        on_device = device_sampling.uniforms_on(torch.from_numpy(seeds.view(np.int64)), position)
+        assert np.array_equal(on_device.numpy(), uniforms(seeds, position))
+
+
+@pytest.mark.parametrize("width", [6, 511, 512, 513, 3000])
+def test_the_path_of_gpus_draws_the_same_tokens(width):
+    rng = np.random.default_rng(width)
+    rows = varied(400)
+    logits = torch.from_numpy(rng.normal(size=(400, width)).astype(np.float32)) * 3
+    logits[::7] = logits[::7].bfloat16().float()  # equal probabilities at the borders of top-k
+    assert [result.token_ids for result in drawn(rows, logits, on_device=True)] == [
+        result.token_ids for result in drawn(rows, logits)
+    ]
+    here, there = (
+        [result.logprobs[0] for result in drawn(rows, logits, on_device=path)] for path in (True, False)
+    )
+    assert here == there
+
+
+def test_the_path_of_gpus_never_draws_what_has_no_probability(monkeypatch):
+    logits = torch.full((1, 2000), -torch.inf)
+    logits[0, [3, 700, 1999]] = torch.tensor([0.0, -30.0, 1.0])
+    for uniform in (0.0, 2.0**-53, 0.2689, 0.269, 0.5, 1 - 2.0**-53):
+        monkeypatch.setattr(
+            device_sampling,
+            "uniforms_on",
+            lambda seeds, position, value=uniform: torch.full((1,), value).double(),
+        )
+        ((token,), _, _) = drawn([row()], logits, on_device=True)[0]
+        assert token in (3, 700, 1999) and (token == 3) == (uniform < 0.26894)
+
+
+@given(data=st.data())
+@settings(max_examples=60, deadline=None)
+def test_top_k_without_a_sort_keeps_the_same_tokens(data):
+    width = data.draw(st.integers(1, 30))
+    values = data.draw(
+        st.lists(st.sampled_from([0.0, 0.125, 0.25, 0.5, 1.0]), min_size=width, max_size=width)
+    )
+    mass = torch.tensor([values])
+    if float(mass.sum()) == 0:
+        mass[0, 0] = 1.0
+    mass = mass / mass.sum()
+    top_k, top_p = data.draw(st.integers(1, 40)), data.draw(st.sampled_from([0.1, 0.5, 0.9, 1.0]))
+    arguments = torch.tensor([[top_k]]), torch.tensor([[top_p]], dtype=torch.float64)
+    kept = filters.top_mass(mass, *arguments, min(top_k, width))
+    assert torch.equal(kept, filtered_mass(mass, *arguments))
+
+
+def test_parts_of_rows_bound_the_temporaries_and_change_nothing(monkeypatch):
+    rows, width = varied(50), 1000
+    logits = torch.randn(50, width, generator=torch.Generator().manual_seed(1))
+    state = SamplingState(rows, torch.device("cpu"), on_device=True)
+    state.assign_slots(np.arange(50))
+    whole = device_sampling.draw(logits, state._settings, 0)
+    largest = 0
+    original = torch.log_softmax
+
+    def watched(part, dim):
+        nonlocal largest
+        largest = max(largest, part.numel())
+        return original(part, dim=dim)
+
+    monkeypatch.setattr(torch, "log_softmax", watched)
+    parts = device_sampling.draw(logits, state._settings, 0, chunk=7 * width)
+    assert largest == 7 * width
+    assert all(torch.equal(first, second) for first, second in zip(whole, parts, strict=True))
+
+
+def test_one_wait_a_token(monkeypatch):
+    """Copies to the host are what waits for a device; nothing else of a draw may read a value."""
+    waits = []
+    for name in ("cpu", "item", "tolist", "numpy", "__bool__", "__int__", "__float__", "nonzero"):
+        original = getattr(torch.Tensor, name)
+
+        def counted(self, *args, name=name, original=original, **more):
+            waits.append(name)
+            return original(self, *args, **more)
+
+        monkeypatch.setattr(torch.Tensor, name, counted)
+    state = SamplingState(varied(30), torch.device("cpu"), on_device=True)
+    state.assign_slots(np.arange(30))
+    state.draw(torch.zeros(30, 700))
+    waits.clear()
+    state.draw(torch.zeros(30, 700))
+    assert waits == ["cpu", "numpy"]  # one copy of the tokens

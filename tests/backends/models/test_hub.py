@@ -103,7 +103,7 @@ def fetched(code: str, folder: Path, endpoint: str) -> tuple[str, float, str]:
 def test_a_model_of_a_hub_that_refuses_connections(code: str, tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     message, seconds, _ = fetched(code, tmp_path, "http://127.0.0.1:9")
-    assert seconds < 8, f"{seconds} s"  # with the library's retries: 55 s
+    assert seconds < 30, f"{seconds} s"  # with the library's retries: 55 s
     assert message.startswith("ConfigError policies.p.model: the ")
     for words in (
         "'some-org/some-model' is not in the cache",
@@ -122,14 +122,14 @@ def test_a_hub_that_is_ill(status: int | None, reason: str, tmp_path: Path) -> N
     pytest.importorskip("transformers")
     with answering(status) as endpoint:
         message, seconds, stderr = fetched(MODEL, tmp_path, endpoint)
-    assert reason in message and seconds < 10, (seconds, message)
+    assert reason in message and seconds < 30, (seconds, message)
     assert "in the cache alone" in stderr
 
 
 def test_a_dataset_of_a_hub_that_refuses_connections(tmp_path: Path) -> None:
     pytest.importorskip("datasets")
     message, seconds, _ = fetched(DATASET, tmp_path, "http://127.0.0.1:9")
-    assert seconds < 8, f"{seconds} s"
+    assert seconds < 30, f"{seconds} s"
     assert "data.name: the dataset 'some-org/some-data' is not in the cache" in message
     assert "hf download some-org/some-data --repo-type dataset" in message
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -9,8 +10,9 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.models import loading  # noqa: E402
-from coterie.backends.models.loading import load_model, load_tokenizer  # noqa: E402
+from coterie.backends.models.loading import context_of, load_model, load_tokenizer  # noqa: E402
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
+from coterie.core.config import PolicyConfig  # noqa: E402
 from coterie.core.errors import ConfigError, MissingExtra  # noqa: E402
 
 pytestmark = pytest.mark.torch
@@ -111,6 +113,34 @@ def test_the_tokenizer_can_bound_the_context(folder):
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     (folder / "tokenizer_config.json").write_text(json.dumps(settings | {"model_max_length": 20}))
     assert load(str(folder)).context == 20
+
+
+@pytest.mark.parametrize("source", ["made", "folder"])
+def test_a_policy_bounds_the_context_of_its_model(folder, source):
+    model = SMALL if source == "made" else str(folder)
+    assert load(model, context=30).context == 30 and load(model, context=40).context == 40
+    with pytest.raises(ConfigError, match="41 tokens is longer than the model's of 40") as caught:
+        load(model, context=41)
+    assert caught.value.path == "policies.main.context" and "at most 40" in caught.value.fix
+
+
+@pytest.mark.parametrize("source", ["made", "folder"])
+def test_too_long_a_context_is_refused_before_anything_is_loaded(folder, source, monkeypatch):
+    model = SMALL if source == "made" else str(folder)
+    monkeypatch.setattr(PolicyConfig, "check", lambda self, path, run: None)
+    TorchPolicy(model=model, context=40).check("policies.main", None)
+    with pytest.raises(ConfigError, match="longer than the model's") as caught:
+        TorchPolicy(model=model, context=41).check("policies.main", None)
+    assert caught.value.path == "policies.main.context"
+
+
+def test_the_context_may_be_set_where_neither_model_nor_tokenizer_sets_one():
+    endless = SimpleNamespace(max_position_embeddings=None)
+    tokenizer = SimpleNamespace(model_max_length=int(1e30))
+    assert context_of(endless, tokenizer, policy="main", limit=77) == 77
+    with pytest.raises(ConfigError, match="says how long an input may be") as caught:
+        context_of(endless, tokenizer, policy="main")
+    assert "policies.main.context" in caught.value.fix
 
 
 @pytest.mark.parametrize("name", ["/no/such/folder", "./nothing", "~/nothing_here", "a/b/c"])

@@ -1,22 +1,18 @@
 """Sizes in bytes, computed by hand; tests/cli/test_plan.py compares the sums with runs."""
 
-import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
-from coterie.backends.models.loading import load_model  # noqa: E402
 from coterie.backends.models.memory import (  # noqa: E402
-    activation_bytes,
     batch_of,
     cache_bytes,
     trainer_bytes,
     warm_start_bytes,
 )
 from coterie.backends.models.policy import TorchPolicy  # noqa: E402
-from coterie.backends.models.sizes import ModelSize, blueprint  # noqa: E402
-from coterie.backends.trainers.forward import Probe, Scorer  # noqa: E402
+from coterie.backends.models.sizes import ModelSize  # noqa: E402
 
 pytestmark = pytest.mark.torch
 
@@ -93,58 +89,3 @@ def test_a_batch_keeps_siblings_together_where_they_fit():
 def test_a_cache_holds_keys_and_values_of_prompts_and_answers():
     assert SIZE.cache == 2 * 3 * 1 * 5
     assert cache_bytes(SIZE, "bfloat16", prompts=4, prompt=11, rows=16, answer=3) == 2 * 30 * (44 + 48)
-
-
-# ------------------------------------------------------------------------------------------------ activations
-
-
-@pytest.mark.parametrize(
-    "model",
-    [
-        {"hidden_size": 64, "layers": 2, "heads": 4, "head_dim": 16, "mlp_size": 128},
-        {"hidden_size": 64, "layers": 3, "heads": 8, "kv_heads": 2, "head_dim": 16, "mlp_size": 256},
-    ],
-)
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-@pytest.mark.parametrize("packing", [True, False])
-def test_activations_are_about_what_a_forward_keeps(model, dtype, packing):
-    words = tuple(f"w{number}" for number in range(97))
-    config = TorchPolicy.model_validate({"model": {"init": "qwen3", **model}, "dtype": dtype})
-    loaded = load_model(config, policy="main", seed=0, vocabulary=words).module
-    scorer = Scorer(loaded, packing=packing, budget=10**6, name="main")
-    rng = np.random.default_rng(0)
-    rows = []
-    for _ in range(4):
-        prompt = rng.integers(0, 100, 40)
-        rows += [Probe(np.concatenate([prompt, rng.integers(0, 100, 20)]), np.arange(60) >= 40)] * 4
-    with scorer.session():
-        kept = kept_by(loaded, lambda: scorer(rows))
-    tokens = 4 * (40 + 4 * 19) if packing else 16 * 59  # the last token is never read
-    size = blueprint({"main": config}, vocabulary=words).size
-    assert activation_bytes(size, dtype, tokens=tokens, trained=16 * 20) == pytest.approx(kept, rel=0.3)
-
-
-def kept_by(model, forward):
-    """Bytes that autograd saves in a forward, without the model's own tensors."""
-    storages_of_model = {
-        tensor.untyped_storage().data_ptr() for tensor in (*model.parameters(), *model.buffers())
-    }
-    kept = {}
-
-    def keep(tensor):
-        if tensor.untyped_storage().data_ptr() not in storages_of_model:
-            kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage()
-        return tensor
-
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        scores = forward()
-    assert scores.logprobs.requires_grad
-    return sum(storage.nbytes() for storage in kept.values())
-
-
-def test_checkpointing_keeps_one_vector_a_layer_and_one_layer():
-    shape = {"tokens": 100, "trained": 10}
-    layer = 8 * 10 + (8 * 2 + 2 * 1) * 5 + 4 * 40
-    logits = 3 * 4 * 10 * 7
-    assert activation_bytes(SIZE, "float32", **shape) == 400 * 3 * layer + logits
-    assert activation_bytes(SIZE, "float32", **shape, checkpointing=True) == 400 * (3 * 10 + layer) + logits

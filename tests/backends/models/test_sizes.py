@@ -57,6 +57,13 @@ def test_a_folder_is_read_by_its_configuration_alone(tmp_path):
         load_model(config, policy="main", seed=0, vocabulary=WORDS)
 
 
+def test_each_policy_has_the_context_that_it_sets():
+    described = blueprint({"a": policy(context=60), "b": policy("lora")}, vocabulary=WORDS)
+    assert described.contexts == {"a": 60, "b": 128} and described.size.context == 128
+    with pytest.raises(ConfigError, match="129 tokens is longer than the model's of 128"):
+        blueprint({"a": policy(context=129)}, vocabulary=WORDS)
+
+
 def test_nothing_is_allocated():
     described = blueprint({"a": policy(), "b": policy("lora")}, vocabulary=WORDS)
     tensors = [tensor for module, _ in described.modules.values() for tensor in module.parameters()]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from coterie.backends.engines.lean.precision import product
 from coterie.backends.engines.lean.weights import FUSED, LeanWeights
 from coterie.backends.models.merged_weights import MergedWeights
 
@@ -108,8 +109,13 @@ class AdapterRouting:
         return y
 
     def add_head(self, y: Tensor, x: Tensor) -> Tensor:
-        """Add the adapters' part of the language-model head, like `add`."""
+        """Add the adapters' part of the language-model head, like `add`; y may be float32 where x is not."""
         for rows, adapter in self._runs:
-            if adapter.head is not None:
-                y[rows].addmm_(x[rows] @ adapter.head.down, adapter.head.up)
+            if adapter.head is None:
+                continue
+            inner = x[rows] @ adapter.head.down
+            if y.dtype == inner.dtype:
+                y[rows].addmm_(inner, adapter.head.up)
+            else:
+                y[rows] += product(inner, adapter.head.up)
         return y

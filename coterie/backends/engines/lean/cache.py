@@ -61,78 +61,127 @@ def plan(groups: Sequence[Group], costs: Costs) -> list[list[int]]:
     return buckets[::-1]
 
 
+@dataclass(frozen=True, slots=True)
+class CacheShape:
+    """What the caches of a model have in common."""
+
+    layers: int
+    heads: int
+    """Key/value heads."""
+    width: int
+    """Head size."""
+    dtype: torch.dtype
+    device: torch.device
+    tokens: int | None = None
+    """Drawn tokens a row that room is made for at once; None: room grows with the tokens, by doubling."""
+
+
 class Bucket:
     """Groups of siblings of similar shape: G prompts with K slots each, slots in the order (g, k).
+
+    Each layer's cache is a tensor of its own. Room grows, and rows move to another bucket, layer by layer, so
+    that at most one layer exists twice.
 
     Args:
         groups: G of them.
         idle: the row number of unused slots.
-        layers, heads, width: of the cache: layers, key/value heads, head size.
+        empty: whether the layers are added later, by `repack`.
     """
 
     def __init__(
         self,
         groups: Sequence[Group],
         idle: int,
+        shape: CacheShape,
         *,
-        layers: int,
-        heads: int,
-        width: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        empty: bool = False,
     ) -> None:
         count, siblings = len(groups), max(len(rows) for _, rows in groups)
         longest = max(length for length, _ in groups)
-        self.idle = idle
+        heads, options = shape.heads, {"dtype": shape.dtype, "device": shape.device}
+        self.idle, self.shape, self.longest = idle, shape, longest
         self.lengths = np.array([length for length, _ in groups])
         self.slots = np.full((count, siblings), idle, dtype=np.int64)
         for index, (_, rows) in enumerate(groups):
             self.slots[index, : len(rows)] = rows
-        options = {"dtype": dtype, "device": device}
-        # Zeros instead of uninitialised memory: masked keys must be finite numbers.
-        self.keys = torch.zeros(layers, count, heads, longest, width, **options)
-        self.values = torch.zeros(layers, count, heads, longest, width, **options)
-        self.own_keys = torch.empty(layers, count, heads, siblings, 0, width, **options)
-        self.own_values = torch.empty(layers, count, heads, siblings, 0, width, **options)
+        self.capacity = shape.tokens or 0
+        """The number of drawn tokens that a row's cache can hold."""
+        self.keys: list[Tensor] = []
+        """By layer, of the prompts: (G, heads, P, width)."""
+        self.values: list[Tensor] = []
+        self.own_keys: list[Tensor] = []
+        """By layer, of the drawn tokens: (G, heads, K, capacity, width)."""
+        self.own_values: list[Tensor] = []
+        for _ in range(0 if empty else shape.layers):
+            self._add_layer()
         self.mask: Tensor | None = None
         if (self.lengths < longest).any():
             outside = np.arange(longest) >= self.lengths[:, None]
             mask = torch.zeros(count, longest, **options)
-            mask.masked_fill_(torch.from_numpy(outside).to(device), -torch.inf)
+            mask.masked_fill_(torch.from_numpy(outside).to(shape.device), -torch.inf)
             self.mask = mask[:, None].expand(count, heads, longest).reshape(count * heads, 1, longest)
 
-    @property
-    def capacity(self) -> int:
-        """The number of drawn tokens that a row's cache can hold."""
-        return self.own_keys.shape[4]
+    def _add_layer(self) -> None:
+        count, siblings = self.slots.shape
+        heads, width = self.shape.heads, self.shape.width
+        options = {"dtype": self.shape.dtype, "device": self.shape.device}
+        for layers in (self.keys, self.values):
+            # Zeros instead of uninitialised memory: masked keys must be finite numbers.
+            layers.append(torch.zeros(count, heads, self.longest, width, **options))
+        for layers in (self.own_keys, self.own_values):
+            layers.append(torch.empty(count, heads, siblings, self.capacity, width, **options))
 
     def reserve(self, tokens: int, most: int) -> None:
         """Make room for `tokens` drawn tokens per row. Capacity doubles, since most rows stop early."""
         if tokens <= self.capacity:
             return
-        capacity = min(max(tokens, 2 * self.capacity, 32), max(most, tokens))
-        for name in ("own_keys", "own_values"):
-            old = getattr(self, name)
-            new = old.new_empty(*old.shape[:4], capacity, old.shape[5])
-            new[:, :, :, :, : old.shape[4]] = old
-            setattr(self, name, new)
+        filled, self.capacity = self.capacity, min(max(tokens, 2 * self.capacity, 32), max(most, tokens))
+        for layers in (self.own_keys, self.own_values):
+            for index, old in enumerate(layers):
+                new = old.new_empty(*old.shape[:3], self.capacity, old.shape[4])
+                new[:, :, :, :filled] = old
+                layers[index] = new
 
-    def take(self, other: Bucket, tokens: int) -> None:
-        """Copy the caches of this bucket's rows that had slots in another bucket."""
+    def moves_from(self, other: Bucket) -> Tensor | None:
+        """(group, slot, group there, slot there) of the rows that have slots in both buckets; (4, rows)."""
         old_slots = {row: slot for slot, row in np.ndenumerate(other.slots) if row != self.idle}
         moves = [(*slot, *old_slots[row]) for slot, row in np.ndenumerate(self.slots) if row in old_slots]
-        if not moves:
-            return
-        to_g, to_k, from_g, from_k = torch.tensor(moves, device=self.keys.device).T
-        for name in ("own_keys", "own_values"):
-            new = getattr(self, name).transpose(2, 3)  # (layers, G, K, heads, capacity, width)
-            new[:, to_g, to_k, :, :tokens] = getattr(other, name).transpose(2, 3)[
-                :, from_g, from_k, :, :tokens
+        return torch.tensor(moves, device=self.shape.device).T if moves else None
+
+    def _take(self, other: Bucket, moves: Tensor, tokens: int) -> None:
+        """Copy the newest layer's caches of rows that had slots in another bucket."""
+        to_g, to_k, from_g, from_k = moves
+        layer = len(self.keys) - 1
+        for new, old in ((self.own_keys, other.own_keys), (self.own_values, other.own_values)):
+            # (G, K, heads, capacity, width)
+            new[layer].transpose(1, 2)[to_g, to_k, :, :tokens] = old[layer].transpose(1, 2)[
+                from_g, from_k, :, :tokens
             ]
         first = to_k == 0  # each group has a row in slot 0, and its prompt is copied once
-        to_g, from_g, length = to_g[first], from_g[first], min(self.keys.shape[3], other.keys.shape[3])
-        for name in ("keys", "values"):
-            getattr(self, name)[:, to_g, :, :length] = getattr(other, name)[:, from_g, :, :length]
+        to_g, from_g, length = to_g[first], from_g[first], min(self.longest, other.longest)
+        for new, old in ((self.keys, other.keys), (self.values, other.values)):
+            new[layer][to_g, :, :length] = old[layer][from_g, :, :length]
+
+
+def repack(new: Sequence[Bucket], old: Sequence[Bucket], tokens: int) -> None:
+    """Move the rows of `new`, whose layers are empty, out of `old`, which has no caches afterwards.
+
+    Args:
+        tokens: drawn tokens that each row has cached.
+    """
+    moves = [[(other, bucket.moves_from(other)) for other in old] for bucket in new]
+    for bucket in new:
+        bucket.capacity = max(bucket.capacity, tokens)
+    for layer in range(old[0].shape.layers):
+        for bucket, sources in zip(new, moves, strict=True):
+            bucket._add_layer()
+            for other, chosen in sources:
+                if chosen is not None:
+                    bucket._take(other, chosen, tokens)
+        for other in old:
+            nothing = other.keys[layer].new_empty(0)
+            other.keys[layer] = other.values[layer] = nothing
+            other.own_keys[layer] = other.own_values[layer] = nothing
 
 
 def surviving(buckets: Sequence[Bucket], alive: np.ndarray) -> list[Group]:

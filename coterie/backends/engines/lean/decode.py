@@ -16,7 +16,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from coterie.backends.engines.lean.adapters import AdapterRouting, LeanAdapter
-from coterie.backends.engines.lean.cache import Bucket, Costs, Group, plan, surviving
+from coterie.backends.engines.lean.cache import Bucket, CacheShape, Costs, Group, plan, repack, surviving
+from coterie.backends.engines.lean.precision import attend, product
 from coterie.backends.engines.lean.weights import LeanWeights
 from coterie.backends.engines.rows import Counts, Drawn, Row, siblings
 from coterie.backends.engines.sampling import SamplingState
@@ -46,6 +47,8 @@ class LeanDecoder:
         # On a GPU a few more rows cost no time, and kernel launches are slow.
         self.costs = Costs(key=4.0 * width / linear, bucket=_KERNEL_FLOPS / linear if on_cpu else 64.0)
         self._chunk = 2048 if on_cpu else 16384
+        self.exact = not on_cpu
+        """Whether rows get room for all of their tokens at once, as the bound of a batch counts them."""
 
     def refresh(self, weights: MergedWeights) -> None:
         self.weights.refresh(weights)
@@ -66,6 +69,10 @@ class LeanDecoder:
         longest = max(length for length, _ in groups)
         most = max(row.limit for row in rows)
         self._cos, self._sin = self.weights.rotary(longest + most)
+        w = self.weights
+        self._cache = CacheShape(
+            len(w.layers), w.kv_heads, w.head_dim, w.dtype, w.device, most if self.exact else None
+        )
         buckets = self._in_buckets(groups, state)
         logits = torch.cat([self._prefill(bucket, rows) for bucket in buckets])
         while True:
@@ -80,7 +87,9 @@ class LeanDecoder:
 
     # ------------------------------------------------------------------------------------ slots
 
-    def _in_buckets(self, groups: Sequence[Group], state: SamplingState) -> list[Bucket]:
+    def _in_buckets(
+        self, groups: Sequence[Group], state: SamplingState, *, empty: bool = False
+    ) -> list[Bucket]:
         w = self.weights
 
         def route(index: int) -> int:
@@ -91,11 +100,8 @@ class LeanDecoder:
                 # Sorted: rows of one adapter then form few runs.
                 [groups[index] for index in sorted(indices, key=route)],
                 state.idle,
-                layers=len(w.layers),
-                heads=w.kv_heads,
-                width=w.head_dim,
-                dtype=w.dtype,
-                device=w.device,
+                self._cache,
+                empty=empty,
             )
             for indices in plan(groups, self.costs)
         ]
@@ -115,7 +121,7 @@ class LeanDecoder:
     ) -> tuple[list[Bucket], Tensor]:
         """Close the slots of finished rows if that saves at least a quarter of a step's cost."""
         groups = surviving(buckets, state.alive)
-        present_cost = sum(self.costs.of(*bucket.slots.shape, bucket.keys.shape[3]) for bucket in buckets)
+        present_cost = sum(self.costs.of(*bucket.slots.shape, bucket.longest) for bucket in buckets)
         parts = [[groups[index] for index in indices] for indices in plan(groups, self.costs)]
         compacted_cost = sum(
             self.costs.of(len(part), max(len(rows) for _, rows in part), max(n for n, _ in part))
@@ -124,12 +130,8 @@ class LeanDecoder:
         if compacted_cost > 0.75 * present_cost:
             return buckets, tokens
         old_slots = np.concatenate([bucket.slots.reshape(-1) for bucket in buckets])
-        compacted = self._in_buckets(groups, state)
-        filled = state.position - 1  # the last drawn token is not cached yet
-        for bucket in compacted:
-            bucket.reserve(filled, filled)
-            for old in buckets:
-                bucket.take(old, filled)
+        compacted = self._in_buckets(groups, state, empty=True)
+        repack(compacted, buckets, state.position - 1)  # the last drawn token is not cached yet
         old_places = np.zeros(state.idle + 1, dtype=np.int64)
         old_places[old_slots] = np.arange(len(old_slots))
         old_places[state.idle] = 0  # the token of an idle slot has no effect
@@ -194,8 +196,8 @@ class LeanDecoder:
                 part.reshape(count, longest, -1, w.head_dim).transpose(1, 2)
                 for part in self._heads(x, index, cos, sin, routing)
             )
-            bucket.keys[index, groups, :, :longest] = k
-            bucket.values[index, groups, :, :longest] = v
+            bucket.keys[index][groups, :, :longest] = k
+            bucket.values[index][groups, :, :longest] = v
             k, v = self._repeated(k), self._repeated(v)
             attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
             attended = attended.transpose(1, 2).reshape(count * longest, -1)
@@ -258,6 +260,10 @@ class LeanDecoder:
         values = bucket.values[index].view(groups * heads, -1, width)
         length = keys.shape[1]
         q = q.view(groups, each, heads, times, width).transpose(1, 2).reshape(groups * heads, -1, width)
+        if w.dtype != torch.float32:
+            output = attend(q, keys, values, own_keys, own_values, bucket.mask)
+            output = output.view(groups, heads, each, times * width).transpose(1, 2)
+            return output.reshape(groups * each, heads * times * width)
         scale = width**-0.5
         if bucket.mask is None:
             prompt_scores = torch.baddbmm(q[:1, :1, :1], q, keys.transpose(1, 2), beta=0.0, alpha=scale)
@@ -310,4 +316,8 @@ class LeanDecoder:
     def _logits(self, x: Tensor, routing: AdapterRouting) -> Tensor:
         w = self.weights
         normed = F.rms_norm(x, (w.hidden,), w.norm, w.eps)
-        return routing.add_head(F.linear(normed, w.head), normed).float()
+        if w.dtype != torch.float32 and w.device.type == "cuda":
+            logits = product(normed, w.head.T)  # on a CPU, a float32 copy of the head would be read each time
+        else:
+            logits = F.linear(normed, w.head)
+        return routing.add_head(logits, normed).float()

@@ -1,0 +1,173 @@
+"""Keyed token sampling on a GPU: the same draws as `sampling.py`, by sums in float32 over blocks of tokens.
+
+The exact integer sums of the CPU need passes in int64 over all tokens of all rows. On a GPU the logits
+already depend on the batch in their last bits, so exact sums would keep nothing. Here temporaries are float32
+and bounded, uniform numbers are computed on the device, and nothing waits for the device.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from coterie.backends.engines.filters import filtered_mass, top_mass
+
+_CHUNK = 2**24
+"""Most probabilities held at once, twice, in float32: 134 MB."""
+_BLOCK = 512
+"""Tokens whose probabilities are summed before a row's distribution function is formed."""
+_BELOW_ONE = 1.0 - 2.0**-52
+"""Any positive number times this rounds below the number."""
+_MOST_TOP = 4096
+"""Largest top-k that is found without sorting all tokens."""
+
+
+def placed(array: np.ndarray, device: torch.device) -> Tensor:
+    """The array on the device. To a GPU it is copied from pinned memory, so that nothing waits."""
+    tensor = torch.from_numpy(np.ascontiguousarray(array))
+    if device.type != "cuda":
+        return tensor.to(device)
+    return tensor.pin_memory().to(device, non_blocking=True)
+
+
+def uniforms_on(seeds: Tensor, position: int) -> Tensor:
+    """`models.uniforms.uniforms`, bit for bit, computed where the seeds are.
+
+    Args:
+        seeds: int64, shape (B,), the bits of uint64 seeds.
+    """
+    z = seeds + _signed((position + 1) * 0x9E3779B97F4A7C15)
+    z = (z ^ _shifted(z, 30)) * _signed(0xBF58476D1CE4E5B9)
+    z = (z ^ _shifted(z, 27)) * _signed(0x94D049BB133111EB)
+    z = z ^ _shifted(z, 31)
+    return _shifted(z, 11).double() * 2.0**-53
+
+
+def _signed(value: int) -> int:
+    """The int64 with the low 64 bits of `value`; products of int64 wrap like those of uint64."""
+    value &= 2**64 - 1
+    return value - 2**64 if value >= 2**63 else value
+
+
+def _shifted(z: Tensor, bits: int) -> Tensor:
+    """A logical shift to the right; torch's own repeats the sign."""
+    return (z >> bits) & ((1 << (64 - bits)) - 1)
+
+
+class RowSettings:
+    """The sampling settings of N slots on the device; every shape is (N, ...).
+
+    Args:
+        seeds: uint64, (N,).
+        temperatures: float32, (N,); 0: greedy. Greedy rows report log-probs at temperature 1.
+        top_k, top_p: (N,); 0 and 1: off.
+    """
+
+    def __init__(
+        self,
+        seeds: np.ndarray,
+        temperatures: np.ndarray,
+        top_k: np.ndarray,
+        top_p: np.ndarray,
+        device: torch.device,
+    ) -> None:
+        self.device = device
+        self.seeds = placed(seeds.view(np.int64), device)
+        greedy = temperatures == 0.0
+        self.greedy = placed(greedy, device) if greedy.any() else None
+        self.only_greedy = bool(greedy.all())
+        divisor = np.where(greedy, np.float32(1.0), temperatures)
+        self.divisor = None if (divisor == 1.0).all() else placed(divisor[:, None], device)
+        self._top_k, self._top_p = top_k.astype(np.int64), top_p
+        self._filtered = ((self._top_k > 0) | (top_p < 1.0)) & ~greedy
+        self._filters: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor, int] | None] = {}
+
+    def filters(self, start: int, stop: int) -> tuple[Tensor, Tensor, Tensor, int] | None:
+        """(rows in the part, top_k (n, 1), top_p (n, 1), largest top_k) of its filtered rows; None: none.
+
+        The largest top_k is 0 where a row has no top-k.
+        """
+        if (start, stop) not in self._filters:
+            rows = np.flatnonzero(self._filtered[start:stop])
+            top_k, top_p = self._top_k[start:stop][rows], self._top_p[start:stop][rows]
+            self._filters[start, stop] = (
+                (
+                    placed(rows, self.device),
+                    placed(top_k[:, None], self.device),
+                    placed(top_p[:, None], self.device),
+                    int(top_k.max()) if top_k.min() > 0 else 0,
+                )
+                if len(rows)
+                else None
+            )
+        return self._filters[start, stop]
+
+
+def draw(logits: Tensor, settings: RowSettings, position: int, chunk: int = _CHUNK) -> tuple[Tensor, Tensor]:
+    """Draw a token for each row, a part of the rows at a time.
+
+    Args:
+        logits: (N, V).
+        chunk: most probabilities of a part.
+
+    Returns:
+        token ids (N,) and their log-probs (N,) at the row's temperature.
+    """
+    count, width = logits.shape
+    each = max(chunk // width, 1)
+    blocks = -(-width // _BLOCK)
+    uniform = uniforms_on(settings.seeds, position)
+    # The padding stays 0: no part writes there.
+    buffer = logits.new_zeros(min(each, count), blocks * _BLOCK, dtype=torch.float32)
+    tokens = torch.empty(count, dtype=torch.int64, device=logits.device)
+    chosen = torch.empty(count, dtype=torch.float32, device=logits.device)
+    for start in range(0, count, each):
+        stop = min(start + each, count)
+        part = logits[start:stop].float()
+        if settings.divisor is not None:
+            part = part / settings.divisor[start:stop]
+        logprobs = torch.log_softmax(part, dim=-1)
+        if settings.only_greedy:
+            ids = part.argmax(dim=-1)
+        else:
+            mass = buffer[: stop - start]
+            torch.exp(logprobs, out=mass[:, :width])
+            _filter(mass[:, :width], settings.filters(start, stop))
+            ids = _inverse(mass, uniform[start:stop]).clamp_(max=width - 1)
+            if settings.greedy is not None:
+                ids = torch.where(settings.greedy[start:stop], part.argmax(dim=-1), ids)
+        tokens[start:stop] = ids
+        chosen[start:stop] = logprobs.gather(1, ids[:, None])[:, 0]
+    return tokens, chosen
+
+
+def _filter(mass: Tensor, filters: tuple[Tensor, Tensor, Tensor, int] | None) -> None:
+    if filters is None:
+        return
+    rows, top_k, top_p, most = filters
+    if 0 < most <= _MOST_TOP:
+        mass[rows] = top_mass(mass[rows], top_k, top_p, min(most, mass.shape[1]))
+    else:
+        mass[rows] = filtered_mass(mass[rows], top_k, top_p)
+
+
+def _inverse(mass: Tensor, uniform: Tensor) -> Tensor:
+    """The token at which the distribution function passes `uniform` of its end; (N,).
+
+    Args:
+        mass: (N, B * _BLOCK), no sum of it is 0.
+        uniform: float64, (N,).
+    """
+    count = len(mass)
+    by_block = mass.view(count, -1, _BLOCK).sum(dim=-1).double()  # (N, B)
+    summed = by_block.cumsum(dim=-1)
+    threshold = summed[:, -1:] * uniform[:, None].clamp(max=_BELOW_ONE)
+    block = torch.searchsorted(summed, threshold, right=True).clamp_(max=by_block.shape[1] - 1)
+    before = summed.gather(1, block) - by_block.gather(1, block)
+    share = (threshold - before) / by_block.gather(1, block)
+    inside = mass.view(count, -1, _BLOCK).gather(1, block[:, :, None].expand(-1, -1, _BLOCK))[:, 0]
+    steps = inside.double().cumsum(dim=-1)
+    # The sums of both levels differ in their last bits; within its bounds, the token has a probability.
+    within = steps[:, -1:] * share.clamp_(min=0.0, max=_BELOW_ONE)
+    return (block * _BLOCK + torch.searchsorted(steps, within, right=True))[:, 0]

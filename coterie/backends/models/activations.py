@@ -1,0 +1,178 @@
+"""Bytes that a forward pass keeps for its backward pass, derived for Llama-like layers of transformers.
+
+Let n be the hidden size, q and k the sizes of all query and of all key/value heads, m the MLP's size, w the
+bytes of a number. autograd saves, per layer and token:
+
+- Norms: their input in fp32 (4 n each; in fp32 it is the residual itself), one number per norm, and for the
+  weight's gradient the normalised input (w n each). Query and key norms: the same with q and k.
+- Linear layers, for their weights' gradient: their inputs. Query, key and value share one, gate and up too.
+- Attention: queries, keys, values, output (w each), and one fp32 number per head.
+- MLP: gate, its activation, up, and their product, which is the input of down (w m each).
+- LoRA: the weights are frozen, so neither normalised inputs nor inputs of linear layers are kept. PEFT casts
+  the input of every adapted layer to fp32, each by itself (4 bytes per input; in fp32 there is no cast, and
+  layers with one input share it), and keeps rank numbers in fp32, with dropout also a mask (fp32 on CPUs; one
+  byte on GPUs, where the estimate is high).
+
+Packed rows gather queries for their kernel, so that their output is kept twice (w q more), and keys and
+values of every prompt and of every completion with its prompt (2 w k per gathered token). Masks are kept once
+for all layers.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from coterie.backends.models.memory import FP32, WIDTH, most_logits
+from coterie.backends.models.policy import TorchPolicy
+from coterie.backends.models.sizes import Adapted, ModelSize
+
+COPY_SHARE = 8
+"""A gathered key and value count as an eighth of a token in the budget (`trainers/packing.py`)."""
+INDEX = 8
+"""Bytes of an index."""
+
+
+class Forward(NamedTuple):
+    """The shape of one forward; numbers of tokens."""
+
+    tokens: int
+    """Tokens that are computed; a packed prompt counts once."""
+    trained: int
+    """Tokens whose log-probs are needed."""
+    gathered: int = 0
+    """Tokens whose keys and values are gathered: every prompt, and every completion with its prompt. 0: rows
+    are padded."""
+    masked: int = 0
+    """Pairs of a completion's token and a gathered key, over all completions, of which masks have a number;
+    one completion's where all prompts are equally long."""
+
+
+def largest_forward(
+    prompts: int, samples: int, prompt: int, answer: int, *, budget: int | None, packing: bool
+) -> Forward:
+    """The largest micro-batch of samples that are all as long as the longest; follows `trainers/packing.py`.
+
+    Args:
+        prompts: distinct prompts of the samples; `prompt` and `answer` are lengths in tokens.
+        budget: tokens of one forward; None: no limit.
+    """
+    read = max(answer - 1, 0)  # the last token is predicted and never read
+    if not packing:
+        rows = samples if budget is None else max(1, min(samples, budget // max(prompt + read, 1)))
+        return Forward(rows * (prompt + read), rows * answer)
+    siblings = -(-samples // max(prompts, 1))
+    each = read + (prompt + read) / COPY_SHARE
+    if budget is None or prompt + siblings * each > budget:
+        fits = siblings if budget is None else max(1, min(siblings, int((budget - prompt) // max(each, 1))))
+        groups, rows = (prompts, samples) if budget is None else (1, fits)
+    else:
+        groups = max(1, min(prompts, int(budget // (prompt + siblings * each))))
+        rows = min(groups * siblings, samples)
+    return Forward(
+        tokens=groups * prompt + rows * read,
+        trained=rows * answer,
+        gathered=groups * prompt + rows * (prompt + read),
+        masked=rows * read * (prompt + read),
+    )
+
+
+def kept_bytes(
+    size: ModelSize, config: TorchPolicy, policy: str, forward: Forward, *, checkpointing: bool = False
+) -> int:
+    """Bytes that autograd saves in a forward, without the model's own weights; logits in one chunk included.
+
+    With checkpointing: the input of each layer; one layer's tensors exist while it is computed again.
+
+    Args:
+        policy: its name, by which its adapter is found in the size.
+    """
+    width, full = WIDTH[config.dtype], config.train == "full"
+    layer = layer_bytes(size, config, policy, forward)
+    if checkpointing:
+        layers = size.layers * width * size.hidden * forward.tokens + layer
+    else:
+        layers = size.layers * layer
+        if not full and size.layers:  # the first norm's input is no function of an adapter
+            layers -= forward.tokens * FP32 * (size.hidden + 1)
+    last_norm = (FP32 + width * full) * size.hidden + FP32
+    positions = 2 * width * size.head_dim
+    head = forward.trained * (width * size.hidden * full + 2 * INDEX)
+    logits = forward.trained * size.vocabulary
+    saved = FP32 * logits if logits <= most_logits(None) else FP32 * 2 * forward.trained
+    masks = width * forward.masked
+    return int(layers + forward.tokens * (last_norm + positions + INDEX) + masks + head + saved)
+
+
+def layer_bytes(size: ModelSize, config: TorchPolicy, policy: str, forward: Forward) -> int:
+    """Bytes that one layer keeps; see the module's text."""
+    width, full, packed = WIDTH[config.dtype], config.train == "full", forward.gathered > 0
+    queries, keys = size.heads * size.head_dim, size.kv_heads * size.head_dim
+    norms = 2 * FP32 * (size.hidden + 1)
+    if size.normed_heads:
+        norms += FP32 * (queries + keys + size.heads + size.kv_heads)
+    attention = width * 2 * queries + FP32 * size.heads  # queries and the kernel's output
+    pairs = 0 if packed else width * 2 * keys
+    mlp = width * 3 * size.mlp
+    if full:
+        inputs = width * (2 * size.hidden + size.mlp + (queries if packed else 0))
+        norms += width * (2 * size.hidden + (queries + keys if size.normed_heads else 0))
+        adapters = 0.0
+    else:
+        inputs = 0
+        adapters = _adapter_bytes(size, size.adapted.get(policy, ()), config, packed)
+    per_token = norms + attention + pairs + mlp + inputs + adapters
+    return int(forward.tokens * per_token + forward.gathered * 2 * width * keys)
+
+
+def _adapter_bytes(size: ModelSize, layers: tuple[Adapted, ...], config: TorchPolicy, packed: bool) -> float:
+    """Bytes per token that an adapter keeps in one layer; the mean where layers differ."""
+    total = 0
+    dropout = 0.0 if config.lora is None else config.lora.dropout
+    cast = WIDTH[config.dtype] < FP32
+    shared: set[str] = set()
+    per_layer = len(layers) / max(size.layers, 1)
+    for layer in layers:
+        total += FP32 * layer.rank
+        if dropout:
+            total += layer.inputs * 2 * FP32  # the dropped input and its mask
+        elif cast or layer.name not in _SHARES:
+            if cast or layer.name != "o_proj" or packed:
+                total += FP32 * layer.inputs
+        else:
+            group = f"{_SHARES[layer.name]}"
+            shared.add(group)
+    if shared:
+        total += FP32 * size.hidden * len(shared) * size.layers
+    return total / max(size.layers, 1) if per_layer else 0.0
+
+
+_SHARES = {
+    "q_proj": "attention",
+    "k_proj": "attention",
+    "v_proj": "attention",
+    "gate_proj": "mlp",
+    "up_proj": "mlp",
+}
+"""Linear layers that share their input, by name."""
+
+
+def activation_bytes(
+    size: ModelSize,
+    config: TorchPolicy,
+    policy: str,
+    forward: Forward,
+    *,
+    checkpointing: bool = False,
+    gpu: float | None = None,
+) -> int:
+    """The most bytes that a forward and its backward pass hold: what is kept, and the head's temporaries.
+
+    Logits in fp32, their log-softmax and their gradient exist at once, of one chunk.
+
+    Args:
+        gpu: bytes of the GPU; None: a CPU. It decides the size of a chunk.
+    """
+    logits = forward.trained * size.vocabulary
+    kept = kept_bytes(size, config, policy, forward, checkpointing=checkpointing)
+    alone = FP32 * logits if logits <= most_logits(None) else 0
+    return kept - alone + 3 * FP32 * min(logits, most_logits(gpu))

@@ -1,0 +1,85 @@
+"""Device memory that trainer and engine share: a trainer asks for it, and engines free what they can.
+
+The two kinds of backend don't know each other, and the loop calls neither between the last token and the
+update. An engine registers here what can sleep, and a trainer asks before it computes. A trainer registers
+the GPUs of its ranks, and an engine with processes of its own keeps off them.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakKeyDictionary, WeakSet
+
+
+class RankDevice(NamedTuple):
+    """The device of one rank of a trainer."""
+
+    host: str
+    gpu: int | None
+    """Its index among those that the rank sees; None: a CPU."""
+
+
+class Lender(Protocol):
+    """The part of an engine that holds device memory."""
+
+    async def sleep(self) -> None:
+        """Free the device memory until it is needed again; nothing happens if it is free, or in use."""
+
+
+_lenders: WeakSet[Lender] = WeakSet()
+"""Weak, since an engine that was never closed must not outlive its run."""
+
+
+_occupied: WeakKeyDictionary[Any, tuple[int, ...]] = WeakKeyDictionary()
+"""By trainer: the GPUs of its ranks on this host, rank 0's first."""
+
+
+def rank_device(device: Any) -> RankDevice:
+    """What a rank tells rank 0 of its `torch.device`."""
+    import torch
+
+    on_gpu, gpu = device.type == "cuda", device.index
+    if on_gpu and gpu is None:
+        gpu = torch.cuda.current_device()
+    return RankDevice(socket.gethostname(), gpu if on_gpu else None)
+
+
+def occupy(trainer: Any, ranks: Sequence[RankDevice | None]) -> None:
+    """Register where a trainer's ranks compute, rank 0's device first; None: a rank doesn't say."""
+    here = socket.gethostname()
+    if not ranks or all(ranks):
+        known = (rank for rank in ranks if rank is not None and rank.host == here)
+        _occupied[trainer] = tuple(rank.gpu for rank in known if rank.gpu is not None)
+
+
+def vacate(trainer: Any) -> None:
+    """Undo `occupy`."""
+    _occupied.pop(trainer, None)
+
+
+def trainer_gpus() -> tuple[int, ...]:
+    """The GPUs of this host on which trainers compute, the one that sends weights first.
+
+    Trainers that registered nothing are assumed to compute on the first one.
+    """
+    if not _occupied:
+        return (0,)
+    return tuple(dict.fromkeys(gpu for gpus in _occupied.values() for gpu in gpus))
+
+
+def lend(lender: Lender) -> None:
+    """Register what `reclaim` asks to sleep."""
+    _lenders.add(lender)
+
+
+def withdraw(lender: Lender) -> None:
+    """Undo `lend`."""
+    _lenders.discard(lender)
+
+
+async def reclaim() -> None:
+    """Ask all lenders to free device memory; a trainer calls it before it computes."""
+    for lender in tuple(_lenders):
+        await lender.sleep()

@@ -1,0 +1,38 @@
+"""Whole tensors of a model that ranks divide, as a trainer hands them to an engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+
+from torch import Tensor
+
+from coterie.core.errors import SystemFault
+
+
+class Gathered:
+    """Tensors that are gathered each time they are read, while they are those of the handle's version.
+
+    A trainer gives one as `Weights.tensors`.
+
+    Args:
+        read: gathers the tensors, by their names.
+        state: a number that changes with their values.
+        base: of an adapter: the frozen weights below it, by their names in a plain model.
+    """
+
+    def __init__(
+        self, read: Callable[[], Mapping[str, Tensor]], state: Callable[[], int], base: Gathered | None = None
+    ) -> None:
+        self._read, self.state, self.base = read, state, base
+        self._handed_over = state()
+
+    def __call__(self) -> Iterator[tuple[str, Tensor]]:
+        """Gather the tensors.
+
+        Raises:
+            SystemFault: the trainer has changed them since it handed them over.
+        """
+        tensors = self._read()
+        if self.state() != self._handed_over:
+            raise SystemFault("the trainer's weights have changed since it handed them over")
+        yield from tensors.items()

@@ -1,0 +1,103 @@
+"""Engines free device memory before a trainer computes, and not before it asks."""
+
+import asyncio
+import gc
+import socket
+from weakref import WeakKeyDictionary, WeakSet
+
+import pytest
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+pytest.importorskip("peft")
+
+import torch
+
+from coterie.backends.engines.vllm import own_process
+from coterie.backends.engines.vllm.server import ServerSpec
+from coterie.backends.engines.vllm.settings import VLLMConfig
+from coterie.backends.models import device_memory
+from coterie.backends.models.device_memory import RankDevice
+from coterie.backends.trainers import torch_trainer
+from coterie.core.errors import UserError
+from coterie.plugins.losses.reinforce import Reinforce
+from tests.backends.trainers import tiny
+
+pytestmark = pytest.mark.torch
+
+
+def test_the_trainer_asks_for_the_memory_before_updates_and_annotations(monkeypatch):
+    monkeypatch.setattr(device_memory, "_lenders", WeakSet())  # engines of other tests may not be closed yet
+    configs = {"p": tiny.policy("full")}
+    trainer = tiny.opened(configs, Reinforce(), needs=("ref_logprobs",))
+    order = []
+
+    class Lender:
+        async def sleep(self):
+            await asyncio.sleep(0)
+            order.append("free")
+
+    for name in ("rank_update", "rank_annotate"):
+        compute = getattr(trainer, name)
+        monkeypatch.setattr(
+            trainer, name, lambda *args, name=name, compute=compute: (order.append(name), compute(*args))[1]
+        )
+    lender = Lender()
+    device_memory.lend(lender)
+    try:
+        tiny.annotate(trainer, tiny.samples(), "ref_logprobs")
+        tiny.update(trainer, {"p": tiny.samples()}, 0)
+    finally:
+        device_memory.withdraw(lender)
+    assert order == ["free", "rank_annotate", "free", "rank_update"]
+    tiny.update(trainer, {"p": tiny.samples()}, 1)
+    assert order[4:] == ["rank_update"]
+
+
+def test_an_engine_that_was_never_closed_is_not_kept():
+    class Lender:
+        async def sleep(self):
+            raise AssertionError
+
+    device_memory.lend(Lender())
+    gc.collect()
+    asyncio.run(device_memory.reclaim())
+
+
+def test_a_trainer_says_on_which_gpus_of_this_host_its_ranks_compute(monkeypatch):
+    here, there = (RankDevice(host, gpu=None) for host in (socket.gethostname(), "elsewhere"))
+    devices = [here._replace(gpu=1), here._replace(gpu=0), there._replace(gpu=2), here._replace(gpu=3)]
+    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    assert device_memory.trainer_gpus() == (0,), "a trainer of a plugin may say nothing"
+    monkeypatch.setattr(torch_trainer, "rank_device", lambda device: devices[0])
+    trainer = tiny.opened({"p": tiny.policy("full")}, Reinforce())
+    assert device_memory.trainer_gpus() == (1,)
+    device_memory.occupy(trainer, devices)
+    assert device_memory.trainer_gpus() == (1, 0, 3)
+    asyncio.run(trainer.close())
+    assert device_memory.trainer_gpus() == (0,)
+    monkeypatch.undo()
+    assert device_memory.rank_device(torch.device("cpu")) == here
+    assert device_memory.rank_device(torch.device("cuda", 2)) == here._replace(gpu=2)
+
+
+def test_servers_with_processes_of_their_own_keep_off_the_ranks_gpus(monkeypatch):
+    here = socket.gethostname()
+    monkeypatch.setattr(device_memory, "_occupied", WeakKeyDictionary())
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    seen = []
+
+    def launch(spec, placement, backend):
+        seen.append((placement.gpus, placement.shared, backend))
+        raise UserError("no GPU here", path="engine")
+
+    monkeypatch.setattr(own_process.launch, "launch", launch)
+    holder = device_memory.RankDevice  # any object that lives long enough
+    settings = VLLMConfig(process="own", tensor_parallel=2)
+    for ranks in (2, 3):
+        device_memory.occupy(holder, [RankDevice(here, gpu) for gpu in range(ranks)])
+        with pytest.raises(UserError):
+            asyncio.run(
+                own_process.OwnProcessServer(ServerSpec(name="p", model="m", settings=settings)).open()
+            )
+    assert seen == [((2, 3), False, "nccl"), ((2, 3), True, "nccl")]
