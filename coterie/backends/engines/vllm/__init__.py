@@ -1,0 +1,1 @@
+"""The engine `vllm`: vLLM servers that follow the trainer's weights."""

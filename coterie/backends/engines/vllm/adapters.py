@@ -1,0 +1,139 @@
+"""Versions of LoRA adapters: a folder and an id for each, and leases while requests use them."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from coterie.backends.engines.vllm.server import Adapter
+from coterie.backends.engines.vllm.settings import RANKS, adapter_rank
+from coterie.backends.engines.vllm.transfer import Folders, remove
+from coterie.core.errors import ConfigError
+
+
+class AdapterVersions:
+    """The adapters of one base: for each policy the current version, and older ones that requests use.
+
+    A request leases a version before it starts, and keeps it to its end. A version that has been replaced is
+    handed to `discard` when its last lease ends, and its folder is removed then.
+
+    Args:
+        discard: takes a version that nobody uses any more; called on the event loop.
+    """
+
+    def __init__(self, discard: Callable[[Adapter], None]) -> None:
+        self._discard = discard
+        self._current: dict[str, tuple[Adapter, int]] = {}
+        self._leases: Counter[int] = Counter()
+        self._ids = itertools.count(1)
+        self._folders = Folders()
+
+    @property
+    def current(self) -> list[Adapter]:
+        return [adapter for adapter, _ in self._current.values()]
+
+    def write(self, policy: str, version: int, settings: Any, tensors: Mapping[str, Any]) -> Adapter:
+        """Write a version in PEFT's format, under a name, an id and a path that no other version has.
+
+        Args:
+            settings: PEFT's configuration of the adapter.
+            tensors: by PEFT's names in a file.
+
+        Raises:
+            WriteError: neither shared memory nor the temporary folder has room.
+        """
+        from safetensors.torch import save_file
+
+        number = next(self._ids)
+        copies = {name: tensor.detach().contiguous().cpu() for name, tensor in tensors.items()}
+
+        def write(folder: Path) -> None:
+            folder.mkdir()
+            settings.save_pretrained(folder)
+            save_file(copies, folder / "adapter_model.safetensors")
+
+        size = sum(tensor.nbytes for tensor in copies.values()) + 2**16
+        path = self._folders.write(f"{number}", size, write)
+        return Adapter(f"{policy}@{version}.{number}", number, str(path))
+
+    def replace(self, policy: str, adapter: Adapter, version: int) -> None:
+        """Make a version the policy's current one, for all requests that start from now on."""
+        old = self._current.get(policy)
+        self._current[policy] = adapter, version
+        if old is not None and not self._leases[old[0].id]:
+            self._drop(old[0])
+
+    @contextmanager
+    def lease(self, policy: str) -> Iterator[tuple[Adapter, int]]:
+        """The policy's current adapter and its version, which stay loaded meanwhile."""
+        adapter, version = self._current[policy]
+        self._leases[adapter.id] += 1
+        try:
+            yield adapter, version
+        finally:
+            self._leases[adapter.id] -= 1
+            if not self._leases[adapter.id]:
+                del self._leases[adapter.id]
+                if adapter not in self.current:
+                    self._drop(adapter)
+
+    def drop(self, adapter: Adapter) -> None:
+        """Remove the folder of a version that never became current."""
+        remove(Path(adapter.path))
+
+    def close(self) -> None:
+        """Remove all folders."""
+        self._current.clear()
+        self._folders.close()
+
+    def _drop(self, adapter: Adapter) -> None:
+        self._discard(adapter)
+        # vLLM has read the files; it reads them again only for requests that name the adapter.
+        remove(Path(adapter.path))
+
+
+def adapter_tensors(weights: Any) -> dict[str, Any]:
+    """The tensors of a handle's adapter by PEFT's names in a file (without the adapter's own name)."""
+    provided = getattr(weights, "tensors", None)
+    if provided is not None:
+        return {_file_name(name, weights.adapter): tensor for name, tensor in provided()}
+    from peft import get_peft_model_state_dict
+
+    state: dict[str, Any] = get_peft_model_state_dict(weights.module, adapter_name=weights.adapter)
+    return state
+
+
+def largest_rank(settings: Any) -> int:
+    """The largest rank of any layer of an adapter."""
+    return max([settings.r, *(settings.rank_pattern or {}).values()])
+
+
+def rank_for(adapters: Mapping[str, Any], policy: str) -> int:
+    """The rank that vLLM is started with for these adapters' configurations; 0 without any.
+
+    Raises:
+        ConfigError: vLLM has none that large; `policy` is named.
+    """
+    largest = max((largest_rank(settings) for settings in adapters.values()), default=0)
+    rank = adapter_rank(largest) if adapters else 0
+    if rank is None:
+        raise wrong_rank(policy, largest, f"vLLM has none larger than {RANKS[-1]}")
+    return rank
+
+
+def wrong_rank(policy: str, rank: int, why: str) -> ConfigError:
+    return ConfigError(
+        f"vLLM can't take an adapter of rank {rank}",
+        path=f"policies.{policy}.lora.rank",
+        why=why,
+        fix="use a smaller rank, or engine.type: hf",
+    )
+
+
+def _file_name(name: str, adapter: str) -> str:
+    plain = name.replace(f".{adapter}.", ".")
+    return plain if plain.startswith("base_model.model.") else f"base_model.model.{plain}"

@@ -1,0 +1,180 @@
+"""One base model in vLLM: its servers, its adapters, and their recovery."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Coroutine
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from coterie.backends.engines.vllm.adapters import AdapterVersions
+from coterie.backends.engines.vllm.replicas import Replicas
+from coterie.backends.engines.vllm.server import (
+    Adapter,
+    Output,
+    Params,
+    Server,
+    ServerLost,
+    ServerSpec,
+)
+from coterie.backends.models import device_memory
+from coterie.core.errors import SystemFault, UserError
+from coterie.core.types import Key
+
+if TYPE_CHECKING:
+    from coterie.backends.engines.vllm.sync import BaseWeights
+
+log = logging.getLogger("coterie")
+
+
+class Base:
+    """The servers of one base model, and what they must have: the newest weights and adapters.
+
+    Args:
+        weights: the base weights that are sent; None: the servers read them from `spec.model` themselves.
+    """
+
+    def __init__(self, spec: ServerSpec, servers: list[Server], weights: BaseWeights | None) -> None:
+        self.spec, self.weights = spec, weights
+        self.adapters = AdapterVersions(self._discard)
+        self._version = -1
+        self._syncs = 0
+        """Syncs so far; a version may come twice, e.g. of a frozen base that was read again."""
+        self._synced: dict[int, int] = {}
+        """By the server's `id`: the newest sync that it has."""
+        self._fingerprint: int | None = None
+        """Of the weights that the servers have."""
+        self._fresh = False
+        """Whether the trainer has just handed the weights over, so that they are the newest."""
+        self.replicas = Replicas(
+            servers,
+            name=spec.name,
+            restarts=3 if spec.settings is None else spec.settings.restarts,
+            refill=self._refill,
+            current=self._has_newest,
+            permit=self._check_at_hand,
+        )
+        self._servers = self.replicas.servers
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self) -> None:
+        await self.replicas.open()
+        device_memory.lend(self.replicas)  # while the trainer computes
+
+    async def close(self) -> None:
+        device_memory.withdraw(self.replicas)
+        for task in tuple(self._tasks):
+            task.cancel()
+        await self.replicas.close()
+        self.adapters.close()
+
+    @property
+    def current(self) -> bool:
+        """Whether the servers have the present values of the base weights."""
+        return self.weights is None or self._fingerprint == self.weights.fingerprint() is not None
+
+    # --------------------------------------------------------------------------------------------- weights
+
+    async def sync(self, weights: BaseWeights, version: int) -> None:
+        """Send base weights to all servers; a server whose sync failed is restarted with them.
+
+        Raises:
+            UserError: a name or a shape is wrong, or the weights can't be written; the second failure.
+        """
+        weights.check()
+        self.weights, self._version = weights, version
+        self._syncs += 1
+        self._fingerprint = weights.fingerprint()
+        self.replicas.forgive()
+        self._fresh = True
+        try:
+            await self.replicas.each(self._send, refilled=True)
+        finally:
+            self._fresh = False
+
+    async def add(self, policy: str, adapter: Adapter, version: int) -> None:
+        """Load an adapter into all servers, then make it the policy's current one.
+
+        Raises:
+            UserError: vLLM refuses it.
+        """
+        self.replicas.forgive()
+        try:
+            await self.replicas.each(lambda server: server.add_adapter(adapter), refilled=False)
+        except SystemFault as fault:
+            self.adapters.drop(adapter)
+            raise UserError(
+                "vLLM can't load the adapter", path=f"policies.{policy}", why=str(fault)
+            ) from fault
+        self.adapters.replace(policy, adapter, version)
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    async def generate(
+        self, prompt_ids: tuple[int, ...], params: Params, policy: str | None, key: Key | None = None
+    ) -> tuple[Output, int | None]:
+        """Draw for one request, again on another or a restarted server if its server died.
+
+        Args:
+            policy: whose adapter computes it; None: the base.
+            key: of the request: its episode's requests go to one server.
+
+        Returns:
+            The output, and the adapter's version (None: the base).
+
+        Raises:
+            SystemFault: the request failed, or its servers died too often.
+        """
+
+        async def send(server: Server) -> tuple[Output, int | None]:
+            if policy is None:
+                return await server.generate(prompt_ids, params, None), None
+            with self.adapters.lease(policy) as (adapter, version):
+                return await server.generate(prompt_ids, params, adapter), version
+
+        return await self.replicas.run(key, send)
+
+    # -------------------------------------------------------------------------------------------- recovery
+
+    def _check_at_hand(self) -> None:
+        """Raise SystemFault unless the trainer's tensors are those of the version that a server would get."""
+        if self.weights is not None and not (self._fresh or self.current):
+            raise SystemFault(f"vLLM died, and the weights of version {self._version} are no longer at hand")
+
+    async def _refill(self, server: Server) -> None:
+        """Give a restarted server the newest weights and adapters."""
+        await self._send(server)
+        for adapter in self.adapters.current:
+            await server.add_adapter(adapter)
+
+    async def _send(self, server: Server) -> None:
+        """Send the newest weights to one server."""
+        number = self._syncs
+        if self.weights is not None:
+            await server.sync(self.weights.tensors(), self._version)
+        self._synced[id(server)] = number
+
+    def _has_newest(self, server: Server) -> bool:
+        return self.weights is None or (
+            server.version == self._version and self._synced.get(id(server)) == self._syncs
+        )
+
+    def _discard(self, adapter: Adapter) -> None:
+        self._spawn(self._remove(adapter))
+
+    async def _remove(self, adapter: Adapter) -> None:
+        for server in self._servers:
+            if server.alive:
+                with suppress(ServerLost):  # it is restarted without old adapters
+                    await server.remove_adapter(adapter.id)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("vLLM of '%s' keeps an adapter that nobody uses: %s", self.spec.name, error)

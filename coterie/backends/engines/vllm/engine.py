@@ -1,0 +1,381 @@
+"""The engine `vllm`: tokens in, tokens out, from vLLM servers that follow the trainer's weights."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import logging
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from coterie.backends.engines.requests import StopTokens, checked_limit
+from coterie.backends.engines.vllm import servers
+from coterie.backends.engines.vllm.adapters import adapter_tensors, largest_rank, rank_for, wrong_rank
+from coterie.backends.engines.vllm.base import Base
+from coterie.backends.engines.vllm.server import Output, Params, ServerSpec
+from coterie.backends.engines.vllm.settings import VLLMConfig, VLLMPolicy, check_settings
+from coterie.backends.engines.vllm.transfer import Folders
+from coterie.backends.models.compute_threads import compute
+from coterie.backends.models.loading import context_of, load_folder, load_model, load_tokenizer, require_torch
+from coterie.backends.models.policy import declared
+from coterie.backends.models.precision import dtype_of
+from coterie.core.errors import ConfigError, SystemFault, UserError
+from coterie.core.plugins import Plugin
+from coterie.core.types import Call, Request, Weights
+
+if TYPE_CHECKING:
+    from coterie.core.protocols import Codec, EngineContext
+
+log = logging.getLogger("coterie")
+
+
+@dataclass(slots=True)
+class _Served:
+    """Where a policy's requests are computed."""
+
+    base: Base
+    adapted: bool
+    """Whether the policy is an adapter of the base."""
+    version: int
+    context: int
+    vocabulary: int
+    """Rows of the embedding."""
+    trained: bool
+    """Whether the base weights are the policy's own, so that a sync changes its version in flight."""
+
+
+class VLLMEngine(Plugin):
+    """Generates with vLLM: each request joins the running batch at once.
+
+    Each base model has a server (or `replicas`); LoRA policies are adapters in their base's server, and
+    frozen policies of the same model are requests without an adapter. Policies whose weights are all trained
+    have servers of their own.
+
+    Every request has a seed of its own, so its tokens do not depend on the batch, except for the rounding of
+    matrix products. Log-probs are under the whole distribution at the sampling temperature.
+    """
+
+    Config = VLLMConfig
+    Policy = VLLMPolicy
+    config: VLLMConfig
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._context: EngineContext | None = None
+        self._configs: dict[str, VLLMPolicy] = {}
+        self._served: dict[str, _Served] = {}
+        self._bases: dict[Any, Base] = {}
+        self._loading = asyncio.Lock()
+        self._codecs: dict[str, Codec] = {}
+        self._tokenizers: dict[str, Any] = {}
+        self._stops = StopTokens(self.codec, self._tokenizers)
+        self._folders = Folders()
+        """Of the models' configurations."""
+        self._adapter_settings: dict[str, Any] = {}
+        """PEFT's configuration of each policy's adapter."""
+        self._warned: set[str] = set()
+        self.spanning = 0
+        """Calls so far whose tokens several versions of the weights drew."""
+
+    async def open(self, ctx: EngineContext) -> None:
+        """Check the settings. vLLM starts with the first `load_weights`.
+
+        Raises:
+            ConfigError: settings that exclude each other.
+            MissingExtra: vLLM, torch or transformers is not installed.
+        """
+        require_torch("engine")
+        check_settings(self.config)
+        self.config.check_packages()
+        self._context, self._configs = ctx, declared(ctx.policies, VLLMPolicy)
+
+    async def close(self) -> None:
+        bases, self._bases = self._bases, {}
+        self._served.clear()
+        for base in bases.values():
+            await base.close()
+        self._folders.close()
+
+    async def load_weights(self, weights: Weights) -> None:
+        """Send weights to vLLM: an adapter under a new name and id, base weights between two steps.
+
+        Raises:
+            UserError: a tensor does not fit the model, or vLLM refuses the adapter.
+            SystemFault: vLLM fails, and fails again after a restart.
+        """
+        async with self._loading:
+            await self._load(weights)
+
+    async def generate(self, request: Request) -> Call:
+        """Generate one call. A cancelled call is aborted in vLLM.
+
+        Raises:
+            ConfigError: the prompt does not fit the context, or a stop string is not one token.
+            SystemFault: the policy has no weights yet, they are damaged, or vLLM died twice.
+        """
+        served = self._serving(request.policy)
+        params = self._params(request, served)
+        rollouts = self._opened.active_rollouts
+        rollouts.wait()
+        try:
+            output, version = await served.base.generate(
+                request.prompt_ids, params, request.policy if served.adapted else None, request.key
+            )
+        finally:
+            rollouts.resume()
+        return self._call(request, output, served, version)
+
+    def codec(self, policy: str) -> Codec:
+        """The policy's codec; available before the weights are loaded."""
+        if policy not in self._codecs:
+            ctx = self._opened
+            if policy not in self._tokenizers:
+                self._tokenizers[policy] = load_tokenizer(
+                    self._configs[policy], policy=policy, vocabulary=ctx.vocabulary
+                )
+            served = self._served.get(policy)
+            context = None if served is None else served.context
+            self._codecs[policy] = ctx.chat.codec(self._tokenizers[policy], context)
+        return self._codecs[policy]
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    @property
+    def _opened(self) -> EngineContext:
+        if self._context is None:
+            raise RuntimeError("the engine is not open")
+        return self._context
+
+    def _serving(self, policy: str) -> _Served:
+        if policy not in self._served:
+            raise SystemFault(f"the policy '{policy}' has no weights in the engine yet")
+        return self._served[policy]
+
+    def _params(self, request: Request, served: _Served) -> Params:
+        sampling = request.sampling
+        limit = checked_limit(request, served.context)
+        if max(request.prompt_ids) >= served.vocabulary:
+            raise ConfigError(  # it would end vLLM, and all requests in flight with it
+                f"the token {max(request.prompt_ids)} of a prompt is not in the model's vocabulary",
+                path=f"policies.{request.policy}.model",
+                why=f"the embedding has {served.vocabulary} rows, and the tokenizer knows more tokens",
+                fix="use the model's own tokenizer, or resize the embedding and save the model",
+            )
+        return Params(
+            seed=request.seed,
+            limit=limit,
+            stops=self._stops.of(request),
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+        )
+
+    def _call(self, request: Request, output: Output, served: _Served, version: int | None) -> Call:
+        if not all(math.isfinite(logprob) for logprob in output.logprobs):
+            raise SystemFault("the model's logits are not finite: its weights are damaged")
+        if version is None:
+            version = served.version
+            if served.trained and output.spans:
+                version = min(span.version for span in output.spans)
+                if len(output.spans) > 1:
+                    self._note_spanning(request, output)
+        return Call(
+            prompt_ids=request.prompt_ids,
+            token_ids=output.token_ids,
+            logprobs=tuple(min(logprob, 0.0) for logprob in output.logprobs),
+            version=version,
+            finish=output.finish,
+            continues=request.continues,
+        )
+
+    def _note_spanning(self, request: Request, output: Output) -> None:
+        self.spanning += 1
+        log.warning(
+            "policy %s: several versions of the weights drew the tokens of one call (%s); its version is the "
+            "oldest", request.policy,
+            ", ".join(f"{span.version}: [{span.start}, {span.stop})" for span in output.spans),
+        )  # fmt: skip
+
+    # -------------------------------------------------------------------------------------------- weights
+
+    async def _load(self, weights: Weights) -> None:
+        policy = weights.policy
+        if weights.module is None and getattr(weights, "tensors", None) is not None:
+            await self._load_gathered(weights)
+            return
+        if weights.module is None and weights.folder is None and self._from_source(policy):
+            await self._serve_source(weights)
+            return
+        if weights.module is None:
+            weights = await compute(self._with_module, weights)
+        from coterie.backends.models.merged_weights import MergedWeights
+
+        merged = MergedWeights(weights.module, weights.adapter)
+        reason = merged.inseparable if weights.adapter is not None else None
+        merge = weights.adapter is not None and reason is not None
+        if merge:
+            self._warn_once(f"policy {policy}: its adapter is merged, and it has a vLLM of its own: {reason}")
+        base = await self._base(weights, merged, merge)
+        if weights.adapter is not None and not merge:
+            await self._add_adapter(base, weights)
+        trained = weights.adapter is None and not merged.adaptable and self._configs[policy].train != "none"
+        self._serve(weights, base, merged.config, trained or merge)
+
+    async def _load_gathered(self, weights: Weights) -> None:
+        """Load tensors that a trainer gathers when they are read; the policy's first weights had a module."""
+        from coterie.backends.engines.vllm.sync import BaseWeights
+
+        served = self._served.get(weights.policy)
+        known = None if served is None else served.base.weights
+        if served is None or known is None or served.adapted != (weights.adapter is not None):
+            raise UserError(
+                "vLLM can't take these weights",
+                path=f"policies.{weights.policy}",
+                why="the trainer gathers them, and the policy's first weights had no module of this kind",
+                fix="train all weights or a plain LoRA adapter, or choose engine.type: hf",
+            )
+        if served.adapted:
+            await self._write_adapter(served.base, weights, self._adapter_settings[weights.policy])
+        else:
+            await served.base.sync(BaseWeights(weights, layout=known.layout), weights.version)
+        served.version = weights.version
+
+    async def _base(self, weights: Weights, merged: Any, merge: bool) -> Base:
+        """The base of the weights, started and up to date."""
+        from coterie.backends.engines.vllm.sync import BaseWeights
+
+        key = ("merged", weights.policy) if merge else id(merged.model)
+        alone = merge or not merged.adaptable
+        base = self._bases.get(key)
+        if base is None:
+            source = await compute(BaseWeights, weights, merge=merge)
+            source.check()
+            base = await self._started(self._spec(weights, merged, merge), key, source)
+            await base.sync(source, weights.version if alone else 0)
+        elif alone:
+            await base.sync(await compute(BaseWeights, weights, merge=merge), weights.version)
+        elif base.weights is not None and not base.current:
+            # A frozen base changed: a warm start, or weights that were read again.
+            await base.sync(await compute(BaseWeights, weights), 0)
+        return base
+
+    async def _started(self, spec: ServerSpec, key: Any, source: Any) -> Base:
+        base = Base(spec, servers.make(spec), source)
+        self._bases[key] = base  # `close` ends it even if it can't open
+        try:
+            await base.open()
+        except BaseException:
+            del self._bases[key]
+            await base.close()
+            raise
+        return base
+
+    def _spec(self, weights: Weights, merged: Any, merge: bool) -> ServerSpec:
+        policy, adapters = weights.policy, {}
+        if merged.adaptable and not merge:
+            adapters = dict(weights.module.peft_config)
+        rank = rank_for(adapters, policy)
+        settings = copy.deepcopy(merged.config)
+        settings.architectures = [type(merged.model).__name__]  # missing from a new model's configuration
+        folder = self._folders.write(f"model-{len(self._bases)}", 2**16, settings.save_pretrained)
+        return ServerSpec(
+            name=policy,
+            model=str(folder),
+            dtype=dtype_of(self._configs[policy], merged.model),
+            context=self._longest(policy, merged.config, weights.tokenizer),
+            tied=bool(getattr(merged.config, "tie_word_embeddings", False)),
+            adapters=len(adapters),
+            adapter_rank=rank,
+            share=self._share(),
+            settings=self.config,
+        )
+
+    async def _add_adapter(self, base: Base, weights: Weights) -> None:
+        settings = weights.module.peft_config[weights.adapter]
+        rank = largest_rank(settings)
+        if rank > base.spec.adapter_rank:
+            raise wrong_rank(
+                weights.policy, rank, f"its base was started for ranks up to {base.spec.adapter_rank}"
+            )
+        self._adapter_settings[weights.policy] = settings
+        await self._write_adapter(base, weights, settings)
+
+    async def _write_adapter(self, base: Base, weights: Weights, settings: Any) -> None:
+        tensors = await compute(adapter_tensors, weights)
+        adapter = await compute(base.adapters.write, weights.policy, weights.version, settings, tensors)
+        await base.add(weights.policy, adapter, weights.version)
+
+    def _from_source(self, policy: str) -> bool:
+        """Whether vLLM reads the policy's weights itself, from a hub id or a folder."""
+        return isinstance(self._configs[policy].model, str)
+
+    async def _serve_source(self, weights: Weights) -> None:
+        from transformers import AutoConfig
+
+        config = self._configs[weights.policy]
+        dtype = dtype_of(config)
+        key = config.model, config.revision, dtype
+        loaded = await compute(AutoConfig.from_pretrained, config.model, revision=config.revision)
+        base = self._bases.get(key)
+        if base is None:
+            spec = ServerSpec(
+                name=weights.policy,
+                model=str(config.model),
+                revision=config.revision,
+                stored=True,
+                dtype=dtype,
+                context=self._longest(weights.policy, loaded, weights.tokenizer),
+                share=self._share(),
+                settings=self.config,
+            )
+            base = await self._started(spec, key, None)
+        self._serve(weights, base, loaded, trained=False)
+
+    def _with_module(self, weights: Weights) -> Weights:
+        """The handle with the module that its folder or its policy's `model` describes, loaded here."""
+        policy = weights.policy
+        if weights.folder is not None:
+            module, tokenizer = load_folder(weights.folder, policy=policy)
+        else:
+            config = self._configs[policy]
+            config = config.model_copy(update={"dtype": dtype_of(config)})
+            loaded = load_model(config, policy=policy, seed=0, vocabulary=self._opened.vocabulary)
+            module, tokenizer = loaded.module, loaded.tokenizer
+        return Weights(
+            policy=policy, version=weights.version, module=module, tokenizer=weights.tokenizer or tokenizer
+        )
+
+    def _serve(self, weights: Weights, base: Base, config: Any, trained: bool) -> None:
+        policy, adapted = weights.policy, weights.adapter is not None and bool(base.spec.adapters)
+        if policy not in self._served:
+            if weights.tokenizer is not None:
+                self._tokenizers[policy] = weights.tokenizer
+            self._codecs.pop(policy, None)  # it may have been made before the context was known
+        context = self._longest_of(policy, config, self._tokenizers.get(policy))
+        vocabulary = config.get_text_config().vocab_size
+        self._served[policy] = _Served(base, adapted, weights.version, context, vocabulary, trained)
+
+    def _longest(self, policy: str, config: Any, tokenizer: Any) -> int:
+        """The longest context of the policies with the policy's model."""
+        mine = self._configs[policy]
+        same = [name for name, other in self._configs.items() if other.model == mine.model]
+        return max(self._longest_of(name, config, tokenizer) for name in same)
+
+    def _longest_of(self, policy: str, config: Any, tokenizer: Any) -> int:
+        limit = getattr(self._configs[policy], "context", None)
+        options = {} if limit is None else {"limit": limit}
+        return context_of(config, tokenizer, policy=policy, **options)
+
+    def _share(self) -> float:
+        """The share of the memory that one base may take: the number of bases follows from the policies."""
+        bases = {
+            (str(config.model), config.revision, dtype_of(config), name if config.train == "full" else "")
+            for name, config in self._configs.items()
+        }
+        return 1 / max(1, len(bases))
+
+    def _warn_once(self, warning: str) -> None:
+        if warning not in self._warned:
+            self._warned.add(warning)
+            log.warning("%s", warning)

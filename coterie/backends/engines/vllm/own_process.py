@@ -1,0 +1,298 @@
+"""vLLM in processes of its own: `AsyncLLM` here, its engine and its workers apart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Awaitable, Iterable
+from typing import Any, TypeVar
+
+from coterie.backends.engines.vllm import launch
+from coterie.backends.engines.vllm.conversions import (
+    lora_request,
+    output,
+    sampling_params,
+    version_number,
+)
+from coterie.backends.engines.vllm.placement import place
+from coterie.backends.engines.vllm.server import Adapter, Output, Params, ServerLost, ServerSpec
+from coterie.backends.engines.vllm.transfer import TensorFiles
+from coterie.backends.models.device_memory import trainer_gpus
+from coterie.core.errors import SystemFault, UserError
+
+log = logging.getLogger("coterie")
+T = TypeVar("T")
+
+_DEAD_SECONDS = 0.1
+"""How often a call looks whether the server died: vLLM leaves its callers waiting."""
+_FILE = "coterie_file"
+"""The backend of `worker.FileTransfer`."""
+
+
+class OwnProcessServer:
+    """One vLLM in processes of its own.
+
+    The version of its weights is known at every moment: vLLM is asked for it after each sync, and each output
+    says which version drew which of its tokens. An output of an older version than its request's start is a
+    fault of the server.
+    """
+
+    def __init__(self, spec: ServerSpec) -> None:
+        self.spec = spec
+        self._llm: Any = None
+        self._mark = ""
+        self._versions = [-1]
+        """Of the weights, in order; -1 before the first sync."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._open = asyncio.Event()
+        """Unset while weights are replaced: no request is sent then."""
+        self._open.set()
+        self._adapters: dict[int, Adapter] = {}
+        self._files: TensorFiles | None = None
+        self._sender: Any = None
+        self.placement: Any = None
+        self._sleeps = False
+        self._half_way = False
+        """Whether a sync has begun to replace weights."""
+
+    @property
+    def alive(self) -> bool:
+        return self._llm is not None and not self._llm.errored
+
+    @property
+    def version(self) -> int:
+        """Of the weights that it has; -1: no sync sent them."""
+        return self._versions[-1]
+
+    @property
+    def pids(self) -> list[int]:
+        """Ids of its processes: the engine, then its workers."""
+        from coterie.backends.engines.vllm.reaper import owned
+
+        return sorted(owned(self._mark)) if self._mark else []
+
+    async def open(self) -> None:
+        import torch
+
+        self.placement = place(
+            self.spec.settings, self.spec.replica, torch.cuda.device_count(), trainer_gpus()
+        )
+        backend = _FILE if self.placement.transfer == "file" else self.placement.transfer
+        starting = asyncio.ensure_future(asyncio.to_thread(launch.launch, self.spec, self.placement, backend))
+        try:
+            self._llm, self._mark = await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            starting.add_done_callback(_stop_late)
+            raise
+        # vLLM starts it with the first request otherwise, and hears of no failure before.
+        self._llm._run_output_handler()
+        self._versions = [-1]
+        self._sleeps = self._llm.model_config.enable_sleep_mode
+        if backend == _FILE:
+            from vllm.distributed.weight_transfer.base import WeightTransferInitRequest
+
+            await self._call(self._llm.init_weight_transfer_engine(WeightTransferInitRequest()))
+
+    async def generate(self, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None) -> Output:
+        await self._open.wait()
+        self._check_alive()
+        task = asyncio.ensure_future(self._generate(prompt_ids, params, adapter))
+        self._tasks.add(task)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if self.alive:
+                raise  # the caller was cancelled; vLLM has aborted the request
+            raise ServerLost(f"the vLLM of '{self.spec.name}' was lost") from None
+        finally:
+            self._tasks.discard(task)
+
+    async def add_adapter(self, adapter: Adapter) -> None:
+        self._check_alive()
+        try:
+            await self._call(self._llm.add_lora(lora_request(adapter)))
+        except ServerLost:
+            raise
+        except Exception as error:
+            raise SystemFault(f"vLLM refused the adapter {adapter.name}: {error}") from error
+        self._adapters[adapter.id] = adapter
+
+    async def remove_adapter(self, adapter_id: int) -> None:
+        if self._adapters.pop(adapter_id, None) is not None and self.alive:
+            await self._call(self._llm.remove_lora(adapter_id))
+
+    async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        self._check_alive()
+        self._open.clear()
+        self._half_way = False
+        try:
+            await asyncio.wait_for(self._sync(named_tensors, version), self.spec.settings.start_seconds)
+        except UserError as error:
+            if not self._half_way:
+                raise  # there was no room for the first file, and vLLM still has its old weights
+            await self._end()
+            raise ServerLost(f"the sync of '{self.spec.name}' to version {version} failed") from error
+        except BaseException as error:
+            await self._end()
+            if isinstance(error, asyncio.CancelledError):
+                raise
+            raise ServerLost(f"the sync of '{self.spec.name}' to version {version} failed") from error
+        finally:
+            self._open.set()
+
+    async def sleep(self) -> None:
+        """Free the GPU's memory: weights go to the host's, the KV cache is forgotten."""
+        self._check_alive()
+        if self._sleeps:
+            await self._call(self._llm.sleep(level=1, mode="wait"))
+
+    async def wake(self) -> None:
+        """Undo `sleep`."""
+        self._check_alive()
+        if self._sleeps:
+            await self._call(self._llm.wake_up())
+
+    async def restart(self) -> None:
+        await self._end()
+        self._adapters.clear()
+        await self.open()
+
+    async def close(self) -> None:
+        await self._end()
+        if self._files is not None:
+            self._files.close()
+            self._files = None
+
+    # ------------------------------------------------------------------------------------------- requests
+
+    async def _generate(self, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None) -> Output:
+        from vllm.exceptions import VLLMClientError
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        llm, sampling, known = self._llm, sampling_params(params), len(self._versions) - 1
+        try:
+            async for result in llm.generate(
+                {"prompt_token_ids": list(prompt_ids)},
+                sampling,
+                uuid.uuid4().hex,
+                lora_request=lora_request(adapter),
+            ):
+                final = result
+        except EngineDeadError as error:
+            raise ServerLost(f"the vLLM of '{self.spec.name}' died") from error
+        except (VLLMClientError, ValueError) as error:
+            raise SystemFault(f"vLLM refused a request: {error}") from error
+        except Exception as error:
+            if llm.errored:
+                raise ServerLost(f"the vLLM of '{self.spec.name}' died: {error}") from error
+            raise SystemFault(f"vLLM failed in a request: {error.__cause__ or error}") from error
+        drawn = output(final)
+        if drawn.finish == "abort":  # its tokens are a part of an answer, and nobody asked for that
+            if not self.alive:
+                raise ServerLost(f"the vLLM of '{self.spec.name}' was lost")
+            raise SystemFault("vLLM aborted a request that nobody cancelled")
+        stale = {span.version for span in drawn.spans} - set(self._versions[known:])
+        if stale:
+            raise SystemFault(
+                f"vLLM answered with weights of version {min(stale)}, and it had been given {self.version}"
+            )
+        return drawn
+
+    # -------------------------------------------------------------------------------------------- weights
+
+    async def _sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        llm, held = self._llm, bool(self._tasks)
+        if held:
+            await self._call(llm.pause_generation(mode="keep", clear_cache=False))
+        try:
+            await self._send(named_tensors)
+        except UserError:
+            if held and not self._half_way:
+                await self._call(llm.resume_generation())
+            raise
+        await self._call(llm.update_weight_version(str(version)))
+        reached = version_number(await self._call(llm.get_weight_version()))
+        if reached != version:
+            raise RuntimeError(f"vLLM has version {reached} after the sync to {version}")
+        # vLLM keeps the keys and values of the old weights, and would continue prompts with them.
+        if not await self._call(llm.reset_prefix_cache(reset_running_requests=held)):
+            raise RuntimeError("vLLM did not reset its prefix cache")
+        self._versions.append(version)
+        for adapter in list(self._adapters.values()):  # vLLM forgets them when the base changes
+            await self.add_adapter(adapter)
+        if held:
+            await self._call(llm.resume_generation())
+
+    async def _send(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
+        if self.placement.transfer == "file":
+            await self._send_files(named_tensors)
+            return
+        if self._sender is None:
+            from coterie.backends.engines.vllm.sender import Sender
+
+            width = self.spec.settings.tensor_parallel
+            self._sender = Sender(self.placement.transfer, self._llm, self._call, width)
+        self._half_way = True
+        await self._sender.send(named_tensors)
+
+    async def _send_files(self, named_tensors: Iterable[tuple[str, Any]]) -> None:
+        from vllm.distributed.weight_transfer.base import WeightTransferUpdateRequest
+
+        if self._files is None:
+            self._files = TensorFiles()
+        paths = self._files.written(named_tensors)
+        try:
+            while (path := await asyncio.to_thread(next, paths, None)) is not None:
+                if not self._half_way:
+                    self._half_way = True
+                    await self._call(self._llm.start_weight_update())
+                request = WeightTransferUpdateRequest(update_info={"path": str(path)})
+                await self._call(self._llm.update_weights(request))
+        finally:
+            paths.close()  # removes a file that was being read
+        await self._call(self._llm.finish_weight_update())
+
+    # --------------------------------------------------------------------------------------------- the end
+
+    def _check_alive(self) -> None:
+        if not self.alive:
+            raise ServerLost(f"the vLLM of '{self.spec.name}' is not running")
+
+    async def _call(self, work: Awaitable[T]) -> T:
+        """Await a call to vLLM; vLLM never ends one whose process died.
+
+        Raises:
+            ServerLost: the server died.
+        """
+        from vllm.v1.engine.exceptions import EngineDeadError
+
+        task = asyncio.ensure_future(work)
+        try:
+            while not task.done():
+                await asyncio.wait({task}, timeout=_DEAD_SECONDS)
+                if not task.done() and not self.alive:
+                    raise ServerLost(f"the vLLM of '{self.spec.name}' died")
+            return task.result()
+        except EngineDeadError as error:
+            raise ServerLost(f"the vLLM of '{self.spec.name}' died") from error
+        finally:
+            task.cancel()
+
+    async def _end(self) -> None:
+        """Stop the processes; requests in flight raise ServerLost."""
+        llm, self._llm = self._llm, None
+        if llm is None:
+            return
+        for task in (*self._tasks, llm.output_handler):  # the latter would report the end as a fault
+            task.cancel()
+        sender, self._sender = self._sender, None
+        if sender is not None:
+            sender.close()
+        await asyncio.shield(asyncio.to_thread(launch.stop, llm, self._mark))
+
+
+def _stop_late(starting: asyncio.Future[tuple[Any, str]]) -> None:
+    """Stop a server whose start nobody waits for any more."""
+    if not starting.cancelled() and starting.exception() is None:
+        launch.stop(*starting.result())

@@ -1,0 +1,147 @@
+"""The process that ends vLLM's processes when the run's process is gone.
+
+vLLM's own processes outlive a parent that is killed (SIGKILL, the out-of-memory killer): the engine's waits
+for its next request for ever, with all of its GPU memory. A small process in a session of its own waits for
+the end of the run's process, however it ends. Linux only, as vLLM.
+
+This module runs as a script too (`python reaper.py TOKEN PID`), and imports the standard library alone.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import secrets
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+VARIABLE = "COTERIE_VLLM_OWNER"
+"""The environment variable by which vLLM's processes are known: all children inherit it."""
+SEGMENTS = "/dev/shm/"
+"""Folder of shared memory."""
+SEMAPHORE = "sem.mp-"
+"""Beginning of the names of Python's semaphores in that folder."""
+
+
+class Reaper:
+    """Watches this process; one is enough for all servers, see `reaper`."""
+
+    def __init__(self) -> None:
+        self.token = secrets.token_hex(16)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", __file__, self.token, str(os.getpid())],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # Ctrl-C in a terminal is for the run
+            close_fds=True,
+        )
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """End the processes that are left, and the watch."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+_reaper: Reaper | None = None
+
+
+def reaper() -> Reaper:
+    """The reaper of this process; started with the first server."""
+    global _reaper
+    if _reaper is None or not _reaper.alive:
+        _reaper = Reaper()
+        atexit.register(_reaper.close)
+    return _reaper
+
+
+def owned(token: str) -> list[int]:
+    """Ids of the processes whose mark begins with the token: `TOKEN.N` for the N-th start of a server.
+
+    Python's resource tracker is left out: it ends by itself, after it has removed its dead users' segments.
+    """
+    mark, pids = f"{VARIABLE}={token}".encode(), []
+    for folder in Path("/proc").iterdir():
+        if not folder.name.isdigit() or int(folder.name) == os.getpid():
+            continue
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            tracker = b"resource_tracker" in (folder / "cmdline").read_bytes()
+        except OSError:
+            continue  # ended, or another user's
+        if not tracker and any(variable.startswith(mark) for variable in variables):
+            pids.append(int(folder.name))
+    return pids
+
+
+def segments(token: str) -> set[str]:
+    """Names of Python's shared memory and semaphores that only the processes of a token have.
+
+    A semaphore that this process made for them would be listed too, since its maps don't name it; it makes
+    none.
+    """
+
+    def of(pid: int | str) -> set[str]:
+        try:
+            lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        except OSError:
+            return set()  # ended
+        files = {line.rpartition(SEGMENTS)[2] for line in lines if f" {SEGMENTS}" in line}
+        return {
+            name for name in files if name.startswith(("psm_", SEMAPHORE)) and not name.endswith(" (deleted)")
+        }
+
+    return set().union(*map(of, owned(token))) - of("self")
+
+
+def kill(token: str, seconds: float = 10.0) -> None:
+    """Kill the processes of a token, and wait until they are gone; new ones may appear meanwhile."""
+    killed: set[int] = set()
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        pids = owned(token)
+        killed.update(pids)
+        for pid in pids:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if not pids and not any(map(_running, killed)):
+            return
+        time.sleep(0.02)
+
+
+def _running(pid: int) -> bool:
+    """Whether a process still has its memory; one that is dying has lost its environment before."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def main(token: str, parent: int) -> None:
+    """Wait until the parent is gone, or closes the pipe; then kill."""
+    try:
+        handle = os.pidfd_open(parent)
+    except ProcessLookupError:
+        handle = -1
+    if handle >= 0 and os.getppid() == parent:
+        # A child of the parent may hold the pipe as well, so its end alone does not tell.
+        select.select([sys.stdin.fileno(), handle], [], [])
+    kill(token)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

@@ -1,0 +1,125 @@
+"""The trainer's side of vLLM's own weight transfers, `nccl` and `ipc`.
+
+The calls are vLLM's documented interface (docs.vllm.ai/en/latest/training/weight_transfer):
+`WeightTransferTrainerFactory.trainer_init(init_info, client=..., source=...)` once, then `send_weights()` for
+each sync, which drives start_weight_update, update_weights and finish_weight_update through the client. Each
+server has a group of its own, so that one that dies takes no other along.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Iterable, Iterator
+from concurrent.futures import Future
+from typing import Any, TypeVar
+
+from torch import Tensor
+from vllm.distributed.weight_transfer import ParamMeta, WeightSource, WeightTransferTrainerFactory
+from vllm.distributed.weight_transfer.base import WeightTransferInitRequest, WeightTransferUpdateRequest
+from vllm.distributed.weight_transfer.clients import _json_safe_update_payload
+from vllm.distributed.weight_transfer.ipc_engine import IPCTrainerInitInfo
+from vllm.distributed.weight_transfer.nccl_engine import NCCLTrainerInitInfo
+from vllm.utils.network_utils import get_open_port
+
+T = TypeVar("T")
+Call = Callable[[Awaitable[Any]], Awaitable[Any]]
+
+
+class Source(WeightSource):
+    """The tensors of the present sync; vLLM reads their metadata first, and then the tensors."""
+
+    def __init__(self) -> None:
+        self.tensors: Iterable[tuple[str, Tensor]] = ()
+
+    def metadata(self) -> list[ParamMeta]:
+        return [ParamMeta(name, tensor.dtype, tuple(tensor.shape)) for name, tensor in self.tensors]
+
+    def __iter__(self) -> Iterator[tuple[str, Tensor]]:
+        return iter(self.tensors)
+
+
+class Client:
+    """vLLM's four calls to one server, from a thread beside the event loop.
+
+    Args:
+        call: awaits one of the server's coroutines, and raises where the server dies meanwhile.
+    """
+
+    def __init__(self, llm: Any, call: Call, loop: asyncio.AbstractEventLoop) -> None:
+        self._llm, self._call, self._loop = llm, call, loop
+
+    def init_weight_transfer_engine(self, init_info: dict[str, Any]) -> None:
+        self._wait(self._llm.init_weight_transfer_engine(WeightTransferInitRequest(init_info=init_info)))
+
+    def start_weight_update(self) -> None:
+        self._wait(self._llm.start_weight_update())
+
+    def update_weights(self, update_info: Any) -> None:
+        # Handles of shared memory are Python objects, which only pass as pickled bytes.
+        request = WeightTransferUpdateRequest(update_info=_json_safe_update_payload(update_info))
+        self._wait(self._llm.update_weights(request))
+
+    def finish_weight_update(self, weight_version: str | None = None) -> None:
+        self._wait(self._llm.finish_weight_update(weight_version))
+
+    def _wait(self, work: Awaitable[Any]) -> None:
+        async def run() -> None:
+            await self._call(work)
+
+        asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+
+
+class Sender:
+    """Sends all weights to one server, over `nccl` or `ipc`."""
+
+    def __init__(self, backend: str, llm: Any, call: Call, width: int) -> None:
+        self._source = Source()
+        client = Client(llm, call, asyncio.get_running_loop())
+        info: Any = IPCTrainerInitInfo(packed=True, rank=0)
+        if backend == "nccl":
+            info = NCCLTrainerInitInfo(
+                master_address="127.0.0.1", master_port=get_open_port(), world_size=1 + width, rank=0
+            )
+        self._connect = lambda: WeightTransferTrainerFactory.trainer_init(
+            info, client=client, source=self._source
+        )
+        self._engine: Any = None
+
+    async def send(self, named_tensors: Iterable[tuple[str, Tensor]]) -> None:
+        """Run the transfer in a thread of its own; the first time, the two sides meet before."""
+        # vLLM reads names and shapes before the tensors, and an iterator can't be read twice. A trainer's own
+        # tensors aren't copied by this; ones that it gathers are all kept until the transfer ends.
+        self._source.tensors = list(named_tensors)
+        try:
+            await in_daemon_thread(self._send)
+        finally:
+            self._source.tensors = ()
+
+    def close(self) -> None:
+        if self._engine is not None:
+            self._engine.shutdown()
+            self._engine = None
+
+    def _send(self) -> None:
+        if self._engine is None:
+            self._engine = self._connect()
+        self._engine.send_weights()
+
+
+async def in_daemon_thread(work: Callable[[], T]) -> T:
+    """Run a function that may never return if the other side dies; its thread does not hold up the exit."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except BaseException as error:
+            if not future.cancelled():
+                future.set_exception(error)
+        else:
+            if not future.cancelled():
+                future.set_result(result)
+
+    threading.Thread(target=run, daemon=True, name="coterie-transfer").start()
+    return await asyncio.wrap_future(future)

@@ -1,0 +1,146 @@
+"""The interface between the engine `vllm` and one running vLLM; imports neither vLLM nor torch.
+
+A server is one vLLM with the weights of one base model: in this process (`in_process`) or in processes of its
+own. The engine chooses the class by its settings (`servers.make`) and treats all of them alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol
+
+from coterie.core.errors import SystemFault
+
+
+class ServerLost(SystemFault):
+    """The server can't go on: its process died, or a sync left it half-way. `Server.restart` revives it."""
+
+
+class Adapter(NamedTuple):
+    """One version of a policy's LoRA adapter, in PEFT's format on a disk that the server reads."""
+
+    name: str
+    """Unique per version, e.g. `planner@7`."""
+    id: int
+    """Unique per version, from 1."""
+    path: str
+    """Its folder: `adapter_config.json` and `adapter_model.safetensors`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Params:
+    """How the tokens of one request are drawn."""
+
+    seed: int
+    """64 bits. All draws of the request derive from it, whatever else is in the batch."""
+    limit: int
+    """Most tokens to draw, at least 1; prompt and limit together fit the context."""
+    stops: tuple[int, ...] = ()
+    """Tokens that end the request; the stop token is part of the output."""
+    temperature: float = 1.0
+    """0 is greedy."""
+    top_k: int = 0
+    """0: off."""
+    top_p: float = 1.0
+
+
+class VersionSpan(NamedTuple):
+    """The tokens [start, stop) of an output, which one version of the base weights drew."""
+
+    version: int
+    start: int
+    stop: int
+
+
+class Output(NamedTuple):
+    """The result of a request."""
+
+    token_ids: tuple[int, ...]
+    """The stop token included."""
+    logprobs: tuple[float, ...]
+    """Under the whole distribution at the sampling temperature (greedy: at temperature 1)."""
+    finish: Literal["stop", "length", "abort"]
+    spans: tuple[VersionSpan, ...]
+    """In order; several where a sync came between two tokens. Versions are those of the base weights."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerSpec:
+    """What a server is made from; picklable."""
+
+    name: str
+    """Of the base, for messages: the first policy that plays on it."""
+    model: str
+    """A folder with `config.json`, or a hub id."""
+    revision: str | None = None
+    """Of a hub id."""
+    stored: bool = False
+    """Whether `model` has the weights. False: they are random until the first `sync`."""
+    dtype: str = "float32"
+    context: int = 512
+    """Longest prompt plus completion, in tokens."""
+    tied: bool = False
+    """Whether the model's head is its embedding."""
+    adapters: int = 0
+    """Most adapters of one batch; 0: the server takes none."""
+    adapter_rank: int = 0
+    """Largest rank, one that vLLM knows (`settings.RANKS`); 0 without adapters."""
+    share: float = 1.0
+    """Share of the settings' memory that this server may take: one of N servers on a device has 1/N."""
+    replica: int = 0
+    settings: Any = field(default=None)
+    """The engine's `VLLMConfig`."""
+
+
+class Server(Protocol):
+    """One vLLM. All methods are called on the event loop; none blocks it."""
+
+    async def open(self) -> None:
+        """Start. Raises UserError where the settings or the machine don't allow it."""
+
+    async def generate(self, prompt_ids: tuple[int, ...], params: Params, adapter: Adapter | None) -> Output:
+        """Draw for one request, which joins the running batch at once. A cancelled call is aborted.
+
+        Raises:
+            ServerLost: the server died before the last token.
+            SystemFault: the request failed, and the server goes on.
+        """
+
+    async def add_adapter(self, adapter: Adapter) -> None:
+        """Load an adapter; requests may name it from then on. Raises SystemFault if vLLM refuses it."""
+
+    async def remove_adapter(self, adapter_id: int) -> None:
+        """Forget an adapter; no request in flight uses it. Nothing happens where it isn't loaded."""
+
+    async def sync(self, named_tensors: Iterable[tuple[str, Any]], version: int) -> None:
+        """Replace all base weights, and reset the prefix cache.
+
+        Requests in flight go on with the new weights; their outputs have several spans.
+
+        Args:
+            named_tensors: every tensor by its name in a checkpoint, once (no second name of a tied tensor);
+                read to the end before `sync` returns. Names and shapes have been checked.
+
+        Raises:
+            ServerLost: the sync failed half-way; `alive` is False until `restart`.
+        """
+
+    async def restart(self) -> None:
+        """Start again as `open` does, without adapters; requests in flight raise ServerLost."""
+
+    async def close(self) -> None:
+        """Stop; requests in flight raise ServerLost. A second call does nothing."""
+
+    async def sleep(self) -> None:
+        """Free device memory: weights go to the host's, the KV cache is forgotten. Requests have ended."""
+
+    async def wake(self) -> None:
+        """Undo `sleep`."""
+
+    @property
+    def alive(self) -> bool: ...
+
+    @property
+    def version(self) -> int:
+        """Of the base weights that it has; -1: no sync sent them."""

@@ -1,0 +1,39 @@
+"""Which class of server the settings choose."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+from coterie.backends.engines.vllm.server import Server, ServerSpec
+from coterie.backends.engines.vllm.settings import VLLMConfig, may_be_inside
+
+
+def inside(settings: VLLMConfig) -> bool:
+    """Whether vLLM runs in the run's process, beside what is in it now.
+
+    Raises:
+        ConfigError: `process: inside` with what needs other processes.
+    """
+    return may_be_inside(settings) and (settings.process == "inside" or not _group_of_ranks())
+
+
+def _group_of_ranks() -> bool:
+    """Whether torch's default process group has several ranks: vLLM makes a group of its own there."""
+    torch = sys.modules.get("torch")  # a trainer that made a group has imported it
+    group = None if torch is None else torch.distributed
+    return (
+        group is not None and group.is_available() and group.is_initialized() and group.get_world_size() > 1
+    )
+
+
+def make(spec: ServerSpec) -> list[Server]:
+    """The servers of a base, not yet open: one for each replica."""
+    settings: VLLMConfig = spec.settings
+    if inside(settings):
+        from coterie.backends.engines.vllm.in_process import InProcessServer
+
+        return [InProcessServer(spec)]
+    from coterie.backends.engines.vllm.own_process import OwnProcessServer
+
+    return [OwnProcessServer(replace(spec, replica=index)) for index in range(settings.replicas)]

@@ -1,0 +1,144 @@
+"""The settings of the engine `vllm`; imports neither vLLM nor torch."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from coterie.backends.models.policy import TensorPolicy
+from coterie.core.config import RunConfig, validate
+from coterie.core.errors import ConfigError, MissingExtra
+from coterie.core.plugins import MayChange, PluginConfig
+
+RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)
+"""Largest ranks that vLLM can be set to."""
+
+_Process = Literal["auto", "inside", "own"]
+_Transfer = Literal["auto", "memory", "file", "nccl", "ipc"]
+
+
+class VLLMConfig(PluginConfig):
+    """The settings of the engine `vllm`."""
+
+    process: Annotated[_Process, MayChange()] = Field(
+        "auto",
+        description="`inside`: vLLM runs in the run's process; `own`: in processes of its own; `auto`: "
+        "inside with one replica and no tensor parallelism, else own; own too where the trainer's ranks "
+        "have torch's default process group (`deepspeed` with several ranks).",
+    )
+    replicas: Annotated[int, MayChange()] = Field(
+        1, ge=1, strict=True, description="Copies of each base model; requests are spread over them."
+    )
+    tensor_parallel: Annotated[int, MayChange()] = Field(
+        1, ge=1, strict=True, description="GPUs that share one copy."
+    )
+    devices: Annotated[list[int] | None, MayChange()] = Field(
+        None,
+        description="GPUs of the servers with processes of their own, by index: `tensor_parallel` for each "
+        "replica. Default: the last ones; the trainer's ranks compute on the first.",
+    )
+    memory_share: Annotated[float | None, MayChange()] = Field(
+        None,
+        gt=0,
+        le=1,
+        description="Share of a GPU's memory for all vLLM servers on it: weights and KV cache. "
+        "Default: 0.4 on a GPU of the trainer, which needs memory too, else 0.9.",
+    )
+    kv_gib: Annotated[float | None, MayChange()] = Field(
+        None,
+        gt=0,
+        description="KV cache of all servers together, in GiB. Default: 1 for each on a CPU; on a GPU "
+        "what `memory_share` leaves.",
+    )
+    eager: Annotated[bool | None, MayChange()] = Field(
+        None, description="Without CUDA graphs and compilation. Default: true on a CPU, false on a GPU."
+    )
+    max_batch: Annotated[int, MayChange()] = Field(
+        256, ge=1, strict=True, description="Most requests that are computed at once; further ones queue."
+    )
+    max_batch_tokens: Annotated[int | None, MayChange()] = Field(
+        None, ge=1, strict=True, description="Most tokens of one step, prompts included. Default: vLLM's."
+    )
+    prefix_cache: Annotated[bool, MayChange()] = Field(
+        True, description="Keep the KV cache of prompts, for later prompts that begin alike."
+    )
+    transfer: Annotated[_Transfer, MayChange()] = Field(
+        "auto",
+        description="How weights reach vLLM. `memory`: the trainer's tensors, inside one process; `file`: a "
+        "safetensors file in shared memory; `nccl`, `ipc`: vLLM's own, for GPUs; `auto`: memory inside; "
+        "for processes of its own ipc on the trainer's GPU, nccl on others, and file on a CPU.",
+    )
+    sleep: Annotated[Literal["auto"] | bool, MayChange()] = Field(
+        "auto",
+        description="Free the GPU's memory while the trainer computes (vLLM's sleep mode). `auto`: where "
+        "vLLM shares a GPU of the trainer; a CPU has no sleep mode.",
+    )
+    restarts: Annotated[int, MayChange()] = Field(
+        3, ge=0, strict=True, description="Most restarts of a vLLM that died, between two updates."
+    )
+    start_seconds: Annotated[float, MayChange()] = Field(
+        600.0, gt=0, description="Longest start of a process of its own."
+    )
+    options: Annotated[dict[str, Any], MayChange()] = Field(
+        default_factory=dict,
+        description="Further engine arguments of vLLM by their Python names, e.g. {quantization: fp8}.",
+    )
+
+    @classmethod
+    def check_packages(cls) -> None:
+        """Raise MissingExtra unless vLLM can be imported: its CPU builds have other names in the metadata."""
+        if importlib.util.find_spec("vllm") is None:
+            raise MissingExtra("vllm", "vllm", needed_by="engine", instead="engine.type=hf")
+
+
+class VLLMPolicy(TensorPolicy):
+    """What the engine `vllm` reads of a policy's table: what `hf` reads."""
+
+    def check(self, path: str, run: RunConfig) -> None:
+        """Refuse settings of the engine that exclude each other, before vLLM is looked for."""
+        super().check(path, run)
+        if run.engine["type"] == "vllm":
+            table = {key: value for key, value in run.engine.items() if key != "type"}
+            check_settings(validate(VLLMConfig, table, "engine", also=("type",)))
+
+
+def check_settings(settings: VLLMConfig) -> None:
+    """Refuse settings that exclude each other.
+
+    Raises:
+        ConfigError: which ones.
+    """
+    may_be_inside(settings)
+    devices = settings.devices or []
+    twice = next((device for device in devices if devices.count(device) > 1), None)
+    if twice is not None:
+        raise ConfigError(
+            f"GPU {twice} is named twice",
+            path="engine.devices",
+            why="each GPU holds one part of one replica",
+            fix="name each once, `tensor_parallel` of them for each replica",
+        )
+
+
+def may_be_inside(settings: VLLMConfig) -> bool:
+    """Whether the settings allow vLLM in the run's process.
+
+    Raises:
+        ConfigError: `process: inside` with what needs other processes.
+    """
+    many = "replicas" if settings.replicas > 1 else "tensor_parallel" if settings.tensor_parallel > 1 else ""
+    if settings.process == "inside" and many:
+        raise ConfigError(
+            f"`process: inside` can't have {many}: {getattr(settings, many)}",
+            path="engine.process",
+            why="one process has one vLLM of each base",
+            fix="set engine.process: own (or auto)",
+        )
+    return settings.process == "inside" or (settings.process == "auto" and not many)
+
+
+def adapter_rank(rank: int) -> int | None:
+    """The smallest rank of `RANKS` that holds an adapter's rank; None: there is none."""
+    return next((known for known in RANKS if known >= rank), None)
