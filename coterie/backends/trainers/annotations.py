@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
-import torch
+from torch import Tensor
 
+from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.out_of_memory import halving
 from coterie.backends.trainers.policies import Policy
 from coterie.core.errors import ConfigError
 from coterie.core.types import Sample
@@ -41,11 +44,28 @@ def annotated(policy: Policy, samples: Sequence[Sample], name: str) -> list[np.n
             path=f"policies.{policy.name}",
             why="a value head exists only if the estimator or the loss names `values` in its `needs`",
         )
-    with torch.no_grad(), policy.reference() if name == "ref_logprobs" else policy.scoring() as scorer:
-        for indices in scorer.plan(samples):
-            rows = [samples[index] for index in indices]
-            numbers = scorer(rows).logprobs if head is None else scorer.values(rows, head)
-            parts = numbers.float().split([counts[index] for index in indices])
-            for index, part in zip(indices, parts, strict=True):
-                arrays[index] = part.cpu().numpy()
+    with policy.reference() if name == "ref_logprobs" else policy.scoring() as scorer:
+
+        def fill() -> None:
+            for indices in scorer.plan(samples):
+                rows = [samples[index] for index in indices]
+                numbers = scorer.without_gradients(partial(_numbers, scorer, rows, head))
+                parts = numbers.float().split([counts[index] for index in indices])
+                for index, part in zip(indices, parts, strict=True):
+                    arrays[index] = part.cpu().numpy()
+
+        # One rank of a divided model can't compute anything again by itself.
+        halving(scorer, policy.name, fill, None if scorer.divided else lambda: None)
     return arrays
+
+
+def _numbers(scorer: Scorer, rows: Sequence[Sample], head: Tensor | None) -> Tensor:
+    return scorer(rows).logprobs if head is None else scorer.values(rows, head)
+
+
+def forwards(policy: Policy, samples: Sequence[Sample], name: str) -> int:
+    """The number of forwards that `annotated` takes."""
+    if not samples or (name == "values" and policy.config.train == "none"):
+        return 0
+    with policy.reference() if name == "ref_logprobs" else policy.scoring() as scorer:
+        return len(scorer.plan(samples))

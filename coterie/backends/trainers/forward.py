@@ -2,7 +2,7 @@
 
 Two optimisations are used where a model allows them: rows that share a prompt are packed, and the
 language-model head runs only on positions whose next token is trained. A new `Scorer` tries each mode on a
-few tokens and keeps the first whose log-probs agree with the model's own padded forward.
+few tokens and keeps the first whose log-probs agree with the model's own padded forward (`probe.py`).
 """
 
 from __future__ import annotations
@@ -11,22 +11,21 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from coterie.backends.trainers.attention import Layout, layout_of, packed_rows
+from coterie.backends.models.memory import most_logits
+from coterie.backends.trainers.attention_kernels import kernel, layout_for
 from coterie.backends.trainers.packing import Packed, Row, pack, pad, plan
+from coterie.backends.trainers.probe import ForwardMode, Probe as Probe, choose, cost
 from coterie.backends.trainers.value_head import values_of
 
 log = logging.getLogger("coterie")
-
-_LOGITS = 2**26
-"""Most logits held at once. Above it, the head runs in chunks that the backward pass computes again: 16,384
-tokens over a vocabulary of 152,000 would take 10 GB."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,36 +40,46 @@ class Scores:
     """The value head's values; None without a value head."""
 
 
-class ForwardMode(NamedTuple):
-    """The optimisations of a forward."""
-
-    packed: bool
-    """True: one row with each distinct prompt once. False: one padded row per sample."""
-    trained_only: bool
-    """True: the head runs on trained positions only. False: the model's own forward gives all logits."""
-
-
-class Probe(NamedTuple):
-    """A row that is scored and never trained."""
-
-    token_ids: np.ndarray
-    loss_mask: np.ndarray
-    temperature: float = 1.0
-
-
 class Scorer:
     """Scores rows with one model.
 
     Args:
         model: a transformers CausalLM; LoRA layers may be injected into it, before or later.
         packing: whether shared prompts may be packed.
-        budget: tokens of one forward.
+        budget: tokens of one forward; it may be lowered later.
         name: the policy's name, for the log.
+        attention: the kernel, as `attention_kernels.kernel_of` gives it.
     """
 
-    def __init__(self, model: Any, *, packing: bool, budget: int, name: str) -> None:
-        self.model, self.budget = model, budget
+    def __init__(self, model: Any, *, packing: bool, budget: int, name: str, attention: str = "sdpa") -> None:
+        self.model, self.budget, self.attention = model, budget, attention
+        self.latest = (0, 0)
+        """Rows and tokens of the latest forward, padding included."""
+        self._root: Callable[[Callable[[], Tensor]], Tensor] | None = None
+        self._chunks: int | None = None
         self.mode = self._choose(packing, name)
+
+    def divide(self, root: Callable[[Callable[[], Tensor]], Tensor]) -> None:
+        """Note that ranks divide the model: they gather each layer's weights together.
+
+        All ranks then call each layer equally often, so every forward has the same number of chunks.
+
+        Args:
+            root: calls a function in which the weights can be gathered.
+        """
+        config = self.model.config.get_text_config()
+        longest = max(self.budget, int(getattr(config, "max_position_embeddings", None) or 0))
+        self._root, self._chunks = root, -(-longest // self._chunk_size())
+
+    @property
+    def divided(self) -> bool:
+        """Whether ranks divide the model."""
+        return self._root is not None
+
+    def without_gradients(self, compute: Callable[[], Tensor]) -> Tensor:
+        """The result of a function that calls this scorer, without gradients."""
+        with torch.no_grad():
+            return compute() if self._root is None else self._root(compute)
 
     def plan(self, rows: Sequence[Row]) -> list[list[int]]:
         """Indices of the rows of each forward (see `packing.plan`)."""
@@ -78,7 +87,7 @@ class Scorer:
 
     def session(self) -> AbstractContextManager[None]:
         """The context of forward and backward passes."""
-        return packed_rows(self.model) if self.mode.packed else nullcontext()
+        return kernel(self.model, self.attention, packed=self.mode.packed)
 
     def __call__(
         self, rows: Sequence[Row], *, entropy_grad: bool = False, value_head: Tensor | None = None
@@ -94,20 +103,36 @@ class Scorer:
     def values(self, rows: Sequence[Row], value_head: Tensor) -> Tensor:
         """Values alone, shape (N,); skips the language-model head where the mode allows it."""
         packed = pack(rows) if self.mode.packed else pad(rows)
+        self.latest = len(rows), packed.ids.size
         return values_of(self._forward(packed, self.mode, hidden=True)[0], value_head)
 
     def _score(
         self, rows: Sequence[Row], mode: ForwardMode, entropy_grad: bool, value_head: Tensor | None = None
     ) -> Scores:
         packed = pack(rows) if mode.packed else pad(rows)
+        self.latest = len(rows), packed.ids.size
         states, logits = self._forward(packed, mode, hidden=value_head is not None)
         features, head = (
             (states, self.model.get_output_embeddings()) if mode.trained_only else (logits, _identity)
         )
         targets = torch.from_numpy(packed.targets).to(features.device)
         temperatures = _temperatures(packed.temperatures, features.device)
-        scores = _in_chunks(head, features, targets, temperatures, entropy_grad, self.model.config)
+        slices = self._slices(len(features))
+        scores = _in_chunks(head, features, targets, temperatures, entropy_grad, slices)
         return scores if value_head is None else replace(scores, values=values_of(states, value_head))
+
+    def _slices(self, positions: int) -> list[slice]:
+        """The chunks of positions that the head computes one after the other."""
+        if self._chunks is not None:
+            ends = [positions * number // self._chunks for number in range(self._chunks + 1)]
+            return [slice(start, stop) for start, stop in pairwise(ends)]
+        size = self._chunk_size()
+        return [slice(start, start + size) for start in range(0, max(positions, 1), size)]
+
+    def _chunk_size(self) -> int:
+        """Most positions whose logits are held at once."""
+        most = most_logits(memory_of(next(self.model.parameters()).device))
+        return max(most // int(self.model.config.get_text_config().vocab_size), 1)
 
     def _forward(self, packed: Packed, mode: ForwardMode, *, hidden: bool) -> tuple[Any, Any]:
         """Hidden states (N, H) and logits (N, V) of the positions that predict trained tokens.
@@ -117,7 +142,7 @@ class Scorer:
         """
         device = next(self.model.parameters()).device
         select = torch.from_numpy(packed.select).to(device)
-        inputs = _inputs(packed, device)
+        inputs = _inputs(packed, device, self.attention)
         if mode.trained_only:
             return self.model.base_model(**inputs).last_hidden_state.flatten(0, 1).index_select(
                 0, select
@@ -127,50 +152,23 @@ class Scorer:
         return states, output.logits.flatten(0, 1).index_select(0, select)
 
     def _choose(self, packing: bool, name: str) -> ForwardMode:
-        """The fastest mode whose log-probs agree with the padded forward on a few tokens."""
-        rows = _probe_rows(int(self.model.config.get_text_config().vocab_size))
-        tolerance = 1e-4 if self.model.dtype in (torch.float32, torch.float64) else 0.15
-        modes = (ForwardMode(True, True), ForwardMode(True, False), ForwardMode(False, True))[
-            0 if packing else 2 :
-        ]
-        failures = []
-        with torch.no_grad():
-            expected = self._score(rows, ForwardMode(False, False), False).logprobs
-            for mode in modes:
-                try:
-                    with packed_rows(self.model) if mode.packed else nullcontext():
-                        worst = float((self._score(rows, mode, False).logprobs - expected).abs().max())
-                    if worst <= tolerance:
-                        break
-                    failures.append(f"{mode}: log-probs differ by {worst:.2g}")
-                except Exception as error:  # models that don't know our arguments raise anything
-                    failures.append(f"{mode}: {type(error).__name__}: {error}")
-            else:
-                mode = ForwardMode(False, False)
+        """The fastest mode that agrees with the padded forward on a few tokens; logs what it costs."""
+        mode, failures = choose(
+            self.model, lambda rows, mode: self._score(rows, mode, False).logprobs, packing, self.attention
+        )
+        costs = cost(mode, int(self.model.config.get_text_config().vocab_size), self.budget)
         if failures:
             log.warning(
-                "policy '%s': %s is trained with %s, which is slower: no faster mode agrees with the model's forward (%s)",  # noqa: E501
-                name,
-                type(self.model).__name__,
-                mode,
-                "; ".join(failures),
-            )
+                "policy '%s': %s is trained with %s, which is slower: no faster mode agrees with the model's "
+                "forward (%s). It computes %s",
+                name, type(self.model).__name__, mode, "; ".join(failures), costs,
+            )  # fmt: skip
+        else:
+            log.info("policy '%s': updates compute %s, by %s", name, costs, self.attention)
         return mode
 
 
-def _probe_rows(vocabulary: int) -> list[Probe]:
-    """Two prompts, one with three completions and one with two; one completion is a single token."""
-    rng = np.random.default_rng(0)
-    rows = []
-    for length, completions in ((5, (4, 1, 6)), (9, (3, 7))):
-        prompt = rng.integers(0, vocabulary, length)
-        for length_of_completion in completions:
-            ids = np.concatenate([prompt, rng.integers(0, vocabulary, length_of_completion)])
-            rows.append(Probe(ids, np.arange(len(ids)) >= length))
-    return rows
-
-
-def _inputs(packed: Packed, device: Any) -> dict[str, Any]:
+def _inputs(packed: Packed, device: Any, attention: str) -> dict[str, Any]:
     inputs: dict[str, Any] = {
         "input_ids": torch.from_numpy(packed.ids).to(device),
         "position_ids": torch.from_numpy(packed.positions).to(device),
@@ -178,7 +176,7 @@ def _inputs(packed: Packed, device: Any) -> dict[str, Any]:
     }
     if packed.mask is not None:
         return inputs | {"attention_mask": torch.from_numpy(packed.mask).to(device)}
-    layout: Layout = layout_of(packed, device)
+    layout = layout_for(attention, packed, device)
     # transformers passes a 4-D mask on unchanged and makes no mask over the whole row. It is never read.
     return inputs | {"attention_mask": torch.zeros(1, 1, 1, 1, device=device), "layout": layout}
 
@@ -191,6 +189,13 @@ def _temperatures(values: np.ndarray, device: Any) -> Tensor | None:
     return torch.from_numpy(values).to(device)
 
 
+def memory_of(device: torch.device) -> int | None:
+    """Bytes of a GPU; None for other devices. All of it, so that it is the same in a resumed run."""
+    if device.type != "cuda":
+        return None
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
 def _identity(logits: Tensor) -> Tensor:
     return logits
 
@@ -201,14 +206,12 @@ def _in_chunks(
     targets: Tensor,
     temperatures: Tensor | None,
     entropy_grad: bool,
-    config: Any,
+    slices: Sequence[slice],
 ) -> Scores:
-    size = max(_LOGITS // int(config.get_text_config().vocab_size), 1)
-    if len(features) <= size:
+    if len(slices) == 1:
         return Scores(*_token_scores(head, features, targets, temperatures, entropy_grad))
     chunks = []
-    for start in range(0, len(features), size):
-        part = slice(start, start + size)
+    for part in slices:
         chunks.append(
             checkpoint(
                 _token_scores,
@@ -237,6 +240,7 @@ def _token_scores(
     if temperatures is not None:
         logits = logits / temperatures[:, None].to(logits.dtype)
     all_logprobs = logits.log_softmax(-1)
+    del logits  # as large as the log-probs, and nothing reads them any more
     with nullcontext() if entropy_grad else torch.no_grad():
         entropy = -(all_logprobs.exp() * all_logprobs).sum(-1)
     return all_logprobs.gather(-1, targets[:, None]).squeeze(-1), entropy

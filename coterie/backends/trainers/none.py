@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from coterie.backends.models.device_memory import occupy, vacate
 from coterie.backends.models.policy import UntrainedPolicy, check_untrained
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
@@ -23,6 +24,7 @@ class NoTrainer(Plugin):
     async def open(self, ctx: TrainerContext) -> None:
         for name, policy in ctx.policies.items():
             check_untrained(policy, f"policies.{name}")
+        occupy(self, ())
 
     async def annotate(self, samples: Sequence[Sample], what: str) -> dict[Key, np.ndarray]:
         raise ConfigError(f"trainer 'none' has no {what}", path="trainer.type")
@@ -46,4 +48,4 @@ class NoTrainer(Plugin):
         raise ConfigError("trainer 'none' has no weights to export", path="trainer.type")
 
     async def close(self) -> None:
-        pass
+        vacate(self)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -52,6 +53,37 @@ class StepInfo:
     """True if the norm was not finite; the step then changed nothing."""
 
 
+class Optimizer(Protocol):
+    """What an update needs of a policy's optimiser: it owns the gradients and their sum."""
+
+    count: int
+    """Optimiser steps that were not skipped."""
+    spent: float
+    """The share of the run's token budget that is spent; the horizon `budget` decays with it."""
+
+    def accumulate(self, loss: Callable[[], Tensor], *, last: bool) -> Tensor:
+        """Compute the loss of a micro-batch, a scalar, and add its gradients; returns the detached loss.
+
+        Args:
+            last: whether `step` comes next.
+        """
+
+    def step(self) -> StepInfo:
+        """Clip the summed gradients to the global norm and step; skip the step if they are not finite."""
+
+    def finite(self) -> bool:
+        """Whether all weights are finite numbers."""
+
+    def masters(self) -> dict[str, Tensor]:
+        """name -> the tensor whose `grad` is the sum; empty where the tensors are divided between ranks."""
+
+    def state(self) -> dict[str, Tensor]:
+        """Moments and masters, by `<parameter>/<part>`; the step count is left out."""
+
+    def restore(self, state: Mapping[str, Tensor], count: int, source: str) -> None:
+        """Restore a state, bit for bit; raises RunFolderError if it belongs to other parameters."""
+
+
 class PolicyOptimizer:
     """The optimiser of one policy.
 
@@ -78,21 +110,14 @@ class PolicyOptimizer:
             name: weight if weight.dtype in (torch.float32, torch.float64) else _master(weight)
             for name, weight in weights.items()
         }
-        groups: dict[tuple[float, float], list[Tensor]] = {}
-        for name, master in self._masters.items():
-            scale = (rates or {}).get(name, settings.learning_rate) / settings.learning_rate
-            decay = settings.weight_decay if master.ndim >= 2 else 0.0
-            groups.setdefault((scale, decay), []).append(master)
-        self._adam = torch.optim.AdamW(
-            [
-                {"params": members, "weight_decay": decay, "scale": scale}
-                for (scale, decay), members in groups.items()
-            ],
-            lr=settings.learning_rate,
-            betas=settings.betas,
-            eps=settings.eps,
-            fused=True,
-        )
+        self._adam = adamw(self._masters, settings, rates)
+
+    def accumulate(self, loss: Callable[[], Tensor], *, last: bool) -> Tensor:
+        """Compute the loss of a micro-batch and add its gradients; returns the detached loss."""
+        value = loss()
+        value.backward()
+        self.absorb()
+        return value.detach()
 
     def absorb(self) -> None:
         """Add the gradients to the masters' gradients, in fp32. Call this after each backward pass."""
@@ -109,7 +134,7 @@ class PolicyOptimizer:
         norm = float(torch.nn.utils.get_total_norm([master.grad for master in masters]))
         rate = learning_rate(self.settings, self.count, self.spent)
         if not math.isfinite(norm):
-            self._clear_gradients()
+            self.clear_gradients()
             return StepInfo(norm, rate, skipped=True)
         if norm > self.settings.clip:
             torch._foreach_mul_([master.grad for master in masters], self.settings.clip / norm)
@@ -118,7 +143,7 @@ class PolicyOptimizer:
         self._adam.step()
         self.count += 1
         self.write_weights()
-        self._clear_gradients()
+        self.clear_gradients()
         return StepInfo(norm, rate, skipped=False)
 
     def write_weights(self) -> None:
@@ -132,7 +157,8 @@ class PolicyOptimizer:
         """Whether all weights are finite numbers."""
         return finite(self._masters.values())
 
-    def _clear_gradients(self) -> None:
+    def clear_gradients(self) -> None:
+        """Drop the gradients of all micro-batches since the last step."""
         for tensor in (*self._masters.values(), *self._weights.values()):
             tensor.grad = None
 
@@ -175,6 +201,27 @@ class PolicyOptimizer:
         if remaining:
             raise RunFolderError(f"{source}: state of unknown parameters: {', '.join(sorted(remaining)[:3])}")
         self.count = count
+
+
+def adamw(
+    tensors: Mapping[str, Tensor], settings: OptimizerSettings, rates: Mapping[str, float] | None = None
+) -> torch.optim.AdamW:
+    """AdamW over tensors, in groups of equal weight decay and rate; `scale` is the group's share of it."""
+    groups: dict[tuple[float, float], list[Tensor]] = {}
+    for name, tensor in tensors.items():
+        scale = (rates or {}).get(name, settings.learning_rate) / settings.learning_rate
+        decay = settings.weight_decay if tensor.ndim >= 2 else 0.0
+        groups.setdefault((scale, decay), []).append(tensor)
+    return torch.optim.AdamW(
+        [
+            {"params": members, "weight_decay": decay, "scale": scale}
+            for (scale, decay), members in groups.items()
+        ],
+        lr=settings.learning_rate,
+        betas=settings.betas,
+        eps=settings.eps,
+        fused=True,
+    )
 
 
 def finite(tensors: Iterable[Tensor]) -> bool:

@@ -15,11 +15,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-_COPY_SHARE = 8
+from coterie.backends.models.activations import COPY_SHARE
+
+_COPY_SHARE = COPY_SHARE
 """A copied key and value count as an eighth of a token in the budget: they are two of about 16 vectors of the
 hidden size that a layer keeps per token for the backward pass."""
 
@@ -49,6 +51,17 @@ class Block:
     """int64, shape (n,): the lengths of the prompts. Query i attends to keys 0..offset + i."""
 
 
+class Lengths(NamedTuple):
+    """Lengths of a packed row's sequences, in the row's order; P prompts and K completions."""
+
+    prompts: np.ndarray
+    """int64, shape (P,)."""
+    completions: np.ndarray
+    """int64, shape (K,); 0 for a completion of which only the first token is predicted."""
+    of: np.ndarray
+    """int64, shape (K,): the prompt of each completion."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Packed:
     """The input of one forward. R = 1 when packed; T is the longest row's length."""
@@ -68,6 +81,8 @@ class Packed:
     """int64, shape (T,): the index of each token's output in the blocks' concatenated outputs."""
     mask: np.ndarray | None = None
     """bool, shape (R, T): real tokens; None if rows are packed instead of padded."""
+    lengths: Lengths | None = None
+    """The lengths of a packed row's sequences; None if rows are padded."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -171,6 +186,11 @@ def pack(rows: Sequence[Row]) -> Packed:
         restore=_restore(blocks, int(starts[-1])),
         targets=_targets(divided),
         temperatures=_temperatures(rows, divided),
+        lengths=Lengths(
+            np.array([len(prompt) for prompt in distinct], dtype=np.int64),
+            np.array([len(part.completion) for part in divided], dtype=np.int64),
+            np.array(of_row, dtype=np.int64),
+        ),
     )
 
 

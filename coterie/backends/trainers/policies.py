@@ -10,8 +10,8 @@ from __future__ import annotations
 import copy
 import hashlib
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,8 +20,10 @@ from torch import Tensor
 
 from coterie.backends.models.loading import load_model, load_tokenizer
 from coterie.backends.models.policy import LoraSettings, ModelInit, TorchPolicy, check_settings
+from coterie.backends.models.precision import warn_of_float32, with_dtype
+from coterie.backends.trainers.attention_kernels import kernel_of
 from coterie.backends.trainers.forward import Scorer
-from coterie.backends.trainers.optim import PolicyOptimizer
+from coterie.backends.trainers.optim import Optimizer, PolicyOptimizer
 from coterie.backends.trainers.parameters import (
     adapter_parameters as adapter_parameters,
     copies,
@@ -32,6 +34,13 @@ from coterie.backends.trainers.source_weights import SourceWeights
 from coterie.backends.trainers.value_head import NAME as VALUE_HEAD, value_head
 from coterie.core.errors import ConfigError, MissingExtra
 from coterie.core.types.seeding import seed64
+
+Gather = Callable[[Iterable[Tensor], bool], AbstractContextManager[Any]]
+"""Makes parameters whole that are divided between ranks; with True, changes of them are kept."""
+
+
+def _undivided(parameters: Iterable[Tensor], write: bool) -> AbstractContextManager[Any]:
+    return nullcontext()
 
 
 @dataclass(slots=True, eq=False)
@@ -53,6 +62,7 @@ class InitialWeights:
     """The PeftModel around `frozen`, where there are adapters."""
     warmed: bool = False
     """Whether a warm start, or the weights of a `from`, changed what `model` names."""
+    gather: Gather = _undivided
 
     @property
     def must_be_saved(self) -> bool:
@@ -68,6 +78,10 @@ class InitialWeights:
     def weights(self) -> dict[str, torch.nn.Parameter]:
         """The frozen weights by their names in a plain model."""
         return plain_parameters(self.frozen)
+
+    def whole(self, *, write: bool = False) -> AbstractContextManager[Any]:
+        """The context in which the frozen weights can be read on every rank, or written."""
+        return self.gather(self.weights().values(), write)
 
 
 @dataclass(slots=True, eq=False)
@@ -85,10 +99,13 @@ class Policy:
     """Shape (H,), not part of the model; None unless values are needed."""
     value_rate: float | None = None
     """The head's learning rate; None: the policy's."""
-    optimizer: PolicyOptimizer | None = None
+    optimizer: Optimizer | None = None
     version: int = 0
     initial_adapter: Mapping[str, Tensor] | None = None
     """The adapter of a `from`, a part of the initial weights; None: a new adapter, which changes nothing."""
+    make_optimizer: Callable[[Policy], Optimizer] | None = None
+    """None: `PolicyOptimizer`."""
+    gather: Gather = _undivided
 
     @property
     def module(self) -> Any:
@@ -110,15 +127,33 @@ class Policy:
             else {**self.own_parameters(), VALUE_HEAD: self.value_head}
         )
 
+    def whole(self, *, write: bool = False) -> AbstractContextManager[Any]:
+        """The context in which the policy's weights can be read on every rank, or written."""
+        return self.gathered(self.weights().values(), write)
+
+    def gathered(self, parameters: Iterable[Tensor], write: bool = False) -> AbstractContextManager[Any]:
+        """`whole` of some of the policy's parameters, or of its base's."""
+        gather = self.initial.gather if self.model is self.initial.frozen else self.gather
+        return gather(parameters, write)
+
     def digest(self) -> str:
         """sha256 over names, dtypes, shapes and bytes of the policy's weights."""
-        return digest(self.weights())
+        with self.whole():
+            return digest(self.weights())
+
+    @property
+    def rates(self) -> dict[str, float]:
+        """Learning rates of single weights that differ from the policy's."""
+        return {} if self.value_rate is None else {VALUE_HEAD: self.value_rate}
 
     def renew_optimizer(self) -> None:
         """Replace the optimiser by a new one over the present weights."""
-        if self.config.train != "none":
-            rates = {} if self.value_rate is None else {VALUE_HEAD: self.value_rate}
-            self.optimizer = PolicyOptimizer(self.weights(), self.config.optimizer, rates)
+        if self.config.train == "none":
+            return
+        if self.make_optimizer is not None:
+            self.optimizer = self.make_optimizer(self)
+        else:
+            self.optimizer = PolicyOptimizer(self.weights(), self.config.optimizer, self.rates)
 
     @contextmanager
     def scoring(self) -> Iterator[Scorer]:
@@ -176,12 +211,14 @@ class Policy:
     def _with_adapter(self, tensors: Mapping[str, Tensor]) -> Iterator[None]:
         """Replace the adapter's weights for a while."""
         parameters = self.own_parameters()
-        kept = copies(parameters)
-        fill(parameters, tensors)
+        with self.whole(write=True):
+            kept = copies(parameters)
+            fill(parameters, tensors)
         try:
             yield
         finally:
-            fill(parameters, kept)
+            with self.whole(write=True):
+                fill(parameters, kept)
 
     def _dropouts(self) -> Iterator[torch.nn.Dropout]:
         if self.adapter is None:
@@ -227,6 +264,8 @@ class Plan:
     values: bool
     """Whether trained policies have value heads."""
     value_rate: float | None
+    attention: str = "auto"
+    make_optimizer: Callable[[Policy], Optimizer] | None = None
 
 
 def set_up(
@@ -243,6 +282,7 @@ def set_up(
     """
     for name, config in configs.items():
         check_settings(config, f"policies.{name}")
+    configs = with_dtype(configs, torch.device(plan.device).type)
     initial_weights, policies = [], {}
     for names in groups if groups is not None else initial_weights_of(configs, sources).values():
         initial, members = _set_up_initial({name: configs[name] for name in names}, plan, sources or {})
@@ -255,14 +295,20 @@ def _set_up_initial(
     configs: Mapping[str, TorchPolicy], plan: Plan, sources: Mapping[str, SourceWeights]
 ) -> tuple[InitialWeights, dict[str, Policy]]:
     first, config = next(iter(configs.items()))
+    attention = kernel_of(
+        plan.attention, torch.device(plan.device), getattr(torch, config.dtype), "trainer.attention"
+    )
     for name in sources.keys() & configs.keys():  # before the model, which may be large
         tokenizer = load_tokenizer(configs[name], policy=name, vocabulary=plan.vocabulary)
         sources[name].check_vocabulary(tokenizer, name)
     loaded = load_model(config, policy=first, seed=plan.seed, vocabulary=plan.vocabulary)
+    size = sum(parameter.numel() for parameter in loaded.module.parameters())
+    warn_of_float32(first, config.dtype, torch.device(plan.device).type, size)
     original = loaded.module.to(plan.device).eval()
     if plan.checkpointing:
         original.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    initial = InitialWeights(first, tuple(configs), config, loaded.tokenizer, loaded.context)
+    context = min(loaded.context, *(member.context or loaded.context for member in configs.values()))
+    initial = InitialWeights(first, tuple(configs), config, loaded.tokenizer, context)
     if first in sources:
         initial.warmed = sources[first].fill_base(plain_parameters(original), first)
     full = [name for name, config in configs.items() if config.train == "full"]
@@ -273,13 +319,15 @@ def _set_up_initial(
         modules[full[0]] = original
     _attach_adapters(initial, {name: c for name, c in configs.items() if c.train == "lora"}, plan)
     if initial.frozen is not None:
-        initial.scorer = Scorer(initial.frozen, packing=plan.packing, budget=plan.budget, name=first)
+        initial.scorer = Scorer(
+            initial.frozen, packing=plan.packing, budget=plan.budget, name=first, attention=attention
+        )
     members = {}
     for name, member in configs.items():
         model, scorer, adapter = initial.frozen, initial.scorer, None
         if member.train == "full":
             model = modules[name].requires_grad_(True)
-            scorer = Scorer(model, packing=plan.packing, budget=plan.budget, name=name)
+            scorer = Scorer(model, packing=plan.packing, budget=plan.budget, name=name, attention=attention)
         elif member.train == "lora":
             adapter = adapter_name(name)
         assert scorer is not None
@@ -289,6 +337,7 @@ def _set_up_initial(
             members[name].initial_adapter = copies(members[name].own_parameters())
         if plan.values and member.train != "none":
             members[name].value_head, members[name].value_rate = value_head(model), plan.value_rate
+        members[name].make_optimizer = plan.make_optimizer
         members[name].renew_optimizer()
     return initial, members
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -36,11 +36,22 @@ class TorchConfig(PluginConfig):
     packing: Annotated[bool, MayChange()] = Field(
         True, description="Compute a prompt once for all its completions."
     )
+    attention: Annotated[Literal["auto", "sdpa", "flash_attention_2", "flex"], MayChange()] = Field(
+        "auto",
+        description="Kernel of the update's attention: PyTorch's SDPA (`auto`), FlashAttention 2 (needs the "
+        "package flash-attn, a GPU and bfloat16) or FlexAttention (needs a GPU).",
+    )
     gradient_checkpointing: Annotated[bool, MayChange()] = Field(
         False, description="Recompute activations: less memory, more time."
     )
     device: Annotated[str, MayChange()] = Field(
         "auto", description="`auto`, or torch's name of a device: cpu, cuda, cuda:1."
+    )
+    ranks: Annotated[int, MayChange()] = Field(
+        1,
+        ge=1,
+        strict=True,
+        description="Processes that share each update, each with its GPU; on a CPU they share the cores.",
     )
     value: ValueSettings = ValueSettings()
 

@@ -85,6 +85,25 @@ def read_sources(weights: Mapping[str, Weights]) -> dict[str, SourceWeights]:
     return {policy: _read(policy, source, bases) for policy, source in weights.items()}
 
 
+def hollow(sources: Mapping[str, SourceWeights] | None) -> dict[str, SourceWeights] | None:
+    """Zeros of the same names and shapes, which take no memory: for a rank that receives the weights."""
+    if sources is None:
+        return None
+    bases: dict[int, Base] = {}
+
+    def zeros(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        return {name: torch.zeros((), dtype=t.dtype).expand(t.shape) for name, t in tensors.items()}
+
+    return {
+        policy: SourceWeights(
+            bases.setdefault(id(source.base), Base(zeros(source.base.tensors))),
+            None if source.adapter is None else zeros(source.adapter),
+            source.vocabulary,
+        )
+        for policy, source in sources.items()
+    }
+
+
 def _read(policy: str, source: Weights, bases: dict[Any, Base]) -> SourceWeights:
     at = f"policies.{policy}.from"
     if source.folder is None:

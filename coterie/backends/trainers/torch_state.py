@@ -32,17 +32,28 @@ _HEAD = 1024
 """The number of values per tensor that identify the base that the run began with."""
 
 
-def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]) -> None:
-    """Write everything that `load` needs; creates the folder."""
+def save(
+    folder: Path | None, initial_weights: Sequence[InitialWeights], policies: Mapping[str, Policy]
+) -> None:
+    """Write everything that `load` needs; creates the folder.
+
+    Args:
+        folder: None: write nothing, and take part in what ranks do together to make their weights whole.
+    """
     for name, policy in policies.items():
         if policy.optimizer is not None:
-            _write(_weights_file(folder, name), policy.weights())
-            _write(_optimizer_file(folder, name), policy.optimizer.state())
+            with policy.whole():
+                _write(folder and _weights_file(folder, name), policy.weights())
+            _write(folder and _optimizer_file(folder, name), policy.optimizer.state())
         if policy.initial_adapter is not None:
-            _write(_initial_adapter_file(folder, name), policy.initial_adapter)
+            _write(folder and _initial_adapter_file(folder, name), policy.initial_adapter)
+    heads: dict[str, str] = {}
     for initial in initial_weights:
-        if initial.frozen is not None and initial.must_be_saved:
-            _write(_initial_file(folder, initial.name), initial.weights())
+        if initial.frozen is not None:
+            with initial.whole():
+                if initial.must_be_saved:
+                    _write(folder and _initial_file(folder, initial.name), initial.weights())
+                heads[initial.name] = digest(initial.weights(), _HEAD)
     state = {
         "format": _FORMAT,
         "policies": {
@@ -60,11 +71,13 @@ def save(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
                 "policies": list(initial.policies),
                 "warmed": initial.warmed,
                 "vocabulary": _vocabulary(initial),
-                "head_sha256": digest(initial.weights(), _HEAD) if initial.frozen is not None else None,
+                "head_sha256": heads.get(initial.name),
             }
             for initial in initial_weights
         },
     }
+    if folder is None:
+        return
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "state.json").write_text(json.dumps(state, indent=1, sort_keys=True) + "\n")
 
@@ -97,7 +110,8 @@ def load(folder: Path, initial_weights: Sequence[InitialWeights], policies: Mapp
         saved = state["policies"][name]
         policy.version = saved["version"]
         if policy.optimizer is not None:
-            fill(policy.weights(), _weights_file(folder, name))
+            with policy.whole(write=True):
+                fill(policy.weights(), _weights_file(folder, name))
             file = _optimizer_file(folder, name)
             policy.optimizer.restore(_read(file), saved["optimizer_steps"], str(file))
         if saved.get("initial_adapter"):
@@ -180,7 +194,9 @@ def _initial_file(folder: Path, policy: str) -> Path:
     return folder / "starts" / f"{quote(policy, safe='')}.safetensors"
 
 
-def _write(file: Path, tensors: Mapping[str, Tensor]) -> None:
+def _write(file: Path | None, tensors: Mapping[str, Tensor]) -> None:
+    if file is None:
+        return
     file.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, str(file))
 

@@ -1,4 +1,4 @@
-"""Trainer `torch`: trains all policies in this process, on one device."""
+"""Trainer `torch`: trains all policies with plain PyTorch, on one device or with whole copies on several."""
 
 from __future__ import annotations
 
@@ -6,33 +6,37 @@ import logging
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from coterie.backends.models.compute_threads import compute
+from coterie.backends.models.device_memory import RankDevice, occupy, rank_device, reclaim, vacate
+from coterie.backends.models.devices import fix_cublas, repeatable
 from coterie.backends.models.minibatches import count_minibatches, minibatches, token_coefficients
 from coterie.backends.models.policy import TorchPolicy, WarmStart, declared, diverged
 from coterie.backends.trainers import torch_state
 from coterie.backends.trainers.annotations import annotated, check_annotation
+from coterie.backends.trainers.devices import check_ranks, device_of
 from coterie.backends.trainers.export import export
 from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.losses import add_gradients
+from coterie.backends.trainers.optim import Optimizer
+from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import InitialWeights, Plan, Policy as PolicyWeights, set_up
+from coterie.backends.trainers.ranks.commands import Commands, LocalCommands
+from coterie.backends.trainers.ranks.place import Address, Place, SinglePlace
+from coterie.backends.trainers.replicas import Layout, check_equal, check_same, layout_of, receive
 from coterie.backends.trainers.settings import TorchConfig
-from coterie.backends.trainers.source_weights import SourceWeights, read_sources
-from coterie.backends.trainers.surrogates import check_finite, surrogate_of
-from coterie.backends.trainers.token_batches import check_samples, flat, token_batch
+from coterie.backends.trainers.source_weights import SourceWeights, hollow, read_sources
+from coterie.backends.trainers.token_batches import check_samples
 from coterie.backends.trainers.update_metrics import Meter
-from coterie.backends.trainers.value_head import value_loss
 from coterie.backends.trainers.warm_start import warm_start
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of
-from coterie.core.protocols import Demonstration, Surrogate, TokenBatch, TrainerContext
+from coterie.core.protocols import Demonstration, TrainerContext
 from coterie.core.protocols.loss import HasLengthConstant
 from coterie.core.types import Key, Metrics, Sample, Weights
 from coterie.core.types.seeding import seed64
@@ -46,6 +50,10 @@ class TorchTrainer(Plugin):
     An update runs `epochs` passes over a policy's samples, in minibatches that keep siblings together. The
     loss of a minibatch is the sum of coefficient * value over its tokens. Gradients of micro-batches are
     therefore added, and the division into micro-batches doesn't change the result (invariant 6).
+
+    With `ranks`, each rank holds all weights and computes its share of every minibatch; the gradients of all
+    ranks are added before the clip, so that each rank takes the same optimiser step. Methods that begin with
+    `rank_` run on every rank (see `ranks.commands`).
     """
 
     Config = TorchConfig
@@ -58,6 +66,8 @@ class TorchTrainer(Plugin):
         self._sources: dict[str, SourceWeights] | None = None
         # The active adapter is a setting of the shared module, so only one thread may compute at a time.
         self._computing = threading.Lock()
+        self.place: Place = SinglePlace()
+        self._commands: Commands = LocalCommands(self)
 
     def begin_with(self, weights: Mapping[str, Weights]) -> None:
         """Copy the weights of policies with a `from` into memory; `open` gives them to the policies.
@@ -69,8 +79,30 @@ class TorchTrainer(Plugin):
 
     async def open(self, ctx: TrainerContext) -> None:
         self.config.check_needs(ctx.needs, "trainer")
+        check_ranks(self.config.ranks, self.config.device)
+        sources, self._sources = self._sources, None
+        await compute(self._open, ctx, sources)
+
+    def _open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> None:
+        if self.config.ranks > 1:
+            from coterie.backends.trainers.ranks.collectives import start
+
+            self._commands = start(self, self.config.ranks, self.config)
+        occupy(self, self._commands.run("rank_open", ctx, sources, others=(ctx, hollow(sources))))
+        self._equalise()
+
+    def join(self, address: Address) -> None:
+        """Take this rank's place among the others; every rank does."""
+        from coterie.backends.trainers.ranks.collectives import DistributedPlace
+
+        device = device_of(self.config.device, address.local)
+        self.place = DistributedPlace(address, device)
+
+    def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
+        """Make the weights of all policies. The others are filled by rank 0's afterwards."""
         self._ctx = ctx
-        self._device = _device(self.config.device)
+        fix_cublas(wanted=ctx.deterministic)
+        self._device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
         self._plan = Plan(
             seed=ctx.seed,
             vocabulary=ctx.vocabulary,
@@ -81,13 +113,35 @@ class TorchTrainer(Plugin):
             references="ref_logprobs" in ctx.needs,
             values="values" in ctx.needs,
             value_rate=self.config.value.learning_rate,
+            make_optimizer=self._optimizer_factory(),
+            attention=self.config.attention,
         )
-        self._initial_weights, self._policies = await compute(
-            set_up, declared(ctx.policies, TorchPolicy), self._plan, self._sources
-        )
-        self._sources = None
+        remote = {name for name, policy in ctx.policies.items() if getattr(policy, "behind_endpoint", False)}
+        loaded = {name: policy for name, policy in ctx.policies.items() if name not in remote}
+        self._initial_weights, self._policies = set_up(declared(loaded, TorchPolicy), self._plan, sources)
+        return rank_device(self._device)
+
+    def _optimizer_factory(self) -> Callable[[PolicyWeights], Optimizer] | None:
+        """What makes the optimiser of a policy; None: `PolicyOptimizer`."""
+        return None
+
+    def _equalise(self) -> None:
+        """Give every rank rank 0's weights, optimisers and versions."""
+        if self.config.ranks > 1:
+            self._commands.run("rank_receive", layout_of(self._initial_weights, self._policies))
+
+    def rank_receive(self, layout: Layout) -> None:
+        """Take the state that rank 0 has."""
+        if layout.groups != [initial.policies for initial in self._initial_weights]:
+            configs = {name: policy.config for name, policy in self._policies.items()}
+            self._initial_weights, self._policies = set_up(configs, self._plan, groups=layout.groups)
+        receive(self.place, layout, self._initial_weights, self._policies)
 
     async def close(self) -> None:
+        vacate(self)
+        self._commands.close()
+        self.place.close()
+        self.place, self._commands = SinglePlace(), LocalCommands(self)
         self._initial_weights, self._policies = [], {}
 
     # ------------------------------------------------------------------------------------------ updates
@@ -101,10 +155,9 @@ class TorchTrainer(Plugin):
             and of the loss's own metrics, and the last `learning_rate`.
 
             `mismatch`, `mismatch_max` (|log current - log behaviour| in nats, mean and largest) and
-            `mismatch_kl` (its k3 estimate) compare the engine's numbers with the trainer's. They are computed
-            in the first optimiser step, whose weights are the ones that sampled. Samples of other versions
-            are left out of the three metrics and counted as `stale_samples`.
-
+            `mismatch_kl` (its k3 estimate) compare the engine's numbers with the trainer's in the first
+            optimiser step, whose weights are the ones that sampled. Samples of other versions are left out of
+            the three metrics and counted as `stale_samples`.
             With value targets: `value` and `value_loss` (token means, the latter before its coefficient),
             `value_clipped` (a share of the tokens) and `explained_variance` (by the samples' own values).
 
@@ -117,16 +170,22 @@ class TorchTrainer(Plugin):
             check_samples(
                 name, rows, trained=policy.optimizer is not None, values=policy.value_head is not None
             )
-        return await compute(self._update, samples, step)
+        await reclaim()
+        return (await compute(self._commands.run, "rank_update", samples, step))[0]
 
     def set_progress(self, share: float) -> None:
         """Set the share of the token budget that is spent; the horizon `budget` decays with it."""
+        self._commands.run("rank_progress", share)
+
+    def rank_progress(self, share: float) -> None:
+        """`set_progress` on one rank."""
         for policy in self._policies.values():
             if policy.optimizer is not None:
                 policy.optimizer.spent = share
 
-    def _update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
-        with self._computing, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
+    def rank_update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
+        """`update` on one rank: its share of every minibatch, and the step that all ranks take."""
+        with self._computing, repeatable(self._ctx.deterministic, self._device):
             trained = [name for name, policy in self._policies.items() if policy.optimizer is not None]
             return {name: self._update_policy(name, samples.get(name, ()), step) for name in trained}
 
@@ -134,15 +193,22 @@ class TorchTrainer(Plugin):
         policy = self._policies[name]
         meter = Meter(samples, policy.version)
         place = f"{policy.name}/{step}"
-        with policy.training(seed64(self._ctx.seed, place, "dropout")) as scorer:
+        # Each rank drops in its own samples, so its draws are others; rank 0's are those of one process.
+        drops = f"{place}/rank {self.place.number}" if self.place.number else place
+        with policy.training(seed64(self._ctx.seed, drops, "dropout")) as scorer:
             for epoch in range(self.config.epochs):
                 seed = seed64(self._ctx.seed, f"{place}/{epoch}", "minibatches")
                 for batch in minibatches(samples, self.config.minibatch_size, seed):
                     self._optimiser_step(policy, scorer, batch, meter)
         policy.version += meter.steps > 0
+        if self.place.world > 1:
+            meter.combine(self.place.gather(meter.share()))
+            check_equal(name, self.place, policy)
         metrics = meter.metrics()
         if meter.steps and policy.optimizer is not None and not policy.optimizer.finite():
             raise diverged(name, step, f"policies.{name}.optimizer.learning_rate", metrics["loss"])
+        if self.place.number > 0:
+            return metrics
         if meter.skipped:
             log.warning("policy '%s', step %d: %d optimiser steps were skipped, their gradient is not finite",
                         policy.name, step + 1, meter.skipped)  # fmt: skip
@@ -159,57 +225,51 @@ class TorchTrainer(Plugin):
         coefficients = token_coefficients(batch, objective.length, constant)
         if policy.optimizer is None or not any(row.any() for row in coefficients):
             return
-        total = 0.0
-        for indices in scorer.plan(batch):
-            rows = [batch[index] for index in indices]
-            weights = [coefficients[index] for index in indices]
-            loss, tokens, surrogate = self._loss(policy, scorer, rows, weights, meter)
-            loss.backward()
-            policy.optimizer.absorb()
-            part = float(loss.detach())
-            if not math.isfinite(part):  # asked only then: every look at the numbers waits for the device
-                check_finite(objective, torch, tokens, surrogate)
-            total += part
-        meter.stepped(total, policy.optimizer.step())
+        back, clear = meter.mark(), getattr(policy.optimizer, "clear_gradients", None)
+        total = halving(
+            scorer,
+            policy.name,
+            lambda: self._gradients(policy, scorer, batch, coefficients, meter),
+            clear and (lambda: (back(), clear())),
+        )
+        total = self.place.sum_gradients(list(policy.optimizer.masters().values()), total)
+        with optimiser_memory(policy.name):
+            meter.stepped(total, policy.optimizer.step())
 
-    def _loss(
+    def _gradients(
         self,
         policy: PolicyWeights,
         scorer: Scorer,
-        rows: Sequence[Sample],
+        batch: Sequence[Sample],
         coefficients: Sequence[np.ndarray],
         meter: Meter,
-    ) -> tuple[Tensor, TokenBatch, Surrogate]:
-        """The micro-batch's part of the minibatch's loss, and what the loss got and returned."""
-        objective = self._ctx.loss
-        has_targets = any("targets" in row.extras for row in rows)
-        scores = scorer(
-            rows, entropy_grad=objective.entropy > 0, value_head=policy.value_head if has_targets else None
-        )
-        tokens = token_batch(rows, scores.logprobs)
-        surrogate = surrogate_of(objective, torch, tokens)
-        weights = flat(rows, coefficients, scores.logprobs)
-        loss = (weights * surrogate.value).sum()
-        if objective.entropy > 0:
-            loss = loss - objective.entropy * (weights * scores.entropy).sum()
-        if scores.values is not None:
-            loss = loss + self._value_loss(rows, scores.values, weights, meter)
-        meter.seen({"entropy": scores.entropy, **surrogate.metrics})
-        meter.compared(rows, tokens)
-        return loss, tokens, surrogate
+    ) -> float:
+        """Add this rank's gradients of a minibatch, one micro-batch after the other; returns the loss."""
+        total, loss, settings = 0.0, self._ctx.loss, self.config.value
+        micro_batches = list(self._micro_batches(policy, scorer, batch, coefficients, meter))
+        for number, (rows, weights, seen_by) in enumerate(micro_batches, 1):
+            last = number == len(micro_batches)
+            total += add_gradients(loss, settings, policy, scorer, rows, weights, seen_by, last=last)
+        return total
 
-    def _value_loss(self, rows: Sequence[Sample], values: Tensor, weights: Tensor, meter: Meter) -> Tensor:
-        """The value loss of the rows with targets; other rows' values are not trained."""
-        settings = self.config.value
-        has_target = [np.full(int(row.loss_mask.sum()), "targets" in row.extras) for row in rows]
-        at = torch.from_numpy(np.concatenate(has_target)).to(values.device)
-        rows = [row for row in rows if "targets" in row.extras]
-        old, targets = (
-            flat(rows, [row.extras[name] for row in rows], values) for name in ("values", "targets")
-        )
-        losses, clipped = value_loss(values[at], old, targets, settings.clip)
-        meter.seen({"value": values[at], "value_loss": losses, "value_clipped": clipped})
-        return settings.coefficient * (weights[at] * losses).sum()
+    def _planned(self, scorer: Scorer, batch: Sequence[Sample]) -> list[list[int]]:
+        """This rank's micro-batches, as indices of a minibatch's samples."""
+        here = self.place.share(batch, scorer.mode.packed)
+        return [
+            [here[index] for index in indices] for indices in scorer.plan([batch[index] for index in here])
+        ]
+
+    def _micro_batches(
+        self,
+        policy: PolicyWeights,
+        scorer: Scorer,
+        batch: Sequence[Sample],
+        coefficients: Sequence[np.ndarray],
+        meter: Meter,
+    ) -> Iterator[tuple[list[Sample], list[np.ndarray], Meter]]:
+        """Samples, coefficients and the meter of each of this rank's micro-batches."""
+        for indices in self._planned(scorer, batch):
+            yield [batch[index] for index in indices], [coefficients[index] for index in indices], meter
 
     # ------------------------------------------------------------------------- annotations, warm start, state
 
@@ -228,17 +288,37 @@ class TorchTrainer(Plugin):
         for sample in samples:
             self._policy(sample.policy)
             by_policy.setdefault(sample.policy, []).append(sample)
+        await reclaim()
         return await compute(self._annotate, by_policy, what)
 
     def _annotate(self, by_policy: Mapping[str, Sequence[Sample]], what: str) -> dict[Key, np.ndarray]:
         by_key: dict[Key, np.ndarray] = {}
+        parts = self._commands.run("rank_annotate", by_policy, what)
         for name, samples in by_policy.items():
-            with self._computing:
-                values = annotated(self._policies[name], samples, what)
-            for sample, value in zip(samples, values, strict=True):
+            values = {index: array for part in parts for index, array in part[name].items()}
+            for sample, value in zip(samples, (values[index] for index in range(len(samples))), strict=True):
                 earlier = by_key.get(sample.key)
                 by_key[sample.key] = value if earlier is None else np.concatenate([earlier, value])
         return by_key
+
+    def rank_annotate(
+        self, by_policy: Mapping[str, Sequence[Sample]], what: str
+    ) -> dict[str, dict[int, np.ndarray]]:
+        """The annotations of this rank's share of the samples: by policy, by the sample's index."""
+        values = {}
+        for name, samples in by_policy.items():
+            policy = self._policies[name]
+            here = self.place.share(samples, policy.scorer.mode.packed)
+            with self._computing:
+                arrays = self._annotated(policy, samples, here, what)
+            values[name] = dict(zip(here, arrays, strict=True))
+        return values
+
+    def _annotated(
+        self, policy: PolicyWeights, samples: Sequence[Sample], here: Sequence[int], what: str
+    ) -> list[np.ndarray]:
+        """The annotations of those of the samples that are this rank's."""
+        return annotated(policy, [samples[index] for index in here], what)
 
     def bases(self) -> dict[str, tuple[str, ...]]:
         """The initial weights, as first policy -> all policies that begin with them."""
@@ -261,13 +341,17 @@ class TorchTrainer(Plugin):
         codec = self._ctx.chat.codec(initial.tokenizer, initial.context)
 
         def run() -> Metrics:
-            with self._computing, _repeatable(self._ctx.deterministic and self._device.type == "cuda"):
-                return warm_start(initial, members, demonstrations, config, codec)
+            with self._computing, repeatable(self._ctx.deterministic, self._device):
+                metrics = warm_start(initial, members, demonstrations, config, codec)
+            self._equalise()
+            return metrics
 
         return await compute(run)
 
     def weights(self, policy: str) -> Weights:
         """The live module. If `module` is a PeftModel and `adapter` is None, adapters are disabled."""
+        if policy in self._ctx.policies and policy not in self._policies:  # behind an endpoint
+            return Weights(policy=policy, version=0)
         trained = self._policy(policy)
         return Weights(
             policy=policy,
@@ -288,8 +372,16 @@ class TorchTrainer(Plugin):
             if known and sorted(groups) != sorted(initial.policies for initial in self._initial_weights):
                 self._initial_weights, self._policies = set_up(configs, self._plan, groups=groups)
         torch_state.load(Path(folder), self._initial_weights, self._policies)
+        self._equalise()
 
     def digest(self) -> dict[str, str]:
+        digests: list[dict[str, str]] = self._commands.run("rank_digest")
+        for name in digests[0]:
+            check_same(name, [theirs[name] for theirs in digests])
+        return digests[0]
+
+    def rank_digest(self) -> dict[str, str]:
+        """`digest` on one rank."""
         return {name: policy.digest() for name, policy in self._policies.items()}
 
     def optimizer_steps(self, samples: int, siblings: int) -> int:
@@ -305,27 +397,3 @@ class TorchTrainer(Plugin):
                 f"there is no policy '{name}'", path="policies", fix=did_you_mean(name, self._policies)
             )
         return self._policies[name]
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        raise ConfigError(f"there is no device '{name}'", path="trainer.device", why=str(error)) from error
-    return device
-
-
-@contextmanager
-def _repeatable(wanted: bool) -> Iterator[None]:
-    """Use deterministic kernels on GPUs; the CPU kernels used here always are."""
-    if not wanted or torch.are_deterministic_algorithms_enabled():
-        yield
-        return
-    torch.use_deterministic_algorithms(True, warn_only=True)
-    try:
-        yield
-    finally:
-        torch.use_deterministic_algorithms(False)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,6 +16,9 @@ from coterie.core.types import Metrics, Sample
 
 _WIDEST = 20.0
 """Log-ratios are clamped to this absolute value before they are exponentiated, as in the losses."""
+
+Share = tuple[dict[str, float], dict[str, int], float | None]
+"""One rank's sums and counts by metric, and its largest mismatch."""
 
 
 class Meter:
@@ -45,6 +48,15 @@ class Meter:
         self._losses: list[float] = []
         self._norms: list[float] = []
         self._rate = math.nan
+
+    def mark(self) -> Callable[[], None]:
+        """The sums so far; a call of the result goes back to them."""
+        sums, counts, worst = dict(self._sums), dict(self._counts), self._worst
+
+        def back() -> None:
+            self._sums, self._counts, self._worst = dict(sums), dict(counts), worst
+
+        return back
 
     def seen(self, values: Mapping[str, Tensor]) -> None:
         """Add per-token quantities of one micro-batch, each of shape (N,)."""
@@ -80,6 +92,22 @@ class Meter:
         else:
             self.steps += 1
             self._norms.append(step_info.norm)
+
+    def share(self) -> Share:
+        """The sums over this rank's tokens."""
+        sums = {name: float(total) for name, total in self._sums.items()}
+        return sums, dict(self._counts), None if self._worst is None else float(self._worst)
+
+    def combine(self, shares: Sequence[Share]) -> None:
+        """Replace the sums by those over the tokens of all ranks."""
+        self._sums, self._counts = {}, {}
+        for sums, counts, _ in shares:
+            for name, total in sums.items():
+                value = torch.tensor(total, dtype=torch.float64)
+                self._sums[name] = self._sums[name] + value if name in self._sums else value
+                self._counts[name] = self._counts.get(name, 0) + counts[name]
+        worst = [largest for _, _, largest in shares if largest is not None]
+        self._worst = torch.tensor(max(worst), dtype=torch.float64) if worst else None
 
     def metrics(self) -> Metrics:
         metrics = {

@@ -31,8 +31,9 @@ def value_head(model: Any) -> torch.nn.Parameter:
 
 
 def values_of(states: Tensor, head: Tensor) -> Tensor:
-    """Hidden states (N, H) to values (N,)."""
-    return states.to(head.dtype) @ head
+    """Hidden states (N, H) to values (N,), never below fp32."""
+    wide = head if head.dtype == torch.float64 else head.float()
+    return states.to(wide.dtype) @ wide
 
 
 def value_loss(values: Tensor, old: Tensor, targets: Tensor, clip: float | None) -> tuple[Tensor, Tensor]:

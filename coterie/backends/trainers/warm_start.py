@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import torch
 from coterie.backends.models.policy import OptimizerSettings, WarmStart
 from coterie.backends.trainers.forward import Probe, Scorer
 from coterie.backends.trainers.optim import PolicyOptimizer, StepInfo, finite
+from coterie.backends.trainers.out_of_memory import halving, optimiser_memory
 from coterie.backends.trainers.policies import InitialWeights, Policy, plain_parameters
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Demonstration
@@ -53,7 +55,7 @@ def warm_start(
     with initial.plain(), scorer.session():
         model.requires_grad_(True)
         try:
-            metrics = _steps(scorer, weights, demonstrations, config, _Encoder(codec, initial))
+            metrics = _steps(initial.name, scorer, weights, demonstrations, config, _Encoder(codec, initial))
         finally:
             model.requires_grad_(initial.frozen is None)
     if not (math.isfinite(metrics["loss"]) and finite(weights.values())):
@@ -98,7 +100,19 @@ class _Encoder:
         return Probe(ids, np.arange(len(ids)) >= len(prompt))
 
 
+def _accumulate(scorer: Scorer, rows: Sequence[Probe], tokens: int, optimizer: PolicyOptimizer) -> float:
+    """Add the gradients of a step's rows; returns the loss."""
+    loss = 0.0
+    for indices in scorer.plan(rows):
+        part = -scorer([rows[index] for index in indices]).logprobs.sum() / tokens
+        part.backward()
+        optimizer.absorb()
+        loss += float(part.detach())
+    return loss
+
+
 def _steps(
+    name: str,
     scorer: Scorer,
     weights: Mapping[str, torch.nn.Parameter],
     demonstrations: Callable[[int], Sequence[Demonstration]],
@@ -120,13 +134,11 @@ def _steps(
     for step in range(config.steps):
         rows = [encode(demonstration) for demonstration in demonstrations(step)]
         tokens = sum(int(row.loss_mask.sum()) for row in rows)
-        loss = 0.0
-        for indices in scorer.plan(rows):
-            part = -scorer([rows[index] for index in indices]).logprobs.sum() / tokens
-            part.backward()
-            optimizer.absorb()
-            loss += float(part.detach())
-        step_info: StepInfo = optimizer.step()
+        loss = halving(
+            scorer, name, partial(_accumulate, scorer, rows, tokens, optimizer), optimizer.clear_gradients
+        )
+        with optimiser_memory(name):
+            step_info: StepInfo = optimizer.step()
         metrics["tokens"] += tokens
         metrics["skipped_steps"] += step_info.skipped
         metrics["grad_norm"], metrics["loss"] = step_info.norm, loss

@@ -84,7 +84,7 @@ def step(checkpointing: bool, train: str, **how: Any) -> tuple[dict[str, torch.T
     owner.optimizer.step = noted
     rows = with_targets(samples(groups=6))
     with Held() as held:
-        trainer._update({"p": rows}, 0)
+        trainer.rank_update({"p": rows}, 0)
     return seen, held.peak, trainer
 
 

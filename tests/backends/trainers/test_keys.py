@@ -78,6 +78,9 @@ ELSEWHERE = {
     "revision": "below",
     "from_": "test_source_weights.py",
     "warm_start": "given to `warm_start`: test_warm_start.py",
+    "ranks": "test_ranks.py",
+    "attention": "test_probe.py",
+    "context": "test_loading.py",
 }
 
 

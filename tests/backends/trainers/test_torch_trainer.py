@@ -14,6 +14,7 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 from coterie.backends.trainers import torch_trainer
+from coterie.backends.trainers.devices import device_of
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import Surrogate, TokenBatch
@@ -306,8 +307,8 @@ def test_settings_without_effect_are_refused() -> None:
 
 def test_an_unknown_device_is_refused() -> None:
     with pytest.raises(ConfigError, match="no device"):
-        torch_trainer._device("cuda:99")
-    assert torch_trainer._device("auto").type in ("cpu", "cuda")
+        device_of("cuda:99")
+    assert device_of("auto").type in ("cpu", "cuda")
 
 
 def test_a_loss_of_somebody_else_needs_only_value_and_metrics() -> None:

@@ -68,7 +68,7 @@ def opened(
     trainer: type[TorchTrainer] = TorchTrainer,
     **settings: Any,
 ) -> TorchTrainer:
-    made = trainer(TorchTrainer.Config(**{"device": "cpu", **settings}))
+    made = trainer(trainer.Config(**{"device": "cpu", **settings}))
     context = TrainerContext(
         policies=policies,
         loss=loss or PPOClip(),

@@ -1,0 +1,1 @@
+"""Trainer `deepspeed`: ZeRO, with an engine of DeepSpeed's for each trained policy."""

@@ -1,0 +1,228 @@
+"""Trainer `deepspeed`: the updates of trainer `torch`, with DeepSpeed's ZeRO as optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+from torch.nn import Parameter
+
+from coterie.backends.models.device_memory import RankDevice
+from coterie.backends.models.gathered import Gathered
+from coterie.backends.models.policy import TorchPolicy, declared
+from coterie.backends.trainers import torch_state
+from coterie.backends.trainers.annotations import annotated, forwards
+from coterie.backends.trainers.deepspeed import runtime
+from coterie.backends.trainers.deepspeed.engines import DeepSpeedOptimizer, Engines
+from coterie.backends.trainers.deepspeed.settings import DeepSpeedConfig, DeepSpeedPolicy, check_precision
+from coterie.backends.trainers.deepspeed.whole import export_whole
+from coterie.backends.trainers.devices import device_of
+from coterie.backends.trainers.forward import Scorer
+from coterie.backends.trainers.optim import Optimizer
+from coterie.backends.trainers.policies import Policy as PolicyWeights, set_up
+from coterie.backends.trainers.ranks.place import Address
+from coterie.backends.trainers.source_weights import SourceWeights
+from coterie.backends.trainers.torch_trainer import TorchTrainer
+from coterie.backends.trainers.update_metrics import Meter
+from coterie.core.protocols import TrainerContext
+from coterie.core.types import Metrics, Sample, Weights
+
+
+class DeepSpeedTrainer(TorchTrainer):
+    """Updates policies with DeepSpeed's ZeRO: optimiser, gradients and weights divided between the ranks.
+
+    Each trained policy has an engine of its own. Losses, minibatches, annotations, metrics and checkpoints
+    are those of trainer `torch`. Engines are made when the first update begins, so that a warm start and the
+    loading of a checkpoint work on whole models.
+    """
+
+    Config = DeepSpeedConfig
+    Policy = DeepSpeedPolicy
+    persistent = 100_000
+    """Numbers of the largest tensor that every rank keeps whole at stage 3: DeepSpeed's default."""
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self._engines: Engines | None = None
+
+    # ------------------------------------------------------------------------------------------------- life
+
+    async def open(self, ctx: TrainerContext) -> None:
+        self.config.check_packages()
+        self.config.check_offload("trainer")
+        for name, policy in declared(ctx.policies, TorchPolicy).items():
+            check_precision(policy, f"policies.{name}", self.config.stage)
+        if self.config.ranks > 1:
+            runtime.refuse_other_group()
+        await super().open(ctx)
+
+    def join(self, address: Address) -> None:
+        """Take this rank's place among the others; every rank does."""
+        from coterie.backends.trainers.ranks.collectives import DistributedPlace
+
+        if address.number > 0:
+            runtime.forget()
+        device = device_of(self.config.device, address.local)
+        self.place = DistributedPlace(address, device, default=True)
+
+    def rank_open(self, ctx: TrainerContext, sources: dict[str, SourceWeights] | None) -> RankDevice:
+        """Make the weights of all policies."""
+        device = device_of(self.config.device, self.place.local if self.place.world > 1 else None)
+        deepspeed = runtime.load(device)
+        runtime.enter(self.place.world, self.place.local, device)
+        self._engines = Engines(deepspeed, self.config, self.place, device, self.persistent)
+        return super().rank_open(ctx, sources)
+
+    def _optimizer_factory(self) -> Callable[[PolicyWeights], Optimizer]:
+        return self._opened.optimizer
+
+    async def close(self) -> None:
+        if self._engines is not None:
+            self._engines.close()
+            self._engines = None
+            runtime.leave()
+        await super().close()
+
+    @property
+    def _opened(self) -> Engines:
+        assert self._engines is not None, "the trainer is not open"
+        return self._engines
+
+    @property
+    def _divided(self) -> bool:
+        """Whether no rank has whole models."""
+        return self.config.stage == 3 and self._opened.made
+
+    # ----------------------------------------------------------------------------------------------- updates
+
+    def rank_update(self, samples: Mapping[str, Sequence[Sample]], step: int) -> dict[str, Metrics]:
+        """`update` on one rank."""
+        if any(samples.values()):
+            self._opened.make()
+        return super().rank_update(samples, step)
+
+    def _optimiser_step(
+        self, policy: PolicyWeights, scorer: Scorer, batch: Sequence[Sample], meter: Meter
+    ) -> None:
+        if isinstance(policy.optimizer, DeepSpeedOptimizer):
+            policy.optimizer.head.trained = any("targets" in sample.extras for sample in batch)
+        super()._optimiser_step(policy, scorer, batch, meter)
+
+    def _micro_batches(
+        self,
+        policy: PolicyWeights,
+        scorer: Scorer,
+        batch: Sequence[Sample],
+        coefficients: Sequence[np.ndarray],
+        meter: Meter,
+    ) -> Iterator[tuple[list[Sample], list[np.ndarray], Meter]]:
+        """This rank's micro-batches, and others without weight, so that all ranks have equally many.
+
+        From stage 2 on the ranks add the gradients of every micro-batch, layer by layer.
+        """
+        count = 0
+        for micro_batch in super()._micro_batches(policy, scorer, batch, coefficients, meter):
+            count += 1
+            yield micro_batch
+        most = max(self.place.gather(len(self._planned(scorer, batch))))
+        for _ in range(most - count):
+            row = min(batch, key=lambda sample: len(sample.token_ids))
+            yield [row], [np.zeros(len(row.token_ids), dtype=np.float32)], Meter((), policy.version)
+
+    def _annotated(
+        self, policy: PolicyWeights, samples: Sequence[Sample], here: Sequence[int], what: str
+    ) -> list[np.ndarray]:
+        """The annotations of this rank's samples; the ranks of a divided model take equally many forwards."""
+        mine = [samples[index] for index in here]
+        if not self._divided:
+            return annotated(policy, mine, what)
+        count = forwards(policy, mine, what)
+        most = max(self.place.gather(count))  # before the forwards: each of them waits for the other ranks
+        arrays = annotated(policy, mine, what)
+        for _ in range(most - count):
+            annotated(policy, samples[:1], what)
+        return arrays
+
+    # ----------------------------------------------------------------------------------------- weights, state
+
+    def weights(self, policy: str) -> Weights:
+        """The live module, up to stage 2. At stage 3 whole tensors that `tensors` gathers.
+
+        Until the first update, stage 3 gives the module as well. An engine that keeps the handle reads
+        `tensors`: the update divides the module.
+        """
+        weights = super().weights(policy)
+        if self.config.stage < 3 or weights.module is None:
+            return weights
+        frozen = None if weights.adapter is None else self._gathered(policy, frozen=True)
+        return replace(
+            weights,
+            module=None if self._divided else weights.module,
+            tensors=self._gathered(policy, base=frozen),
+        )
+
+    def _gathered(self, name: str, *, frozen: bool = False, base: Gathered | None = None) -> Gathered:
+        """The policy's part of its model, or the frozen weights below its adapter."""
+
+        def read() -> dict[str, Tensor]:
+            tensors: dict[str, Tensor] = self._commands.run("rank_tensors", name, frozen)[0]
+            return tensors
+
+        def state() -> int:
+            policy = self._policy(name)
+            parameters = self._parts(policy, frozen)
+            version = None if frozen else policy.version  # an update leaves no trace in divided tensors
+            return hash((version, *((id(tensor), tensor._version) for tensor in parameters.values())))
+
+        return Gathered(read, state, base)
+
+    @staticmethod
+    def _parts(policy: PolicyWeights, frozen: bool) -> Mapping[str, Parameter]:
+        return policy.initial.weights() if frozen else policy.own_parameters()
+
+    def rank_tensors(self, name: str, frozen: bool = False) -> dict[str, Tensor]:
+        """The policy's part of its model, or the frozen weights, whole, on the CPU of rank 0.
+
+        Other ranks give nothing.
+        """
+        whole = {}
+        with self._computing:  # an update changes them
+            for parameter_name, parameter in self._parts(self._policy(name), frozen).items():
+                with self._opened.gather([parameter], False):
+                    if self.place.number == 0:
+                        whole[parameter_name] = parameter.detach().to("cpu", copy=True)
+        return whole
+
+    def save(self, folder: Path) -> None:
+        self._commands.run("rank_save", Path(folder))
+
+    def rank_save(self, folder: Path) -> None:
+        """`save` on one rank: all gather, rank 0 writes."""
+        target = folder if self.place.number == 0 else None
+        torch_state.save(target, self._initial_weights, self._policies)
+
+    def load(self, folder: Path) -> None:
+        if self._opened.made:
+            self._commands.run("rank_renew")
+        super().load(folder)
+
+    def rank_renew(self) -> None:
+        """Make all weights anew, without engines."""
+        configs = {name: policy.config for name, policy in self._policies.items()}
+        groups = [initial.policies for initial in self._initial_weights]
+        self._opened.close()
+        self._initial_weights, self._policies = set_up(configs, self._plan, groups=groups)
+
+    def export(self, policy: str, folder: Path, *, merge: bool = False) -> None:
+        if self._divided:
+            self._commands.run("rank_export", policy, Path(folder), merge)
+        else:
+            super().export(policy, folder, merge=merge)
+
+    def rank_export(self, policy: str, folder: Path, merge: bool) -> None:
+        """`export` of a divided model: all gather, rank 0 writes."""
+        export_whole(self._policy(policy), folder if self.place.number == 0 else None, merge=merge)

@@ -1,0 +1,181 @@
+"""The collective operations of several ranks, by torch.distributed: gloo on the CPU, NCCL between GPUs.
+
+The process groups are this world's alone. torch's default group stays free for an engine in the same process,
+or for a library that needs it.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from coterie.backends.trainers.packing import Row
+from coterie.backends.trainers.ranks.commands import RankCommands
+from coterie.backends.trainers.ranks.group import MOST_LAG, check_world, group_of
+from coterie.backends.trainers.ranks.place import Address
+from coterie.backends.trainers.ranks.shares import shares
+
+_BUCKET = 2**26
+"""Most bytes of gradients in one all-reduce: gloo copies them."""
+
+
+def start(trainer: Any, world: int, config: Any) -> RankCommands:
+    """Start the other ranks and make the same trainer on each: `type(trainer)(config)`, then `join(address)`.
+
+    Returns:
+        the commands; every rank has called `join`.
+
+    Raises:
+        ConfigError: another program started a world of another size.
+        RankLost: a rank could not start.
+    """
+    check_world(world)
+    group = group_of(world)
+    commands = RankCommands(trainer, group)
+    try:
+        commands.make(type(trainer), config)
+        store = dist.TCPStore(
+            group.host, 0, world, is_master=True, wait_for_workers=False, timeout=timedelta(seconds=MOST_LAG)
+        )
+        locals_ = [group.local, *(rank.local for rank in group.ranks)]
+        addresses = [
+            (Address(number, world, local, group.host, store.port),) for number, local in enumerate(locals_)
+        ]
+        commands.store = store
+        commands.run_each("join", addresses)
+    except BaseException:
+        commands.close()
+        raise
+
+    def abort() -> None:
+        trainer.place.abort()
+
+    group.on_loss = abort
+    return commands
+
+
+class DistributedPlace:
+    """One rank of several.
+
+    Args:
+        address: its place.
+        device: the device of its tensors. Tensors on GPUs go by NCCL, all others by gloo.
+        default: whether to make torch's default process group too, for libraries that need it (DeepSpeed).
+    """
+
+    def __init__(self, address: Address, device: torch.device, *, default: bool = False) -> None:
+        self.number, self.world, self.local = address.number, address.world, address.local
+        self.device = device
+        if device.type == "cpu" and "OMP_NUM_THREADS" not in os.environ:  # idle threads spin on others' cores
+            torch.set_num_threads(max((os.cpu_count() or 1) // self.world, 1))
+        timeout = timedelta(seconds=MOST_LAG)
+        self._store = dist.TCPStore(
+            address.host, address.port, address.world, is_master=False, timeout=timeout
+        )
+        store = self._store
+        self._cpu = dist.ProcessGroupGloo(dist.PrefixStore("gloo", store), self.number, self.world, timeout)
+        self._gpu: Any = None
+        if device.type == "cuda":
+            torch.cuda.set_device(device)
+            options = dist.ProcessGroupNCCL.Options()
+            options._timeout = timeout
+            self._gpu = dist.ProcessGroupNCCL(
+                dist.PrefixStore("nccl", self._store), self.number, self.world, options
+            )
+        self.default = default and not dist.is_initialized()
+        if self.default:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo",
+                store=dist.PrefixStore("default", self._store),
+                rank=self.number,
+                world_size=self.world,
+                timeout=timeout,
+            )
+
+    def share(self, rows: Sequence[Row], packing: bool) -> list[int]:
+        """Indices of the rows of this rank (see `shares`)."""
+        return shares(rows, self.world, packing)[self.number]
+
+    def sum_gradients(self, tensors: Sequence[Tensor], loss: float) -> float:
+        """Add the gradients of all ranks in place, in their own precision; returns the sum of the losses.
+
+        A rank without a gradient adds zeros. A tensor without a gradient on any rank keeps none, so that the
+        optimiser leaves it alone, as in one process.
+        """
+        counts = torch.tensor([loss, *(tensor.grad is not None for tensor in tensors)], dtype=torch.float64)
+        self._cpu.allreduce(counts).wait()
+        with_gradient = [tensor for tensor, count in zip(tensors, counts[1:].tolist(), strict=True) if count]
+        for tensor in with_gradient:
+            if tensor.grad is None:
+                tensor.grad = torch.zeros_like(tensor)
+            elif not tensor.grad.is_contiguous():
+                tensor.grad = tensor.grad.contiguous()
+        for bucket in _buckets([tensor.grad for tensor in with_gradient]):
+            self._group(bucket[0]).allreduce_coalesced(bucket).wait()
+        return float(counts[0])
+
+    def gather(self, value: Any) -> list[Any]:
+        """The values of all ranks, pickled, by rank."""
+        data = np.frombuffer(pickle.dumps(value), dtype=np.uint8)
+        sizes = [torch.zeros(1, dtype=torch.int64) for _ in range(self.world)]
+        self._cpu.allgather([sizes], [torch.tensor([len(data)])]).wait()
+        longest = int(max(int(size) for size in sizes))
+        padded = torch.zeros(longest, dtype=torch.uint8)
+        padded[: len(data)] = torch.from_numpy(data.copy())
+        received = [torch.zeros(longest, dtype=torch.uint8) for _ in range(self.world)]
+        self._cpu.allgather([received], [padded]).wait()
+        parts = zip(received, sizes, strict=True)
+        return [pickle.loads(part[: int(size)].numpy().tobytes()) for part, size in parts]
+
+    def broadcast(self, tensors: Sequence[Tensor]) -> None:
+        """Copy rank 0's tensors to all ranks, in place."""
+        with torch.no_grad():
+            for tensor in tensors:
+                values = tensor.detach().contiguous()
+                self._group(values).broadcast(values, 0).wait()
+                if values.data_ptr() != tensor.data_ptr():
+                    tensor.copy_(values)
+
+    def _group(self, tensor: Tensor) -> Any:
+        return self._gpu if tensor.is_cuda else self._cpu
+
+    def abort(self) -> None:
+        """Break collectives that wait for a rank that is gone. gloo notices by itself."""
+        if self._gpu is not None:
+            with suppress(Exception):
+                self._gpu.abort()
+
+    def close(self) -> None:
+        """Leave the world."""
+        if self.default and dist.is_initialized():
+            dist.destroy_process_group()
+        for group in (self._gpu, self._cpu):
+            if group is not None:
+                with suppress(Exception):
+                    group.shutdown()
+
+
+def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Tensors of one type and device, in buckets of limited size."""
+    kinds: dict[Any, list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for members in kinds.values():
+        bucket: list[Tensor] = []
+        size = 0
+        for tensor in members:
+            if bucket and size + tensor.nbytes > _BUCKET:
+                yield bucket
+                bucket, size = [], 0
+            bucket.append(tensor)
+            size += tensor.nbytes
+        yield bucket

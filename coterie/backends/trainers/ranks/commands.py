@@ -1,0 +1,232 @@
+"""Commands: rank 0 runs a method on all ranks, and the others serve."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from typing import Any, Protocol
+
+from coterie.backends.trainers.ranks import wire
+from coterie.backends.trainers.ranks.group import MOST_LAG, STOP, Group, Rank, RankLost
+from coterie.core.errors import UserError
+
+_IMPORT, _MAKE, _DROP = "import", "make", "drop"
+"""Commands of this module; all others are methods of the object that `_MAKE` made."""
+_LATE = 5.0
+"""Seconds for which rank 0 waits for the errors of other ranks, once it has one."""
+
+
+class Commands(Protocol):
+    """Runs methods of an object on all ranks. Rank 0 has one."""
+
+    def run(self, method: str, *arguments: Any, others: tuple[Any, ...] | None = None) -> list[Any]:
+        """Run a method on all ranks.
+
+        Args:
+            others: the arguments of the other ranks, where they differ from rank 0's.
+
+        Returns:
+            the results by rank.
+        """
+
+    def close(self) -> None:
+        """End the other ranks."""
+
+
+class LocalCommands:
+    """The commands of a world of one rank: plain calls."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def run(self, method: str, *arguments: Any, others: tuple[Any, ...] | None = None) -> list[Any]:
+        return [getattr(self._target, method)(*arguments)]
+
+    def close(self) -> None:
+        pass
+
+
+class RankCommands:
+    """The commands of rank 0. An exception on any rank ends all others: their states differ after it.
+
+    Args:
+        target: rank 0's object.
+        group: the other ranks.
+    """
+
+    def __init__(self, target: Any, group: Group) -> None:
+        self._target, self._group = target, group
+        self._running = threading.Lock()
+        self._failed = False
+        self.store: Any = None
+        """Rank 0's store, where the ranks meet; it lives as long as they do."""
+
+    def make(self, factory: Any, *arguments: Any) -> None:
+        """Make the object of every other rank: `factory(*arguments)`.
+
+        Raises:
+            Exception: what a rank raised.
+        """
+        with self._running:
+            self._send([wire.command(_IMPORT, wire.import_places())] * len(self._group.ranks))
+            self._send([wire.command(_MAKE, (factory, *arguments))] * len(self._group.ranks))
+            try:
+                for _ in range(2):
+                    self._results(self._group.ranks)
+            except BaseException:
+                self._end()
+                raise
+
+    def run(self, method: str, *arguments: Any, others: tuple[Any, ...] | None = None) -> list[Any]:
+        """Run a method on all ranks; returns the results by rank.
+
+        Raises:
+            RankLost: a rank ended.
+            Exception: what a rank raised; the first rank's whose error is not that another rank is gone.
+        """
+        data = wire.command(method, arguments if others is None else others)
+        return self._run(method, arguments, [data] * len(self._group.ranks))
+
+    def run_each(self, method: str, arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """`run` with arguments of its own for each rank, rank 0's first."""
+        return self._run(method, arguments[0], [wire.command(method, each) for each in arguments[1:]])
+
+    def _run(self, method: str, arguments: tuple[Any, ...], data: Sequence[bytes]) -> list[Any]:
+        with self._running:
+            if self._failed:
+                raise RankLost(
+                    "the ranks have ended", path="trainer.ranks", why="an error ended them before this call"
+                )
+            try:
+                self._send(data)
+                try:
+                    result = getattr(self._target, method)(*arguments)
+                except UserError:
+                    raise
+                except RuntimeError as error:  # most often of a collective that a rank has left
+                    raise self._cause(error) from None
+                return [result, *self._results(self._group.ranks)]
+            except BaseException:
+                self._end()
+                raise
+
+    def _send(self, data: Sequence[bytes]) -> None:
+        for rank, each in zip(self._group.ranks, data, strict=True):
+            self._group.send(rank, each)
+
+    def _results(self, ranks: Sequence[Rank]) -> list[Any]:
+        results: list[Any] = []
+        errors: list[Exception] = []
+        for rank in ranks:
+            try:
+                results.append(self._result(rank, MOST_LAG if not errors else _LATE))
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise _first_cause(errors)
+        return results
+
+    def _result(self, rank: Rank, seconds: float) -> Any:
+        answer = self._group.receive(rank, seconds)
+        assert answer.data is not None
+        if not answer.ok:
+            raise wire.received_error(answer.data)
+        return pickle.loads(answer.data)
+
+    def _cause(self, error: Exception) -> BaseException:
+        """The error behind rank 0's, where another rank has it."""
+        errors: list[Exception] = []
+        for rank in self._group.ranks:
+            try:
+                self._result(rank, _LATE)
+            except RankLost as lost:
+                if rank.ended:
+                    errors.append(lost)
+            except Exception as theirs:
+                errors.append(theirs)
+        return _first_cause([*errors, error])
+
+    def _end(self) -> None:
+        self._failed = True
+        self._group.close(at_once=True)
+
+    def close(self) -> None:
+        """End the other ranks; ranks that another program started serve on. Waits for no running command."""
+        idle = self._running.acquire(timeout=0.5)
+        try:
+            if self._failed or not idle:
+                self._end()
+            elif self._group.lasting:
+                self._send([wire.command(_DROP, ())] * len(self._group.ranks))
+                self._results(self._group.ranks)
+            else:
+                self._group.close()
+            self._failed = True
+        finally:
+            if idle:
+                self._running.release()
+
+
+def _first_cause(errors: Sequence[Exception]) -> Exception:
+    """The error that isn't a consequence: no failed collective, then a rank's end, then what there is."""
+    for kind in (
+        [error for error in errors if not isinstance(error, (RankLost, RuntimeError))],
+        [error for error in errors if isinstance(error, RankLost)],
+        errors,
+    ):
+        if kind:
+            return kind[0]
+    raise ValueError("no errors")
+
+
+# -------------------------------------------------------------------------------------------- the other ranks
+
+
+def serve(connection: Connection, number: int) -> None:
+    """Run rank 0's commands until it stops this rank.
+
+    The process ends at once if rank 0 does, or at an error.
+    """
+    commands: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+
+    def read() -> None:
+        try:
+            while True:
+                data = connection.recv_bytes()
+                commands.put(data)
+                if data == STOP:
+                    time.sleep(_LATE)  # the process ends before, unless a command hangs
+                    os._exit(1)
+        except (EOFError, OSError):
+            os._exit(1)  # rank 0 is gone, and this rank may wait for it inside a collective
+
+    threading.Thread(target=read, name="commands", daemon=True).start()
+    target: Any = None
+    while (data := commands.get()) != STOP:
+        try:
+            method, arguments = pickle.loads(data)
+            result = None
+            if method == _IMPORT:
+                wire.import_from(*arguments)
+            elif method == _MAKE:
+                target = arguments[0](*arguments[1:])
+            elif method == _DROP:
+                target = None
+            else:
+                result = getattr(target, method)(*arguments)
+            answer = b"+" + wire.dumps(result)
+        except BaseException as error:
+            connection.send_bytes(b"-" + wire.sent_error(error, number))
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(1)  # the other ranks wait for this one, and its end is what they notice
+        connection.send_bytes(answer)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(0)  # rank 0 waits, and torch takes a second to take itself down

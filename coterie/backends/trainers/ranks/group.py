@@ -1,0 +1,369 @@
+"""The processes of the other ranks, as rank 0 has them: started, watched, stopped.
+
+Each rank has a connection to rank 0 that carries commands and answers, and waits as long as a rollout takes.
+The kernel closes it with either process, however that ends, so both sides notice at once. A rank that loses
+its connection ends itself: a killed run leaves no rank behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import queue
+import secrets
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from multiprocessing import AuthenticationError
+from multiprocessing.connection import Connection, answer_challenge, deliver_challenge
+from pathlib import Path
+from typing import NamedTuple
+
+from coterie.core.errors import ConfigError, UserError
+
+log = logging.getLogger("coterie")
+
+PROGRAM = "coterie.backends.trainers.ranks"
+MOST_LAG = 1800.0
+"""Seconds for which a rank may lag behind another one that waits for it."""
+_START = 300.0
+"""Seconds for which a rank may take to connect, before it imports anything large."""
+_END = 5.0
+"""Seconds for which a rank may take to end."""
+
+
+class RankLost(UserError):
+    """A rank ended, could not start, or does not answer."""
+
+
+class Answer(NamedTuple):
+    """What a rank sent: its result, or the bytes of its exception. `data` is None once the rank has ended."""
+
+    ok: bool
+    data: bytes | None
+
+
+@dataclass(eq=False)
+class Rank:
+    """Another rank, seen from rank 0."""
+
+    number: int
+    local: int
+    """Its number among the ranks of its host: the index of its device."""
+    pid: int
+    connection: Connection
+    process: subprocess.Popen[bytes] | None = None
+    """None: another program started it."""
+    answers: queue.SimpleQueue[Answer] = field(default_factory=queue.SimpleQueue)
+    ended: str = ""
+    """How it ended; empty while it lives."""
+
+    def watch(self, expected: threading.Event, lost: Callable[[], None]) -> None:
+        """Read answers until the rank ends; `lost` is called if that was not `expected`."""
+        try:
+            while True:
+                data = self.connection.recv_bytes()
+                self.answers.put(Answer(data[:1] == b"+", data[1:]))
+        except (EOFError, OSError):
+            self.ended = self._how()
+            if not expected.is_set():
+                log.error("rank %d %s", self.number, self.ended)
+            self.answers.put(Answer(False, None))
+            if not expected.is_set():
+                lost()
+        finally:
+            self.connection.close()
+
+    def hang_up(self) -> None:
+        """End the connection on both sides. (A `close` would wait for the thread that reads it.)"""
+        with socket.socket(fileno=os.dup(self.connection.fileno())) as peer:
+            peer.shutdown(socket.SHUT_RDWR)
+
+    def _how(self) -> str:
+        if self.process is None:
+            return "closed its connection"
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return ended(self.process.wait(_END))
+        return "closed its connection"
+
+
+def ended(code: int) -> str:
+    """An exit code in words."""
+    return f"was killed by signal {-code}" if code < 0 else f"ended with exit code {code}"
+
+
+class Group:
+    """The other ranks of one world, and the address under which they find rank 0.
+
+    Args:
+        ranks: all but rank 0, in their order.
+        host: rank 0's address.
+        lasting: whether the ranks outlive a trainer: another program started them.
+    """
+
+    def __init__(self, ranks: list[Rank], host: str, *, lasting: bool, local: int = 0) -> None:
+        self.ranks, self.host, self.lasting, self.local = ranks, host, lasting, local
+        self.on_loss: Callable[[], None] | None = None
+        """Called once a rank has ended unexpectedly, in another thread."""
+        self._ending = threading.Event()
+        for rank in ranks:
+            threading.Thread(
+                target=rank.watch, args=(self._ending, self._lost), name=f"rank {rank.number}", daemon=True
+            ).start()
+
+    def _lost(self) -> None:
+        if self.on_loss is not None:
+            self.on_loss()
+
+    @property
+    def world(self) -> int:
+        return len(self.ranks) + 1
+
+    def send(self, rank: Rank, data: bytes) -> None:
+        """Send a command.
+
+        Raises:
+            RankLost: the rank has ended.
+        """
+        try:
+            rank.connection.send_bytes(data)
+        except OSError:
+            raise self.lost(rank) from None
+
+    def receive(self, rank: Rank, seconds: float) -> Answer:
+        """The rank's next answer.
+
+        Raises:
+            RankLost: it ended, or it hasn't answered in that time.
+        """
+        try:
+            answer = rank.answers.get(timeout=seconds)
+        except queue.Empty:
+            raise RankLost(
+                f"rank {rank.number} hasn't answered for {seconds:.0f} seconds",
+                path="trainer.ranks",
+                why=f"process {rank.pid} is stopped, or waits for something",
+            ) from None
+        if answer.data is None:
+            rank.answers.put(answer)  # for the next one who asks
+            raise self.lost(rank)
+        return answer
+
+    def lost(self, rank: Rank) -> RankLost:
+        """The error of a rank that has ended."""
+        deadline = time.monotonic() + _END
+        while not rank.ended and time.monotonic() < deadline:
+            time.sleep(0.01)  # its reader is about to see it
+        return RankLost(
+            f"rank {rank.number} {rank.ended or 'closed its connection'}",
+            path="trainer.ranks",
+            why="every rank computes a part of each update, so the others can't go on. A kill by signal 9 is "
+            "most often the system's, out of memory",
+            fix="see its messages above; resume the run, with smaller trainer.micro_tokens or fewer ranks",
+        )
+
+    def close(self, *, at_once: bool = False) -> None:
+        """End the ranks; afterwards none of their processes lives.
+
+        Args:
+            at_once: kill them, in the middle of whatever they do.
+        """
+        self._ending.set()
+        for rank in self.ranks:
+            if at_once and rank.process is not None:
+                rank.process.kill()
+            with contextlib.suppress(OSError):
+                if at_once:
+                    rank.hang_up()
+                else:
+                    rank.connection.send_bytes(STOP)
+        deadline = time.monotonic() + _END
+        for rank in self.ranks:
+            if rank.process is not None:
+                try:
+                    rank.process.wait(max(deadline - time.monotonic(), 0.1))
+                except subprocess.TimeoutExpired:
+                    rank.process.kill()
+                    rank.process.wait()
+
+
+STOP = b"stop"
+"""The message after which a rank ends with exit code 0."""
+
+
+# --------------------------------------------------------------------------------------------------- starting
+
+joined: Group | None = None
+"""The ranks that came with this process, by torchrun or a cluster; the rank program sets it."""
+
+
+def group_of(world: int) -> Group:
+    """The other ranks of a world of `world`: those that came with this process, or new ones on this host.
+
+    Raises:
+        RankLost: one of them could not start.
+    """
+    return joined if joined is not None else start(world)
+
+
+def check_world(ranks: int) -> bool:
+    """Refuse a world that another program started, and that isn't the configured one.
+
+    Returns:
+        whether another program has started the ranks.
+
+    Raises:
+        ConfigError: the number of ranks differs, or the processes don't run the rank program.
+    """
+    world = joined.world if joined is not None else int(os.environ.get("WORLD_SIZE") or 1)
+    if joined is None and world > 1:
+        raise ConfigError(
+            f"this process is one of {world} that another program started",
+            path="trainer.ranks",
+            why="WORLD_SIZE is set, and each of them would be a run of its own",
+            fix=f"torchrun --standalone --nproc-per-node {world} -m {PROGRAM} run RECIPE "
+            f"trainer.ranks={world} ..., or unset WORLD_SIZE",
+        )
+    if joined is not None and world != ranks:
+        raise ConfigError(
+            f"{world} ranks were started, and the configuration has {ranks}",
+            path="trainer.ranks",
+            why=f"WORLD_SIZE is {world}",
+            fix=f"set trainer.ranks={world}, or start {ranks}",
+        )
+    return joined is not None
+
+
+def start(world: int) -> Group:
+    """Start the other ranks on this host.
+
+    Raises:
+        RankLost: one of them could not start.
+    """
+    key = secrets.token_bytes(32)
+    processes: dict[int, subprocess.Popen[bytes]] = {}
+    try:
+        with socket.create_server(("127.0.0.1", 0), backlog=world) as server:
+            for number in range(1, world):
+                processes[number] = _spawn(number, world, server.getsockname()[1], key)
+                _check_alive(processes)
+            ranks = welcome(server, key, world, lambda: _check_alive(processes))
+    except BaseException:
+        for process in processes.values():
+            process.kill()
+            process.wait()
+        raise
+    for rank in ranks:
+        rank.process = processes[rank.number]
+    return Group(ranks, "127.0.0.1", lasting=False)
+
+
+def _spawn(number: int, world: int, port: int, key: bytes) -> subprocess.Popen[bytes]:
+    package = str(Path(__file__).parents[4])
+    env = {
+        "OMP_NUM_THREADS": str(max((os.cpu_count() or 1) // world, 1)),
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, (package, os.environ.get("PYTHONPATH")))),
+        "LOCAL_RANK": str(number),
+    }
+    process = subprocess.Popen(
+        [sys.executable, "-m", PROGRAM, "join", str(number), str(port)],
+        stdin=subprocess.PIPE,
+        stdout=_messages(),
+        stderr=_messages(),
+        env=env,
+    )
+    assert process.stdin is not None
+    with contextlib.suppress(OSError):  # it has ended already; `_check_alive` says so
+        process.stdin.write(key)  # not among its arguments, which every user of the machine can read
+        process.stdin.close()
+    return process
+
+
+def _messages() -> int | None:
+    """Where the ranks write: the standard error of this process, which keeps standard output readable."""
+    try:
+        return sys.__stderr__.fileno() if sys.__stderr__ is not None else subprocess.DEVNULL
+    except (OSError, ValueError):
+        return subprocess.DEVNULL
+
+
+def _check_alive(processes: Mapping[int, subprocess.Popen[bytes]]) -> None:
+    for number, process in processes.items():
+        code = process.poll()
+        if code is not None:
+            raise RankLost(
+                f"rank {number} could not start: it {ended(code)}",
+                path="trainer.ranks",
+                why=f"`{sys.executable} -m {PROGRAM}` did not come as far as its first message",
+                fix="see its messages above",
+            )
+
+
+def welcome(server: socket.socket, key: bytes, world: int, check: Callable[[], None]) -> list[Rank]:
+    """Accept the connections of all other ranks.
+
+    Args:
+        check: called again and again while ranks are missing; raises if one can't come any more.
+
+    Raises:
+        RankLost: a rank has not connected in time.
+    """
+    ranks: dict[int, Rank] = {}
+    deadline = time.monotonic() + _START
+    server.settimeout(0.1)
+    while len(ranks) < world - 1:
+        try:
+            accepted, _ = server.accept()
+        except TimeoutError:
+            check()
+            if time.monotonic() > deadline:
+                missing = next(number for number in range(1, world) if number not in ranks)
+                what = f"rank {missing} has not come within {_START:.0f} seconds"
+                raise RankLost(what, path="trainer.ranks") from None
+            continue
+        with contextlib.suppress(EOFError, OSError, AuthenticationError):  # another program
+            connection = _connection(accepted)
+            deliver_challenge(connection, key)
+            answer_challenge(connection, key)
+            number, local, pid = connection.recv()
+            _wait_without_limit(connection)
+            ranks[number] = Rank(number, local, pid, connection)
+    return [ranks[number] for number in sorted(ranks)]
+
+
+def connect(host: str, port: int, key: bytes, number: int, local: int) -> Connection:
+    """The connection of another rank to rank 0.
+
+    Raises:
+        OSError, AuthenticationError: rank 0 isn't there, or is another program.
+    """
+    connection = _connection(socket.create_connection((host, port), timeout=_START))
+    answer_challenge(connection, key)
+    deliver_challenge(connection, key)
+    connection.send((number, local, os.getpid()))
+    _wait_without_limit(connection)
+    return connection
+
+
+def _connection(peer: socket.socket) -> Connection:
+    peer.settimeout(None)
+    peer.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    _limit(peer, 10)
+    return Connection(peer.detach())
+
+
+def _wait_without_limit(connection: Connection) -> None:
+    with socket.socket(fileno=os.dup(connection.fileno())) as peer:
+        _limit(peer, 0)
+
+
+def _limit(peer: socket.socket, seconds: int) -> None:
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", seconds, 0))
