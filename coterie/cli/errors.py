@@ -46,3 +46,17 @@ def reported() -> Iterator[None]:
     except KeyboardInterrupt:
         click.echo("stopped", err=True)
         raise click.exceptions.Exit(INTERRUPTED) from None
+
+
+@contextmanager
+def exits_reported() -> Iterator[None]:
+    """Turn a call of `sys.exit` in a plugin or a library, which would end a run silently, into an error."""
+    try:
+        yield
+    except SystemExit as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise UserError(
+            f"sys.exit({error.code!r}) was called",
+            why=f"{last.filename}, line {last.lineno}, in {last.name}",
+            fix="raise an error that says why; a run goes on from its newest checkpoint with --resume",
+        ) from error

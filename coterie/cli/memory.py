@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from coterie.api.cost import SAMPLED_TASKS, first_prompts, longest_answer
 from coterie.api.counts import Counts
 from coterie.backends.models.policy import of_tensors
+from coterie.backends.models.precision import auto_dtype, with_dtype
+from coterie.cli.memory_layout import Layout, inside, layout_of
+from coterie.cli.memory_served import served
+from coterie.cli.memory_trainer import Division, activations, device_of, division_of, settings_of
+from coterie.cli.memory_vllm import Server, server
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
-    from coterie.backends.engines.lean.weights import LeanWeights
+    from coterie.backends.models.policy import TorchPolicy
     from coterie.backends.models.sizes import Blueprint
-    from coterie.backends.trainers.settings import TorchConfig
     from coterie.core.training.run import Run
 
 log = logging.getLogger("coterie")
@@ -43,7 +46,15 @@ class Footprint:
     cache: int = 0
     """Bytes of the largest batch's KV cache."""
     phases: dict[str, int] = field(default_factory=dict)
-    """By phase of a run: the most bytes that are alive at once."""
+    """By phase of a run: the most bytes that are alive at once; with ranks, on the fullest GPU."""
+    trained: dict[str, int] = field(default_factory=dict)
+    """By policy: its parameters that are trained."""
+    device: str = "cpu"
+    """The type of the device that the plan is for."""
+    division: Division = field(default_factory=Division)
+    layout: Layout = field(default_factory=Layout)
+    host: int = 0
+    """Bytes that are offloaded to the host's memory."""
     one_device: bool = False
     """Whether trainer and engine share one GPU, however many there are."""
     notes: list[str] = field(default_factory=list)
@@ -61,12 +72,25 @@ class Lengths(NamedTuple):
     answer: int
 
 
-def footprint(run: Run, counts: Counts) -> Footprint:
-    """Read the policies' models without their weights, and add up their tensors."""
+def footprint(
+    run: Run, counts: Counts, *, device: str | None = None, gpu: float = 80e9, gpus: int | None = None
+) -> Footprint:
+    """Read the policies' models without their weights, and add up their tensors.
+
+    Args:
+        device: the type of the device that the plan is for; None: what this machine has.
+        gpu: bytes of one GPU.
+        gpus: how many there are; None: as many as keep trainer and engine apart.
+    """
     estimate = Footprint()
     configs = of_tensors(run.config.policies)
     if not configs:
         return estimate
+    estimate.device = device_of(run, device)
+    estimate.division = division_of(run)
+    estimate.layout = layout_of(run, estimate.device, gpus)
+    _note_device(estimate, configs, gpu, hint=device is None)
+    configs = with_dtype(configs, estimate.device)
     from coterie.backends.models.sizes import blueprint
     from coterie.backends.trainers.policies import initial_weights_of
 
@@ -79,16 +103,25 @@ def footprint(run: Run, counts: Counts) -> Footprint:
     for model in models:
         estimate.adapters.update(model.size.adapters)
         estimate.parameters.update(dict.fromkeys(model.modules, model.size.parameters))
-        if model.size.context is not None:
-            estimate.contexts.update(dict.fromkeys(model.modules, model.size.context))
-        else:
-            policies = ", ".join(model.modules)
+        contexts = {name: context for name, context in model.contexts.items() if context is not None}
+        estimate.contexts.update(contexts)
+        if len(contexts) < len(model.contexts):
+            policies = ", ".join(name for name in model.contexts if name not in contexts)
             estimate.notes.append(
                 f"the context of {policies} is unknown: prompts that can't be made count nothing"
             )
     _read_prompts(run, models, estimate)
-    _Estimator(run, counts, models, estimate).fill()
+    _Estimator(run, counts, models, estimate, configs, gpu if estimate.device == "cuda" else None).fill()
     return estimate
+
+
+def _note_device(estimate: Footprint, configs: Mapping[str, TorchPolicy], gpu: float, *, hint: bool) -> None:
+    """Say what the plan is for, and with `hint` how to plan for something else."""
+    place = f"a GPU of {gpu / 1e9:g} GB" if estimate.device == "cuda" else "a CPU"
+    left_open = [name for name, config in configs.items() if config.dtype == "auto"]
+    chosen = f"; dtype auto of {', '.join(left_open)} is {auto_dtype(estimate.device)}" if left_open else ""
+    options = "; --gpus and --gpu-memory plan for GPUs" if hint else ""
+    estimate.notes.append(f"planned for {place}{chosen}{options}")
 
 
 def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) -> None:
@@ -97,7 +130,7 @@ def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) ->
         estimate.prompts = first_prompts(
             run,
             {
-                name: run.chat.codec(model.tokenizer, model.size.context)
+                name: run.chat.codec(model.tokenizer, model.contexts[name])
                 for model in models
                 if model.tokenizer is not None
                 for name in model.modules
@@ -128,12 +161,23 @@ def _read_prompts(run: Run, models: Sequence[Blueprint], estimate: Footprint) ->
 class _Estimator:
     """Fills in the `policies` and `phases` of a footprint."""
 
-    def __init__(self, run: Run, counts: Counts, models: Sequence[Blueprint], estimate: Footprint) -> None:
+    def __init__(
+        self,
+        run: Run,
+        counts: Counts,
+        models: Sequence[Blueprint],
+        estimate: Footprint,
+        configs: Mapping[str, TorchPolicy],
+        gpu: float | None,
+    ) -> None:
         self.run, self.counts, self.models, self.estimate = run, counts, models, estimate
-        self.configs = of_tensors(run.config.policies)
+        self.configs, self.gpu = configs, gpu
+        self.server: Server | None = None
+        """vLLM's memory, where it is the engine."""
         self.sizes = {name: model.size for model in models for name in model.modules}
         self.lengths = {name: self._lengths(name) for name in self.sizes}
         self.branches = run.sampler.plan.branches
+        self.kv_limit = math.inf
         self.prompt_once = set(self.sizes)
         """Policies whose siblings share one copy of their prompt's keys and values."""
 
@@ -156,14 +200,24 @@ class _Estimator:
         self.estimate.one_device &= trains
         for name in parts:
             parts[name]["activations"] = self._update(name) if parts[name]["gradients"] else 0
-        staying = memory.summed(parts.values())
+            self.estimate.trained[name] = parts[name]["moments"] // (2 * memory.FP32)
+        held = [self.estimate.division.on_gpu(part) for part in parts.values()]
+        self.estimate.host = sum(self.estimate.division.on_host(part) for part in parts.values())
+        staying, server = memory.summed(held), self.server
         phases["generation"] = staying + self.estimate.cache
+        beside = server is None or (server.beside_trainer and not server.sleeps)
+        if not beside:
+            staying -= memory.summed(held, ("engine",))
+        if server is not None and not server.beside_trainer:
+            phases["generation"] = server.weights + server.cache  # on another GPU
         phases["update"] = staying + max(
-            (part["gradients"] + part["activations"] for part in parts.values()), default=0
+            (part["gradients"] + part["activations"] for part in held), default=0
         )
+        if server is not None and beside:
+            phases["update"] += self.estimate.cache
         warm = [self._warm_start(model) for model in self.models]
         if trains and any(warm):
-            resident = memory.summed(parts.values(), ("weights", "adapter", "reference", "masters"))
+            resident = memory.summed(held, ("weights", "adapter", "reference", "masters"))
             phases["warm start"] = resident + max(warm)
 
     # -------------------------------------------------------------------------------------------- the trainer
@@ -175,38 +229,30 @@ class _Estimator:
         from coterie.backends.trainers.torch_trainer import TorchTrainer
 
         trainer = self.run.trainer
-        if not isinstance(trainer, TorchTrainer | NoTrainer | TabularTrainer):
-            self.estimate.notes.append(
-                f"the memory of trainer '{self.run.config.trainer['type']}' is counted as that of 'torch'"
-            )
+        kind = self.run.config.trainer["type"]
+        if not isinstance(trainer, TorchTrainer | NoTrainer | TabularTrainer) and kind != "deepspeed":
+            self.estimate.notes.append(f"the memory of trainer '{kind}' is counted as that of 'torch'")
         return not isinstance(trainer, NoTrainer | TabularTrainer)
-
-    def _settings(self) -> TorchConfig | None:
-        """The settings of trainer `torch`; None: another trainer, whose micro-batches are not known."""
-        from coterie.backends.trainers.torch_trainer import TorchTrainer
-
-        trainer = self.run.trainer
-        return trainer.config if isinstance(trainer, TorchTrainer) else None
 
     def _update(self, name: str) -> int:
         """Activations of the largest micro-batch of an update."""
-        samples, settings = self.counts.policies[name].samples, self._settings()
+        samples, settings = self.counts.policies[name].samples, settings_of(self.run)
         if settings is not None and settings.minibatch_size is not None:
             samples = min(samples, -(-settings.minibatch_size // self.branches) * self.branches)
         return self._activations(name, -(-samples // self.branches), samples)
 
     def _activations(self, name: str, prompts: int, samples: int) -> int:
-        from coterie.backends.models import memory
-
-        settings, length = self._settings(), self.lengths[name]
-        tokens = prompts * length.prompt + samples * length.answer
-        most = tokens if settings is None else min(tokens, settings.micro_tokens)
-        return memory.activation_bytes(
+        length = self.lengths[name]
+        return activations(
+            self.run,
+            name,
+            self.configs[name],
             self.sizes[name],
-            self.configs[name].dtype,
-            tokens=most,
-            trained=samples * length.answer * most // max(tokens, 1),
-            checkpointing=settings is not None and settings.gradient_checkpointing,
+            prompts=prompts,
+            samples=samples,
+            prompt=length.prompt,
+            answer=length.answer,
+            gpu=self.gpu,
         )
 
     def _warm_start(self, model: Blueprint) -> int:
@@ -250,6 +296,8 @@ class _Estimator:
             )
             for name in parts:
                 parts[name]["engine"] = copies[name]
+        elif self.run.config.engine["type"] == "vllm":
+            return self._serve_vllm()
         else:
             self.estimate.notes.append(
                 f"the memory of engine '{self.run.config.engine['type']}' is counted as a copy of every base"
@@ -258,6 +306,8 @@ class _Estimator:
                 first = next(iter(model.modules))
                 parts[first]["engine"] = memory.WIDTH[model.dtype] * model.size.parameters
         most = engine.config.max_batch if isinstance(engine, HFEngine) else 2**62
+        if isinstance(engine, HFEngine):
+            self.kv_limit = self._kv_limit(engine)
         largest = 0
         for wave in self.counts.waves:
             batches: dict[str, list[str]] = {}
@@ -267,111 +317,47 @@ class _Estimator:
             largest = max([largest, *(self._cache(names, wave, most) for names in batches.values())])
         return largest
 
+    def _serve_vllm(self) -> int:
+        """Fill in vLLM's weights and KV cache; return the bytes of the cache."""
+        from coterie.backends.models import memory
+
+        copies = {next(iter(m.modules)): memory.WIDTH[m.dtype] * m.size.parameters for m in self.models}
+        config: Any = self.run.engine.config  # type: ignore[attr-defined]
+        whole = sum(copies.values())
+        self.server = server(config, whole, self.gpu, self.estimate.layout, inside(self.run))
+        self.estimate.notes.append(self.server.note)
+        self.estimate.one_device = self.server.beside_trainer
+        for name, size in copies.items():
+            self.estimate.policies[name]["engine"] = self.server.weights * size // whole
+        self.estimate.policies[next(iter(copies))]["kv"] = self.server.cache
+        return self.server.cache
+
     def _cache(self, names: list[str], wave: Mapping[str, int], most: int) -> int:
         """Bytes of the KV cache of a batch of these policies, which share a base."""
         from coterie.backends.models import memory
 
-        prompts, rows = memory.batch_of(sum(wave[name] for name in names), self.branches, most)
-        prompts = prompts if names[0] in self.prompt_once else rows
-        return memory.cache_bytes(
-            self.sizes[names[0]],
-            self.configs[names[0]].dtype,
-            prompts=prompts,
-            prompt=max(self.lengths[name].prompt for name in names),
-            rows=rows,
-            answer=max(self.lengths[name].answer for name in names),
+        def of(prompts: int, rows: int) -> int:
+            return memory.cache_bytes(
+                self.sizes[names[0]],
+                self.configs[names[0]].dtype,
+                prompts=prompts if names[0] in self.prompt_once else rows,
+                prompt=max(self.lengths[name].prompt for name in names),
+                rows=rows,
+                answer=max(self.lengths[name].answer for name in names),
+            )
+
+        decisions = sum(wave[name] for name in names)
+        return of(*memory.batch_of(decisions, self.branches, most, of, self.kv_limit))
+
+    def _kv_limit(self, engine: Any) -> float:
+        """The engine's bound of a batch's keys and values."""
+        from coterie.backends.engines.batches import kv_limit
+        from coterie.backends.models import memory
+
+        wanted = self.run.config.deterministic
+        return kv_limit(
+            engine.config.kv_memory,
+            None if self.gpu is None else (self.gpu, self.gpu),
+            repeats=self.gpu is None if wanted == "auto" else bool(wanted),
+            staying=memory.summed(self.estimate.policies.values()),
         )
-
-
-async def served(
-    run: Run, counts: Counts, models: Sequence[Blueprint], longest: int
-) -> tuple[dict[str, int], dict[str, str], set[str]]:
-    """Load the models into the engine `hf` on the meta device, and measure what it makes of them.
-
-    The engine has the run's settings and takes the code paths of a real run, so that its copies and shared
-    tensors need no second description. Tensors that policies share are counted for the first of them.
-
-    Args:
-        longest: tokens of the longest prompt and answer.
-
-    Returns:
-        by policy, the bytes that the engine makes; by policy, the policy in whose batches its requests are
-        computed; and the policies whose siblings share one copy of their prompt's keys and values.
-    """
-    from coterie.backends.engines.hf import HFEngine
-    from coterie.core.protocols import EngineContext
-    from coterie.core.types import Weights
-
-    chosen: Any = run.engine
-    engine = HFEngine(chosen.config, chosen.build)
-    await engine.open(
-        EngineContext(
-            policies=run.config.policies,
-            chat=run.chat,
-            active_rollouts=run.engine_client.active_rollouts,
-            deterministic=run.config.deterministic,
-            vocabulary=run.vocabulary,
-        )
-    )
-    made: dict[str, int] = {}
-    lean: set[str] = set()
-    with _no_collection():
-        for model in models:
-            decoders = len(_decoders())
-            for name, (module, adapter) in model.modules.items():
-                before = meta_bytes()
-                await engine.load_weights(Weights(policy=name, version=0, module=module, adapter=adapter))
-                _write_positions(longest)
-                made[name] = meta_bytes() - before
-            before = meta_bytes()
-            for wave in counts.waves:
-                names = [name for name in model.modules if name in wave]
-                engine.prepare({name: wave[name] * run.sampler.plan.branches for name in names})
-            _write_positions(longest)
-            made[next(iter(model.modules))] += meta_bytes() - before
-            if len(_decoders()) > decoders:
-                lean.update(model.modules)
-    batch_policy = {name: engine.batch_of(name) for name in made}
-    await engine.close()
-    return made, batch_policy, lean
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Switch garbage collection off: tensors that it freed would be subtracted from the count."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
-def _decoders() -> list[LeanWeights]:
-    """The weights of lean decoders on the meta device."""
-    from coterie.backends.engines.lean.weights import LeanWeights
-
-    return [
-        weights
-        for weights in gc.get_objects()
-        if type(weights) is LeanWeights and weights.device.type == "meta"
-    ]
-
-
-def _write_positions(longest: int) -> None:
-    """Make the tables of positions that lean decoders make in their first batch."""
-    for weights in _decoders():
-        weights.rotary(longest)
-
-
-def meta_bytes() -> int:
-    """Bytes of all tensors on the meta device, each storage counted once."""
-    import torch
-
-    tensors = [
-        tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor) and tensor.is_meta
-    ]
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())

@@ -129,7 +129,10 @@ class _Warnings(logging.Handler):
 
 
 def show_warnings() -> None:
-    """Print the package's log records from level WARNING on to stderr, as `warning: ...`."""
-    log = logging.getLogger("coterie")
+    """Print the package's log records from level WARNING on to stderr, as `warning: ...`; `info: ...` for the
+    usage of remote models."""
+    log, usage = logging.getLogger("coterie"), logging.getLogger("coterie.usage")
     if not any(isinstance(handler, _Warnings) for handler in log.handlers):
         log.addHandler(_Warnings(logging.WARNING))
+        usage.setLevel(logging.INFO)
+        usage.addHandler(_Warnings(logging.INFO))

@@ -16,6 +16,8 @@ From lowest to highest:
 from __future__ import annotations
 
 import copy
+import json
+import logging
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from pathlib import Path
@@ -26,11 +28,13 @@ from ruamel.yaml.error import YAMLError
 
 from coterie.compose.layer_errors import layer_named
 from coterie.core.config import DEFAULT_TYPES, Resolved, RunConfig, flatten, json_like, validate
-from coterie.core.errors import ConfigError, PluginError, did_you_mean
+from coterie.core.errors import ConfigError, CoterieError, PluginError, did_you_mean
 from coterie.core.plugins import Entry, Table, plugins
 from coterie.recipes.merging import EVERY_SCALE, Layers
 from coterie.recipes.overlays import current, names
 from coterie.recipes.yaml_errors import file_error, is_misread, override_error
+
+log = logging.getLogger("coterie")
 
 
 def load(
@@ -89,12 +93,38 @@ def resolve(merged: Layers, *, overrides: Sequence[str] = (), scale: str | None 
     # A change of type replaces its table, so it precedes the overrides of the new table's keys.
     for override in sorted(overrides, key=lambda text: not text.partition("=")[0].endswith(".type")):
         key = override.partition("=")[0]
-        merged.add(parse_override(override), f"override {key}" if "*" in key else "override")
+        merged.add(parse_override(override), f"override {key}" if "*" in key else "override", report=True)
+    _warn_of_dropped(merged)
     with layer_named(merged.origins):
         config: RunConfig = validate(RunConfig, merged.table)
     table = config.model_dump(mode="json")
     origins = {path: merged.origin(path) for path, _ in flatten(table)}
     return Resolved(name, config, table, origins)
+
+
+def _warn_of_dropped(merged: Layers) -> None:
+    """Warn of settings that an override's change of type dropped, where the new type has them too.
+
+    Settings that an override set again are not told. Only trainers and engines: their types stand in for one
+    another, and share settings of batches and memory.
+    """
+    registry, kept = plugins().registry, []
+    for key, value in merged.dropped.items():
+        kind, _, setting = key.partition(".")
+        if kind not in ("trainer", "engine") or key in merged.origins:
+            continue
+        try:
+            fields = registry.config_of(kind, merged.table[kind]["type"]).model_fields
+        except (CoterieError, AttributeError):  # told when the component is made
+            continue
+        if setting.partition(".")[0] in fields:
+            kept.append(f"{key}={json.dumps(value)}")
+    if kept:
+        log.warning(
+            "a changed type drops the settings of the old one, and the new one has some of them: %s  "
+            "(fix: repeat those that the run should keep)",
+            " ".join(kept),
+        )
 
 
 def read_overlay(source: str | Path) -> tuple[Table, str]:

@@ -54,11 +54,15 @@ class Layers:
         self.every_scale: list[tuple[Table, str]] = []
         """The `every_scale` blocks, which are added after the scale, with their origins."""
         self._origins: dict[str, str] = {}
+        self.dropped: dict[str, Any] = {}
+        """By dotted path, the values that reported layers dropped by a change of a component's type."""
+        self._report = False
         self._peers: set[str] = set()
         """Origins of the overlays that are being merged: none may change what another one set."""
 
-    def add(self, layer: Mapping[str, Any], origin: str) -> None:
-        """Merge a layer; its patterns precede its names."""
+    def add(self, layer: Mapping[str, Any], origin: str, *, report: bool = False) -> None:
+        """Merge a layer; its patterns precede its names. `report` records what it drops in `dropped`."""
+        self._report = report
         self._merge(self.table, layer, origin, ())
 
     def add_file(self, table: Table, origin: str, late_origin: str) -> None:
@@ -121,6 +125,9 @@ class Layers:
         if isinstance(value, Mapping) and isinstance(old, dict) and not _changes_type(old, value):
             self._merge(old, value, origin, path)
             return
+        if self._report and is_component(path) and isinstance(value, Mapping) and isinstance(old, dict):
+            leaves = flatten({name: item for name, item in old.items() if name != "type"}, ".".join(path))
+            self.dropped |= {leaf: item for leaf, item in leaves if item is not None}
         if path[:2] == ("team", "roles") and isinstance(value, Mapping) and isinstance(old, dict):
             # The keys that the team reads (policy, tools) survive a change of the role's type.
             value = {**{name: old[name] for name in TEAM_KEYS if name in old}, **value}

@@ -101,6 +101,8 @@ class Plan:
     jobs: Mapping[str, Job]
     cells: Mapping[tuple[str, str, int], Cell]
     """By (column, id of the method, seed)."""
+    trained: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    """By (column, id of a trained method): what of its policies is trained."""
 
 
 def plan(
@@ -130,14 +132,20 @@ def plan(
     jobs: dict[str, Job] = {}
     cells: dict[tuple[str, str, int], Cell] = {}
     tables: dict[tuple[str, str], Mapping[str, Any]] = {}
-    methods = {column.name: tuple(study.methods(column)) for column in columns}
+    trained: dict[tuple[str, str], str] = {}
+    methods = {
+        column.name: tuple(
+            method for method in study.methods(column) if method.scales is None or scale in method.scales
+        )
+        for column in columns
+    }
     budgets = {}
     for column in columns:
         _check_gain_over(name, study, methods[column.name])
         budget = column.scale(scale)
         budgets[column.name] = (tokens or budget.tokens, tasks or budget.tasks)
         for seed in range(first_seed, first_seed + seeds):
-            builder = _JobBuilder(study, column, scale, seed, *budgets[column.name], jobs, tables)
+            builder = _JobBuilder(study, column, scale, seed, *budgets[column.name], jobs, tables, trained)
             for method in methods[column.name]:
                 cells[column.name, method.id, seed] = builder.cell(method)
     return Plan(
@@ -150,6 +158,7 @@ def plan(
         methods=methods,
         jobs=jobs,
         cells=cells,
+        trained=trained,
     )
 
 
@@ -177,13 +186,15 @@ class _JobBuilder:
     jobs: dict[str, Job]
     tables: dict[tuple[str, str], Mapping[str, Any]]
     """(column, variant) -> its configuration without the study's overrides: read once, not for each seed."""
+    trained: dict[tuple[str, str], str]
+    """(column, id of a method) -> what is trained."""
 
     def cell(self, method: Method) -> Cell:
         """Add all jobs of a method."""
         if method.parts:
-            parts = {role: self.train(variant) for role, variant in method.parts.items()}
+            parts = {role: self.train(variant, method) for role, variant in method.parts.items()}
             return self.evaluation(method, None, None, parts)
-        run = self.train(method.variant) if method.trained else None
+        run = self.train(method.variant, method) if method.trained else None
         return self.evaluation(method, run, self._swap(method) if method.swapped else None, {})
 
     def evaluation(
@@ -209,15 +220,16 @@ class _JobBuilder:
         )
         return Cell(job, bool(swap or parts), tuple(filter(None, (run, *parts.values()))))
 
-    def train(self, variant: str) -> str:
-        """Add the training run of a variant."""
+    def train(self, variant: str, method: Method) -> str:
+        """Add the training run of a variant for a method."""
         # Roles that train alone share the budget, so that the team made of them has cost what a team costs.
         sharing = len(self.column.roles) if variant.startswith(f"{SOLO}.") else 1
         tokens = max(1, self.tokens // sharing)
         budget = [f"schedule.tokens={tokens}", "schedule.steps=null", "schedule.epochs=null"]
         if not self._table(variant)["schedule"]["checkpoint_every"]:
             budget.append(f"schedule.checkpoint_every={CHECKPOINT_EVERY}")
-        start, resolved = self._resolve(variant, budget)
+        start, resolved = self._resolve(variant, [*method.overrides, *budget])
+        self.trained[self.column.name, method.id] = what_is_trained(resolved.table["policies"])
         if resolved.table["schedule"]["stop_after"] is not None:
             raise ConfigError(
                 f"the variant '{variant}' of column '{self.column.name}' ends by the clock",
@@ -228,7 +240,8 @@ class _JobBuilder:
         analysis = self.study.analysis
         if analysis is not None and variant == self._variant_of(analysis.method):
             analysis.needs(resolved.table, variant)
-        return self._add({"config": resolved.digest()}, kind="train", subject=variant, tokens=tokens, **start)
+        subject = method.id if method.overrides else variant
+        return self._add({"config": resolved.digest()}, kind="train", subject=subject, tokens=tokens, **start)
 
     def base(self) -> str:
         """Add the job that makes the initial weights of all methods."""
@@ -314,7 +327,7 @@ def resolve(
         ConfigError: there is no such variant, or its recipe, scale or overrides are wrong.
     """
     variant = column.variant(name)
-    combined = (*variant.overrides, *column.scale(scale).overrides, *overrides)
+    combined = (*column.scale(scale).overrides, *variant.overrides, *overrides)
     try:
         try:
             resolved = load(variant.recipe, overlays=variant.overlays, overrides=combined, scale=scale)
@@ -328,6 +341,19 @@ def resolve(
         where = f"{column.path}: forms.{name}"
         inner = f"{error.path}: {error.what}" if error.path else error.what
         raise ConfigError(inner, path=where, why=error.why, fix=error.fix) from None
+
+
+def what_is_trained(policies: Mapping[str, Mapping[str, Any]]) -> str:
+    """What the trained ones of some policies train, and their learning rates."""
+    kinds = []
+    for policy in policies.values():
+        rate = (policy.get("optimizer") or {}).get("learning_rate")
+        at = "" if rate is None else f", learning rate {float(rate):g}"
+        if policy["train"] == "full":
+            kinds.append(f"all weights{at}")
+        elif policy["train"] == "lora":
+            kinds.append(f"LoRA of rank {(policy.get('lora') or {}).get('rank', 'unknown')}{at}")
+    return " and ".join(dict.fromkeys(kinds)) or "nothing"
 
 
 def check_variants(column: Column) -> None:

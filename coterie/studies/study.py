@@ -26,6 +26,10 @@ class Method:
     """True: the column's two `swap` roles exchange their policies."""
     parts: Mapping[str, str] = field(default_factory=dict)
     """role -> the variant whose training run provides the role's policy."""
+    overrides: tuple[str, ...] = ()
+    """Settings of the training run, above the variant's."""
+    scales: tuple[str, ...] | None = None
+    """The scales at which the method is a row; None: all."""
 
     @property
     def variants(self) -> tuple[str, ...]:

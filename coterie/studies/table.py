@@ -73,6 +73,9 @@ def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, 
         "tasks": tasks,
         "rows": [_row(plan, column, method, values, outcome) for method in methods],
         "claims": _claims(plan, values),
+        "trained": {
+            m.id: plan.trained[column.name, m.id] for m in methods if (column.name, m.id) in plan.trained
+        },
     }
     compare(entry, column, plan.name, plan.study.gain_over)
     analysis = plan.study.analysis
@@ -231,6 +234,7 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: st
         f"Success in % on {column['tasks']:,} test tasks a seed, sampled, with its 95 % interval over tasks. "
         f"Budget of each trained row: {column['tokens']:,} generated tokens"
         + _budget_of_roles(column["rows"])
+        + _trained(column)
         + "".join(f" Gains are in percentage points over the row *{title}*." for title in base),
         "",
         _cells(head),
@@ -244,6 +248,17 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: st
         lines += [_cells(_claim_cells(claim, seeds)) for claim in column["claims"]]
         lines += ["", "`<` and `>`: the two 95 % intervals are disjoint; `~`: they overlap.", ""]
     return lines
+
+
+def _trained(column: Mapping[str, Any]) -> str:
+    """What the rows train; the rows that differ from the first are named."""
+    titles = {row["id"]: row["title"] for row in column["rows"]}
+    kinds: dict[str, list[str]] = {}
+    for id_, what in column.get("trained", {}).items():
+        kinds.setdefault(what, []).append(titles.get(id_, id_))
+    first, *others = kinds.items() if kinds else [("", [])]
+    named = "".join(f"; of {', '.join(f'*{title}*' for title in rows)}: {what}" for what, rows in others)
+    return f" Trained: {first[0]}{named}." if kinds else ""
 
 
 def _budget_of_roles(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -9,6 +9,8 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import torch
+from torch._subclasses import FakeTensor
+from torch._subclasses.functional_tensor import FunctionalTensor
 from transformers import DynamicCache
 
 from coterie.api.open_run import open_run
@@ -42,7 +44,7 @@ def held_by(run, monkeypatch) -> Held:
             method(self, *arguments, **named)
             buckets.add(self)
             names = ("keys", "values", "own_keys", "own_values")
-            seen("cache", [getattr(bucket, name) for bucket in buckets for name in names])
+            seen("cache", [layer for bucket in buckets for name in names for layer in getattr(bucket, name)])
 
         return wrapped
 
@@ -82,10 +84,14 @@ def held_by(run, monkeypatch) -> Held:
 
 
 def live() -> list[torch.Tensor]:
-    """Every tensor that has storage."""
+    """Every tensor that has storage; not those of compilers, which pretend to."""
     gc.collect()
     return [
-        tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor) and not tensor.is_meta
+        tensor
+        for tensor in gc.get_objects()
+        if issubclass(type(tensor), torch.Tensor)
+        and not isinstance(tensor, FakeTensor | FunctionalTensor)
+        and not tensor.is_meta
     ]
 
 

@@ -1,4 +1,4 @@
-"""The overlay for one GPU: what `coterie plan` says of them is what docs/levels.md says."""
+"""The overlays for one GPU: what `coterie plan` says of them is what docs/levels.md says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ PAGE = (Path(__file__).parents[2] / "docs" / "levels.md").read_text(encoding="ut
 SIZES = {"Qwen3-1.7B": (2048, 6144), "Qwen3-0.6B": (1024, 3072)}
 """Hidden and MLP size; the rest of the two models' configurations is the same."""
 PARAMETERS = {"Qwen3-1.7B": 1_720_574_976, "Qwen3-0.6B": 596_049_920}
-GPU = 24e9
 pytestmark = pytest.mark.torch
 
 
@@ -58,30 +57,48 @@ def model_folder(folder: Path, name: str) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    ("recipe", "name"),
-    [("plan_path_split", "Qwen3-1.7B"), ("plan_path_split", "Qwen3-0.6B")],
-)
-def test_it_fits_and_the_page_says_how(recipe, name, tmp_path):
+SIZED = [
+    ("plan_path_split", "per_role,l1,one_gpu", "Qwen3-1.7B", 24),
+    ("plan_path_split", "per_role,l1,one_gpu", "Qwen3-0.6B", 24),
+    ("plan_path_split", "per_role,l1,gpu_80gb", "Qwen3-1.7B", 80),
+    ("plan_path_split", "per_role,l2,gpu_80gb", "Qwen3-1.7B", 80),
+    ("plan_path_tool", "l2,gpu_80gb", "Qwen3-1.7B", 80),
+]
+
+
+@pytest.mark.parametrize(("recipe", "overlays", "name", "gigabytes"), SIZED)
+def test_it_fits_and_the_page_says_how(recipe, overlays, name, gigabytes, tmp_path):
     pytest.importorskip("torch")
-    folder = model_folder(tmp_path, name)
-    overlays = "per_role,l1,one_gpu"
+    folder, gpu = model_folder(tmp_path, name), gigabytes * 1e9
     done = coterie(
-        *("plan", recipe, "--with", overlays, f"policies.*.model={folder}", "--gpu-memory", "24", "--json")
+        *("plan", recipe, "--with", overlays, f"policies.*.model={folder}"),
+        *("--gpu-memory", gigabytes, "--json"),
     )
     assert done.exit_code == 0, done.output
     plan = json.loads(done.stdout)
     assert plan["fit"]["one"] and plan["memory"]["peak"] == max(plan["memory"]["phases"].values())
-    assert plan["memory"]["peak"] <= 0.8 * GPU, "room for what isn't counted"
-    planner = plan["policies"]["planner"]
-    assert planner["parameters"] == PARAMETERS[name] and planner["memory"]["weights"] == 2 * PARAMETERS[name]
-    assert plan["policies"]["executor"]["memory"]["weights"] == 0, "one frozen base for both"
+    room = 0.8 if gigabytes == 24 else 0.9  # 5 GB and 8 GB
+    assert plan["memory"]["peak"] <= room * gpu, "room for what isn't counted"
+    first, *others = plan["policies"].values()
+    assert first["parameters"] == PARAMETERS[name] and first["memory"]["weights"] == 2 * PARAMETERS[name]
+    full = "l2" in overlays
+    assert first["trained_share"] == (1 if full else pytest.approx(0.0100, abs=0.007))
+    for other in others:
+        assert other["memory"]["weights"] == (first["memory"]["weights"] if full else 0), "one frozen base"
     assert not any("fill the context" in note for note in plan["notes"]), "the prompts were measured"
     phases = plan["memory"]["phases"]
-    numbers = [planner["memory"]["weights"], plan["memory"]["cache"], phases["generation"], phases["update"]]
+    weights = sum(policy["memory"]["weights"] for policy in plan["policies"].values())
+    numbers = [weights, plan["memory"]["cache"], phases["generation"], phases["update"]]
     cells = [f"`{recipe} --with {overlays}`", name, *(f"{number / 1e9:.1f}" for number in numbers)]
-    row = f"| {' | '.join(cells)} | {plan['memory']['peak'] / GPU:.0%} |".replace("%", " %")
+    row = f"| {' | '.join(cells)} | {plan['memory']['peak'] / gpu:.0%} |".replace("%", " %")
     assert row in PAGE, f"in docs/levels.md, put this:\n{row}"
+
+
+def test_the_overlay_of_24_gb_has_two_names():
+    from coterie.recipes import load
+
+    one, two = (load("plan_path_split", overlays=[name]) for name in ("one_gpu", "gpu_24gb"))
+    assert one.digest() == two.digest()
 
 
 def test_the_models_are_those_of_the_overlay():

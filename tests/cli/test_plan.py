@@ -164,6 +164,7 @@ def test_a_model_that_cant_be_read_is_said_and_everything_else_counted():
 def test_a_folders_configuration_is_enough(folder):
     pytest.importorskip("torch")
     models = [f"policies.{name}.model={folder}" for name in ("planner", "executor")]
+    models.append("engine.kv_memory=700GB")  # `auto` would bound the batch by the GPU
     plan = planned("plan_path", "--with", "per_role", *models, "--gpus", "4", "--gpu-memory", "96")
     planner, executor = (plan["policies"][name] for name in ("planner", "executor"))
     # queries, keys, values and output of 16 + 8 + 8 + 16 heads; gate, up and down; four norms
@@ -197,7 +198,9 @@ def test_tables_for_people(folder):
         f"policies.shared.model={folder}",
         "rewards.judge.type=tests.cli.test_plan:Judge",
     )
-    done = coterie("plan", *arguments, "--gpus", "2")
+    bounded = coterie("plan", *arguments, "--gpus", "2")
+    assert "saturates first: activations" in " ".join(bounded.stdout.split()), "a GPU bounds the KV cache"
+    done = coterie("plan", *arguments, "engine.kv_memory=500GB", "--gpus", "2")
     assert done.exit_code == 0, done.output
     text = " ".join(done.stdout.split())
     assert "generations 4,096 4,096" in text and "optimiser steps 64 64" in text

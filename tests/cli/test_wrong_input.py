@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 
 import pytest
 from ruamel.yaml import YAML
@@ -52,6 +53,18 @@ def changed(tmp_path):
 
 
 # ------------------------------------------------------------------------------------- which run, which file
+
+
+def test_a_library_that_exits_does_not_end_a_run_silently(run, monkeypatch):
+    def leave(*args, **kwargs):
+        sys.exit(0)
+
+    monkeypatch.setattr("coterie.plugins.envs.plan_path.PlanPath.step", leave)
+    done = run()
+    assert done.exit_code == 1
+    assert "environment 'plan_path' of coterie: step raised SystemExit: 0" in done.stderr
+    monkeypatch.setattr("coterie.api.train.train", leave)
+    refused(run("seed=1"), "sys.exit(0) was called", "why: ", "test_wrong_input.py", "in leave", "--resume")
 
 
 def test_nothing_to_run_names_the_recipes():

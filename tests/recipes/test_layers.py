@@ -170,3 +170,16 @@ def test_every_shipped_recipe_resolves_at_every_scale(info):
     scales = read_yaml(__import__("pathlib").Path(info.path)).get("scales", {})
     for scale in (None, *[name for name, table in scales.items() if table is not None]):
         assert isinstance(load(info.name, scale=scale).config, RunConfig)
+
+
+def test_an_override_of_a_type_warns_of_the_settings_that_it_drops(caplog: pytest.LogCaptureFixture) -> None:
+    table = {
+        **load("quickstart").table,
+        "trainer": {"type": "torch", "minibatch_size": 8, "micro_tokens": 512},
+    }
+    load(table, overrides=["trainer.type=torch", "trainer.minibatch_size=4"])
+    assert not caplog.records
+    load(table, overrides=["trainer.micro_tokens=256", "trainer.type=deepspeed"])
+    (record,) = caplog.records
+    assert "trainer.minibatch_size=8" in record.getMessage()
+    assert "micro_tokens" not in record.getMessage()  # an override sets it again

@@ -117,6 +117,27 @@ def test_new_policies_are_copies_in_each_scale_and_unplayed_ones_are_removed(mad
     assert swapped.team.roles["one"]["policy"] == "two" and sorted(swapped.policies) == ["one", "two"]
 
 
+def test_a_policy_that_an_overlay_brings_or_that_is_there_keeps_its_settings(files):
+    """A role that is sent to it doesn't bring its own policy's settings."""
+    (files / "brought.yaml").write_text(
+        "team: {roles: {two: {policy: q}}}\npolicies: {q: {model: {init: tabular}, train: full}}\n"
+    )
+    (files / "both.yaml").write_text(
+        "extends: team.yaml\nwith: own.yaml\npolicies: {two: {dtype: bfloat16}}\n"
+    )
+    brought = load(files / "team.yaml", overlays=[str(files / "brought.yaml")]).config
+    assert {name: policy.model.init for name, policy in brought.policies.items()} == {
+        "p": "none",
+        "q": "tabular",
+    }
+    swapped = load(files / "both.yaml", overlays=[str(files / "swapped.yaml")]).config
+    assert swapped.team.roles["one"]["policy"] == "two"
+    assert {name: policy.dtype for name, policy in swapped.policies.items()} == {
+        "one": brought.policies["p"].dtype,
+        "two": "bfloat16",
+    }
+
+
 def test_policies_become_one_where_they_are_equal_and_are_refused_where_they_differ(files):
     both = [str(files / "one_shared.yaml")]
     (files / "equal.yaml").write_text("extends: team.yaml\nwith: own.yaml\n")
@@ -293,14 +314,17 @@ def test_with_needs_extends(files):
     assert refused.value.path == "with"
 
 
+GPUS = ("gpu_24gb", "gpu_80gb")
+
+
 def test_per_role_on_a_single_agent_names_its_policy_and_is_not_listed():
     single, per_role = load("sudoku_single"), load("sudoku_single", overlays=["per_role"])
     assert list(per_role.config.policies) == ["solver"]
     assert per_role.config.policies["solver"] == single.config.policies["shared"]
     listed = {info.name: info for info in recipes(details=True)}
-    assert listed["sudoku_single"].overlays == ["l0", "l1", "l2", "one_gpu", "sudoku_9x9"]
-    assert listed["sudoku_split"].overlays == ["l0", "l1", "l2", "one_gpu", "per_role", "sudoku_9x9"]
-    assert listed["magrpo"].overlays == ["l0", "l1", "l2", "one_gpu", "shared"]
+    assert listed["sudoku_single"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "sudoku_9x9"]
+    assert listed["sudoku_split"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "per_role", "sudoku_9x9"]
+    assert listed["magrpo"].overlays == [*GPUS, "l0", "l1", "l2", "one_gpu", "shared"]
     assert (listed["magrpo"].order, listed["sudoku_tool"].order) == ("planner + executor", "tool > plan")
 
 

@@ -8,8 +8,8 @@ from coterie.compose import compose
 from coterie.core.plugins import plugins
 from coterie.studies.catalogue import load_column
 from coterie.studies.columns import BASE
-from coterie.studies.graph import plan, resolve
-from coterie.studies.library.at_grpo import TABLE3, TEAMMATES
+from coterie.studies.graph import plan, plan as plan_jobs, resolve
+from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
 
 CPU = ("plan_path", "sokoban", "sudoku")
 
@@ -69,3 +69,38 @@ def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():
     for variant, learner in (("beside.planner", "planner"), ("beside.executor", "executor")):
         policies = resolve(column, variant, "cpu", [])[3].config.policies
         assert {name for name, policy in policies.items() if policy.train != "none"} == {learner}
+
+
+@pytest.mark.parametrize("name", [*CPU, *(f"{game}_code" for game in CPU)])
+def test_on_a_gpu_all_weights_are_trained_as_in_the_paper(name):
+    column = load_column(name)
+    for variant in column.variants:
+        policies = resolve(column, variant, "gpu", [])[3].config.policies
+        frozen = {policy for policy, settings in policies.items() if settings.train == "none"}
+        assert len(frozen) == variant.startswith("beside."), "a frozen partner stays frozen"
+        for policy, settings in policies.items():
+            if policy not in frozen:
+                assert (settings.train, settings.lora) == ("full", None)
+                assert settings.optimizer.learning_rate == 5e-6
+
+
+def test_lora_rows_stand_beside_them_and_the_head_says_what_is_trained():
+    from coterie.studies.table import _trained
+
+    column = load_column("plan_path")
+    plan = plan_jobs("at-grpo-table1", TABLE1, [column], scale="gpu", seeds=1)
+    trained = {id_: what for (_, id_), what in plan.trained.items()}
+    adapters = "LoRA of rank 16, learning rate 2e-05"
+    assert trained == {
+        **dict.fromkeys(("single_grpo", "shared", "per_role"), "all weights, learning rate 5e-06"),
+        **dict.fromkeys(("shared_lora", "per_role_lora"), adapters),
+    }
+    rows = [{"id": method.id, "title": method.title} for method in plan.methods["plan_path"]]
+    head = _trained({"rows": rows, "trained": trained})
+    assert head.startswith(" Trained: all weights, learning rate 5e-06; of *Team + AT-GRPO, shared policy, ")
+    assert head.endswith(f"{adapters}.")
+    on_cpu = plan_jobs("at-grpo-table1", TABLE1, [column], scale="cpu", seeds=1)
+    assert [method.id for method in on_cpu.methods["plan_path"]] == [
+        "single", "single_grpo", "team", "shared", "per_role",
+    ]  # fmt: skip
+    assert set(on_cpu.trained.values()) == {"all weights, learning rate 0.0002"}

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import math
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
+from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_verdict, size
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -18,9 +19,6 @@ if TYPE_CHECKING:
     from coterie.core.config import ScheduleConfig
     from coterie.core.training.run import Run
 
-GB = 10**9
-LARGE = 10**300
-"""Larger numbers are no JSON numbers: they become null."""
 LABELS = {
     "weights": "weights",
     "adapter": "adapter",
@@ -86,56 +84,14 @@ def command(
     counts = count(run)
     if not yes:
         check_size(counts)
-    memory = footprint(run, counts)
-    capacity = Capacity(gpus or 1, gpu_memory * GB)
+    given = click.get_current_context().get_parameter_source("gpu_memory") == ParameterSource.COMMANDLINE
+    planned = "cuda" if gpus is not None or given else None
+    memory = footprint(run, counts, device=planned, gpu=gpu_memory * GB, gpus=gpus)
+    capacity = Capacity(gpus or memory.layout.needed, gpu_memory * GB)
     if as_json:
         print_json(report(run, counts, memory, capacity))
     else:
-        show(run, counts, memory, capacity, spread=gpus is not None)
-
-
-class Capacity(NamedTuple):
-    """The GPUs that a run is planned for."""
-
-    gpus: int
-    each: float
-    """Memory of one GPU, in bytes."""
-
-
-class Load(NamedTuple):
-    """An amount beside its limit: bytes of memory, or generations."""
-
-    part: str
-    amount: int
-    limit: float
-
-    @property
-    def share(self) -> float:
-        """The amount as a share of the limit."""
-        return min(self.amount, LARGE) / self.limit
-
-
-def loads(counts: Counts, memory: Footprint, capacity: Capacity) -> list[Load]:
-    """All loads, the fullest first: it is the one that saturates as the run is made larger."""
-    from coterie.api.cost import BOUND
-
-    def all_of(*names: str) -> int:
-        return sum(parts[name] for parts in memory.policies.values() for name in names)
-
-    def largest(name: str) -> int:
-        return max((parts[name] for parts in memory.policies.values()), default=0)
-
-    by_part = {
-        "weights": all_of("weights", "adapter", "reference"),
-        "the optimiser": all_of("masters", "moments") + largest("gradients"),
-        "the engine's copies": all_of("engine"),
-        "the KV cache": memory.cache,
-        "activations": largest("activations"),
-    }
-    memory_limit = capacity.gpus * capacity.each
-    by_share = [Load(part, size, memory_limit) for part, size in by_part.items() if size]
-    by_share.append(Load("generations", counts.generations, BOUND))
-    return sorted(by_share, key=lambda load: -load.share)
+        show(run, counts, memory, capacity, given=gpus is not None)
 
 
 # ----------------------------------------------------------------------------------------------- for machines
@@ -159,8 +115,16 @@ def report(run: Run, counts: Counts, memory: Footprint, capacity: Capacity) -> d
         },
         "evaluation": {"every": schedule.evaluate_every, "generations": json_number(counts.evaluation)},
         "policies": {name: _policy(name, run, counts, memory) for name in run.config.policies},
-        "memory": {"cache": memory.cache, "phases": memory.phases, "peak": memory.peak},
-        "fit": _fit(memory.peak, capacity),
+        "memory": {
+            "cache": memory.cache,
+            "phases": memory.phases,
+            "peak": memory.peak,
+            "ranks": memory.division.ranks,
+            "stage": memory.division.stage,
+            "host": memory.host,
+            "device": memory.device,
+        },
+        "fit": fit(memory, capacity),
         "saturates_first": {"what": first.part, "share": first.share},
         "notes": notes(run, counts, memory),
     }
@@ -183,9 +147,18 @@ def _policy(name: str, run: Run, counts: Counts, memory: Footprint) -> dict[str,
         "context": memory.contexts.get(name),
         "parameters": memory.parameters.get(name),
         "adapter_parameters": memory.adapters.get(name, 0),
+        "trained_parameters": memory.trained.get(name),
+        "trained_share": trained_share(name, memory),
         "memory": memory.policies.get(name),
         "unknown": None if unknown is None else {"what": unknown.what, "fix": unknown.fix},
     }
+
+
+def trained_share(name: str, memory: Footprint) -> float | None:
+    """Trained parameters as a share of the model's and the adapter's; None where the model is unknown."""
+    if name not in memory.trained:
+        return None
+    return memory.trained[name] / (memory.parameters[name] + memory.adapters.get(name, 0))
 
 
 def bounded(name: str, run: Run, counts: Counts, memory: Footprint) -> PolicyCounts:
@@ -210,19 +183,6 @@ def notes(run: Run, counts: Counts, memory: Footprint) -> list[str]:
     return [*counts.notes, *memory.notes, *lengths]
 
 
-def _fit(peak: int | None, capacity: Capacity) -> dict[str, Any]:
-    """Whether the peak fits one GPU, and whether it fits all of them if it is spread evenly."""
-    known = {"gpus": capacity.gpus, "gpu_memory": capacity.each}
-    if peak is None:
-        return {**known, "one": None, "spread": None, "least_gpus": None}
-    return {
-        **known,
-        "one": peak <= capacity.each,
-        "spread": peak / capacity.gpus <= capacity.each,
-        "least_gpus": max(math.ceil(peak / capacity.each), 1),
-    }
-
-
 def json_number(number: int) -> int | None:
     """The number; None where it has more digits than JSON's readers take."""
     return number if number < LARGE else None
@@ -231,7 +191,7 @@ def json_number(number: int) -> int | None:
 # ------------------------------------------------------------------------------------------------- for people
 
 
-def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spread: bool) -> None:
+def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, given: bool) -> None:
     """Print the counts, the memory, and whether it fits."""
     from coterie.api.cost import readable
 
@@ -251,7 +211,7 @@ def show(run: Run, counts: Counts, memory: Footprint, capacity: Capacity, *, spr
     click.echo(rendered(_counts_table(run, counts, memory)))
     if memory.policies:
         click.echo(rendered(_memory_table(memory)))
-    _verdict(counts, memory, capacity, spread)
+    show_verdict(counts, memory, capacity, given=given)
     for note in notes(run, counts, memory):
         click.echo(f"note: {note}")
 
@@ -301,6 +261,8 @@ def _memory_table(memory: Footprint) -> Table:
     if memory.adapters:
         adapters = [memory.adapters.get(name, 0) for name in names]
         table.add_row("of its adapter", *(readable(count) if count else "-" for count in adapters), "")
+    shares = [trained_share(name, memory) for name in names]
+    table.add_row("trained", *("-" if share is None else share_of(share) for share in shares), "")
     table.add_section()
     for part, label in LABELS.items():
         values = [memory.policies[name][part] for name in names]
@@ -321,45 +283,3 @@ def _table(title: str, names: list[str]) -> Table:
     for name in (*names, "all"):
         table.add_column(Text(name), justify="right")
     return table
-
-
-def _verdict(counts: Counts, memory: Footprint, capacity: Capacity, spread: bool) -> None:
-    """Print what follows from the tables: the peaks, whether they fit, and what saturates first."""
-    gpu = f"a GPU of {size(int(capacity.each))}"
-    for phase, bytes_ in memory.phases.items() if memory.policies and not memory.unknown else ():
-        click.echo(f"{phase}: {size(bytes_)}")
-    for name, error in memory.unknown.items():
-        click.echo(f"policy {name}: unknown: {error.what}\n  why: {error.why}\n  fix: {error.fix}")
-    if memory.peak and memory.policies:
-        fits = "fits" if memory.peak <= capacity.each else "does not fit"
-        click.echo(f"{fits} {gpu}: {percent(memory.peak / capacity.each)} of it")
-        if spread:
-            each = memory.peak / capacity.gpus
-            fits = "fits" if each <= capacity.each else "does not fit"
-            least = _fit(memory.peak, capacity)["least_gpus"]
-            click.echo(
-                f"spread evenly over {capacity.gpus} GPUs: {size(int(each))} on each, which {fits}; "
-                f"at least {least} are needed"
-            )
-            if memory.one_device:
-                click.echo(
-                    "note: the trainer 'torch' and the engine 'hf' share one GPU, however many there are"
-                )
-    first = loads(counts, memory, capacity)[0]
-    limit = f"the bound of {int(first.limit):,}" if first.part == "generations" else size(int(first.limit))
-    click.echo(f"saturates first: {first.part} at {percent(first.share)} of {limit}")
-
-
-def percent(value: float) -> str:
-    """A share of one as `41 %`."""
-    from coterie.api.cost import readable
-
-    return f"{readable(round(100 * value))} %" if value >= 0.01 else "less than 1 %"
-
-
-def size(number: int) -> str:
-    """Bytes as `3.44 GB`."""
-    for unit, bytes_ in (("TB", 10**12), ("GB", GB), ("MB", 10**6), ("kB", 10**3)):
-        if number >= bytes_:
-            return f"{number / bytes_:.3g} {unit}"
-    return f"{number} B"

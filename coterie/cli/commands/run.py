@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from coterie.cli.errors import INTERRUPTED
+from coterie.cli.errors import INTERRUPTED, exits_reported
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import layer_options, plugin_option, source_and_overrides
 from coterie.cli.output import duration, share
@@ -56,7 +56,7 @@ def command(
         raise no_recipe()
     if out is not None and resume is not None:
         raise UserError("--out and --resume exclude each other", why="a resumed run stays in its folder")
-    with interruptible() as interrupt, progress() as display:
+    with exits_reported(), interruptible() as interrupt, progress() as display:
         result = train(
             source,
             overrides=overrides,

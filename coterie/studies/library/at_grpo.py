@@ -10,15 +10,33 @@ from coterie.studies.study import Method, Study, above, at_most_half, order
 SINGLE = "single"
 """The id of the untrained single agent, over which the paper gives the gain of each row."""
 
+LORA = (
+    "policies.*.train=lora",
+    "policies.*.lora={rank: 16, alpha: 32}",
+    "policies.*.optimizer.learning_rate=2.0e-5",
+)
+"""The rows beside the paper's, which trains all weights: adapters at the recipes' own learning rate."""
+
 
 def main_methods(column: Column) -> Sequence[Method]:
-    """Single agent and team, untrained and trained."""
+    """Single agent and team, untrained and trained; at scale gpu also with adapters."""
     return (
         Method(id=SINGLE, title="Single agent", variant="single"),
         Method(id="single_grpo", title="Single agent + GRPO", variant="single", trained=True),
         Method(id="team", title="Team", variant="shared"),
         Method(id="shared", title="Team + AT-GRPO, shared policy", variant="shared", trained=True),
         Method(id="per_role", title="Team + AT-GRPO, a policy per role", variant="per_role", trained=True),
+        *(
+            Method(
+                id=f"{variant}_lora",
+                title=f"Team + AT-GRPO, {title}, LoRA",
+                variant=variant,
+                trained=True,
+                overrides=LORA,
+                scales=("gpu",),
+            )
+            for variant, title in (("shared", "shared policy"), ("per_role", "a policy per role"))
+        ),
     )
 
 

@@ -1,0 +1,178 @@
+"""`coterie plan` for GPUs: the dtype, ranks and stages, and vLLM's share."""
+
+from __future__ import annotations
+
+import gc
+from types import SimpleNamespace
+
+import pytest
+
+from coterie.backends.engines.vllm.settings import VLLMConfig
+from coterie.cli.memory_layout import Layout
+from coterie.cli.memory_trainer import Division, device_of, division_of
+from coterie.cli.memory_vllm import GIB, server
+from coterie.core.errors import UserError
+from tests.cli.support import coterie
+from tests.cli.test_plan import folder as folder, planned
+
+# Weights in bf16, masters, two moments, gradients in bf16 and fp32, of 1000 parameters.
+PARTS = {"weights": 2000, "adapter": 0, "reference": 0, "masters": 4000, "moments": 8000, "gradients": 6000}
+
+
+@pytest.mark.parametrize(
+    ("stage", "held"),
+    [
+        (0, 2000 + 4000 + 8000 + 6000),
+        (1, 2000 + 1000 + 2000 + 6000),
+        (2, 2000 + 1000 + 2000 + 1500),
+        (3, 500 + 1000 + 2000 + 1500),
+    ],
+)
+def test_stages_of_zero_divide_between_ranks(stage, held):
+    """Arithmetic of arXiv 1910.02054, section 5, on four ranks."""
+    assert sum(Division(ranks=4, stage=stage).on_gpu(PARTS).values()) == held
+    assert Division(ranks=4, stage=stage).on_host(PARTS) == 0
+
+
+def test_what_is_offloaded_is_in_the_hosts_memory():
+    optimiser = Division(ranks=2, stage=2, offload_optimizer=True)
+    assert optimiser.on_gpu(PARTS) == {**PARTS, "masters": 0, "moments": 0, "gradients": 1000}
+    assert optimiser.on_host(PARTS) == 4000 + 8000 + 4000
+    both = Division(ranks=1, stage=3, offload_optimizer=True, offload_parameters=True)
+    assert sum(both.on_gpu(PARTS).values()) == 2000 and both.on_host(PARTS) == 18000
+
+
+def with_trainer(**settings):
+    return SimpleNamespace(trainer=SimpleNamespace(config=SimpleNamespace(**settings)))
+
+
+def test_the_division_is_read_from_the_trainers_settings():
+    assert division_of(with_trainer()) == Division()
+    offload = SimpleNamespace(optimizer="cpu", parameters="none")
+    run = with_trainer(ranks=4, stage=3, offload=offload)
+    assert division_of(run) == Division(4, 3, offload_optimizer=True, offload_parameters=False)
+
+
+def test_the_device_is_the_trainers_or_the_options():
+    pytest.importorskip("torch")
+    assert device_of(with_trainer(device="cuda:1"), None) == "cuda"
+    assert device_of(with_trainer(device="cpu"), "cuda") == "cpu"
+    assert device_of(with_trainer(device="auto"), "cuda") == "cuda"
+
+
+def test_vllm_takes_its_share_of_the_gpu():
+    def reserved(weights, gpu, *, placed=(0,), inside=True, **settings):
+        return server(VLLMConfig(**settings), weights, gpu, Layout(engine=placed), inside)
+
+    assert reserved(4 * 10**9, 80e9)[:4] == (4 * 10**9, int(0.4 * 80e9) - 4 * 10**9, True, True)
+    settings = {"process": "own", "replicas": 2, "tensor_parallel": 2, "memory_share": 0.5, "sleep": True}
+    apart = reserved(4 * 10**9, 80e9, placed=(1, 2, 3, 4), inside=False, **settings)
+    assert apart[:4] == (2 * 10**9, 38 * 10**9, False, True) and "doesn't use" in apart.note
+    assert reserved(10**9, None, kv_gib=2)[:2] == (10**9, 2 * GIB)
+    assert not reserved(10**9, 80e9, placed=(1,), inside=False).sleeps
+    shared = reserved(10**9, 80e9, placed=(0,), inside=False)
+    assert shared[1:4] == (31 * 10**9, True, True), "it leaves the trainer room, and sleeps in updates"
+    with pytest.raises(UserError) as refused:
+        reserved(40 * 10**9, 80e9)
+    assert refused.value.path == "engine.memory_share" and "KV cache" in str(refused.value.why)
+
+
+VLLM = ("engine.type=vllm", "engine.process=own")
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize(
+    ("settings", "gpus", "needed", "key"),
+    [
+        (("engine.type=vllm", "engine.replicas=8", "engine.tensor_parallel=4"), 1, 32, "engine.replicas"),
+        (("engine.type=vllm", "trainer.ranks=3"), 2, 3, "trainer.ranks"),
+        (("trainer.ranks=3",), 2, 3, "trainer.ranks"),
+        ((*VLLM, "engine.devices=[2]"), 2, 3, "engine.devices"),
+    ],
+)
+def test_a_run_that_needs_more_gpus_does_not_fit(settings, gpus, needed, key):
+    pytest.importorskip("torch")
+    text = " ".join(coterie("plan", "quickstart", *settings, "--gpus", str(gpus)).stdout.split())
+    assert f"does not fit: the run needs {needed} GPUs and has {gpus}: {key}" in text
+    assert "fits a GPU" not in text and "which fits" not in text
+    found = planned("quickstart", *settings, "--gpus", str(gpus))["fit"]
+    assert (found["needed_gpus"], found["one"], found["spread"]) == (needed, False, False)
+    assert found["least_gpus"] == needed
+    assert planned("quickstart", *settings, "--gpus", str(needed))["fit"]["one"]
+
+
+@pytest.mark.torch
+def test_servers_beside_ranks_have_gpus_of_their_own_where_there_are_enough():
+    pytest.importorskip("torch")
+    settings = ("quickstart", *VLLM, "trainer.ranks=2")
+    apart, shared = (coterie("plan", *settings, "--gpus", count).stdout for count in "32")
+    assert "'torch' computes on GPUs 0 and 1, the engine 'vllm' on GPU 2\n" in apart
+    assert "on GPU 1; they share GPU 1, and 3 GPUs keep them apart" in shared
+    kv = [planned(*settings, "--gpus", count)["memory"]["cache"] for count in "32"]
+    assert [round(cache / 80e9, 1) for cache in kv] == [0.9, 0.4]
+
+
+@pytest.mark.torch
+def test_notes_name_the_runs_own_engine_and_options():
+    pytest.importorskip("torch")
+    two = coterie("plan", "quickstart", "engine.type=vllm", "--gpus", "2").stdout
+    assert "trainer 'torch' and the engine 'vllm' share one GPU" in two and "'hf'" not in two
+    assert "--gpus" not in two and "1 are" not in two
+    one = coterie("plan", "quickstart", "--gpus", "1").stdout
+    assert "1 GPUs" not in one and "spread" not in one
+
+
+@pytest.mark.torch
+def test_vllms_memory_is_in_the_phases_in_which_it_is_held_on_the_trainers_gpu():
+    pytest.importorskip("torch")
+
+    def phases(engine):
+        return planned("quickstart", "--gpu-memory", "80", f"engine={engine}")["memory"]["phases"]
+
+    asleep, awake, apart = map(phases, ("vllm", "{type: vllm, sleep: false}", "{type: vllm, process: own}"))
+    assert awake["update"] - asleep["update"] == 0.4 * 80e9 and awake["generation"] == asleep["generation"]
+    assert asleep["generation"] > 0.4 * 80e9 and apart["generation"] == 0.9 * 80e9
+    assert apart["update"] == asleep["update"]
+    spread = ("plan", "quickstart", "--gpus", "2", "--gpu-memory", "80")
+    assert "share one GPU" in coterie(*spread, "engine=vllm").stdout
+    assert "share one GPU" not in coterie(*spread, "engine={type: vllm, process: own}").stdout
+
+
+@pytest.mark.torch
+def test_a_plan_leaves_garbage_collection_on():
+    """It is off while the tensors of engine `hf` are counted."""
+    pytest.importorskip("torch")
+    planned("quickstart")
+    assert gc.isenabled()
+
+
+@pytest.mark.torch
+def test_the_dtype_of_auto_is_that_of_the_planned_device(folder):
+    pytest.importorskip("torch")
+    arguments = ("plan_path", f"policies.shared.model={folder}", "policies.shared.dtype=auto")
+    on_cpu, on_gpu = planned(*arguments), planned(*arguments, "--gpu-memory", "80")
+    weights = [plan["policies"]["shared"]["memory"]["weights"] for plan in (on_cpu, on_gpu)]
+    assert weights == [4 * 1_720_574_976, 2 * 1_720_574_976]
+    assert [plan["memory"]["device"] for plan in (on_cpu, on_gpu)] == ["cpu", "cuda"]
+    assert any("a CPU; dtype auto of shared is float32" in note for note in on_cpu["notes"])
+    assert any("a GPU of 80 GB; dtype auto of shared is bfloat16" in note for note in on_gpu["notes"])
+
+
+@pytest.mark.torch
+def test_the_share_of_trained_parameters_is_shown(folder):
+    pytest.importorskip("torch")
+    adapter = planned("plan_path", f"policies.shared.model={folder}")["policies"]["shared"]
+    assert adapter["trained_parameters"] == adapter["adapter_parameters"] == 17_432_576
+    assert adapter["trained_share"] == 17_432_576 / (1_720_574_976 + 17_432_576)
+    text = coterie("plan", "plan_path", f"policies.shared.model={folder}").stdout
+    assert "1.00 %" in text and "trained" in text
+    assert planned("quickstart")["policies"]["shared"]["trained_share"] == 1
+
+
+@pytest.mark.torch
+def test_ranks_of_trainer_torch_hold_everything_each(folder):
+    pytest.importorskip("torch")
+    settings = ("plan_path", "--with", "l2", f"policies.shared.model={folder}", "--gpu-memory", "80")
+    one, two = planned(*settings), planned(*settings, "trainer.ranks=2")
+    assert one["memory"]["phases"] == two["memory"]["phases"] and two["memory"]["ranks"] == 2
+    assert "on the fullest GPU of 2 ranks" in coterie("plan", *settings, "trainer.ranks=2").stdout
