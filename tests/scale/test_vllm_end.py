@@ -1,0 +1,69 @@
+"""The end of a run with vLLM in processes of its own: what it prints, and what it leaves."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.scale
+
+TINY = "{init: qwen3, hidden_size: 64, layers: 1, heads: 2, head_dim: 32, mlp_size: 32, context: 64}"
+SETTINGS = (
+    "engine.type=vllm", "engine.process=own", "engine.kv_gib=0.25", f"policies.shared.model={TINY}",
+    "policies.shared.warm_start=null", "schedule.tasks_per_step=2", "schedule.evaluate_every=0",
+)  # fmt: skip
+NOISE = ("Traceback", "ERROR", "EngineDeadError", "Exception ignored", "leaked", "SystemExit")
+
+
+def segments():
+    """Shared memory that no process uses; another test's processes use theirs."""
+    made = {path.name for path in Path("/dev/shm").glob("psm_*")}
+    for maps in Path("/proc").glob("[0-9]*/maps"):
+        with suppress(OSError):
+            made -= set(re.findall(r"/dev/shm/(psm_\w+)", maps.read_text()))
+    return made
+
+
+@pytest.mark.parametrize(
+    "group",
+    [pytest.param(False, marks=pytest.mark.long, id="at its last step"),
+     pytest.param(True, id="at SIGTERM to all its processes")],
+)  # fmt: skip
+def test_a_run_ends_without_messages_of_vllms_and_without_its_memory(tmp_path, group):
+    """SIGTERM, as a scheduler sends it, ends the step first, for which the run needs vLLM."""
+    before, steps = segments(), 1000 if group else 1
+    command = (sys.executable, "-m", "coterie", "run", "quickstart", *SETTINGS, f"schedule.steps={steps}")
+    log = tmp_path / "log"
+    with log.open("w") as file:
+        run = subprocess.Popen(
+            (*command, "--out", str(tmp_path / "run")), stdout=file, stderr=file, start_new_session=True
+        )
+    try:
+        end = time.monotonic() + 240
+        while group and not re.search(r"^step \d+/", log.read_text(), re.M):
+            assert run.poll() is None and time.monotonic() < end, log.read_text()
+            time.sleep(0.2)
+        if group:
+            os.killpg(run.pid, signal.SIGTERM)
+        run.wait(max(end - time.monotonic(), 1))
+    finally:
+        if run.poll() is None:
+            run.kill()
+    text = log.read_text()
+    assert not [word for word in NOISE if word in text], text
+    assert ("not finished" in text) is group, text
+    assert "restarted" not in text and segments() <= before
+
+
+def test_a_transfer_must_say_where_its_tensors_come_from():
+    from coterie.backends.engines.vllm.worker import FileTransfer, _Reload
+
+    with pytest.raises(TypeError, match="_tensors"):
+        type("Unfinished", (_Reload,), {})(None, None, None, None)
+    assert not FileTransfer.__abstractmethods__
