@@ -17,14 +17,14 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from measuring import ENVIRONMENT, Clocks
 from rich.console import Console
 from rich.table import Table
 
-from coterie import Plugin, Step, Task
+from coterie import Plugin
 from coterie.api.open_run import open_run
 from coterie.compose import compose
 from coterie.core.protocols import Batch
@@ -32,53 +32,8 @@ from coterie.core.training.run import Run
 from coterie.core.training.samples import samples_of
 from coterie.recipes import load
 
-CLOCKS = {"environment": 0.0, "template": 0.0, "tokenizer": 0.0, "engine": 0.0}
+CLOCKS = Clocks(environment=0.0, template=0.0, tokenizer=0.0, engine=0.0)
 """Seconds of the parts that are measured separately."""
-
-
-def clocked(part: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, with its time added to CLOCKS."""
-
-    def timed(*args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            CLOCKS[part] += time.perf_counter() - begin
-
-    return timed
-
-
-class Count(Plugin):
-    """An environment that counts turns and rewards each role with the number that it wrote."""
-
-    roles = ()
-    components = {"value": "increment"}
-    weights: Mapping[str, float] = {}
-
-    def tasks(self, split: str, seed: int) -> Sequence[Task]:
-        return [Task(id=f"{split}-{index}") for index in range(10_000)]
-
-    def reset(self, task: Task, seed: int) -> int:
-        return 0
-
-    def acting_roles(self, state: int) -> None:
-        return None
-
-    def observe(self, state: int, role: str) -> str:
-        return f"turn {state}"
-
-    async def step(self, state: int, actions: Mapping[str, Any], ctx: Any) -> Step:
-        return Step(
-            state=state + 1,
-            scores={(role, "value"): float(action.parsed) for role, action in actions.items()},
-        )
-
-    def outcome(self, state: int) -> dict[str, float]:
-        return {"success": 1.0}
-
-    def digest(self, state: int) -> str:
-        return str(state)
 
 
 class Writer(Plugin):
@@ -102,7 +57,7 @@ def make(live: int, branches: int, turns: int) -> Run:
     return compose(
         load(
             {
-                "env": {"type": f"{module}:Count"},
+                "env": {"type": "measuring:Count"},
                 "team": {
                     "order": ["one", "two"],
                     "max_turns": turns,
@@ -124,15 +79,12 @@ async def measure(live: int, branches: int, turns: int) -> dict[str, float]:
     """Run one step with `live` episodes at once; return microseconds per generated action."""
     run = make(live, branches, turns)
     await open_run(run)
-    for name in ("reset", "acting_roles", "observe", "outcome", "digest"):
-        setattr(run.environment, name, clocked("environment", getattr(run.environment, name)))
+    CLOCKS.watch("environment", run.environment, *ENVIRONMENT)
     for member in run.team.members.values():
-        for name in ("render", "parse"):
-            setattr(member.role, name, clocked("template", getattr(member.role, name)))
-    codec = run.engine.codec("one")
-    codec.encode, codec.decode = clocked("tokenizer", codec.encode), clocked("tokenizer", codec.decode)
+        CLOCKS.watch("template", member.role, "render", "parse")
+    CLOCKS.watch("tokenizer", run.engine.codec("one"), "encode", "decode")
     jobs = run.jobs(live)
-    CLOCKS.update(dict.fromkeys(CLOCKS, 0.0))
+    CLOCKS.clear()
     begin = time.perf_counter()
     rollouts = await run.play(jobs)
     scores, trees = await run.score(rollouts), rollouts.trees
