@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     )
     from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
+    from coterie.compose.kinds import UsesRunFolder as UsesRunFolder
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
     from coterie.core.config import (
         PolicyConfig as PolicyConfig,
@@ -350,6 +351,7 @@ _PUBLIC = {
     """,
     "coterie.backends.models.uniforms": "uniforms",
     "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
+    "coterie.compose.kinds": "UsesRunFolder",
     "coterie.studies": "Claim Method Study above at_most_half",
 }
 """Module -> its public names. A test holds the imports above, for type checkers, against it."""

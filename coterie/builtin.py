@@ -86,8 +86,21 @@ def register_samplers(register: Register) -> None:
 @hookimpl
 def register_engines(register: Register) -> None:
     register("hf", "coterie.backends.engines.hf:HFEngine")
+    register("mixed", "coterie.backends.engines.mixed:MixedEngine")
+    register(
+        "openai",
+        "coterie.backends.engines.openai.engine:OpenAIEngine",
+        config="coterie.backends.engines.openai.settings:OpenAIConfig",
+        policy="coterie.backends.engines.openai.settings:RemotePolicy",
+    )
     register("scripted", "coterie.backends.engines.scripted:ScriptedEngine")
     register("tabular", "coterie.backends.engines.tabular:TabularEngine")
+    register(
+        "vllm",
+        "coterie.backends.engines.vllm.engine:VLLMEngine",
+        config="coterie.backends.engines.vllm.settings:VLLMConfig",
+        policy="coterie.backends.engines.vllm.settings:VLLMPolicy",
+    )
 
 
 @hookimpl
@@ -97,6 +110,12 @@ def register_trainers(register: Register) -> None:
         "coterie.backends.trainers.torch_trainer:TorchTrainer",
         config="coterie.backends.trainers.settings:TorchConfig",
         policy="coterie.backends.models.policy:TorchPolicy",
+    )
+    register(
+        "deepspeed",
+        "coterie.backends.trainers.deepspeed.trainer:DeepSpeedTrainer",
+        config="coterie.backends.trainers.deepspeed.settings:DeepSpeedConfig",
+        policy="coterie.backends.trainers.deepspeed.settings:DeepSpeedPolicy",
     )
     register("tabular", "coterie.backends.trainers.tabular:TabularTrainer")
     register("none", "coterie.backends.trainers.none:NoTrainer")
@@ -156,8 +175,10 @@ def register_recipes(register: Register) -> None:
 
 @hookimpl
 def register_overlays(register: Register) -> None:
-    for path in sorted((Path(__file__).parent / "recipes" / "overlays").glob("*.yaml")):
+    folder = Path(__file__).parent / "recipes" / "overlays"
+    for path in sorted(folder.glob("*.yaml")):
         register(path.stem, str(path))
+    register("gpu_24gb", str(folder / "one_gpu.yaml"))  # one overlay, with two names
 
 
 @hookimpl

@@ -13,5 +13,9 @@ EXTRA_OF: dict[str, str] = {
     "pyarrow": "data",
     "jinja2": "data",
     "mcp": "mcp",
+    "openai": "openai",
+    "aiolimiter": "openai",
+    "vllm": "vllm",
+    "deepspeed": "deepspeed",
 }
 """Which extra brings an optional package."""

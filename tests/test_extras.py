@@ -105,7 +105,7 @@ def test_what_a_package_brings_it_requires(package: str, by: str):
 def test_extras_of_extras_exist():
     for extra in set(EXTRAS) - TOOLING - PLAIN:
         assert set(parts_of(extra)) <= PLAIN, extra
-    assert set(parts_of("all")) == PLAIN
+    assert {*parts_of("all"), *parts_of("scale")} == PLAIN
 
 
 def test_markers_of_extras_exist():
@@ -132,7 +132,7 @@ def test_nothing_names_an_extra_that_is_gone():
 
 
 @pytest.mark.parametrize(
-    "setting", ["engine=vllm", "trackers={mine: {type: wandb}}", "executor=ray", "trainer=deepspeed"]
+    "setting", ["engine=sglang", "trackers={mine: {type: wandb}}", "executor=ray", "trainer=megatron"]
 )
 def test_a_plugin_that_nobody_built_is_unknown_and_names_no_extra(setting: str):
     from tests.cli.support import coterie

@@ -16,7 +16,7 @@ from typing import Literal
 from coterie.api.checkpoints import find_checkpoint
 from coterie.api.run_record import load_run
 from coterie.core.errors import ConfigError, UserError, did_you_mean
-from coterie.core.plugins.origin import plugin_call
+from coterie.core.plugins.origin import closed, plugin_call
 from coterie.core.storage.atomic import TEMPORARY, written
 
 log = logging.getLogger("coterie")
@@ -57,11 +57,11 @@ def export(
 
     async def go() -> None:
         try:
-            await run.open(restore=restore.path)
+            await run.open_trainer(restore.path)  # the engine may need what this machine lacks
             with _complete(out) as part, plugin_call(run.trainer, "export"):
                 run.trainer.export(policy, part, merge=merge)
         finally:
-            await run.close()
+            await closed(run.trainer)
 
     asyncio.run(go())
     return out

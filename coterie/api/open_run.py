@@ -10,6 +10,8 @@ from typing import Protocol, runtime_checkable
 from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
+from coterie.compose import check_packages
+from coterie.compose.kinds import UsesRunFolder
 from coterie.core.training.run import Run
 
 
@@ -25,8 +27,13 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
         ConfigError: the weights of a `from` can't be taken, a warm start is impossible, or an external policy
             can't be loaded.
     """
+    check_packages(run.config)
     begin = time.perf_counter()
     _say(run, _loading(run))
+    if run.folder is not None:
+        for plugin in (run.engine, *(source.plugin for source in run.reward_sources)):
+            if isinstance(plugin, UsesRunFolder):
+                plugin.use_run_folder(run.folder.path)
     if restore is None:
         await begin_from(run)
     await run.open(restore, extra_policies={policy.name: policy.config for policy in external})

@@ -20,7 +20,7 @@ from coterie.api.rows import read_metrics
 from coterie.api.run_files import claimed, new_run, resumable, truncate_files
 from coterie.api.run_record import RunRecord
 from coterie.api.starting_weights import find_sources
-from coterie.compose import compose, trained_splits
+from coterie.compose import check_packages, compose, trained_splits
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
@@ -112,9 +112,10 @@ def train(
 
 
 def _check(run: Run) -> None:
-    """Raise errors of the schedule or the tasks before a folder is made; warn of what looks unintended."""
+    """Raise errors of schedule, packages or tasks before a folder is made; warn of what looks unintended."""
     warn_of_size(run)
     _ = run.end, run.order
+    check_packages(run.config)
     warn_of_tasks(run)
     if all(policy.train == "none" for policy in run.config.policies.values()):
         log.warning(

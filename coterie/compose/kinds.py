@@ -7,7 +7,8 @@ import inspect
 import re
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, NoReturn, get_type_hints
+from pathlib import Path
+from typing import Any, NoReturn, Protocol, get_type_hints, runtime_checkable
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
@@ -16,6 +17,13 @@ from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols.reward import BoundsCalls, ScoresRoles
+
+
+@runtime_checkable
+class UsesRunFolder(Protocol):
+    def use_run_folder(self, folder: Path) -> None:
+        """Store files in the run's folder, such as paid answers; called before `open` of a training run."""
+
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -56,7 +64,9 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.reward.ScoresRoles,
         protocols.tool.Opens,
         protocols.tool.Closes,
+        UsesRunFolder,
     ),
+    "engine": (UsesRunFolder,),
     "estimator": (protocols.estimator.SumsOverTurns, protocols.estimator.StopsEpisodes),
     "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (

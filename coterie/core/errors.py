@@ -55,14 +55,13 @@ class PluginError(UserError):
 
 
 class MissingExtra(UserError):
-    """An optional dependency is not installed."""
+    """An optional dependency is not installed. `instead` is another way out, e.g. `engine.type=hf`."""
 
-    def __init__(self, package: str, extra: str, *, needed_by: str = "") -> None:
+    def __init__(self, package: str, extra: str, *, needed_by: str = "", instead: str = "") -> None:
         self.package, self.extra = package, extra
-        by = f" (needed by {needed_by})" if needed_by else ""
-        super().__init__(
-            f"the package '{package}' is not installed{by}", fix=f"pip install 'coterie[{extra}]'"
-        )
+        by, other = f" (needed by {needed_by})" if needed_by else "", f", or set {instead}" if instead else ""
+        fix = f"pip install 'coterie[{extra}]'{other}"
+        super().__init__(f"the package '{package}' is not installed{by}", fix=fix)
 
 
 class DataError(UserError):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -118,3 +119,35 @@ def test_a_full_disk_is_told_without_a_traceback(run, tmp_path):
     assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr
     assert f"the export {tmp_path / 'out'} can't be written\n  why: [Errno 27] File too large" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.torch
+def test_a_run_with_vllm_is_exported_and_evaluated_where_vllm_is_missing(tmp_path, monkeypatch):
+    pytest.importorskip("torch")
+    from coterie.backends.engines.vllm import settings
+
+    tiny = "{init: qwen3, hidden_size: 16, layers: 1, heads: 2, head_dim: 8, mlp_size: 16, context: 64}"
+    changes = [f"policies.shared.model={tiny}", "policies.shared.warm_start=null", "schedule.steps=1",
+               "schedule.tasks_per_step=1", "schedule.evaluate_every=0"]  # fmt: skip
+    folder = coterie.train("quickstart", overrides=changes, out=tmp_path / "run").folder
+    config = folder / "config.yaml"
+    assert "\n  type: hf\n" in config.read_text()
+    config.write_text(config.read_text().replace("\n  type: hf\n", "\n  type: vllm\n"))
+    missing = SimpleNamespace(util=SimpleNamespace(find_spec=lambda name: None))
+    monkeypatch.setattr(settings, "importlib", missing)
+    assert "model.safetensors" in files(export(folder, "shared", tmp_path / "out"))
+    refused = command("eval", folder, "--tasks", "1")
+    assert refused.exit_code == 2 and "'vllm' is not installed" in refused.stderr
+    assert "or set engine.type=hf" in refused.stderr
+    done = command("eval", folder, "engine.type=hf", "--tasks", "1")
+    assert done.exit_code == 0, done.output
+
+
+def test_an_export_opens_no_engine(run, tmp_path, monkeypatch):
+    from coterie.backends.engines.tabular import TabularEngine
+
+    async def opened(self, ctx):
+        pytest.fail("the engine was opened")
+
+    monkeypatch.setattr(TabularEngine, "open", opened)
+    assert list(files(export(run, "row", tmp_path / "out"))) == ["table.npz"]

@@ -13,7 +13,7 @@ from coterie import GroupEstimator, Plugin, PluginConfig, PolicyConfig, RowEstim
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.compose import compose
-from coterie.compose.kinds import CAPABILITIES, PROTOCOL, check_coroutines, ignored, members
+from coterie.compose.kinds import CAPABILITIES, PROTOCOL, UsesRunFolder, check_coroutines, ignored, members
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import plugins
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
@@ -43,7 +43,11 @@ def test_every_capability_belongs_to_a_kind():
                 defined.add(value)
     tabled = {protocol for protocols in CAPABILITIES.values() for protocol in protocols}
     of_codecs = {Codec, DescribesTools, HasTokenIds}  # a chat format makes them; nobody registers one
-    assert defined == {*PROTOCOL.values(), *tabled, *of_codecs}
+    assert {*defined, UsesRunFolder} == {
+        *PROTOCOL.values(),
+        *tabled,
+        *of_codecs,
+    }  # no step of training calls it
     assert not tabled & {*PROTOCOL.values(), *of_codecs}
 
 

@@ -85,7 +85,10 @@ def test_the_configuration_is_not_touched():
     [
         ("team.overflow=floor", "team.overflow=stop"),
         ("team.max_stages=1000", "team.max_stages=999"),
+        ("deterministic=auto", "deterministic=false"),
+        ("deterministic=true", "deterministic=false"),
         ("policies.planner.from=null", "policies.planner.from=runs/a"),
+        ("policies.planner.context=null", "policies.planner.context=100"),
     ],
 )
 def test_a_later_setting_is_part_of_the_digest_where_it_changes_something(neutral, other):
@@ -102,6 +105,7 @@ def test_a_later_setting_is_part_of_the_digest_where_it_changes_something(neutra
         ("trainer.device", MayChange()),
         ("executor.max_live", MayChange()),
         ("policies.planner.optimizer.learning_rate", MayChange(asked=True)),
+        ("policies.planner.context", MayChange(asked=True)),
         ("policies.planner.model", None),
         ("trainer.epochs", None),
         ("sampler.branches", None),

@@ -79,8 +79,14 @@ CHECKED = {
     "tracker": {"jsonl"},
 }
 """Plugins whose checks need arguments, by kind; the plugins of other kinds are checked by name."""
-ELSEWHERE = {("data_source", "hub")}
-"""Plugins that need a network; their own tests fake one."""
+ELSEWHERE = {
+    ("data_source", "hub"),
+    ("engine", "openai"),
+    ("engine", "mixed"),
+    ("engine", "vllm"),
+    ("trainer", "deepspeed"),
+}
+"""Plugins that need a network, whose own tests fake one, and those that tests/scale checks."""
 
 
 def names(kind: str) -> list[str]:

@@ -20,7 +20,9 @@ TEAM_KEYS = tuple(RoleConfig.model_fields)
 """Keys of a role's table that the team reads, and not the role's plugin."""
 NEUTRAL: Table = {
     "policies.*.from": None,
+    "policies.*.context": None,
     "team.max_stages": MAX_STAGES,
+    "trainer.attention": "auto",
     "team.overflow": "floor",  # a run that it changes was stopped by an error
 }
 """By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it
@@ -52,6 +54,8 @@ def table_digest(table: Mapping[str, Any]) -> str:
     kept = {
         key: _without_neutral(value, key) for key, value in table.items() if key not in ("summary", "name")
     }
+    if kept.get("deterministic") == "auto":
+        kept["deterministic"] = True  # the default of versions without `auto`
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 

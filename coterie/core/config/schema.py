@@ -150,7 +150,7 @@ class RunConfig(Strict):
 
     summary: str = Field("", description="One line for `coterie recipes`.")
     seed: int = 0
-    deterministic: bool = Field(True, description="Batch when all active rollouts wait, in key order.")
+    deterministic: Literal["auto"] | bool = Field("auto", description="Repeat bit for bit; auto: on a CPU.")
     env: Component
     team: TeamConfig
     policies: dict[str, SerializeAsAny[PolicyConfig]]

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from coterie.core.errors import SystemFault, UserError
+from coterie.core.errors import PluginError, SystemFault, UserError
 
 log = logging.getLogger("coterie")
 
@@ -59,15 +59,15 @@ async def closed(plugin: Any) -> None:
 
 @contextmanager
 def plugin_call(plugin: Any, method: str) -> Iterator[None]:
-    """A context in which a plugin's method is called. It notes the plugin on an exception that passes."""
+    """A context in which a plugin's method is called: an exception that passes, or an exit, names it."""
     try:
         yield
-    except UserError:  # its message is complete
-        raise
-    except Exception as error:
-        note = f"in {origin_of(plugin)}: {method}"
-        if note not in getattr(error, "__notes__", ()):
-            error.add_note(note)
+    except (Exception, SystemExit) as error:
+        origin, where = origin_of(plugin), f"{origin_of(plugin)}: {method}"
+        if isinstance(error, SystemExit):  # it would end the run without a word
+            raise PluginError(f"{where} called sys.exit({error.code!r})", path=origin.path) from error
+        if not isinstance(error, UserError) and f"in {where}" not in getattr(error, "__notes__", ()):
+            error.add_note(f"in {where}")  # a UserError's message is complete
         raise
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Literal, Protocol, TypeVar, runtime_checkable
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.config import PolicyConfig
@@ -63,6 +63,6 @@ class EngineContext:
     chat: ChatFormat
     active_rollouts: ActiveRollouts
     """Count of the active rollouts. An in-process engine starts a batch when all of them wait."""
-    deterministic: bool
+    deterministic: Literal["auto"] | bool  # `auto`: true on a CPU and false on a GPU
     vocabulary: tuple[str, ...]
     """Words that the environment and the roles use, for `tokenizer: words`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -86,7 +86,7 @@ class TrainerContext:
     loss: Loss
     chat: ChatFormat
     seed: int
-    deterministic: bool
+    deterministic: Literal["auto"] | bool  # `auto`: true on a CPU and false on a GPU
     vocabulary: tuple[str, ...]
     """Words that the environment and the roles use, for `tokenizer: words`."""
     needs: tuple[str, ...] = ()

@@ -306,7 +306,7 @@ class JobContext:
             raise
         except PolicyFault as fault:
             return Fault(kind="policy", reason=str(fault))
-        except Exception as error:  # SystemFault, or an environment's bug, which must not end every episode
+        except (Exception, SystemExit) as error:  # an environment's bug must not end every episode
             return Fault(kind="system", reason=failure(environment, "step", error))
         contracts.check_step(environment, step)
         return step
@@ -338,7 +338,7 @@ def _tool_use(tool: Tool, text: str) -> Any | None:
     """The tool call in a text, or None. A tool's bug is a system fault."""
     try:
         use = tool.find(text)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SystemFault(failure(tool, "find", error)) from error
     if contracts.check_async(tool, "find", use, False) is False:
         contracts.refuse(tool, "find", use, "return None where the text has no call")
@@ -352,7 +352,7 @@ async def _result(tool: Tool, use: Any) -> str:
         raise
     except PolicyFault as fault:
         raise PolicyFault(f"tool {tool.name}: {fault}") from fault
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise SystemFault(failure(tool, "run", error)) from error
     if not isinstance(result, str):
         contracts.refuse(tool, "run", result, "the result is a text")

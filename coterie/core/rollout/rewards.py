@@ -108,7 +108,7 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
         if task is None or task.cancelling():  # this call was cancelled, not one inside the source
             raise
         return _missing(source, failure(source.plugin, "score", error), whole)
-    except Exception as error:  # SystemFault, or a source's bug, which must not become a number
+    except (Exception, SystemExit) as error:  # SystemFault, or a bug, which must not become a number
         return _missing(source, failure(source.plugin, "score", error), whole)
     branches = len(view.actions) if isinstance(view, SiblingsView) else None
     check_source(source.plugin, table, branches, source.per_role)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -89,3 +89,5 @@ class Weights:
     adapter: str | None = None
     """Name of the policy's adapter in `module`, where that is a PEFT model."""
     tokenizer: Any = None
+    tensors: Callable[[], Iterator[tuple[str, Any]]] | None = None
+    """Names and whole tensors of a plain model, or of `adapter`, where ranks divide the module."""

@@ -18,12 +18,13 @@ import struct
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+
+from tests.backends.loopback import Loopback, Message
 
 COMMANDS = {"python": (None, "{python} {file}"), "bash": (None, "/bin/bash {file}")}
 COMMANDS["ruby"] = (None, "no-such-ruby {file}")
@@ -33,7 +34,7 @@ PROBED: dict[tuple[Any, ...], tuple[str, str]] = {}
 Write = Callable[[bytes], Awaitable[None]]
 
 
-class FusionServer:
+class FusionServer(Loopback):
     """`with FusionServer() as server:` answers at `server.url` from a separate thread.
 
     Args:
@@ -63,84 +64,34 @@ class FusionServer:
         self.fenced, self.landlock, self.pause = fenced, landlock, pause
         self.requests: list[dict[str, Any]] = []
         self.ping = b'"pong"'
-        self.port = 0
-
-    def __enter__(self) -> FusionServer:
-        ready = threading.Event()
-        self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(ready)), daemon=True)
-        self._thread.start()
-        assert ready.wait(10)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._loop.call_soon_threadsafe(self._stop.set)
-        self._thread.join(20)
-        assert not self._thread.is_alive()
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    async def _serve(self, ready: threading.Event) -> None:
-        self._loop, self._stop = asyncio.get_running_loop(), asyncio.Event()
-        self._open: set[asyncio.StreamWriter] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
-        await self._listen()
-        ready.set()
-        await self._stop.wait()
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    async def _listen(self) -> None:
-        self._server = await asyncio.start_server(
-            self._connected, "127.0.0.1", self.port, backlog=256, reuse_address=True
-        )
-        self.port = self._server.sockets[0].getsockname()[1]
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._open.add(writer)
-        try:
-            while await self._request(reader, writer):
-                pass
-        except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass
-        finally:
-            self._open.discard(writer)
-            self._tasks.discard(task)
-            writer.close()
-
-    async def _request(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; whether the connection stays open."""
-        head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        method, path, _ = head.split(" ", 2)
-        length = next(
-            (int(line[15:]) for line in head.split("\r\n") if line.lower().startswith("content-length:")), 0
-        )
-        body = await reader.readexactly(length)
+    async def reply(
+        self, message: Message, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> bool:
+        method, path, _, body = message
         if (method, path) == ("GET", "/v1/ping"):
-            return await answer(writer, 200, self.ping)
+            return await reply_with(writer, 200, self.ping)
         if (method, path) != ("POST", "/run_code"):
-            return await answer(writer, 404, b'{"detail":"Not Found"}')
+            return await reply_with(writer, 404, b'{"detail":"Not Found"}')
         order = json.loads(body)
         if str(order.get("fetch_files")).startswith("['probe-"):
-            return await answer(writer, 200, json.dumps(await self._probe(order)).encode())
+            return await reply_with(writer, 200, json.dumps(await self._probe(order)).encode())
         self.requests.append(order)
         fault = self.faults.popleft() if self.faults else self.always
         if fault:
             return await self._fail(fault, order, writer)
         status, reply = await self._run_code(order)
-        return await answer(writer, status, json.dumps(reply).encode())
+        return await reply_with(writer, status, json.dumps(reply).encode())
 
     # ------------------------------------------------------------------------------------------ faults
 
     async def _fail(self, fault: str, order: dict[str, Any], writer: asyncio.StreamWriter) -> bool:
         if fault in ("500", "504"):
-            return await answer(writer, int(fault), b'{"detail":"Internal Server Error"}')
+            return await reply_with(writer, int(fault), b'{"detail":"Internal Server Error"}')
         if fault == "hang":
             await asyncio.sleep(600)
         if fault == "drip":
@@ -156,15 +107,17 @@ class FusionServer:
             await self._restart()
             return False
         if fault == "404":
-            return await answer(writer, 404, b'{"detail":"Not Found"}')
+            return await reply_with(writer, 404, b'{"detail":"Not Found"}')
         if fault == "deep":
-            return await answer(writer, 200, b"[" * 200_000)
+            return await reply_with(writer, 200, b"[" * 200_000)
         if fault == "bad_json":
-            return await answer(writer, 200, b'{"status": "Success", "run_res')
+            return await reply_with(writer, 200, b'{"status": "Success", "run_res')
         if fault == "html":
-            return await answer(writer, 200, b"<html><body>Welcome to nginx!</body></html>")
+            return await reply_with(writer, 200, b"<html><body>Welcome to nginx!</body></html>")
         if fault == "huge":
-            return await answer(writer, 200, b'{"status":"Success","message":"' + b"x" * (3 << 20) + b'"}')
+            return await reply_with(
+                writer, 200, b'{"status":"Success","message":"' + b"x" * (3 << 20) + b'"}'
+            )
         status, reply = await self._run_code({**order, "language": "klingon"} if fault == "422" else order)
         if fault == "null":
             reply["run_result"] = None
@@ -176,15 +129,13 @@ class FusionServer:
             reply["files"] = {name: base64.b64encode(b'{"nonce": "0"}').decode() for name in reply["files"]}
         if fault == "not_base64":
             reply["files"] = {name: "�?!" for name in reply["files"]}
-        return await answer(writer, status, json.dumps(reply).encode())
+        return await reply_with(writer, status, json.dumps(reply).encode())
 
     async def _restart(self) -> None:
         """Cuts every connection and listens again on the same port a little later."""
-        self._server.close()
-        for writer in list(self._open):
-            writer.transport.abort()
+        self.hang_up()
         await asyncio.sleep(self.pause)
-        await self._listen()
+        await self.listen()
 
     # ------------------------------------------------------------------------------------- what it does
 
@@ -299,7 +250,7 @@ def fence(user: int | None) -> tuple[str, ...]:
     return command if code == 0 else ()
 
 
-async def answer(writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:
+async def reply_with(writer: asyncio.StreamWriter, status: int, body: bytes) -> bool:
     head = (
         f"HTTP/1.1 {status} Whatever\r\nContent-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
+from coterie.backends.sandboxes.inside import clock
 from coterie.backends.sandboxes.local import LocalSandbox
 from coterie.core.protocols import Program
 from tests.backends.sandboxes.support import LIMITS, inside, ran
@@ -193,12 +195,35 @@ def test_children_that_hide_their_time_are_bounded(how: str, seconds: float) -> 
     assert done.cpu_seconds is None or done.cpu_seconds >= 0.5
 
 
-def test_children_that_no_sample_sees_are_bounded_by_their_number() -> None:
-    """Between two samples each may have used what the clock has run on; that bound ends the program."""
-    code = f"{BURN}{HIDES['ignored']}while True:\n    burn(0)\n    wait()"
-    limits = LIMITS.model_copy(update={"cpu_seconds": 0.5, "wall_seconds": 4.0})
-    done = ran(code, {"namespaces": "required"}, limits=limits)
-    assert (done.status, done.reason) == ("timeout", "more than 0.5 s of CPU time")
+@pytest.mark.parametrize(("processes", "bound"), [(4, 0.02), (1, 0.005), (0, 0.0)])
+def test_ids_that_no_sample_sees_are_bounded_as_far_as_they_are_processes(
+    monkeypatch: pytest.MonkeyPatch, processes: int, bound: float
+) -> None:
+    """Four ids come and go between two samples, 5 ms apart; the others of them are threads."""
+    now, last = [0.0], [10]
+
+    def gone(clock: int) -> float:
+        raise OSError
+
+    monkeypatch.setattr(clock.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(clock.time, "clock_gettime", gone)
+    monkeypatch.setattr(clock, "_last_pid", lambda load: last[0])
+    monkeypatch.setattr(clock.os, "sched_getaffinity", lambda pid: range(64))
+    samples = clock._Samples(-1, 0.4)
+    samples.expected, last[0] = processes, 14
+    for _ in range(clock._TRIES + 1):
+        now[0] += 0.005
+        samples.take()
+    assert samples.least == 0.4 and samples.most == pytest.approx(0.4 + bound)
+
+
+@pytest.mark.parametrize(("most", "over"), [(0.99, False), (1.01, True)])
+def test_a_program_that_may_have_used_twice_its_limit_is_over_it(most: float, over: bool) -> None:
+    measured = clock.Clock(os.getpid(), -1, -1)
+    used = measured.used()
+    measured._samples = SimpleNamespace(least=used, most=2 * most * (used + 10), take=lambda: None)
+    assert measured.exceeds(used + 10) is over
+    assert measured.final(over, used + 10) == (None if over else pytest.approx(used, abs=5))
 
 
 # ----------------------------------------------------------------------------------- where /proc is hidden

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
 from itertools import pairwise
 
 import pytest
 
-from coterie.core.errors import ConfigError, SystemFault, UserError
+from coterie.core.errors import ConfigError, PluginError, SystemFault, UserError
 from coterie.core.plugins.origin import Origin, failure, origin_of, plugin_call, plugin_open, record_origin
 from coterie.testing import coterie_run
 from tests.games import Matrix
@@ -71,6 +72,12 @@ def test_what_no_plugin_causes_gets_no_note(error):
         with plugin_call(TOY, "step"):
             raise error
     assert not hasattr(error, "__notes__")
+
+
+def test_a_plugin_that_exits_is_an_error_that_names_it():
+    with pytest.raises(PluginError, match=r"^env: environment 'toy' .*: step called sys.exit\(3\)$"):
+        with plugin_call(Matrix(), "play"), plugin_call(TOY, "step"):
+            sys.exit(3)
 
 
 def chained(*errors):

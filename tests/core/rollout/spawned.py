@@ -72,7 +72,7 @@ async def _play(file: Path, jobs: Sequence[RolloutJob], weights: Sequence[Weight
             policies=resolved.config.policies,
             chat=builder.make("chat_format", resolved.config.chat, "chat"),
             active_rollouts=client.active_rollouts,
-            deterministic=resolved.config.deterministic,
+            deterministic=True,
             vocabulary=side.vocabulary,
         )
     )
