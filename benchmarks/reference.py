@@ -6,9 +6,9 @@ Runs the same short trainings with the code of both commits, on this machine and
 compares what was sampled, what it was worth, the metrics and the weights. Exits with 0 where all is equal,
 with 1 where anything differs, and with 2 where it can't start.
 
-    python benchmarks/reference.py --digests > tests/golden/tabular_runs.json
+    python benchmarks/reference.py --golden > tests/golden/tabular_runs.json
 
-prints the digests of the tabular runs of the working tree instead; `make test` holds the code to them.
+prints fingerprints of the tabular runs of the working tree instead; `make test` holds the code to them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from typing import Any
 
 import click
 from reference_jobs import ALGORITHMS, JOBS, ROOT, Job, Outcome, environment, run, tabular
-from reference_runs import counts, differences, digests, read_run, unshared
+from reference_runs import counts, differences, fingerprint, read_run, unshared
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -56,7 +56,7 @@ PACKAGES = ("numpy", "torch", "transformers")
 @click.option("--jobs", "patterns", multiple=True, metavar="NAME", help="Only these; may have * [all].")
 @click.option("--processes", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option("--keep", type=click.Path(path_type=Path), metavar="DIR", help="Keep checkouts and runs here.")
-@click.option("--digests", "golden", is_flag=True, help="Print digests of the working tree's tabular runs.")
+@click.option("--golden", is_flag=True, help="Print fingerprints of the working tree's tabular runs.")
 def main(
     base: str | None,
     head: str | None,
@@ -67,7 +67,8 @@ def main(
     golden: bool,
 ) -> None:
     if golden:
-        click.echo(json.dumps(golden_digests(processes), indent=1))
+        lines = (f"{json.dumps(name)}: {json.dumps(kept)}" for name, kept in fingerprints(processes).items())
+        click.echo("{\n" + ",\n".join(lines) + "\n}")  # a line for each algorithm
         return
     if base is None or head is None:
         why = f"got {base} alone" if base else "got none"
@@ -208,8 +209,8 @@ def compared(job: Job, folder: Path, outcomes: dict[tuple[str, str], Outcome]) -
     }
 
 
-def golden_digests(processes: int) -> dict[str, dict[str, str]]:
-    """algorithm -> digests of its tabular run with the code of the working tree."""
+def fingerprints(processes: int) -> dict[str, dict[str, Any]]:
+    """algorithm -> fingerprint of its tabular run with the code of the working tree."""
     with tempfile.TemporaryDirectory(prefix="reference-") as folder, ThreadPoolExecutor(processes) as pool:
         futures = {
             algorithm: pool.submit(run, tabular(algorithm), ROOT, Path(folder) / algorithm)
@@ -218,7 +219,7 @@ def golden_digests(processes: int) -> dict[str, dict[str, str]]:
         for algorithm, future in futures.items():
             if error := future.result().error:
                 raise click.ClickException(f"the run of {algorithm} failed\n  why: {error}\n  fix: repair it")
-        return {algorithm: digests(Path(folder) / algorithm) for algorithm in ALGORITHMS}
+        return {algorithm: fingerprint(Path(folder) / algorithm) for algorithm in ALGORITHMS}
 
 
 # --------------------------------------------------------------------------------------------------- report

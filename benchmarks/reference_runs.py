@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -194,36 +195,79 @@ def _tokens(run: Mapping[Part, Rows]) -> list[Sequence[int]]:
     ]
 
 
-# -------------------------------------------------------------------------------------------------- digests
+# ------------------------------------------------------------------------------------------------- fingerprints
 
-DIGITS = 9
-"""Significant digits: processors differ in the last digits of exp and log, and agree on these."""
-TINY = 1e-9
-"""The size below which a number counts as 0: where equal numbers should cancel, rounding leaves noise."""
+DIGITS = 8
+"""Significant digits that a fingerprint holds."""
+RELATIVE, ABSOLUTE = 1e-6, 1e-7
+"""Within these two numbers are equal. Processors differ in the last digit of exp and log; a log-prob that is
+stored in float32 then differs by 6e-8, and where equal numbers should cancel, that much is left as noise."""
 
 
-def digests(folder: Path) -> dict[str, str]:
-    """Digests of what a run sampled, of what that was worth, and of its metrics; floats are rounded."""
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """What a run sampled, what that was worth, and its metrics.
+
+    Digests of token ids and rewards; moments of each step's advantages; of each metric one number, or one a
+    step.
+    """
     run = read_run(folder)
-    rows = [row for rows in run.values() for row in rows if "kind" in row]
-    content = {
-        "token_ids": _tokens(run),
-        "rewards": [row["reward"] for row in rows if "reward" in row],
-        "advantages": [row["advantage"] for row in rows if "advantage" in row],
-        "metrics": [rows for (_, _, file), rows in sorted(run.items()) if file == "metrics.jsonl"],
+    rows = {part: [row for row in rows if "kind" in row] for part, rows in sorted(run.items())}
+    metrics = [row for (_, _, file), rows in sorted(run.items()) if file == "metrics.jsonl" for row in rows]
+    names = sorted({name for row in metrics for name in row})
+    return {
+        "token_ids": _sha256(_tokens(run)),
+        "rewards": _sha256([row["reward"] for part in rows.values() for row in part if "reward" in row]),
+        "advantages": [moments for part in rows.values() if (moments := _moments(part))],
+        "metrics": {name: _column([row.get(name) for row in metrics]) for name in names},
     }
-    return {name: _sha256(rounded(value)) for name, value in content.items()}
 
 
-def rounded(value: Any) -> Any:
-    """The same, with `DIGITS` digits of every float."""
-    if isinstance(value, dict):
-        return {key: rounded(inner) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [rounded(inner) for inner in value]
-    if isinstance(value, float):
-        return float(f"{value:.{DIGITS}g}") if abs(value) >= TINY else 0.0
-    return value
+def changed(base: Any, head: Any, where: str = "") -> Iterator[str]:
+    """The entries in which two fingerprints differ."""
+    if isinstance(base, dict) and isinstance(head, dict):
+        for key in sorted({**base, **head}):
+            yield from changed(base.get(key), head.get(key), f"{where}.{key}" if where else key)
+    elif isinstance(base, list) and isinstance(head, list) and len(base) == len(head):
+        for index, (item, other) in enumerate(zip(base, head, strict=True)):
+            yield from changed(item, other, f"{where}[{index}]")
+    elif not _equal(base, head):
+        yield f"{where}: {base} -> {head}"
+
+
+def _equal(base: Any, head: Any) -> bool:
+    if isinstance(base, list) or isinstance(head, list):  # a column that is constant in one of them
+        many = base if isinstance(base, list) else head
+        other = head if many is base else base
+        return not isinstance(other, (list, dict)) and all(_equal(item, other) for item in many)
+    if isinstance(base, (int, float)) and isinstance(head, (int, float)):
+        return math.isclose(base, head, rel_tol=RELATIVE, abs_tol=ABSOLUTE)
+    return bool(base == head)
+
+
+def _moments(rows: Rows) -> list[float]:
+    """Of all advantages: their number, mean, mean size, mean weighted with the place (0 to 1)."""
+    values = [value for row in rows for value in _flat(row.get("advantage"))]
+    if not values:
+        return []
+    ramp = sum(value * at for at, value in enumerate(values, 1)) / len(values)
+    sums = (sum(values), sum(map(abs, values)), ramp)
+    return [len(values), *(_short_number(total / len(values)) for total in sums)]
+
+
+def _flat(value: Any) -> list[float]:
+    if isinstance(value, (list, dict)):
+        inner = value.values() if isinstance(value, dict) else value
+        return [number for part in inner for number in _flat(part)]
+    return [value] if isinstance(value, (int, float)) else []
+
+
+def _column(values: list[Any]) -> Any:
+    values = [_short_number(value) for value in values]
+    return values[0] if all(value == values[0] for value in values) else values
+
+
+def _short_number(value: Any) -> Any:
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
 def _sha256(value: Any) -> str:

@@ -1,4 +1,4 @@
-"""Digests of tabular runs, and the comparison of two commits."""
+"""Fingerprints of tabular runs, and the comparison of two commits."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 from reference_jobs import ALGORITHMS, ROOT, tabular
-from reference_runs import Difference, counts, differences, digests, read_run, renamed, rounded, unshared
+from reference_runs import Difference, changed, counts, differences, fingerprint, read_run, renamed, unshared
 
 from coterie.core.plugins import plugins
 from tests.cli.support import coterie
 
 GOLDEN = json.loads((ROOT / "tests" / "golden" / "tabular_runs.json").read_text(encoding="utf-8"))
-AGAIN = "python benchmarks/reference.py --digests > tests/golden/tabular_runs.json"
+AGAIN = "python benchmarks/reference.py --golden > tests/golden/tabular_runs.json"
 
 OLD = [
     {"kind": "node", "node": "n", "prompt_ids": [1], "state_digest": "a"},
@@ -57,9 +57,8 @@ def run_folder(folder: Path, rows: list[dict], loss: float = 0.5, digest: str = 
 def test_a_tabular_run_comes_out_as_it_did(algorithm, tmp_path):
     done = coterie(*tabular(algorithm).words(tmp_path / "run"))
     assert done.exit_code == 0, done.stderr
-    now = digests(tmp_path / "run")
-    changed = [name for name, digest in now.items() if digest != GOLDEN[algorithm][name]]
-    assert not changed, f"{algorithm}: other {', '.join(changed)} than before; if that was intended: {AGAIN}"
+    others = list(changed(GOLDEN[algorithm], fingerprint(tmp_path / "run")))
+    assert not others, f"{algorithm}: {'; '.join(others[:5])}; if that was intended: {AGAIN}"
 
 
 def test_every_algorithm_has_a_run_and_a_golden():
@@ -71,7 +70,7 @@ def test_rows_of_either_naming_are_equal(tmp_path):
     assert list(differences(base, head)) == []
     assert unshared(base, head) == {"base": [], "head": ["joint.more"]}
     assert counts(base) == counts(head) == {"steps": 1, "rows": 3, "tokens": 2}
-    assert digests(tmp_path / "a") == digests(tmp_path / "b")
+    assert fingerprint(tmp_path / "a") == fingerprint(tmp_path / "b")
 
 
 def test_names_inside_a_table_stay():
@@ -120,8 +119,25 @@ def test_metrics_weights_and_missing_files_are_compared(tmp_path):
     assert list(differences(base, head))[-1] == Difference("checkpoints/step-000001", "present", "absent")
 
 
-def test_rounding_keeps_nine_digits():
-    assert rounded({"a": [1 / 3, 1e-17, -2.5, 7, None]}) == {"a": [0.333333333, 0.0, -2.5, 7, None]}
+def test_fingerprints_agree_within_the_last_digits_of_a_float32():
+    base = {"metrics": {"loss": [0.5, -9.9e-9], "ratio": 0.99999996}, "advantages": [[4, 0.25, 0.5, 0.1]]}
+    head = {"metrics": {"loss": [0.50000003, 0.0], "ratio": [1.0, 1]}, "advantages": [[4, 0.25, 0.5, 0.1]]}
+    assert not list(changed(base, head)) and not list(changed(head, base))
+    head["metrics"] |= {"loss": [0.500001, 0.0], "more": 1}
+    head["advantages"] = [[3, 0.25, 0.5, 0.1]]
+    assert list(changed(base, head)) == [
+        "advantages[0][0]: 4 -> 3",
+        "metrics.loss[0]: 0.5 -> 0.500001",
+        "metrics.more: None -> 1",
+    ]
+
+
+def test_a_fingerprint_shows_another_advantage_and_another_place_of_it(tmp_path):
+    other = copy.deepcopy(NEW)
+    other[1]["advantage"] = [0.5, 0.25]
+    prints = [fingerprint(run_folder(tmp_path / name, rows)) for name, rows in (("a", NEW), ("b", other))]
+    assert prints[0]["advantages"] == [[2, 0.375, 0.375, 0.3125]]
+    assert [part.split(":")[0] for part in changed(*prints)] == ["advantages[0][3]"]
 
 
 @pytest.mark.parametrize(

@@ -374,11 +374,11 @@ def test_a_server_that_is_gone_and_comes_back():
 
 def test_two_hundred_calls_at_once_keep_the_limits():
     with OpenAIServer(delay=0.02) as server:
-        results = generated(engine(server.url, concurrency=10, timeout=5.0, requests_per_minute=12_000), 200)
+        results = generated(engine(server.url, concurrency=10, timeout=5.0, requests_per_minute=6_000), 200)
         assert all(isinstance(text, str) for text in results) and len(server.asked) == 200
         assert server.at_once <= 10
         times = [asked.at for asked in server.asked]
-    assert max(times) - min(times) >= 0.75, "200 at 200 a second (test_limits.py counts every window)"
+    assert max(times) - min(times) >= 0.9, "100 at once, 100 in a second (test_limits.py has windows)"
 
 
 # ------------------------------------------------------------------------------------- policies, secrets

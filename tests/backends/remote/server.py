@@ -93,11 +93,12 @@ class OpenAIServer(Loopback):
         body = json.loads(message.body or b"{}")
         asked = Arrival(message.path, body, message.headers, time.monotonic())
         self.asked.append(asked)
+        held = self.hold_after is not None and len(self.asked) > self.hold_after
         self._now += 1
         self.at_once = max(self.at_once, self._now)
         try:
             await asyncio.sleep(self.delay)
-            if self.hold_after is not None and len(self.asked) > self.hold_after:
+            if held and self.hold_after is not None:  # not released meanwhile
                 await self._held.wait()
                 await asyncio.sleep(0.05)
             if reader.at_eof():
