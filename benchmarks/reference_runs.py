@@ -195,7 +195,7 @@ def _tokens(run: Mapping[Part, Rows]) -> list[Sequence[int]]:
     ]
 
 
-# ------------------------------------------------------------------------------------------------- fingerprints
+# ----------------------------------------------------------------------------------------------- fingerprints
 
 DIGITS = 8
 """Significant digits that a fingerprint holds."""
