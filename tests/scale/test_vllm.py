@@ -171,7 +171,8 @@ def test_a_cancelled_request_is_aborted(runner, playing):
     async def play():
         task = asyncio.ensure_future(playing.wave([request("untied", LONG, max_new_tokens=200)]))
         other = asyncio.ensure_future(playing.wave([request("untied", LONG[:9], 1)]))
-        await asyncio.sleep(0.05)
+        while not server(playing, "untied")._futures:  # until it is under way, and no longer: it may be short
+            await asyncio.sleep(0)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
