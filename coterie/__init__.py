@@ -72,7 +72,10 @@ if TYPE_CHECKING:
         AdvantageEstimator as AdvantageEstimator,
         Batch as Batch,
         Build as Build,
+        ChatAnswer as ChatAnswer,
         ChatFormat as ChatFormat,
+        ChatModel as ChatModel,
+        ChatRequest as ChatRequest,
         Codec as Codec,
         DataSource as DataSource,
         Demonstration as Demonstration,
@@ -91,6 +94,7 @@ if TYPE_CHECKING:
         Member as Member,
         NamedRewardSource as NamedRewardSource,
         Plan as Plan,
+        PlayedAction as PlayedAction,
         Program as Program,
         PromptRequest as PromptRequest,
         Ran as Ran,
@@ -123,6 +127,7 @@ if TYPE_CHECKING:
         DescribesTools as DescribesTools,
         HasTokenIds as HasTokenIds,
     )
+    from coterie.core.protocols.chat_model import UsesEngine as UsesEngine
     from coterie.core.protocols.environment import (
         Demonstrates as Demonstrates,
         Diagnoses as Diagnoses,
@@ -307,14 +312,16 @@ _PUBLIC = {
     "coterie.core.types.seeding": "generator seed64",
     "coterie.core.types.splits": "Split split_of",
     "coterie.core.protocols": """
-        ActionView AdvantageEstimator Batch Build ChatFormat Codec DataSource Demonstration Engine
+        ActionView AdvantageEstimator Batch Build ChatAnswer ChatFormat ChatModel ChatRequest Codec
+        DataSource Demonstration Engine
         EngineClient EngineContext Environment EpisodeView Executor ExecutorContext JointView Judged
-        Length Limits Loss Member NamedRewardSource Plan Program PromptRequest Ran RewardSource Role
-        Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout SiblingsView Status
+        Length Limits Loss Member NamedRewardSource Plan PlayedAction Program PromptRequest Ran RewardSource
+        Role Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout SiblingsView Status
         StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker Trainer TrainerContext
         TransitionMode Verdict View
     """,
     "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
+    "coterie.core.protocols.chat_model": "UsesEngine",
     "coterie.core.protocols.environment": """
         Demonstrates Diagnoses DigestsStates DrawsTasks FingerprintsTasks HasFields HasNotSummable
         HasVocabulary RecordsTasks StepsConcurrently

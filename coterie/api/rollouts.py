@@ -223,10 +223,11 @@ def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights
 
 
 def _cells(name: str, cell: Mapping[tuple[str, str], Score], role: str | None = None) -> dict[str, Any]:
-    """Scores and, where there is one, the reason of each (why it is missing, or a floor)."""
+    """Scores, and those that have one with a reason (of a missing score, or a floor) or a judge's comment."""
     return {
         name: _named(cell, role),
         "reasons": {_name(owner, role): score.reason for owner, score in cell.items() if score.reason},
+        "comments": {_name(owner, role): score.comment for owner, score in cell.items() if score.comment},
     }
 
 

@@ -66,7 +66,11 @@ def _check_policies(config: RunConfig) -> None:
             raise ConfigError(f"role '{role}' has no policy", path=path, fix=fix)
         _known("policy", policy_name, config.policies, path)
         played.add(policy_name)
-    why = "no role plays it: name it in team.roles.<role>.policy"
+    for name, table in config.chat_models.items():
+        if isinstance(policy_name := table.get("policy"), str):
+            _known("policy", policy_name, config.policies, f"chat_models.{name}.policy")
+            played.add(policy_name)
+    why = "no role plays it: name it in team.roles.<role>.policy, or in a chat model of type policy"
     _unused("policies", set(config.policies) - played, why)
 
 

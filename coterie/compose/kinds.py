@@ -39,6 +39,7 @@ PROTOCOL: dict[str, type] = {
     "sandbox": protocols.Sandbox,
     "tool": protocols.Tool,
     "chat_format": protocols.ChatFormat,
+    "chat_model": protocols.ChatModel,
     "data_source": protocols.DataSource,
     "tracker": protocols.Tracker,
 }
@@ -77,6 +78,12 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     ),
     "sandbox": (protocols.sandbox.ReportsProtections,),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
+    "chat_model": (
+        protocols.tool.Opens,
+        protocols.tool.Closes,
+        protocols.chat_model.UsesEngine,
+        UsesRunFolder,
+    ),
 }
 """Protocols of optional members, by kind. `isinstance(plugin, Diagnoses)` asks whether a plugin has one."""
 
