@@ -234,7 +234,7 @@ def _check_selection(side: LocalRolloutSide, estimator: AdvantageEstimator) -> N
             "a trajectory can't be scored in one call where episodes fork",
             path=f"rewards.{trajectory[0]}",
             why=f"sampler.branches is {plan.branches}: some actions are in several episodes, others in none",
-            fix="set sampler.branches=1 and sampler.chains to the group's size, or score each action by itself",
+            fix="set sampler.branches=1 and sampler.chains to the group's size, or score single actions",
         )
     whole = (
         "play whole episodes (sampler.branches=1, sampler.chains to the group's size, a return over turns)"

@@ -70,7 +70,7 @@ def check_step(environment: Any, step: Any) -> None:
 def check_source(
     source: Any, returned: Any, tables: int | None = None, per_role: Collection[str] = ()
 ) -> None:
-    """Of `RewardSource.score`: a table of scores, or a list of so many (scopes `siblings` and `trajectory`)."""
+    """Of `RewardSource.score`: a table of scores, or as many as `tables` (scopes siblings, trajectory)."""
     if tables is None:
         check_scores(source, "score", returned)
         for component in per_role:

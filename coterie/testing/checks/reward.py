@@ -49,12 +49,12 @@ def check_reward(
 ) -> None:
     """Check a reward source on views of its scope, which are given or made by playing an environment.
 
-    - `scope` is action, joint, siblings, episode or trajectory; components are of a known kind; default weights are
-      numbers and belong to its components; `policy_fault` is a finite number.
+    - `scope` is action, joint, siblings, episode or trajectory; components are of a known kind; default
+      weights are numbers and belong to its components; `policy_fault` is a finite number.
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
-      for scope siblings one such table a branch, for scope trajectory one an action. It may raise `PolicyFault` for what the output caused, and
-      `SystemFault` for what it didn't, and nothing else. Some of the actions can't be read. At least one view
-      has scores.
+      for scope siblings one such table a branch, for scope trajectory one an action. It may raise
+      `PolicyFault` for what the output caused, and `SystemFault` for what it didn't, and nothing else. Some
+      of the actions can't be read. At least one view has scores.
     - While its backend fails (`outage`), scores are missing: a number or the floor is refused, unless the
       working system gave the same. At least one score is missing.
     - `open` and `close` are asynchronous and are called, as in a run; `concurrency` is 1 or more; `per_role`
