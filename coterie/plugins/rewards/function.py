@@ -24,7 +24,7 @@ class FunctionReward(Plugin):
     """The result of `function(view)`, async or not, as scores.
 
     A number is the score of this source's own component (its name in the configuration): with the scopes
-    `joint` and `episode` the team's, with the others the role's. None is a missing score, and a `coterie.Score`
+    `joint` and `episode` the team's, with the others the role's. None is a missing score, a `coterie.Score`
     a number with a comment. A table scores several components: {"solver.style": 0.5, "team.right": 1.0}, or
     {("solver", "style"): 0.5}. With the scope `siblings` the function returns a list with one of these per
     branch, with `trajectory` a list with one per entry of `EpisodeView.actions`.
@@ -37,7 +37,7 @@ class FunctionReward(Plugin):
         function: FunctionReference = Field(description="`module:function`.")
         scope: Literal["action", "joint", "siblings", "episode", "trajectory"] = Field(
             "joint",
-            description="Its argument: an ActionView, a JointView, a SiblingsView; for the others an EpisodeView.",
+            description="Its argument: an ActionView, JointView or SiblingsView, else an EpisodeView.",
         )
         components: dict[str, ComponentKind] = Field(
             default_factory=dict,
