@@ -16,6 +16,7 @@ from coterie.core.errors import ConfigError, PluginError
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
+from coterie.core.protocols.tool import Closes
 
 log = logging.getLogger("coterie")
 
@@ -89,7 +90,7 @@ class ComponentBuilder:
         record_origin(made, origin)
         _check_members(made, origin)
         check_attributes(made, kind)
-        if kind in ("sandbox", "tool"):
+        if kind in ("sandbox", "tool") or (kind == "environment" and isinstance(made, Closes)):
             self.resources.append(made)
         return made
 

@@ -55,6 +55,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.environment.FingerprintsTasks,
         protocols.environment.DrawsTasks,
         protocols.reward.ScoresRoles,
+        protocols.tool.Closes,
     ),
     "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
     "reward": (

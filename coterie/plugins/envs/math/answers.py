@@ -1,8 +1,8 @@
 r"""How the answer is found in a message, and how numbers are compared without a library.
 
 The last `\boxed{...}` counts, and nothing before or after it. Without a box, what follows the last "answer
-is" or "answer:" counts; without that, a message that is nothing but one short expression. Thoughts are no part
-of a message.
+is" or "answer:" counts; without that, a message that is nothing but one short expression. Thoughts are no
+part of a message.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ _ENDING = re.compile(r"(?:\.(?=\s|$)|;|,\s).*", re.DOTALL)
 _MARKS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"))
 _SPACES = re.compile(r"\s+")
 _NUMBER = re.compile(r"[+-]?\d{1,100}(?:\.\d{1,100}|/0*[1-9]\d{0,99})?")
+_OR = re.compile(r"\s+or\s+")
+_REMARK = re.compile(r"\s*\([^()]*[a-z]{3}[^()]*\)\s*$")
 _ALONE = 64
 """Longest message that can be an answer as a whole, in characters."""
 
@@ -68,8 +70,17 @@ def bare(answer: str) -> str:
     return answer
 
 
+def accepted(reference: str) -> tuple[str, ...]:
+    """The answers that a reference accepts: `080 or 081 (both were accepted)` accepts two numbers.
+
+    Any other reference is one answer, also where it holds "or": all solutions of an equation are asked for.
+    """
+    parts = tuple(_OR.split(_REMARK.sub("", reference)))
+    return parts if len(parts) > 1 and all(number(part) is not None for part in parts) else (bare(reference),)
+
+
 def number(text: str) -> Fraction | None:
-    """The value of a whole number, a decimal number or a quotient of whole numbers; None for anything else."""
+    """The value of a whole or decimal number or a quotient of whole numbers; None for anything else."""
     text = _SPACES.sub("", text)
     return Fraction(text) if _NUMBER.fullmatch(text) else None
 

@@ -8,9 +8,9 @@ What the answer causes and what the system causes are told apart (DESIGN, invari
 
 - The processor time is used up: the kernel ends the worker with SIGPROF. The answer's fault: `PolicyFault`.
 - The worker runs out of its memory or its stack: Python reports it. The answer's fault.
-- The worker dies of something else: tried again with a fresh worker. Where that one dies too, it is the answer's
-  fault, unless both were ended by a signal that an answer can't cause (SIGKILL, SIGTERM, ...) or never
-  started: `SystemFault`.
+- The worker dies of something else: tried again with a fresh worker. Where that one dies too, it is the
+  answer's fault, unless both were ended by a signal that an answer can't cause (SIGKILL, SIGTERM, ...) or
+  never started: `SystemFault`.
 """
 
 from __future__ import annotations
