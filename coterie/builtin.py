@@ -14,6 +14,7 @@ from coterie.core.plugins.hookspecs import Register
 
 @hookimpl
 def register_environments(register: Register) -> None:
+    register("math", "coterie.plugins.envs.math.env:Math")
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
     register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")
     register("sudoku", "coterie.plugins.envs.sudoku:Sudoku")
@@ -22,6 +23,12 @@ def register_environments(register: Register) -> None:
 
 @hookimpl
 def register_roles(register: Register) -> None:
+    register("math_code_executor", "coterie.plugins.agents.math:MathCodeExecutor")
+    register("math_problem_solver", "coterie.plugins.agents.math:MathProblemSolver")
+    register("math_reasoner", "coterie.plugins.agents.math:MathReasoner")
+    register("math_solver", "coterie.plugins.agents.math:MathSolver")
+    register("math_tool", "coterie.plugins.agents.math:MathTool")
+    register("math_verifier", "coterie.plugins.agents.math:MathVerifier")
     register("plan_path_planner", "coterie.plugins.agents.plan_path:PlanPathPlanner")
     register("plan_path_executor", "coterie.plugins.agents.plan_path:PlanPathExecutor")
     register("plan_path_solver", "coterie.plugins.agents.plan_path:PlanPathSolver")

@@ -15,6 +15,7 @@ EXTRA_OF: dict[str, str] = {
     "mcp": "mcp",
     "openai": "openai",
     "aiolimiter": "openai",
+    "math_verify": "math",
     "vllm": "vllm",
     "deepspeed": "deepspeed",
 }

@@ -46,7 +46,7 @@ class ComponentBuilder:
     shared: dict[str, Any] = field(default_factory=dict)
     """By kind, or by path: the one component of a top-level table that serves many."""
     resources: list[Any] = field(default_factory=list)
-    """Sandboxes, tools and chat models: they are opened and closed with the run."""
+    """Components that may have `open` and `close`, in the order in which they were made."""
 
     def make(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Any:
         """One component from its table; `also` are keys of it that are somebody else's, for hints.
@@ -89,7 +89,7 @@ class ComponentBuilder:
         record_origin(made, origin)
         _check_members(made, origin)
         check_attributes(made, kind)
-        if kind in ("sandbox", "tool", "chat_model"):
+        if kind in ("environment", "sandbox", "tool", "chat_model"):
             self.resources.append(made)
         return made
 

@@ -56,6 +56,8 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.environment.FingerprintsTasks,
         protocols.environment.DrawsTasks,
         protocols.reward.ScoresRoles,
+        protocols.tool.Opens,
+        protocols.tool.Closes,
     ),
     "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
     "reward": (

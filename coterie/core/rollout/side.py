@@ -46,7 +46,7 @@ class LocalRolloutSide:
     vocabulary: tuple[str, ...] = ()
     """Words that the environments and the roles write."""
     resources: Sequence[Any] = ()
-    """Sandboxes, tools and chat models, inner ones before those that use them."""
+    """Environments, sandboxes, tools and chat models, inner ones before those that use them."""
     _engine: EngineClient | None = None
     _samplers: dict[bool, Sampler] = field(default_factory=dict)
     """Samplers of evaluations, by greedy."""
@@ -56,7 +56,7 @@ class LocalRolloutSide:
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self, engine: EngineClient) -> None:
-        """Open sandboxes, tools, chat models and reward sources; after a failure none is open.
+        """Open the resources and the reward sources; after a failure none is open.
 
         Args:
             engine: generates for all later jobs.
