@@ -133,7 +133,7 @@ class Math(Plugin):
         return (role,) if role else ()
 
     def observe(self, state: State, role: str) -> Observation:
-        mine = sum(one.role == role for one in state.transcript)
+        mine = sum(entry.role == role for entry in state.transcript)
         last = role != "code_executor" or mine + 1 >= self._turns
         text, shown = state.problem.text, ""
         if self._compact:
@@ -276,7 +276,7 @@ class Math(Plugin):
             return self._team[0]
         last = transcript[-1]
         if last.role == "code_executor":
-            written = sum(one.role == last.role for one in transcript)
+            written = sum(entry.role == last.role for entry in transcript)
             # One that wrote no program has handed over: no output waits for it.
             if written < self._turns and (self._compact or last.run is not None):
                 return last.role
@@ -330,9 +330,9 @@ class Math(Plugin):
         if self._form == teams.CHAIN:
             return not self._next(state.transcript)
         if len(self._team) == 1:
-            latest = [one.answer for one in state.transcript[-2:]]
+            latest = [entry.answer for entry in state.transcript[-2:]]
         else:
-            latest = [one.answer for one in state.transcript if one.turn == turn]
+            latest = [entry.answer for entry in state.transcript if entry.turn == turn]
         if len(latest) < 2 or any(answer is None for answer in latest):
             return False
         return await self._equal(str(latest[0]), str(latest[1]))
