@@ -15,7 +15,7 @@ from coterie.core.plugins import Plugin
 from coterie.core.protocols import DataSource, StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import SPLITS, Split
-from coterie.plugins.envs.common.code import read_program, run_info, run_tool, shortened
+from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
 from coterie.plugins.envs.common.roles import check_sandbox
 from coterie.plugins.envs.math import answers, compact, feedback, generated, teams
 from coterie.plugins.envs.math.config import MathConfig
@@ -51,6 +51,7 @@ class Math(Plugin):
     """`correct`: the team's answer is right, once its answering role acted. By role: `right`: the answer in
     the role's own message; `format`: the message has what it is to hold; `builds`, `runs`: its program
     compiles and finishes; `sound` (compact): its step follows from what it saw, also where that was wrong."""
+    per_role = ("right", "format", "builds", "runs", "sound")
     fields = tuple(field.name for field in fields(Observation))
 
     def __init__(self, config: MathConfig, build: Any) -> None:
@@ -201,24 +202,18 @@ class Math(Plugin):
         return compact.vocabulary() if self._compact else ()
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
-        """The oracle's message, each digit and sign random with probability `noise`.
+        """The oracle's message.
 
-        Raises:
-            ConfigError: the problem isn't a generated one.
+        In words each digit and sign is random with probability `noise`. In prose it is the reference's answer
+        without any work, and with probability `noise` another number.
         """
-        if not state.problem.expression:
-            raise ConfigError(
-                "nobody demonstrates answers to these problems",
-                path=f"{self.build.path}.data",
-                fix="remove warm_start, or use generated problems",
-            )
         if self._compact:
             return compact.demonstration(state, self.observe(state, role), noise, rng)
         answer = state.reference
         if rng.random() < noise:
             answer = str(int(rng.integers(1000)))
         if self._writes(role, self.observe(state, role).last) == "program":
-            return f"```python\nprint({answer})\n```"
+            return printing_program(answer)
         return rf"\boxed{{{answer}}}"
 
     # ---- inside --------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ import pytest
 from coterie.core.errors import ConfigError, PolicyFault, SystemFault
 from coterie.core.types import TEAM, Action, Fault
 from coterie.plugins.envs.common.code import ToolRun
+from coterie.plugins.envs.math.problem import Problem
 from coterie.testing import check_environment
 from tests.plugins.envs.math.players import (
     CHAIN,
@@ -317,15 +318,17 @@ def test_a_team_that_cannot_work_is_refused(order, settings, path):
     assert caught.value.path == path and caught.value.fix
 
 
-def test_nobody_demonstrates_problems_of_others():
+def test_the_oracle_of_a_user_s_problem_writes_the_reference():
     import dataclasses
 
     import numpy as np
 
-    env = env_of(PAIR)
-    task = dataclasses.replace(TASK, payload=dataclasses.replace(TASK.payload, expression=""))
-    with pytest.raises(ConfigError, match="nobody demonstrates"):
-        env.demonstrate(env.reset(task, 0), "reasoner", 0.0, np.random.default_rng(0))
+    env, rng = env_of(PAIR), np.random.default_rng(0)
+    task = dataclasses.replace(TASK, payload=Problem(text="What is half of one?"), answer=r"\frac{1}{2}")
+    state = env.reset(task, 0)
+    assert env.demonstrate(state, "reasoner", 0.0, rng) == r"\boxed{\frac{1}{2}}"
+    assert env.demonstrate(state, "tool", 0.0, rng) == "```python\nprint('\\\\frac{1}{2}')\n```"
+    assert env.demonstrate(state, "reasoner", 1.0, rng) != r"\boxed{\frac{1}{2}}"
 
 
 @pytest.mark.parametrize("order", [PAIR, CHAIN, SOLO])
