@@ -16,11 +16,11 @@ MOST = 1000
 """Longest answer, in characters. A longer one is wrong, and is never read."""
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
-_PHRASE = re.compile(r"answer\s*(?:is|:)[\s:*]*(?P<answer>[^\n]*)", re.IGNORECASE)
+_PHRASE = re.compile(r"answer\s*(?:is|:)[\s:*]*", re.IGNORECASE)
 _ENDING = re.compile(r"(?:\.(?=\s|$)|;|,\s).*", re.DOTALL)
 _MARKS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"))
 _SPACES = re.compile(r"\s+")
-_NUMBER = re.compile(r"[+-]?\d{1,100}(?:\.\d{1,100}|/0*[1-9]\d{0,99})?")
+_NUMBER = re.compile(r"[+-]?\d{1,100}(?:\.\d{1,100}|/0*[1-9]\d{0,99})?", re.ASCII)
 _OR = re.compile(r"\s+or\s+")
 _REMARK = re.compile(r"\s*\([^()]*[a-z]{3}[^()]*\)\s*$")
 _ALONE = 64
@@ -104,7 +104,8 @@ def _closed(text: str, start: int) -> str:
 def _unboxed(text: str) -> str:
     phrases = list(_PHRASE.finditer(text))
     if phrases:
-        return _ENDING.sub("", phrases[-1]["answer"])
+        line = text[phrases[-1].end() :].partition("\n")[0]
+        return _ENDING.sub("", line).strip(" *")
     text = text.strip()
     words = _SPACES.split(bare(text))
     prose = [word for word in words if len(word) > 1 and word.isalpha()]

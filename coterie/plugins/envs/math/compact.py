@@ -76,7 +76,7 @@ def sound(state: State, observation: Observation, text: str) -> bool:
 def demonstration(state: State, observation: Observation, noise: float, rng: np.random.Generator) -> str:
     """The oracle's message for what the role sees; where that is unreadable, for the problem itself.
 
-    Each word becomes another of its sort with probability `noise`.
+    Each word becomes one of its sort with probability `noise`, unless the message can't be read then.
     """
     source = generated.unspell(observation.shown)
     if observation.problem or value(source) is None:
@@ -91,4 +91,5 @@ def demonstration(state: State, observation: Observation, noise: float, rng: np.
         except ValueError:  # less than 0, or a quotient: nothing that words can write
             message = generated.reduce(state.problem.expression)
     words = generated.spell(message).split()
-    return " ".join(generated.random_word(rng, word) if rng.random() < noise else word for word in words)
+    noisy = " ".join(generated.random_word(rng, word) if rng.random() < noise else word for word in words)
+    return " ".join(words) if answer(noisy, observation.writes) is None else noisy

@@ -57,7 +57,7 @@ class MathConfig(PluginConfig):
         if self.set != "auto" and self.data is None:
             raise ValueError("`set` is the form of `data`; without it: train: {set: ...}")
         real = named or self.data is not None
-        if real and self.model_fields_set & {"level", "train_tasks", "val_tasks", "test_tasks"}:
+        if real and self.model_fields_set & {"train_tasks", "level", "val_tasks", "test_tasks"}:
             raise ValueError("level and the numbers of tasks are for generated problems")
         if self.rendering == "compact" and (real or self.level > generated.COMPACT_LEVELS):
             raise ValueError(

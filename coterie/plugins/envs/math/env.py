@@ -15,7 +15,7 @@ from coterie.core.plugins import Plugin
 from coterie.core.protocols import DataSource, StepContext, TaskSource
 from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
 from coterie.core.types.splits import SPLITS, Split
-from coterie.plugins.envs.common.code import read_program, run_info, run_tool, shortened
+from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
 from coterie.plugins.envs.common.roles import check_sandbox
 from coterie.plugins.envs.math import answers, compact, feedback, generated, teams
 from coterie.plugins.envs.math.config import MathConfig
@@ -51,6 +51,7 @@ class Math(Plugin):
     """`correct`: the team's answer is right, once its answering role acted. By role: `right`: the answer in
     the role's own message; `format`: the message has what it is to hold; `builds`, `runs`: its program
     compiles and finishes; `sound` (compact): its step follows from what it saw, also where that was wrong."""
+    per_role = ("right", "format", "builds", "runs", "sound")
     fields = tuple(field.name for field in fields(Observation))
 
     def __init__(self, config: MathConfig, build: Any) -> None:
@@ -133,7 +134,7 @@ class Math(Plugin):
         return (role,) if role else ()
 
     def observe(self, state: State, role: str) -> Observation:
-        mine = sum(one.role == role for one in state.transcript)
+        mine = sum(entry.role == role for entry in state.transcript)
         last = role != "code_executor" or mine + 1 >= self._turns
         text, shown = state.problem.text, ""
         if self._compact:
@@ -201,24 +202,18 @@ class Math(Plugin):
         return compact.vocabulary() if self._compact else ()
 
     def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
-        """The oracle's message, each digit and sign random with probability `noise`.
+        """The oracle's message.
 
-        Raises:
-            ConfigError: the problem isn't a generated one.
+        In words each digit and sign is random with probability `noise`. In prose it is the reference's answer
+        without any work, and with probability `noise` another number.
         """
-        if not state.problem.expression:
-            raise ConfigError(
-                "nobody demonstrates answers to these problems",
-                path=f"{self.build.path}.data",
-                fix="remove warm_start, or use generated problems",
-            )
         if self._compact:
             return compact.demonstration(state, self.observe(state, role), noise, rng)
         answer = state.reference
         if rng.random() < noise:
             answer = str(int(rng.integers(1000)))
         if self._writes(role, self.observe(state, role).last) == "program":
-            return f"```python\nprint({answer})\n```"
+            return printing_program(answer)
         return rf"\boxed{{{answer}}}"
 
     # ---- inside --------------------------------------------------------------------------------------------
@@ -276,7 +271,7 @@ class Math(Plugin):
             return self._team[0]
         last = transcript[-1]
         if last.role == "code_executor":
-            written = sum(one.role == last.role for one in transcript)
+            written = sum(entry.role == last.role for entry in transcript)
             # One that wrote no program has handed over: no output waits for it.
             if written < self._turns and (self._compact or last.run is not None):
                 return last.role
@@ -330,9 +325,9 @@ class Math(Plugin):
         if self._form == teams.CHAIN:
             return not self._next(state.transcript)
         if len(self._team) == 1:
-            latest = [one.answer for one in state.transcript[-2:]]
+            latest = [entry.answer for entry in state.transcript[-2:]]
         else:
-            latest = [one.answer for one in state.transcript if one.turn == turn]
+            latest = [entry.answer for entry in state.transcript if entry.turn == turn]
         if len(latest) < 2 or any(answer is None for answer in latest):
             return False
         return await self._equal(str(latest[0]), str(latest[1]))

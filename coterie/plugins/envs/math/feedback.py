@@ -21,7 +21,7 @@ def last_message(state: State, role: str, *, agree: bool) -> str:
         sentences.append("Your last message held no answer.")
     other = state.latest("tool" if role == "reasoner" else "reasoner") if agree else None
     if other is not None and not state.over:
-        answers = [one.answer or "none" for one in (mine, other)]
+        answers = [entry.answer or "none" for entry in (mine, other)]
         sentences.append(
             f"Your answer was {answers[0]}, that of the {other.role} {answers[1]}: you don't agree."
         )

@@ -39,7 +39,7 @@ class State:
 
     def latest(self, role: str) -> Utterance | None:
         """The role's last utterance."""
-        return next((one for one in reversed(self.transcript) if one.role == role), None)
+        return next((entry for entry in reversed(self.transcript) if entry.role == role), None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
