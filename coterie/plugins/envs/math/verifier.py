@@ -6,7 +6,7 @@ processes of its own (`worker.py`), started at the first answer and used again. 
 
 What the answer causes and what the system causes are told apart (DESIGN, invariant 3):
 
-- The processor time is used up: the kernel ends the worker with SIGPROF. The answer's fault: `PolicyFault`.
+- The processor time is used up: the kernel ends the comparison by SIGPROF. The answer's fault: `PolicyFault`.
 - The worker runs out of its memory or its stack: Python reports it. The answer's fault.
 - The worker dies of something else: tried again with a fresh worker. Where that one dies too, it is the
   answer's fault, unless both were ended by a signal that an answer can't cause (SIGKILL, SIGTERM, ...) or
@@ -40,6 +40,7 @@ _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, s
 """Signals that nothing in an answer makes a worker die of."""
 _MEMORY = 1 << 30
 """Address space of a worker, in bytes; warm it takes a quarter of that."""
+_CLOSED = "the verifier was closed during the comparison"
 _START_SECONDS = 120.0
 """For the import of sympy on a busy machine."""
 
@@ -91,7 +92,13 @@ class Verifier:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._workers, "math-verifier")
             future = self._threads.submit(self.compare, answer, reference)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if future.cancelled() and not (task is not None and task.cancelling()):
+                raise SystemFault(_CLOSED) from None
+            raise
 
     def compare(self, answer: str, reference: str) -> bool:
         """As `equal`; blocks the thread."""
@@ -148,7 +155,7 @@ class Verifier:
 
     def _check_open(self, closed: int) -> None:
         if closed != self._closed:
-            raise SystemFault("the verifier was closed during the comparison")
+            raise SystemFault(_CLOSED)
 
     def _take(self, closed: int) -> _Worker:
         with self._lock:

@@ -363,6 +363,21 @@ def test_closing_ends_the_workers_and_a_comparison_that_runs():
     assert made.pids == () and not any(map(alive, pids))
 
 
+def test_closing_ends_comparisons_that_wait_for_a_worker_too():
+    made = Verifier(seconds=60.0, workers=1)
+
+    async def closed_meanwhile():
+        comparisons = [asyncio.ensure_future(made.equal("99999999!", "42")) for _ in range(3)]
+        while not (made.pids and busy(made.pids[0])):
+            await asyncio.sleep(0.02)
+        made.close()
+        return await asyncio.gather(*comparisons, return_exceptions=True)
+
+    results = asyncio.run(closed_meanwhile())
+    assert [type(result) for result in results] == [SystemFault] * 3, results
+    assert made.pids == ()
+
+
 def test_workers_end_with_a_verifier_that_nobody_closes():
     made = Verifier(workers=1)
     assert made.compare(r"\frac{84}{2}", "42")
