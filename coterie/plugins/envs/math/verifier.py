@@ -6,7 +6,7 @@ processes of its own (`worker.py`), started at the first answer and used again. 
 
 What the answer causes and what the system causes are told apart (DESIGN, invariant 3):
 
-- The processor time is used up: the kernel ends the worker with SIGPROF. The answer's fault: `PolicyFault`.
+- The processor time is used up: the kernel ends the comparison by SIGPROF. The answer's fault: `PolicyFault`.
 - The worker runs out of its memory or its stack: Python reports it. The answer's fault.
 - The worker dies of something else: tried again with a fresh worker. Where that one dies too, it is the
   answer's fault, unless both were ended by a signal that an answer can't cause (SIGKILL, SIGTERM, ...) or
@@ -27,6 +27,7 @@ import time
 import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, s
 """Signals that nothing in an answer makes a worker die of."""
 _MEMORY = 1 << 30
 """Address space of a worker, in bytes; warm it takes a quarter of that."""
+_CLOSED = "the verifier was closed during the comparison"
 _START_SECONDS = 120.0
 """For the import of sympy on a busy machine."""
 
@@ -90,7 +92,13 @@ class Verifier:
             if self._threads is None:
                 self._threads = ThreadPoolExecutor(self._workers, "math-verifier")
             future = self._threads.submit(self.compare, answer, reference)
-        return await asyncio.wrap_future(future)
+        try:
+            return await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if future.cancelled() and not (task is not None and task.cancelling()):
+                raise SystemFault(_CLOSED) from None
+            raise
 
     def compare(self, answer: str, reference: str) -> bool:
         """As `equal`; blocks the thread."""
@@ -107,18 +115,20 @@ class Verifier:
             except _Lost as lost:
                 self._drop(worker)
                 self._check_open(closed)
-                if lost.signal == signal.SIGPROF:
-                    raise PolicyFault(f"the answer took more than {self._seconds:g} s to compare") from None
                 ends.append(lost)
                 continue
             except BaseException:
                 self._drop(worker)
                 raise
+            self._give_back(worker)
             if "equal" in result:
-                self._give_back(worker)
                 return bool(result["equal"])
-            self._drop(worker)  # its memory may be full, or its caches half filled
-            raise PolicyFault(f"the answer can't be compared: {result.get('failed')}")
+            died = result.get("died")
+            if died == signal.SIGPROF:
+                raise PolicyFault(f"the answer took more than {self._seconds:g} s to compare")
+            if died is None:
+                raise PolicyFault(f"the answer can't be compared: {result['failed']}")
+            ends.append(_Lost.by(died))
         if all(end.from_outside for end in ends):
             raise SystemFault(f"two workers of the verifier were lost: {ends[-1]}")
         raise PolicyFault(f"the answer broke two workers of the verifier: {ends[-1]}")
@@ -145,7 +155,7 @@ class Verifier:
 
     def _check_open(self, closed: int) -> None:
         if closed != self._closed:
-            raise SystemFault("the verifier was closed during the comparison")
+            raise SystemFault(_CLOSED)
 
     def _take(self, closed: int) -> _Worker:
         with self._lock:
@@ -177,11 +187,16 @@ class Verifier:
 
 
 class _Lost(Exception):
-    """A worker died, or didn't get the processor; `signal`: what ended it, 0 where nothing did."""
+    """A worker died, or didn't get the processor; `from_outside`: of nothing that an answer can cause."""
 
-    def __init__(self, reason: str, signal: int = 0, *, from_outside: bool) -> None:
+    def __init__(self, reason: str, *, from_outside: bool) -> None:
         super().__init__(reason)
-        self.signal, self.from_outside = signal, from_outside
+        self.from_outside = from_outside
+
+    @classmethod
+    def by(cls, number: int) -> _Lost:
+        """For a signal that ended the worker or its child."""
+        return cls(f"it died of {signal.Signals(number).name}", from_outside=number in _FROM_OUTSIDE)
 
 
 class _Worker:
@@ -197,6 +212,7 @@ class _Worker:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 bufsize=0,
+                start_new_session=True,  # Ctrl-C is for the run; and one signal ends the worker and its child
             )
         except OSError as error:
             raise SystemFault(f"no worker of the verifier can be started: {error}") from error
@@ -213,6 +229,7 @@ class _Worker:
             if "ready" not in first:
                 raise SystemFault(f"a worker of the verifier can't start: {first.get('failed')}")
             self._ready = True
+        self._discard()
         job = json.dumps({"reference": reference, "answer": answer, "seconds": seconds})
         assert self.process.stdin is not None
         try:
@@ -229,9 +246,11 @@ class _Worker:
         while b"\n" not in self._buffer:
             left = deadline - time.monotonic()
             if left <= 0:
-                self.process.kill()
                 raise _Lost(f"no result in {seconds:.0f} s", from_outside=True)
-            if poll.poll(left * 1000):
+            # Of a worker that was killed the child may hold the pipe open.
+            if self.process.poll() is not None and not poll.poll(0):
+                raise self._death()
+            if poll.poll(min(left, 1.0) * 1000):
                 part = os.read(output, 1 << 16)
                 if not part:
                     raise self._death()
@@ -244,17 +263,29 @@ class _Worker:
         try:
             code = self.process.wait(10)
         except subprocess.TimeoutExpired:
-            self.process.kill()
             return _Lost("its pipe broke", from_outside=True)
-        if code >= 0:
+        if code >= 0 or not self._ready:
             return _Lost(f"it ended with code {code}", from_outside=not self._ready)
-        name = signal.Signals(-code).name
-        return _Lost(f"it died of {name}", -code, from_outside=-code in _FROM_OUTSIDE or not self._ready)
+        return _Lost.by(-code)
+
+    def _discard(self) -> None:
+        """Drop what was written after the last result: that a child died which had nothing to do."""
+        assert self.process.stdout is not None
+        output, poll = self.process.stdout.fileno(), select.poll()
+        poll.register(output, select.POLLIN)
+        while poll.poll(0) and os.read(output, 1 << 16):
+            pass
+        self._buffer = b""
+
+    def kill(self) -> None:
+        """Kill the process and its child."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
 
     def end(self) -> None:
-        """Kill the process and close its pipes."""
-        self.process.kill()
-        self.process.wait()
+        """Kill the process and its child, and close the pipes."""
+        self.kill()
         for pipe in (self.process.stdin, self.process.stdout):
             if pipe is not None:
                 pipe.close()
@@ -270,8 +301,7 @@ class _Worker:
 def _end(workers: dict[int, _Worker]) -> None:
     while workers:
         _, worker = workers.popitem()
-        worker.process.kill()  # a thread that waits for it closes its pipes
-        worker.process.wait()
+        worker.kill()  # a thread that waits for it closes its pipes
 
 
 _verifiers: weakref.WeakSet[Verifier] = weakref.WeakSet()

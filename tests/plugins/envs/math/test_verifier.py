@@ -12,6 +12,7 @@ import threading
 import time
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -30,7 +31,7 @@ TWENTY = (0, 1, 2, 7, 10, 11, 25, 42, 60, 99, 100, 101, 137, 204, 385, 500, 721,
 
 @pytest.fixture(scope="module")
 def verifier():
-    made = Verifier(seconds=2.0)
+    made = Verifier(seconds=0.5)
     yield made
     made.close()
 
@@ -54,11 +55,20 @@ def check_forms(verifier: Verifier, answers):
     assert not wrong
 
 
-def alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+def alive(group: int) -> bool:
+    """Whether a worker or its child runs."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, process_group = (folder / "stat").read_text().rpartition(")")[2].split()[:3]
+        except OSError:
+            continue
+        if int(process_group) == group and state != "Z":
+            return True
+    return False
+
+
+def child_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
 
 
 def wait_for(condition, seconds: float = 20.0):
@@ -156,7 +166,7 @@ def test_an_answer_that_takes_too_long_is_the_policy_s_fault(text):
     before = made.pids
     with pytest.raises(PolicyFault, match=r"more than 0\.3 s"):
         made.compare(text, "42")
-    assert made.pids == () and not any(map(alive, before))
+    assert made.pids == before and made.compare(r"\frac{84}{2}", "42"), "it is there for the next one"
     made.close()
 
 
@@ -175,7 +185,7 @@ def test_five_hundred_hostile_answers_neither_hang_nor_crash_it():
 
 def test_a_few_hostile_answers_do_not_either(verifier):
     counts = survives(verifier, [text for text in strings(60, seed=1) if len(text) < 40])
-    assert counts["True"] == 0 and counts["False"] > 10, counts
+    assert counts["True"] == 0 and counts["False"] > 5, counts
 
 
 @pytest.mark.long
@@ -242,8 +252,9 @@ def test_a_worker_that_was_killed_is_replaced(verifier):
     before = verifier.pids
     for pid in before:
         os.kill(pid, signal.SIGKILL)
+    wait_for(lambda: not any(map(alive, before)))  # its child, too, ends by itself
     assert verifier.compare(r"\frac{84}{2}", "42")
-    assert not set(before) & set(verifier.pids)
+    assert set(verifier.pids) - set(before)
 
 
 def kill_during(made: Verifier, signals) -> BaseException | bool:
@@ -279,6 +290,18 @@ def module_workers():
     return [worker for one in module._verifiers for worker in list(one._alive.values())]
 
 
+def test_a_child_that_is_killed_between_two_answers_changes_nothing(verifier):
+    assert verifier.compare(r"\frac{84}{2}", "42")
+    before = verifier.pids
+    for _ in range(3):
+        for pid in before:
+            child = child_of(pid)
+            os.kill(child, signal.SIGKILL)
+            wait_for(lambda pid=pid, child=child: Path(f"/proc/{pid}").exists() and child_of(pid) != child)
+        assert verifier.compare(r"\sqrt{1764}", "42") and not verifier.compare("x", "42")
+    assert verifier.pids == before
+
+
 def test_two_workers_killed_from_outside_are_the_system_s_fault():
     made = Verifier(seconds=60.0, workers=1)
     result = kill_during(made, [signal.SIGKILL, signal.SIGKILL])
@@ -294,13 +317,11 @@ def test_an_answer_that_crashes_two_workers_is_the_policy_s_fault():
 
 
 @pytest.mark.coach
-def test_a_worker_that_runs_out_of_memory_is_the_answer_s_fault_and_is_not_used_again():
+def test_a_worker_that_runs_out_of_memory_is_the_answer_s_fault():
     made = Verifier(seconds=10.0, workers=1, memory=400 << 20)
     assert made.compare(r"\frac{84}{2}", "42")
-    try:
+    with suppress(PolicyFault):
         assert not made.compare("2^{2^{33}}", "42")
-    except PolicyFault:
-        assert made.pids == ()
     assert made.compare(r"\frac{84}{2}", "42")
     made.close()
 
@@ -340,6 +361,21 @@ def test_closing_ends_the_workers_and_a_comparison_that_runs():
     thread.join(20)
     assert not thread.is_alive() and "closed" in str(failures[0])
     assert made.pids == () and not any(map(alive, pids))
+
+
+def test_closing_ends_comparisons_that_wait_for_a_worker_too():
+    made = Verifier(seconds=60.0, workers=1)
+
+    async def closed_meanwhile():
+        comparisons = [asyncio.ensure_future(made.equal("99999999!", "42")) for _ in range(3)]
+        while not (made.pids and busy(made.pids[0])):
+            await asyncio.sleep(0.02)
+        made.close()
+        return await asyncio.gather(*comparisons, return_exceptions=True)
+
+    results = asyncio.run(closed_meanwhile())
+    assert [type(result) for result in results] == [SystemFault] * 3, results
+    assert made.pids == ()
 
 
 def test_workers_end_with_a_verifier_that_nobody_closes():
