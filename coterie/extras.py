@@ -15,6 +15,7 @@ EXTRA_OF: dict[str, str] = {
     "mcp": "mcp",
     "openai": "openai",
     "aiolimiter": "openai",
+    "google": "coach",
     "vllm": "vllm",
     "deepspeed": "deepspeed",
 }
