@@ -237,7 +237,9 @@ def of_response(response: httpx.Response, place: Place) -> Failed | UserError:
         fix = "check the account's billing and region, or use Vertex AI"
         return UserError("the provider refuses this account", path=place.path, why=why, fix=fix)
     if status == 429 and "PerDay" in body:
-        fix = "wait for the provider's next day or raise its limit, then resume: cached answers are not paid again"
+        fix = (
+            "wait for the provider's next day, or raise its limit; then resume: what is cached costs nothing"
+        )
         return UserError("the provider's quota of this day is spent", path=place.path, why=why, fix=fix)
     if status == 404:
         fix = "check the model's name; base_url has no version at its end (api_version sets it)"

@@ -39,7 +39,7 @@ class Rule(PluginConfig):
         "pattern",
         description="`pattern`: the part matches; `empty`: the part is empty; `tool_failed`: the tool's "
         "output ends in a failure; `wrong_equality`, `right_equality`: the part says `2 + 2 = 5`, or only "
-        "true ones; `has_answer`, `no_answer`: the reference answer is shown and the part has it, or lacks it.",
+        "true ones; `has_answer`, `no_answer`: the reference answer is shown, and the part has it or not.",
     )
     part: str = Field("wrote", description="A part of the prompt by its tag; empty: the whole last message.")
     pattern: str = Field("", description="Regular expression, searched in the part; for check `pattern`.")

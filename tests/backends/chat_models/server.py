@@ -27,9 +27,8 @@ def score(body: Body) -> str:
 class GeminiServer(OpenAIServer):
     """`with GeminiServer() as server:` answers `generateContent` at `server.url`; its faults are the other's.
 
-    Faults of Gemini's own: `wrong_key` (400), `daily` (429 for the day), `429_body` (the pause is in the
-    body), `blocked` (the prompt), `no_content`, `thoughts` (none but thoughts, cut by the limit), `html` (502),
-    `region` (400).
+    Faults of Gemini's own: `wrong_key` and `region` (400), `daily` (429 for the day), `429_body` (the pause is
+    in the body), `html` (502), `blocked` (the prompt), `no_content`, `thoughts` (the limit cut the answer).
     """
 
     answer: Any = score
