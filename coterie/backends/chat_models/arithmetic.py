@@ -20,6 +20,9 @@ _BEGINNING = re.compile(r"[\d\s.+\-*/()]*")
 _LETTER = re.compile(r"[\w\\^%!\[\]{}]")
 """A character that binds a number to something that is no number: `2x`, `x^2`."""
 
+_OPERAND = re.compile(r"(?:\b[A-Za-z]|[)\]}\d])\s*$")
+"""What a minus after it is taken from: `x -3`; after a word, `-3` is a number."""
+
 
 class Equality(NamedTuple):
     """Two sides that a text says are equal."""
@@ -54,7 +57,8 @@ def _left(side: str) -> str:
     bare = written.strip()
     # `x + 3 =` and `2x - 1 =`: a part of a sum with a letter. `so 3 + 4 =` is whole.
     joined = bool(before) and (not written[:1].isspace() and _LETTER.match(before[-1]) is not None)
-    unfinished = bare[:1] in ("+", "*", "/") or (bare[:1] == "-" and bool(before.strip()))
+    minus = bare[:1] == "-" and (bare[1:2].isspace() or _OPERAND.search(before) is not None)
+    unfinished = bare[:1] in ("+", "*", "/") or minus
     return "" if joined or unfinished else bare.strip(".").strip()
 
 

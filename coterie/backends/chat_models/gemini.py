@@ -6,12 +6,12 @@ import os
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from coterie.backends.chat_models import gemini_wire as wire
 from coterie.backends.chat_models.remote import RemoteChatConfig, RemoteChatModel
 from coterie.backends.remote.answers import Answer
-from coterie.backends.remote.secrets import SecretName, key_of, path_of, secrets_in
+from coterie.backends.remote.secrets import NAME, key_of, path_of, secrets_in
 from coterie.backends.remote.variables import filled
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, PluginConfig
@@ -22,12 +22,24 @@ THOUGHTS = 8192
 """Tokens for thoughts beside an answer, where the model decides itself how much it thinks."""
 
 
+def _variable(value: Any, info: ValidationInfo) -> Any:
+    """Accept `${NAME}` alone: a path in a configuration would be that of one machine, or the key itself."""
+    if value is None or (isinstance(value, str) and NAME.fullmatch(value.strip())):
+        return value if value is None else value.strip()
+    raise ConfigError(
+        "the setting names no environment variable",
+        path=path_of(info, "vertex.credentials"),
+        why="the value is not repeated here: it may be a key",
+        fix="export MY_CREDENTIALS=/path/to/file.json and write credentials: ${MY_CREDENTIALS}",
+    )
+
+
 class Vertex(PluginConfig):
     """A project of Vertex AI."""
 
     project: str = Field("${VERTEX_PROJECT}", min_length=1, description="Its id, or ${NAME} of a variable.")
     location: str = Field("us-central1", min_length=1, description="Region, or `global`.")
-    credentials: SecretName | None = Field(
+    credentials: Annotated[str | None, BeforeValidator(_variable)] = Field(
         None,
         description="`${NAME}` of a variable with the path of a credentials file; default: the application's "
         "default credentials.",

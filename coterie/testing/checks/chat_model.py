@@ -1,4 +1,4 @@
-"""`check_chat_model`: a chat model answers requests in text, in JSON where it is asked to, and raises faults."""
+"""`check_chat_model`: a chat model answers requests in text, and in JSON where it is asked for that."""
 
 from __future__ import annotations
 

@@ -25,10 +25,10 @@ def score(body: Body) -> str:
 
 @dataclass
 class GeminiServer(OpenAIServer):
-    """`with GeminiServer() as server:` answers `generateContent` at `server.url`; its faults are the other's.
+    """`with GeminiServer() as server:` answers `generateContent` at `server.url`, with the other's faults.
 
-    Faults of Gemini's own: `wrong_key` and `region` (400), `daily` (429 for the day), `429_body` (the pause is
-    in the body), `html` (502), `blocked` (the prompt), `no_content`, `thoughts` (the limit cut the answer).
+    Faults of Gemini's own: `wrong_key` and `region` (400), `daily` (429 for the day), `429_body` (the pause
+    is in the body), `html` (502), `blocked` (the prompt), `no_content`, `thoughts` (nothing but thoughts).
     """
 
     answer: Any = score
@@ -105,9 +105,7 @@ class GeminiServer(OpenAIServer):
             "thoughtsTokenCount": 3,
             "totalTokenCount": 28,
         }
-        return {
-            "candidates": [candidate], "usageMetadata": counts, "modelVersion": self.version, "responseId": "r"
-        }  # fmt: skip
+        return {"candidates": [candidate], "usageMetadata": counts, "modelVersion": self.version}
 
     def spoil(self, fault: str, table: Body) -> None:
         if fault == "empty":
