@@ -154,6 +154,14 @@ def register_chat_formats(register: Register) -> None:
 
 
 @hookimpl
+def register_chat_models(register: Register) -> None:
+    register("gemini", "coterie.backends.chat_models.gemini:GeminiModel")
+    register("heuristic", "coterie.backends.chat_models.heuristic:Heuristic")
+    register("openai", "coterie.backends.chat_models.openai:OpenAIChat")
+    register("policy", "coterie.backends.chat_models.policy:PolicyModel")
+
+
+@hookimpl
 def register_data_sources(register: Register) -> None:
     register("jsonl", "coterie.backends.data.jsonl:JsonlData")
     register("parquet", "coterie.backends.data.parquet:ParquetData")

@@ -16,6 +16,7 @@ EXTRA_OF: dict[str, str] = {
     "openai": "openai",
     "aiolimiter": "openai",
     "math_verify": "math",
+    "google": "coach",
     "vllm": "vllm",
     "deepspeed": "deepspeed",
 }

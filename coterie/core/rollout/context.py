@@ -27,6 +27,7 @@ from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout import contracts
+from coterie.core.rollout.engine_client import not_counted
 from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
 from coterie.core.rollout.turns import without_oldest
@@ -154,7 +155,7 @@ class JobContext:
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Score in the background; the rollout's scores are complete when it is done."""
-        self.background.append(asyncio.ensure_future(work))
+        self.background.append(asyncio.ensure_future(not_counted(work)))
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
         """Run concurrent branches or children as active rollouts."""
