@@ -42,6 +42,7 @@ def register_roles(register: Register) -> None:
 
 @hookimpl
 def register_rewards(register: Register) -> None:
+    register("coach", "coterie.plugins.rewards.coach.source:Coach")
     register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
     register("function", "coterie.plugins.rewards.function:FunctionReward")
 
