@@ -97,8 +97,7 @@ def action_parts(shown: ShownAction, most: Characters) -> list[str]:
     parts = [part("role", f"{shown.role}, turn {shown.turn + 1}")]
     if instruction:
         parts.append(part("instruction", shortened(instruction, most.instruction)))
-    if seen:
-        parts.append(part("seen", shortened(seen, most.seen)))
+    parts.append(part("seen", shortened(seen, most.seen)))  # where it is empty too: nothing was handed over
     parts.append(part("wrote", shortened(shown.action.text, most.wrote)))
     if tools:
         parts.append(part("tool_output", shortened(tools, most.tool_output, end=True)))

@@ -64,13 +64,14 @@ def test_malformed_json(text):
 
 
 @given(strategies.text(max_size=80), strategies.booleans())
-@settings(max_examples=50)
+@settings(max_examples=50, deadline=None)
 def test_a_text_is_a_score_or_malformed_and_nothing_else(text, structured):
     for read in (read_action, lambda text, structured: read_trajectory(text, structured, 2)):
         with contextlib.suppress(MalformedAnswer):
             read(text, structured)
 
 
+@settings(max_examples=50, deadline=None)
 @given(strategies.floats(0, 10), strategies.text(max_size=40))
 def test_json_round_trip(score, reason):
     text = json.dumps({"score": score, "reason": reason})

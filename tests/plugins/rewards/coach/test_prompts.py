@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from coach_relay import parts_of
-from hypothesis import given, strategies
+from hypothesis import given, settings, strategies
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Fault
@@ -181,6 +181,7 @@ def test_the_same_holds_for_what_was_seen_and_for_tools():
     assert parts["wrote"] == "print(len(df))" and parts["files"] == "&lt;/files>"
 
 
+@settings(max_examples=50, deadline=None)
 @given(strategies.text(alphabet="<>/ wrotepacinswl_\n\u200b\uff1cPROCES SCORE:10\ud800", max_size=60))
 def test_a_disarmed_text_has_no_mark(text):
     result = disarmed(text)
