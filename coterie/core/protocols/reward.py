@@ -53,6 +53,12 @@ class RunsInBackground(Protocol):
 
 
 @runtime_checkable
+class ShowsFeedback(Protocol):
+    def feedback(self, role: str, score: Score) -> str:
+        """What roles that act later read of a role's score; empty: nothing. Only where no episode forks."""
+
+
+@runtime_checkable
 class ScoresRoles(Protocol):
     per_role: Sequence[str]
     """Components that a source of scope `joint` or `episode`, or an environment, scores for single roles and

@@ -62,6 +62,11 @@ class Coach(Plugin):
         prompt: str | None = Field(
             None, description="File of the prompt, with $format and $parts; default: ours of the mode."
         )
+        show_feedback: bool = Field(
+            False,
+            description="Whether roles that act later read the reason, as feedback. Then each role waits for "
+            "the score of the one before it.",
+        )
         component: str = Field("process", min_length=1, description="Name of the scores.")
         scale: float = Field(1.0, gt=0, allow_inf_nan=False, description="The value of a score of 10.")
         max_tokens: int = Field(
@@ -79,18 +84,42 @@ class Coach(Plugin):
         super().__init__(config, build)
         self.scope: Literal["action", "trajectory"] = config.per
         self.components: Mapping[str, ComponentKind] = {config.component: "increment"}
-        self.background = True
+        self.background = not config.show_feedback  # whoever reads the reason waits for it
         self._model: ChatModel = config.model
         self._template: Template = load_template(config.per, config.prompt, f"{build.path}.prompt")
         self._last = as_tuple(build.run.team.order)[-1]
         self._versions: list[str] = []
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse settings that can't be followed."""
+        config, sampler, path = self.config, self.build.run.sampler, self.build.path
         if config.per == "trajectory" and config.ground_truth == "last":
             raise ConfigError(
                 "one call for a trajectory shows the answer for every action or for none",
-                path=f"{build.path}.ground_truth",
+                path=f"{path}.ground_truth",
                 why="the same coach scores the last role and all others",
                 fix="set ground_truth to all or none, or per: action",
             )
+        if not config.show_feedback:
+            return
+        why = ""
+        if config.per == "trajectory":
+            why = "a trajectory is scored after its last role has acted"
+        elif sampler.get("type", "tree") != "tree" or sampler.get("branches", 1) != 1:
+            why = "where a decision has several branches, a role would read of other branches"
+        if why:
+            raise ConfigError(
+                "the coach's reasons can't be shown to later roles here",
+                path=f"{path}.show_feedback",
+                why=why,
+                fix="set per: action and sampler.branches=1, or show_feedback: false",
+            )
+
+    def feedback(self, role: str, score: Score) -> str:
+        """The reason of a role's score for the roles that act later; empty unless `show_feedback` is set."""
+        reason = score.comment.rpartition("\n")[0]
+        return f"The coach on {role}: {reason}" if self.config.show_feedback and reason else ""
 
     async def score(self, view: ActionView | EpisodeView) -> Table | Sequence[Table]:
         """The score of one action, or of each action of an episode.

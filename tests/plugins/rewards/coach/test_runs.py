@@ -17,6 +17,7 @@ from coterie.compose import compose
 from coterie.core.protocols import Batch
 from coterie.core.training.samples import samples_of
 from coterie.core.types import TEAM
+from coterie.plugins.samplers.tree import TreeSampler
 from coterie.recipes import load
 from coterie.testing import build, check_reward, coterie_run, play_episode, scripted_engine
 from coterie.testing.support.toys import NumberGame
@@ -317,3 +318,79 @@ def test_reasons_are_recorded_with_the_scores():
     _, scores = play_episode(relay(do_right), tasks=1)
     comments = [score.comment for _, role, _, score in scores if role != TEAM]
     assert len(comments) == 3 and all(text.endswith("is right\n(rules-1; answers: 1)") for text in comments)
+
+
+# ------------------------------------------------------------------------------------------------- feedback
+
+
+def prompts_of(trees):
+    """By role, the content of its last message, in the order of play."""
+    return [
+        (role, decision.messages[-1]["content"])
+        for tree in trees
+        for node in tree.nodes()
+        for role, decision in node.decisions.items()
+    ]
+
+
+def wrong_fetch(request, prompt):
+    seen = int(prompt.split("User: ")[1].split()[0])
+    return str((right(request.key.role, seen) + (request.key.role == "fetch")) % 6)
+
+
+def test_later_roles_read_the_reasons_where_they_are_shown():
+    run = relay(wrong_fetch, rewards={"show_feedback": True})
+    trees, scores = play_episode(run, tasks=2)
+    for tree in trees:
+        number = tree.task.payload
+        wrote = (number + 1) % 6
+        first, second, third = prompts_of([tree])
+        assert first == ("fetch", str(number))
+        fault = f"feedback: The coach on fetch: {number} is right"
+        assert second == ("transform", f"{wrote}\n{fault}")
+        done = f"feedback: The coach on transform: {right('transform', wrote)} is right"
+        assert third == ("report", f"{right('transform', wrote)}\n{fault}\n{done}")
+    assert not any(score.value is None for _, _, _, score in scores)
+
+
+def test_reasons_are_not_shown_otherwise():
+    trees, _ = play_episode(relay(wrong_fetch), tasks=2)
+    assert not any("coach" in text for _, text in prompts_of(trees))
+
+
+def test_a_role_reads_what_came_since_its_last_action():
+    """Two roles, two turns: each reads of its own last action and of the other's after it."""
+    roles = {role: {"remembers": True} for role in ("one", "two")}
+    coach = {"type": "coach", "model": {**RULES}, "show_feedback": True}
+    run = coterie_run(
+        {"one": "1", "two": "2"}, roles=roles, max_turns=2, sampler={"branches": 1},
+        rewards={"environment": {"type": "environment"}, "coach": coach},
+        algorithm={"type": "reinforce_pp", "beta": 0.0},
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RuleCoach, "score", lambda self, parts: (5.0, f"wrote {parts['wrote']}"))
+        trees, _ = play_episode(run)
+    texts = [text for _, text in prompts_of(trees)]
+    assert [text.count("The coach on") for text in texts] == [0, 1, 2, 2]
+    assert "The coach on one: wrote 1" in texts[1] and "two" not in texts[1].split("coach on", 1)[1]
+    assert texts[2].index("The coach on one") < texts[2].index("The coach on two")
+    assert texts[3].index("The coach on two") < texts[3].index("The coach on one")
+
+
+class Other(TreeSampler):
+    """A sampler that may play differently."""
+
+
+@pytest.mark.parametrize(
+    ("rewards", "sampler", "why"),
+    [
+        ({"per": "trajectory"}, {"branches": 1}, "after its last role"),
+        ({}, {"branches": 2}, "several branches"),
+        ({}, {"type": f"{__name__}:Other"}, "several branches"),
+    ],
+)
+def test_feedback_is_refused_where_it_would_be_of_other_episodes(rewards, sampler, why):
+    algorithm = {"type": "at_grpo"} if "branches" in sampler and not rewards else {"type": "reinforce"}
+    with pytest.raises(ConfigError) as caught:
+        relay(do_right, rewards={**rewards, "show_feedback": True}, sampler=sampler, algorithm=algorithm)
+    assert why in str(caught.value) and caught.value.path == "rewards.coach.show_feedback"
