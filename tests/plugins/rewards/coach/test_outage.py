@@ -74,6 +74,8 @@ class CoachServer(OpenAIServer):
         return RULES.written(judged, several=False)
 
     async def _respond(self, asked, writer):
+        if writer.transport.is_closing():
+            return False
         if self.gone_after is None or len(self.paid) < self.gone_after:
             return await super()._respond(asked, writer)
         self.gone_after = None
