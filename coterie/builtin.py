@@ -49,6 +49,7 @@ def register_roles(register: Register) -> None:
 
 @hookimpl
 def register_rewards(register: Register) -> None:
+    register("coach", "coterie.plugins.rewards.coach.source:Coach")
     register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
     register("function", "coterie.plugins.rewards.function:FunctionReward")
 
@@ -215,6 +216,6 @@ def register_studies(register: Register) -> None:
 @hookimpl
 def register_commands(register: Register) -> None:
     """Coterie's own. `cli.main` finds them without; here a plugin's command of that name is told."""
-    names = "config data eval export plan plugins quickstart recipes reproduce run runs sandbox schema"
+    names = "coach config data eval export plan plugins quickstart recipes reproduce run runs sandbox schema"
     for name in names.split():
         register(name, f"coterie.cli.commands.{name}:command")

@@ -98,6 +98,7 @@ def _count(run: Run, decides: bool) -> Counts:
         "joint": joints,
         "siblings": sum(decisions.values()),
         "episode": leaves,
+        "trajectory": leaves,
     }
     calls = {source.name: _calls_per_view(source.plugin) for source in run.reward_sources}
     return Counts(

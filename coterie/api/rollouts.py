@@ -66,7 +66,8 @@ def rollout_rows(
     A branch's `scores` are its own plus those of the played joints that contain it (their mean, recombined
     joints left out; null where one is missing). The team's are named `team.<component>` there. Its
     `own_scores` are those of the action alone, named `<role>.<component>` as in joint rows; a return over
-    turns adds them to the joint's. Every row has `format: 2`.
+    turns adds them to the joint's. Every row has `format: 2`, and
+    the task's `stratum` where it has one.
 
     Args:
         credit: None for an evaluation: return and advantage are null.
@@ -80,6 +81,7 @@ def rollout_rows(
                 "epoch": tree.epoch,
                 "chain": tree.chain,
                 "node": node.key.text(),
+                **({"stratum": tree.task.stratum} if tree.task.stratum else {}),
             }
             for role, decision in node.decisions.items():
                 yield _node_row(place, node, role, decision)

@@ -64,6 +64,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.reward.CountsCalls,
         protocols.reward.RunsInBackground,
         protocols.reward.BoundsCalls,
+        protocols.reward.ShowsFeedback,
         protocols.reward.ScoresRoles,
         protocols.tool.Opens,
         protocols.tool.Closes,

@@ -97,7 +97,8 @@ def _fill(settings: Settings, component: Table, kind: str, path: str) -> None:
     inner = composed_fields(model)
     _fill_fields(settings, component, model.model_fields, path)
     for key, composed in inner.items():
-        if component.get(key) in settings.table.get(REFERRED.get(composed, ""), ()):
+        given = component.get(key)
+        if isinstance(given, str) and given in settings.table.get(REFERRED.get(composed, ""), ()):
             continue  # by name: its settings are there
         component[key] = as_table(component.get(key))
         if isinstance(component[key], dict):

@@ -86,6 +86,9 @@ def no_recipe() -> UserError:
 
 def report(result: TrainResult) -> None:
     """Print the run's folder and its result; where it is not finished, also how to resume it."""
+    from coterie.api.coach_report import coaches
+    from coterie.recipes import read_yaml
+
     parts = [f"step {result.step}" + ("" if result.steps is None else f"/{result.steps}")]
     if result.steps is not None and result.step > result.steps:
         parts = [f"step {result.step}, more than schedule.steps={result.steps}"]
@@ -98,5 +101,7 @@ def report(result: TrainResult) -> None:
     elif result.finished:
         parts.append("finished already")
     click.echo(f"{result.folder}  {'  '.join(parts)}")
+    if coaches(read_yaml(result.folder / "config.yaml")):
+        click.echo(f"how the coach scored: coterie coach {result.folder}", err=True)
     if not result.finished:
         click.echo(f"not finished; go on with: coterie run --resume {result.folder}", err=True)

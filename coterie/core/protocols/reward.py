@@ -30,8 +30,8 @@ class RewardSource(Protocol):
     """The floor: the value of every component after a `PolicyFault`."""
 
     async def score(self, view: Any) -> ScoreTable | Sequence[ScoreTable]:
-        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one table per branch;
-        for `trajectory`, one per entry of `EpisodeView.actions`.
+        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one a branch, for
+        `trajectory` one per entry of `EpisodeView.actions`.
 
         Raises:
             SystemFault: a failure that the output did not cause; the scores are missing.
@@ -50,6 +50,12 @@ class CountsCalls(Protocol):
 class RunsInBackground(Protocol):
     background: bool
     """Whether the source is slow: it is scored in the background where selection does not need it."""
+
+
+@runtime_checkable
+class ShowsFeedback(Protocol):
+    def feedback(self, role: str, score: Score) -> str:
+        """What roles that act later read of a role's score; empty: nothing. Only where no episode forks."""
 
 
 @runtime_checkable

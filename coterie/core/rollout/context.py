@@ -24,6 +24,7 @@ from coterie.core.protocols import (
 )
 from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
+from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout import contracts
@@ -178,6 +179,7 @@ class JobContext:
                 telling = transition.tell(role, state, history, environment)
                 feedback = await contracts.check_async(transition, "tell", telling)
             contracts.check_feedback(transition, feedback)
+        feedback = (*feedback, *self._comments(role))
         role_input = RoleInput(
             role=role, turn=turn, observation=seen, feedback=tuple(feedback), history=history
         )
@@ -211,6 +213,16 @@ class JobContext:
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
         return PromptRequest(role, policy, seen, messages, prompt, sampling, overflow)
+
+    def _comments(self, role: str) -> list[str]:
+        """What reward sources let a role read of the scores since its last action, that one included."""
+        sources = {s.name: s.plugin for s in self.reward_sources if isinstance(s.plugin, ShowsFeedback)}
+        texts: list[str] = []
+        for _, owner, _, score in self.scores if sources else ():
+            if score.source in sources:
+                texts = [] if owner == role else texts
+                texts += filter(None, [sources[score.source].feedback(owner, score)])
+        return texts
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
