@@ -44,12 +44,12 @@ def test_every_form_in_prose_passes_the_kit(form):
     order = FORMS[form]
     roles = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
     check_environment(
-        env_of(order, level=5, val_tasks=20, test_tasks=20),
+        env_of(order, level=5, train_tasks=8, val_tasks=4, test_tasks=4),
         roles=roles,
         order=order,
         act=WRITTEN,
         role_plugins={role: role_of(role) for role in roles},
-        episodes=6,
+        episodes=3,
         disjoint="content",
     )
 
@@ -57,11 +57,11 @@ def test_every_form_in_prose_passes_the_kit(form):
 @pytest.mark.parametrize(("order", "level"), [(CHAIN, 1), (CHAIN, 4), (SOLO, 2), (["reasoner"], 3)])
 def test_every_form_in_words_passes_the_kit(order, level):
     check_environment(
-        env_of(order, rendering="compact", level=level, val_tasks=20, test_tasks=20),
+        env_of(order, rendering="compact", level=level, train_tasks=8, val_tasks=4, test_tasks=4),
         roles=order,
         act=["9", "1 2 - 3", "7 + 5 - 3", "( 1 9 - 4 ) / 3", "7 +", ""],
         role_plugins={role: role_of(role) for role in order},
-        episodes=6,
+        episodes=3,
         disjoint="content",
     )
 
@@ -233,7 +233,7 @@ def test_the_oracle_is_right_at_every_level_in_words_that_the_vocabulary_has(ord
 
     env, rng = env_of(order, rendering="compact", level=level), np.random.default_rng(0)
     vocabulary, source = set(env.vocabulary()), env.tasks("train", 0)
-    for index in range(10):
+    for index in range(4):
         task = source[index]
         state, turn = env.reset(task, 0), 0
         while (roles := env.acting_roles(state)) != () and turn < 4:
