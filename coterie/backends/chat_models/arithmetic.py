@@ -24,6 +24,29 @@ _OPERAND = re.compile(r"(?:\b[A-Za-z]|[)\]}\d])\s*$")
 """What a minus after it is taken from: `x -3`; after a word, `-3` is a number."""
 
 
+_SUM = re.compile(r"[\d(][\d\s.+\-*/()]*")
+_SPELT = re.compile(r"(?<=\d) +(?=\d)")
+"""Blanks between digits: models that read words write `1 2` for 12."""
+_ZEROS = re.compile(r"(?<![\d.])0+(?=\d)")
+
+
+class Sum(NamedTuple):
+    """A number or a sum of numbers, without blanks."""
+
+    text: str
+    value: Fraction
+
+
+def last_sum(text: str) -> Sum | None:
+    """The last number or sum in a text; digits with blanks between them are one number."""
+    for match in reversed(list(_SUM.finditer(text.translate(_SAME)))):
+        written = _ZEROS.sub("", _SPELT.sub("", match[0])).strip().rstrip(".").strip()
+        value = _value(written) if len(written) <= LONGEST else None
+        if value is not None:
+            return Sum("".join(written.split()), value)
+    return None
+
+
 class Equality(NamedTuple):
     """Two sides that a text says are equal."""
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import Field, ValidationInfo, model_validator
 
-from coterie.backends.chat_models.arithmetic import equalities
+from coterie.backends.chat_models.arithmetic import equalities, last_sum
 from coterie.backends.remote.secrets import path_of
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
@@ -17,7 +17,7 @@ from coterie.core.protocols import ChatAnswer, ChatRequest
 
 PARTS = ("role", "instruction", "seen", "wrote", "tool_output", "files", "answer")
 """The parts of a coach's prompt, each between tags: `<wrote> ... </wrote>`."""
-_ACTION = re.compile(r'<action n="(\d+)">(.*?)</action>', re.DOTALL)
+_ACTION = re.compile(r'^<action n="(\d+)">\n(.*?)^</action>$', re.DOTALL | re.MULTILINE)
 """One action in the prompt of a whole trajectory."""
 _FAILED = re.compile(
     r"exit code (?!0\b)-?\d+|timed out|was killed|\bTraceback \(most recent call last\)"
@@ -28,7 +28,16 @@ END = 1500
 """Last characters of a tool's output in which a failure is looked for."""
 
 Check = Literal[
-    "pattern", "empty", "tool_failed", "wrong_equality", "right_equality", "has_answer", "no_answer"
+    "pattern",
+    "empty",
+    "tool_failed",
+    "wrong_equality",
+    "right_equality",
+    "has_answer",
+    "no_answer",
+    "repeats",
+    "keeps_value",
+    "answer_value",
 ]
 
 
@@ -39,8 +48,11 @@ class Rule(PluginConfig):
         "pattern",
         description="`pattern`: the part matches; `empty`: the part is empty; `tool_failed`: the tool's "
         "output ends in a failure; `wrong_equality`, `right_equality`: the part says `2 + 2 = 5`, or only "
-        "true ones; `has_answer`, `no_answer`: the reference answer is shown, and the part has it or not.",
+        "true ones; `has_answer`, `no_answer`: the reference answer is shown, and the part has it or not; "
+        "`repeats`: what was seen ends with the part; `keeps_value`, `answer_value`: the last sum in the part "
+        "has the value of the last one in what was seen, or of the reference answer.",
     )
+    roles: tuple[str, ...] = Field((), description="Roles whose actions it is for; empty: all.")
     part: str = Field("wrote", description="A part of the prompt by its tag; empty: the whole last message.")
     pattern: str = Field("", description="Regular expression, searched in the part; for check `pattern`.")
     score: float = Field(ge=0, le=10)
@@ -108,12 +120,16 @@ class Heuristic(Plugin):
 
 
 def parts_of(prompt: str) -> dict[str, str]:
-    """The parts of a prompt by their tags: from a part's first opening tag to its last closing one."""
+    """The parts of a prompt by their tags: from a part's first opening tag to its last closing one.
+
+    A tag stands on a line of its own; in other lines a prompt explains what the tags mean.
+    """
     parts = {}
     for name in PARTS:
-        begin, end = prompt.find(f"<{name}>"), prompt.rfind(f"</{name}>")
-        if 0 <= begin < end:
-            parts[name] = prompt[begin + len(name) + 2 : end].strip()
+        begin = re.search(rf"^<{name}>$", prompt, re.MULTILINE)
+        ends = list(re.finditer(rf"^</{name}>$", prompt, re.MULTILINE))
+        if begin is not None and ends and begin.end() <= ends[-1].start():
+            parts[name] = prompt[begin.end() : ends[-1].start()].strip()
     return parts
 
 
@@ -126,7 +142,8 @@ def _prompt(request: ChatRequest) -> str:
 
 def _applies(rule: Rule, parts: Mapping[str, str], whole: str) -> str | None:
     """The detail for the reason, often empty; None: the rule does not apply."""
-    if rule.part and rule.part not in parts:
+    role = parts.get("role", "").partition(",")[0]
+    if (rule.part and rule.part not in parts) or (rule.roles and role not in rule.roles):
         return None
     text = parts[rule.part] if rule.part else whole
     if rule.check == "pattern":
@@ -135,6 +152,8 @@ def _applies(rule: Rule, parts: Mapping[str, str], whole: str) -> str | None:
         return "" if not text.strip() else None
     if rule.check == "tool_failed":
         return "" if _FAILED.search(text[-END:]) else None
+    if rule.check in ("repeats", "keeps_value", "answer_value"):
+        return "" if _follows(rule.check, text, parts) else None
     if rule.check in ("wrong_equality", "right_equality"):
         written = equalities(text)
         wrong = [equality.text for equality in written if not equality.true]
@@ -144,6 +163,15 @@ def _applies(rule: Rule, parts: Mapping[str, str], whole: str) -> str | None:
     if not parts.get("answer"):
         return None
     return "" if _contains(text, parts["answer"]) == (rule.check == "has_answer") else None
+
+
+def _follows(check: Check, text: str, parts: Mapping[str, str]) -> bool:
+    """Whether a text goes on from what was seen, or comes to the answer, by the value of its last sum."""
+    seen, written = last_sum(parts.get("seen", "")), last_sum(text)
+    if check == "repeats":
+        return seen is not None and written is not None and seen.text == written.text
+    wanted = seen if check == "keeps_value" else last_sum(parts.get("answer", ""))
+    return wanted is not None and written is not None and wanted.value == written.value
 
 
 def _contains(text: str, answer: str) -> bool:

@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie import ChatRequest, ConfigError
-from coterie.backends.chat_models.arithmetic import equalities
+from coterie.backends.chat_models.arithmetic import equalities, last_sum
+from coterie.core.types import Action
+from coterie.plugins.rewards.coach import prompts
+from coterie.plugins.rewards.coach.prompts import ShownAction
 from coterie.testing import build, check_chat_model
 from coterie.testing.checks.chat_model import SCHEMA
 
@@ -35,10 +38,13 @@ def ask(prompt, schema=SCHEMA, before=(), **settings):
 
 
 def wrote(text, tool="", answer=""):
-    parts = "<role>solver</role><instruction>Add <1> & 2.</instruction><seen>1 + 2 = ?</seen>"
-    parts += f"<wrote>\n{text}\n</wrote>"
-    parts += f"<tool_output>{tool}</tool_output>" * bool(tool) + f"<answer>{answer}</answer>" * bool(answer)
-    return f"You are a coach.\n{parts}\nScore it."
+    shown = {"role": "solver, turn 1", "instruction": "Add <1> & 2.", "seen": "1 + 2 = ?", "wrote": text}
+    shown |= {name: part for name, part in (("tool_output", tool), ("answer", answer)) if part}
+    return f"You are a coach. <wrote>: what the role wrote.\n{tagged(**shown)}\nScore it."
+
+
+def tagged(**parts):
+    return "\n".join(f"<{name}>\n{text}\n</{name}>" for name, text in parts.items())
 
 
 @pytest.mark.parametrize(
@@ -113,12 +119,12 @@ def test_a_re_ask_is_scored_by_the_prompt_before_it():
 
 def test_a_trajectory_has_a_score_for_each_action():
     actions = [wrote("2 + 2 = 5"), wrote("2 + 2 = 4"), wrote("")]
-    prompt = "".join(f'<action n="{n}">{text}</action>' for n, text in enumerate(actions, 1))
+    prompt = "".join(f'<action n="{n}">\n{text}\n</action>\n' for n, text in enumerate(actions, 1))
     rows = ask(prompt, TRAJECTORY)["scores"]
     assert [(row["action"], row["score"]) for row in rows] == [(1, 2), (2, 8), (3, 0)]
     numbers = {"type": "object", "properties": {"scores": {"type": "array", "items": {"type": "integer"}}}}
     assert ask(prompt, numbers) == {"scores": [2, 8, 0]}
-    text = ask(prompt + "<answer>4</answer>", None)
+    text = ask(prompt + tagged(answer="4"), None)
     assert text.splitlines()[:3] == [
         "ACTION 1",
         "PROCESS_SCORE: 2",
@@ -136,9 +142,50 @@ def test_rules_of_a_configuration():
         {"part": "seen", "pattern": "wall", "score": 1, "reason": "hit"},
         {"part": "", "pattern": "^Help", "score": 10, "reason": "whole"},
     ]
-    assert ask("<seen>a wall</seen><wrote>x</wrote>", rules=rules) == {"score": 1.0, "reason": "hit"}
+    assert ask(tagged(seen="a wall", wrote="x"), rules=rules) == {"score": 1.0, "reason": "hit"}
     assert ask("Help me", rules=rules)["score"] == 10
-    assert ask("<wrote>x</wrote>", rules=rules, otherwise=4)["score"] == 4
+    assert ask(tagged(wrote="x"), rules=rules, otherwise=4)["score"] == 4
+
+
+@pytest.mark.parametrize(
+    ("text", "written", "value"),
+    [
+        ("code_executor then 7 + 5 - 3 :", "7+5-3", 9), ("1 2 - 3", "12-3", 9), ("0 7 + 1", "7+1", 8),
+        ("has 7 gets 5", "5", 5), ("so (3+4)/2.", "(3+4)/2", Fraction(7, 2)), ("3 × 4", "3*4", 12), ("0.50", "0.50", Fraction(1, 2)),
+        ("5 / 0", None, None), ("nothing", None, None), ("", None, None), ("(", None, None), ("4 then (", "4", 4),
+    ],
+)  # fmt: skip
+def test_the_last_sum_of_a_text(text, written, value):
+    assert last_sum(text) == (None if written is None else (written, value))
+
+
+@pytest.mark.parametrize(
+    ("role", "seen", "text", "score"),
+    [
+        ("a", "has 7 gets 5 :", "7 + 5", 9), ("a", "has 7 gets 5 :", "7 + 4", 1), ("b", "then 7 + 5 :", "1 2", 8),
+        ("b", "then 7 + 4 :", "1 1", 8), ("b", "then 7 + 5 :", "1 3", 1), ("b", "then 7 + 5 :", "7 + 5", 2),
+        ("b", "nothing", "1 2", 1), ("c", "then 1 2 :", "1 2", 1),
+    ],
+)  # fmt: skip
+def test_rules_by_the_value_of_the_last_sum_and_by_role(role, seen, text, score):
+    """An action that goes on from a wrong one is right: 7 + 4 isn't the answer 12, and 11 follows from it."""
+    rules = [
+        {"check": "answer_value", "roles": ["a"], "score": 9},
+        {"check": "repeats", "roles": ["b"], "score": 2},
+        {"check": "keeps_value", "roles": ["b"], "score": 8},
+    ]
+    prompt = tagged(role=f"{role}, turn 1", seen=seen, wrote=text, answer="12")
+    assert ask(prompt, rules=rules, otherwise=1)["score"] == score
+
+
+def test_it_reads_the_parts_of_the_coachs_own_prompt():
+    """The prompt explains its marks before it uses them."""
+    shown = ShownAction(
+        "solver", 0, ({"role": "user", "content": "seen"},), Action(calls=(), text="2 + 2 = 5")
+    )
+    parts = prompts.action_text(shown, "4", prompts.Characters())
+    prompt = prompts.load_template("action", None, "").substitute(format="Answer.", parts=parts)
+    assert ask(prompt) == {"score": 2.0, "reason": "An equality is wrong: 2 + 2 = 5."}
 
 
 @pytest.mark.parametrize(
