@@ -142,9 +142,9 @@ class GeminiModel(RemoteChatModel):
 
     async def send(self, request: ChatRequest) -> Answer:
         setting = "vertex" if self.config.vertex is not None else "api_key"
-        place = wire.Place(self._endpoint, self.config.model, self.path, f"{self.path}.{setting}")
+        target = wire.Target(self._endpoint, self.config.model, self.path, f"{self.path}.{setting}")
         return await wire.generated(
-            self._client, request, place, self.limit(request), self.config.thinking_budget
+            self._client, request, target, self.limit(request), self.config.thinking_budget
         )
 
     def text(self, body: Mapping[str, Any]) -> str:
