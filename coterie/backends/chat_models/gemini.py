@@ -136,7 +136,7 @@ class GeminiModel(RemoteChatModel):
             "max_tokens": self.limit(request),
             "temperature": request.temperature,
             "thinking_budget": self.config.thinking_budget,
-            "schema": request.schema,
+            "schema": None if request.schema is None else dict(request.schema),
             "sample": request.sample if request.temperature > 0 else None,
         }
 
