@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TrainResult as TrainResult,
         train as train,
     )
+    from coterie.backends.chat_models.openai import OpenAIChat as OpenAIChat
     from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
     from coterie.backends.models.minibatches import (
         minibatches as minibatches,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         WarmStart as WarmStart,
     )
     from coterie.backends.models.uniforms import uniforms as uniforms
+    from coterie.backends.remote.vendors import Vendor as Vendor
     from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
     from coterie.compose.kinds import UsesRunFolder as UsesRunFolder
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
@@ -351,12 +353,14 @@ _PUBLIC = {
     "coterie.plugins.losses.blocks.ratios": """
         clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
     """,
+    "coterie.backends.chat_models.openai": "OpenAIChat",
     "coterie.backends.engines.request_batching": "RequestBatcher",
     "coterie.backends.models.minibatches": "minibatches span_ids token_coefficients",
     "coterie.backends.models.policy": """
         LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
     """,
     "coterie.backends.models.uniforms": "uniforms",
+    "coterie.backends.remote.vendors": "Vendor",
     "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
     "coterie.compose.kinds": "UsesRunFolder",
     "coterie.studies": "Claim Method Study above at_most_half",

@@ -136,15 +136,15 @@ class GeminiModel(RemoteChatModel):
             "max_tokens": self.limit(request),
             "temperature": request.temperature,
             "thinking_budget": self.config.thinking_budget,
-            "schema": request.schema,
+            "schema": None if request.schema is None else dict(request.schema),
             "sample": request.sample if request.temperature > 0 else None,
         }
 
     async def send(self, request: ChatRequest) -> Answer:
         setting = "vertex" if self.config.vertex is not None else "api_key"
-        place = wire.Place(self._endpoint, self.config.model, self.path, f"{self.path}.{setting}")
+        target = wire.Target(self._endpoint, self.config.model, self.path, f"{self.path}.{setting}")
         return await wire.generated(
-            self._client, request, place, self.limit(request), self.config.thinking_budget
+            self._client, request, target, self.limit(request), self.config.thinking_budget
         )
 
     def text(self, body: Mapping[str, Any]) -> str:

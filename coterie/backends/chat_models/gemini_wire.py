@@ -24,7 +24,7 @@ WHOLE = ("", "FINISH_REASON_UNSPECIFIED", "STOP", "MAX_TOKENS")
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class Target:
     """Where a request goes, for errors."""
 
     url: str
@@ -113,7 +113,7 @@ def credentials_of(file: str, path: str) -> Any:
 
 
 async def generated(
-    client: Any, request: ChatRequest, place: Place, limit: int, thinking_budget: int | None
+    client: Any, request: ChatRequest, target: Target, limit: int, thinking_budget: int | None
 ) -> Answer:
     """One attempt.
 
@@ -126,35 +126,35 @@ async def generated(
         contents, config = _arguments(request, limit, thinking_budget)
     except Exception as error:  # of pydantic, on a text that is no Unicode
         reason = shown(f"{type(error).__name__}: {error}")
-        raise Refused(f"{place.url}: nothing was sent: {reason}") from None
+        raise Refused(f"{target.url}: nothing was sent: {reason}") from None
     try:
-        reply = await client.aio.models.generate_content(model=place.model, contents=contents, config=config)
+        reply = await client.aio.models.generate_content(model=target.model, contents=contents, config=config)
     except _NoAnswer as error:
-        raise of_response(error.response, place) from None
+        raise of_response(error.response, target) from None
     except httpx.TransportError as error:
         unsent = isinstance(error, (httpx.ConnectError, httpx.ConnectTimeout, httpx.PoolTimeout))
         reason = shown(f"{type(error).__name__}: {error}".rstrip(": "))
-        raise Again(f"{place.url}: {reason}", charged=not unsent) from None
+        raise Again(f"{target.url}: {reason}", charged=not unsent) from None
     except exceptions.TransportError as error:
-        raise Again(f"{place.url}: no access token: {shown(str(error))}") from None
+        raise Again(f"{target.url}: no access token: {shown(str(error))}") from None
     except exceptions.GoogleAuthError as error:
         if getattr(error, "retryable", False):
-            raise Again(f"{place.url}: no access token: {shown(str(error))}") from None
-        raise _no_credentials(error, place) from None
+            raise Again(f"{target.url}: no access token: {shown(str(error))}") from None
+        raise _no_credentials(error, target) from None
     except TimeoutError:
         raise
     except json.JSONDecodeError as error:
         beginning = shown(error.doc)
         raise Refused(
-            f"{place.url}: an answer that is no JSON ({error}): {beginning}", charged=True
+            f"{target.url}: an answer that is no JSON ({error}): {beginning}", charged=True
         ) from None
     except Exception as error:  # pydantic and the SDK's own, on an answer of another form
         reason = shown(f"{type(error).__name__}: {error}")
-        raise Refused(f"{place.url}: an answer in another form: {reason}", charged=True) from None
+        raise Refused(f"{target.url}: an answer in another form: {reason}", charged=True) from None
     try:
         return answer_of(reply)
     except ValueError as error:
-        raise Refused(f"{place.url}: {error}", charged=True) from None
+        raise Refused(f"{target.url}: {error}", charged=True) from None
 
 
 def _arguments(request: ChatRequest, limit: int, thinking_budget: int | None) -> tuple[list[Any], Any]:
@@ -222,46 +222,46 @@ def _name(reason: Any) -> str:
     return "" if reason is None else str(getattr(reason, "value", reason))
 
 
-def of_response(response: httpx.Response, place: Place) -> Failed | UserError:
+def of_response(response: httpx.Response, target: Target) -> Failed | UserError:
     """The failure that a response without an answer stands for.
 
     Gemini says 400 for a wrong key and for a country or a project that may not ask; a 429 may be for the
     rest of the day, and has the seconds to wait for in its body.
     """
     status, body, headers = response.status_code, response.text, dict(response.headers)
-    why = f"{place.url} answered {status}: {shown(body)}"
+    why = f"{target.url} answered {status}: {shown(body)}"
     if status == 400 and ("API_KEY_INVALID" in body or "API key not valid" in body):
-        fix = f"check the environment variable that {place.key_path} names, by default {' or '.join(KEYS)}"
-        return ConfigError("the endpoint refuses the key", path=place.key_path, why=why, fix=fix)
+        fix = f"check the environment variable that {target.key_path} names, by default {' or '.join(KEYS)}"
+        return ConfigError("the endpoint refuses the key", path=target.key_path, why=why, fix=fix)
     if status == 400 and '"FAILED_PRECONDITION"' in body:
         fix = "check the account's billing and region, or use Vertex AI"
-        return UserError("the provider refuses this account", path=place.path, why=why, fix=fix)
+        return UserError("the provider refuses this account", path=target.path, why=why, fix=fix)
     if status == 429 and "PerDay" in body:
         fix = (
             "wait for the provider's next day, or raise its limit; then resume: what is cached costs nothing"
         )
-        return UserError("the provider's quota of this day is spent", path=place.path, why=why, fix=fix)
+        return UserError("the provider's quota of this day is spent", path=target.path, why=why, fix=fix)
     if status == 404:
         fix = "check the model's name; base_url has no version at its end (api_version sets it)"
-        what = f"the endpoint does not have the model '{place.model}', or is not at this address"
-        return ConfigError(what, path=f"{place.path}.model", why=why, fix=fix)
-    if status in (401, 403) and place.key_path.endswith("vertex"):
+        what = f"the endpoint does not have the model '{target.model}', or is not at this address"
+        return ConfigError(what, path=f"{target.path}.model", why=why, fix=fix)
+    if status in (401, 403) and target.key_path.endswith("vertex"):
         verb = "refuses the credentials" if status == 401 else "denies these credentials access"
         fix = "check the project, the location and the credentials, and that the API is enabled there"
-        return ConfigError(f"Vertex AI {verb}", path=place.key_path, why=why, fix=fix)
+        return ConfigError(f"Vertex AI {verb}", path=target.key_path, why=why, fix=fix)
     asked = re.search(r'"retryDelay"\s*:\s*"(\d+(?:\.\d+)?)s"', body)
     if asked is not None:
         headers.setdefault("retry-after", asked[1])
     return of_status(
-        status, body, headers, url=place.url, model=place.model, path=place.path,
-        model_path=f"{place.path}.model",
+        status, body, headers, url=target.url, model=target.model, path=target.path,
+        model_path=f"{target.path}.model",
     )  # fmt: skip
 
 
-def _no_credentials(error: Exception, place: Place) -> ConfigError:
+def _no_credentials(error: Exception, target: Target) -> ConfigError:
     return ConfigError(
         "there is no access token for Vertex AI",
-        path=f"{place.key_path}.credentials",
+        path=f"{target.key_path}.credentials",
         why=redacted(shown(f"{type(error).__name__}: {error}")),
         fix="name a valid credentials file, or run: gcloud auth application-default login",
     )

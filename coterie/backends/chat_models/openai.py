@@ -171,7 +171,7 @@ class OpenAIChat(RemoteChatModel):
         raise Refused(f"{redacted(str(self._client.base_url))}: an answer without text{cut}", charged=True)
 
     def _schema(self, request: ChatRequest) -> Mapping[str, Any] | None:
-        return request.schema if self.structured else None
+        return dict(request.schema) if self.structured and request.schema is not None else None
 
     def _plain(self, request: ChatRequest) -> dict[str, Any]:
         """The body without a form of JSON."""

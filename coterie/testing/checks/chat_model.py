@@ -86,28 +86,34 @@ def check_chat_model(
                     await model.open()
             if isinstance(model, Closes):
                 stack.push_async_callback(_closed, model, kind)
-            before = copy.deepcopy(requests)
-            answers = await asyncio.gather(*[_answer(model, kind, request) for request in [*requests] * 2])
+            asked = copy.deepcopy([*requests])  # a model may change what it is given
+            answers = await asyncio.gather(*[_answer(model, kind, request) for request in asked * 2])
             where = f"{kind}.answer"
-            require(list(before) == list(requests), "changed its request", where=where, fix="copy it")
-            require(
-                any(answer is not None for answer in answers),
-                "answered none of the requests",
-                where=where,
-                fix="check that what it needs is available",
-            )
-            first, again = answers[: len(requests)], answers[len(requests) :]
-            for request, answer, other in zip(requests, first, again, strict=True):
-                if answer is None or other is None:
-                    continue
-                if repeats and request.temperature == 0:
-                    same = answer.text == other.text
-                    shown = f"answered {answer.text!r}, then {other.text!r}, at temperature 0"
-                    require(same, shown, where=where, fix="draw nothing, or set repeats=False")
-                if model.structured and request.schema is not None:
-                    _check_form(answer.text, request.schema, where)
+            require(asked == list(requests), "changed its request", where=where, fix="copy it")
+            _check_answers(model, requests, answers, repeats, where)
 
     asyncio.run(check())
+
+
+def _check_answers(
+    model: Any,
+    requests: Sequence[ChatRequest],
+    answers: Sequence[ChatAnswer | None],
+    repeats: bool,
+    where: str,
+) -> None:
+    """Check the answers to the requests, each asked twice."""
+    fix = "check that what it needs is available"
+    require(any(answers), "answered none of the requests", where=where, fix=fix)
+    first, again = answers[: len(requests)], answers[len(requests) :]
+    for request, answer, other in zip(requests, first, again, strict=True):
+        if answer is None or other is None:
+            continue
+        if repeats and request.temperature == 0:
+            shown = f"answered {answer.text!r}, then {other.text!r}, at temperature 0"
+            require(answer.text == other.text, shown, where=where, fix="draw nothing, or set repeats=False")
+        if model.structured and request.schema is not None:
+            _check_form(answer.text, request.schema, where)
 
 
 async def _closed(model: Any, kind: str) -> None:

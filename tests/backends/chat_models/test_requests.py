@@ -46,7 +46,8 @@ def test_what_gemini_is_sent():
         ],
         "generationConfig": {
             "temperature": 0.5, "maxOutputTokens": 64 + 128, "seed": 3,
-            "responseMimeType": "application/json", "responseJsonSchema": SCHEMA, "thinkingConfig": {"thinking_budget": 128},
+            "responseMimeType": "application/json", "responseJsonSchema": SCHEMA,
+            "thinkingConfig": {"thinking_budget": 128},
         },
     }  # fmt: skip
 

@@ -45,9 +45,17 @@ OF_OPENAI = ("quota",)
 
 
 def cases(faults, slow=()):
-    """(provider, fault) of the faults that the provider has."""
+    """(provider, fault) of the faults that the provider has.
+
+    Of OpenAI's the tests of the engine `openai` try most of the same wire, so `make test-coach` runs them.
+    """
     return [
-        pytest.param(provider, fault, marks=[pytest.mark.coach] * (fault in slow), id=f"{provider}-{fault}")
+        pytest.param(
+            provider,
+            fault,
+            marks=[pytest.mark.coach] * (fault in slow or (provider == "openai" and faults is not STOPS)),
+            id=f"{provider}-{fault}",
+        )
         for provider in PROVIDERS
         for fault in faults
         if fault not in (OF_OPENAI if provider == "gemini" else OF_GEMINI)
@@ -90,7 +98,8 @@ def test_a_temporary_fault_is_repaired(provider, fault):
         assert seconds >= 2 * loopback.retry_after
 
 
-@pytest.mark.parametrize(("provider", "fault"), cases(REPAIRED, slow=("429_date", *ENDLESS)))
+@pytest.mark.coach
+@pytest.mark.parametrize(("provider", "fault"), cases(REPAIRED))
 def test_a_fault_that_stays_is_missing_in_time(provider, fault):
     if fault in ENDLESS:
         warm(provider)
