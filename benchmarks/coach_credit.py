@@ -28,7 +28,7 @@ import coterie
 from coterie.stats import student_t
 
 RESULTS = Path(__file__).parent / "results" / "coach_credit.json"
-EPISODES = 96
+EPISODES = 48
 """Episodes of a step, in every method."""
 CHAINS = 8
 
