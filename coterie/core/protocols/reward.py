@@ -30,8 +30,8 @@ class RewardSource(Protocol):
     """The floor: the value of every component after a `PolicyFault`."""
 
     async def score(self, view: Any) -> ScoreTable | Sequence[ScoreTable]:
-        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one a branch, for
-        `trajectory` one per entry of `EpisodeView.actions`.
+        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one table per branch,
+        and for `trajectory` one per entry of `EpisodeView.actions`.
 
         Raises:
             SystemFault: a failure that the output did not cause; the scores are missing.
