@@ -28,12 +28,12 @@ import coterie
 from coterie.stats import student_t
 
 RESULTS = Path(__file__).parent / "results" / "coach_credit.json"
-EPISODES = 96
+EPISODES = 48
 """Episodes of a step, in every method."""
 CHAINS = 8
 
 
-RATES = (5.0, 20.0, 80.0)
+RATES = (5.0, 20.0, 80.0, 320.0)
 """Learning rates of the logits; each method counts with its best."""
 
 
@@ -102,8 +102,9 @@ def measure(seeds: int, steps: int, noise: float) -> dict[str, Any]:
     for method in ("process", "outcome", "outcome_grpo"):
         by_rate = {rate: summary(method, seeds, steps, noise, rate) for rate in RATES}
         best = max(by_rate.values(), key=lambda entry: entry["mean_success"]["mean"])
-        others = {rate: entry["mean_success"]["mean"] for rate, entry in by_rate.items()}
-        methods[method] = {**best, "mean_success_by_rate": others}
+        kept = ("mean_success", "final_success")
+        others = {rate: {name: entry[name] for name in kept} for rate, entry in by_rate.items()}
+        methods[method] = {**best, "by_rate": others}
         print(method, best["learning_rate"], best["final_success"], best["mean_success"], flush=True)
     return methods
 

@@ -217,12 +217,9 @@ class JobContext:
     def _comments(self, role: str) -> list[str]:
         """What reward sources let a role read of the scores since its last action, that one included."""
         sources = {s.name: s.plugin for s in self.reward_sources if isinstance(s.plugin, ShowsFeedback)}
-        texts: list[str] = []
-        for _, owner, _, score in self.scores if sources else ():
-            if score.source in sources:
-                texts = [] if owner == role else texts
-                texts += filter(None, [sources[score.source].feedback(owner, score)])
-        return texts
+        scores = [(owner, score) for _, owner, _, score in self.scores if score.source in sources]
+        since = max((at for at, (owner, _) in enumerate(scores) if owner == role), default=0)
+        return [text for by, score in scores[since:] if (text := sources[score.source].feedback(by, score))]
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.

@@ -155,8 +155,9 @@ def test_rules_of_a_configuration():
     ("text", "written", "value"),
     [
         ("code_executor then 7 + 5 - 3 :", "7+5-3", 9), ("1 2 - 3", "12-3", 9), ("0 7 + 1", "7+1", 8),
-        ("has 7 gets 5", "5", 5), ("so (3+4)/2.", "(3+4)/2", Fraction(7, 2)), ("3 × 4", "3*4", 12), ("0.50", "0.50", Fraction(1, 2)),
-        ("5 / 0", None, None), ("nothing", None, None), ("", None, None), ("(", None, None), ("4 then (", "4", 4),
+        ("has 7 gets 5", "5", 5), ("so (3+4)/2.", "(3+4)/2", Fraction(7, 2)), ("3 × 4", "3*4", 12),
+        ("0.50", "0.50", Fraction(1, 2)), ("5 / 0", None, None), ("nothing", None, None), ("", None, None),
+        ("(", None, None), ("4 then (", "4", 4),
     ],
 )  # fmt: skip
 def test_the_last_sum_of_a_text(text, written, value):
@@ -166,7 +167,8 @@ def test_the_last_sum_of_a_text(text, written, value):
 @pytest.mark.parametrize(
     ("role", "seen", "text", "score"),
     [
-        ("a", "has 7 gets 5 :", "7 + 5", 9), ("a", "has 7 gets 5 :", "7 + 4", 1), ("b", "then 7 + 5 :", "1 2", 8),
+        ("a", "has 7 gets 5 :", "7 + 5", 9), ("a", "has 7 gets 5 :", "7 + 4", 1),
+        ("b", "then 7 + 5 :", "1 2", 8),
         ("b", "then 7 + 4 :", "1 1", 8), ("b", "then 7 + 5 :", "1 3", 1), ("b", "then 7 + 5 :", "7 + 5", 2),
         ("b", "nothing", "1 2", 1), ("c", "then 1 2 :", "1 2", 1),
     ],

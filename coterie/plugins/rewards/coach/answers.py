@@ -46,6 +46,7 @@ SCHEMA_EACH: dict[str, Any] = {
 }
 
 _LINE = re.compile(r"^[ \t*#>-]*(PROCESS_SCORE|REASONING|ACTION)[ \t*]*:[ \t*]*", re.M)
+_FENCE = re.compile(r"```(?:json)?\n(.*)\n```", re.S)
 _NUMBER = re.compile(r"[0-9]{1,2}(?:\.[0-9]+)?")
 
 
@@ -144,7 +145,7 @@ def _checked(score: float) -> float:
 
 
 def _json(text: str) -> dict[str, Any]:
-    """The object that a text is; a key that stands twice is refused."""
+    """The object that a text is, also in a fence of its own; a key that stands twice is refused."""
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
         table = dict(items)
@@ -152,8 +153,10 @@ def _json(text: str) -> dict[str, Any]:
             raise MalformedAnswer("a key of the JSON stands twice")
         return table
 
+    text = split(text).text.strip()
+    fenced = _FENCE.fullmatch(text)
     try:
-        table = json.loads(text, object_pairs_hook=pairs)
+        table = json.loads(fenced[1] if fenced else text, object_pairs_hook=pairs)
     except (ValueError, RecursionError) as error:
         if isinstance(error, MalformedAnswer):
             raise

@@ -41,7 +41,8 @@ BAD_JSON = [
     "", "8", "[]", "{}", '{"score": 8}', '{"score": "8", "reason": "r"}', '{"score": NaN, "reason": "r"}',
     '{"score": 11, "reason": "r"}', '{"score": true, "reason": "r"}', '{"score": 8, "reason": null}',
     '{"score": 1, "score": 10, "reason": "r"}', '{"score": 8, "reason": "r", "more": 1}',
-    '```json\n{"score": 8, "reason": "r"}\n```', '{"score": -0.5, "reason": "r"}',
+    'Here it is: {"score": 8, "reason": "r"}',
+    '```json\n{"score": 8, "reason": "r"}\n```\n```', '{"score": -0.5, "reason": "r"}',
     '{"score": Infinity, "reason": "r"}', f'{{"score": 1{"0" * 400}, "reason": "r"}}', "[" * 100_000,
 ]  # fmt: skip
 
@@ -76,6 +77,14 @@ def test_a_text_is_a_score_or_malformed_and_nothing_else(text, structured):
 def test_json_round_trip(score, reason):
     text = json.dumps({"score": score, "reason": reason})
     assert read_action(text, structured=True) == Judgement(score, reason.strip())
+
+
+def test_json_in_a_fence_of_its_own_is_read():
+    for text in (
+        '```json\n{"score": 8, "reason": "r"}\n```',
+        '<think>3?</think>\n{"score": 8, "reason": "r"}',
+    ):
+        assert read_action(text, structured=True) == Judgement(8.0, "r")
 
 
 def each(*rows, structured=False):

@@ -19,6 +19,7 @@ from coterie.core.plugins import plugins
 from tests.backends.remote.server import MODEL, OpenAIServer
 
 RULES = RuleCoach(RuleCoach.Config(), SimpleNamespace())
+JSON = RuleCoach(RuleCoach.Config(structured=True), SimpleNamespace())
 
 
 class HttpModel(Plugin):
@@ -70,8 +71,9 @@ class CoachServer(OpenAIServer):
         self.outages, self._returns = 0, []
 
     def _scored(self, body):
-        judged = [RULES.score(parts) for parts in parts_of(body["messages"][0]["content"])]
-        return RULES.written(judged, several=False)
+        prompt = body["messages"][0]["content"]
+        judged = [RULES.score(parts) for parts in parts_of(prompt)]
+        return (JSON if "Answer in JSON" in prompt else RULES).written(judged, several=False)
 
     async def _respond(self, asked, writer):
         if writer.transport.is_closing():
@@ -96,7 +98,7 @@ class CoachServer(OpenAIServer):
 REAL = "openai" in plugins().registry.names("chat_model")
 CLIENTS = [pytest.param({"type": f"{__name__}:HttpModel"}, id="http")]
 if REAL:
-    model = {"type": "openai", "api_key": "none"}
+    model = {"type": "openai", "api_key": None}
     CLIENTS.append(pytest.param(model, id="openai", marks=pytest.mark.coach))
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Fault
-from coterie.plugins.rewards.coach.prompts import PARTS, disarmed, files_text, shortened
+from coterie.plugins.rewards.coach.prompts import PARTS, disarmed, files_text, load_template, shortened
 from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, prompt_of, scored, view_of
 
 GOLDEN = """\
@@ -225,3 +225,9 @@ def test_a_template_that_cannot_work_is_refused_at_once(text, words, tmp_path):
     with pytest.raises(ConfigError) as caught:
         coach(prompt=str(file))
     assert words in str(caught.value) and caught.value.path.endswith("prompt")
+
+
+@pytest.mark.parametrize("mode", ["action", "trajectory"])
+def test_our_templates_hold_no_marks(mode):
+    """Whoever looks for the first `<wrote>` finds the part, not its description."""
+    assert "<" not in load_template(mode, None, "").template
