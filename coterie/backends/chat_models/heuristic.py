@@ -91,7 +91,7 @@ class Heuristic(Plugin):
     It reads the parts of a coach's prompt (`<wrote>`, `<tool_output>`, `<answer>`, ...) and, in the prompt of
     a trajectory, those of each `<action n="1">`. With a schema it answers in JSON that follows it (`score`
     and `reason`, or `scores` with one entry an action), else in the lines PROCESS_SCORE and REASONING. Equal
-    requests have equal answers; the defaults are for exercises in arithmetic.
+    requests have equal answers; defaults fit arithmetic.
     """
 
     class Config(PluginConfig):
