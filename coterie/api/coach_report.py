@@ -112,8 +112,8 @@ def coach_report(path: Path, source: str | None = None, quality: str | None = No
     Args:
         path: the run's folder.
         source: name of the reward source; default: the only one of type coach.
-        quality: the component that verifies single actions; default: the only component, besides the
-            coach's, that scores roles and not the team.
+        quality: the component that verifies single actions; default: the coach's setting `quality`, or the
+            only component, besides the coach's, that scores roles and not the team.
 
     Raises:
         RunFolderError: no run, or no recorded rollouts.
@@ -128,6 +128,7 @@ def coach_report(path: Path, source: str | None = None, quality: str | None = No
         raise RunFolderError(
             f"{path} has no rollouts", why="the report reads them", fix="set schedule.record_every"
         )
+    quality = quality or table.get("quality")
     verified, actions = quality or "", []
     for file in files:
         rows = read_rollouts(file)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 @click.option(
     "--quality",
     metavar="COMPONENT",
-    help="The verified score of single actions; default: the only component that scores roles.",
+    help="The verified score of single actions; default: the coach's own setting `quality`, or the only "
+    "component that scores roles.",
 )
 @json_option
 def command(run: Path, source: str | None, quality: str | None, as_json: bool) -> None:
@@ -39,6 +40,11 @@ def command(run: Path, source: str | None, quality: str | None, as_json: bool) -
     if as_json:
         print_json(report.as_dict())
         return
+    show(report)
+
+
+def show(report: CoachReport) -> None:
+    """Print a report; its warnings go to stderr."""
     for line in _lines(report):
         click.echo(line)
     for limit in report.limits:

@@ -73,6 +73,18 @@ def command(
         sys.exit(INTERRUPTED)
 
 
+def report_coach(folder: Path, name: str) -> None:
+    """Print the report on a coach, and how to have it again; a report that can't be made ends nothing."""
+    from coterie.api.coach_report import coach_report
+    from coterie.cli.commands.coach import show
+
+    try:
+        show(coach_report(folder, name))
+    except UserError as error:
+        click.echo(f"no report on the coach: {error}", err=True)
+    click.echo(f"the report again: coterie coach {folder}", err=True)
+
+
 def no_recipe() -> UserError:
     """The error of a command without a recipe; it lists the recipes."""
     from coterie.recipes import recipes
@@ -101,7 +113,8 @@ def report(result: TrainResult) -> None:
     elif result.finished:
         parts.append("finished already")
     click.echo(f"{result.folder}  {'  '.join(parts)}")
-    if coaches(read_yaml(result.folder / "config.yaml")):
-        click.echo(f"how the coach scored: coterie coach {result.folder}", err=True)
+    if result.finished:
+        for name in coaches(read_yaml(result.folder / "config.yaml")):
+            report_coach(result.folder, name)
     if not result.finished:
         click.echo(f"not finished; go on with: coterie run --resume {result.folder}", err=True)

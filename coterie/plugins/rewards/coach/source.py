@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, TypeVar
 from pydantic import Field
 
 from coterie.core.errors import ConfigError, SystemFault
-from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.plugins import Composed, MayChange, Plugin, PluginConfig
 from coterie.core.protocols import ActionView, ChatAnswer, ChatModel, ChatRequest, EpisodeView
 from coterie.core.types import ComponentKind, Message, Score, as_tuple
 from coterie.plugins.rewards.coach import answers
@@ -68,6 +68,10 @@ class Coach(Plugin):
             "the score of the one before it.",
         )
         component: str = Field("process", min_length=1, description="Name of the scores.")
+        quality: Annotated[str | None, MayChange(exact=True)] = Field(
+            None,
+            description="The component that verifies single actions, for `coterie coach`. Default: the only one.",
+        )
         scale: float = Field(1.0, gt=0, allow_inf_nan=False, description="The value of a score of 10.")
         max_tokens: int = Field(
             1024, ge=1, description="Of an answer; per trajectory: of each action's part."
