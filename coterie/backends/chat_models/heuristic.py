@@ -46,11 +46,11 @@ class Rule(PluginConfig):
 
     check: Check = Field(
         "pattern",
-        description="`pattern`: the part matches; `empty`: it is empty; `tool_failed`: the tool's output ends "
-        "in a failure; `wrong_equality`, `right_equality`: the part says `2 + 2 = 5`, or only true ones; "
-        "`has_answer`, `no_answer`: the reference answer is shown, and the part has it or not; `repeats`: what "
-        "was seen ends with the part; `keeps_value`, `answer_value`: the last sum in the part has the value of "
-        "the last one in what was seen, or of the reference answer.",
+        description="`pattern`: the part matches; `empty`: it is empty; `tool_failed`: the tool's output "
+        "ends in a failure; `wrong_equality`, `right_equality`: the part says `2 + 2 = 5`, or only true "
+        "ones; `has_answer`, `no_answer`: the reference answer is shown, and the part has it or not; "
+        "`repeats`: what was seen ends with the part; `keeps_value`, `answer_value`: the last sum in the "
+        "part has the value of the last one in what was seen, or of the reference answer.",
     )
     roles: tuple[str, ...] = Field((), description="Roles whose actions it is for; empty: all.")
     part: str = Field("wrote", description="A part of the prompt by its tag; empty: the whole last message.")

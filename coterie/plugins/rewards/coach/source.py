@@ -70,7 +70,7 @@ class Coach(Plugin):
         component: str = Field("process", min_length=1, description="Name of the scores.")
         quality: Annotated[str | None, MayChange(exact=True)] = Field(
             None,
-            description="The component that verifies single actions, for `coterie coach`. Default: the only one.",
+            description="The component that verifies single actions, for `coterie coach`.",
         )
         scale: float = Field(1.0, gt=0, allow_inf_nan=False, description="The value of a score of 10.")
         max_tokens: int = Field(
