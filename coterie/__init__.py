@@ -155,6 +155,7 @@ if TYPE_CHECKING:
         CountsCalls as CountsCalls,
         RunsInBackground as RunsInBackground,
         ScoresRoles as ScoresRoles,
+        ShowsFeedback as ShowsFeedback,
     )
     from coterie.core.protocols.role import Remembers as Remembers
     from coterie.core.protocols.sandbox import ReportsProtections as ReportsProtections
@@ -330,7 +331,7 @@ _PUBLIC = {
     """,
     "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
     "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
-    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles",
+    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles ShowsFeedback",
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes HasSchemas Opens",

@@ -76,13 +76,7 @@ def rollout_rows(
     """
     for tree in trees:
         for node in tree.nodes():
-            place = {
-                "task_id": tree.task.id,
-                "epoch": tree.epoch,
-                "chain": tree.chain,
-                "node": node.key.text(),
-                **({"stratum": tree.task.stratum} if tree.task.stratum else {}),
-            }
+            place = _place(tree, node)
             for role, decision in node.decisions.items():
                 yield _node_row(place, node, role, decision)
                 rewards = branch_rewards(node, role, scores, reward_weights)
@@ -110,6 +104,13 @@ def rollout_rows(
                     **place,
                     **_joint(node, index, scores, reward_weights),
                 }
+
+
+def _place(tree: Tree, node: Node) -> dict[str, Any]:
+    """What all rows of a node have in common."""
+    task = tree.task
+    place = {"task_id": task.id, "epoch": tree.epoch, "chain": tree.chain, "node": node.key.text()}
+    return {**place, "stratum": task.stratum} if task.stratum else place
 
 
 def branch_scores(node: Node, role: str, branch: int, scores: Scores) -> dict[tuple[str, str], Score]:
