@@ -120,8 +120,13 @@ def test_a_policy_that_only_judges_is_used():
     table = {"judge": {"type": "policy", "policy": "judge"}}
     (model,) = models(coterie_run(rewards=asks("judge"), chat_models=table, policies=policies))
     assert model.config.policy == "judge"
+    (model,) = models(coterie_run(rewards=asks(table["judge"]), policies=policies))
+    assert model.config.policy == "judge", "also where the model is written inside the source"
     with pytest.raises(ConfigError, match="judge"):
         coterie_run(rewards=asks(MODEL), policies=policies)
+    with pytest.raises(ConfigError, match="unknown policy 'jude'") as caught:
+        coterie_run(rewards=asks({"type": "policy", "policy": "jude"}), policies=policies)
+    assert caught.value.path == "rewards.r.model.policy"
 
 
 OVERRIDES = [
