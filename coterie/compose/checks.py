@@ -76,7 +76,7 @@ def _check_policies(config: RunConfig) -> None:
 
 
 def _chat_models(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(path, table) of the entries of `chat_models`, and of tables written inside a source or the transition."""
+    """(path, table) of the entries of `chat_models`, and of tables inside a source or the transition."""
     yield from ((f"chat_models.{name}", table) for name, table in config.chat_models.items())
     askers = {f"rewards.{name}": table for name, table in config.rewards.items()}
     for path, asker in {**askers, "transition": config.transition}.items():

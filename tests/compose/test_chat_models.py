@@ -71,10 +71,14 @@ def models(run):
     return [source.plugin.config.model for source in run.reward_sources]
 
 
+def resources(run):
+    return [part for part in run.rollout_side.resources if isinstance(part, Model)]
+
+
 def test_components_that_name_an_entry_share_it():
     run = coterie_run(rewards={**asks("judge", "r"), **asks("judge", "s")}, chat_models={"judge": MODEL})
     first, second = models(run)
-    assert first is second and list(run.rollout_side.resources) == [first]
+    assert first is second and resources(run) == [first]
     play_episode(run)
     assert (first.opened, first.closed) == (1, 1)
 
@@ -83,7 +87,7 @@ def test_a_table_in_the_component_is_a_chat_model_of_its_own():
     run = coterie_run(rewards={**asks(MODEL, "r"), **asks(MODEL, "s")})
     first, second = models(run)
     assert first is not second and first.build.path == "rewards.r.model"
-    assert list(run.rollout_side.resources) == [first, second]
+    assert resources(run) == [first, second]
 
 
 def test_the_name_of_a_plugin_is_short_for_its_table_unless_an_entry_has_it():
