@@ -19,6 +19,7 @@ from coterie.api.coach_statistics import (
     rank_correlation,
     ranks,
 )
+from coterie.cli.commands.run import report as finished
 from coterie.core.errors import RunFolderError, UserError
 from tests.api.coach_simulation import JUDGING, SETTING, alarms, simulated
 from tests.cli.support import coterie as command
@@ -156,8 +157,11 @@ class VerifiedRelay(Relay):
         return replace(step, scores={**step.scores, (role, "correct"): float(correct)})
 
 
-def test_the_report_of_a_run(tmp_path):
-    train(tmp_path / "run")
+def test_the_report_of_a_run(tmp_path, capsys):
+    finished(train(tmp_path / "run"))
+    assert f"coterie coach {tmp_path / 'run'}" in capsys.readouterr().err, (
+        "a run with a coach names its report"
+    )
     report = coach_report(tmp_path / "run")
     assert (report.source, report.verified, report.steps) == ("coach", "correct", 4)
     assert report.actions == 4 * 6 * 2 * 3 and report.missing == 0

@@ -12,6 +12,7 @@ import pytest
 from coach_relay import ROLES, RuleCoach, relay_table, right
 
 from coterie import ConfigError, SystemFault
+from coterie.api.cost import count
 from coterie.api.open_run import open_run
 from coterie.compose import compose
 from coterie.core.protocols import Batch
@@ -394,3 +395,10 @@ def test_feedback_is_refused_where_it_would_be_of_other_episodes(rewards, sample
     with pytest.raises(ConfigError) as caught:
         relay(do_right, rewards={**rewards, "show_feedback": True}, sampler=sampler, algorithm=algorithm)
     assert why in str(caught.value) and caught.value.path == "rewards.coach.show_feedback"
+
+
+@pytest.mark.parametrize(("per", "calls"), [("action", 2 * 3 * 3), ("trajectory", 2 * 3)])
+def test_a_plan_counts_the_coachs_calls(per, calls):
+    """Two tasks, three chains, three actions an episode."""
+    run = relay(do_right, rewards={"per": per}, sampler={"chains": 3})
+    assert count(run).outside_calls == {"coach": calls}
