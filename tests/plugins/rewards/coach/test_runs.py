@@ -68,9 +68,6 @@ def do_right(request, prompt):
     return str(right(request.key.role, int(prompt.split()[-2])))
 
 
-# ---------------------------------------------------------------------------------------------- the kit
-
-
 @pytest.mark.parametrize("per", ["action", "trajectory"])
 def test_it_conforms(per):
     table = {"type": "coach", "model": RULES, "per": per}
@@ -226,9 +223,6 @@ def test_a_lost_trajectory_is_lost_alone():
 def test_a_trajectory_is_not_scored_where_episodes_fork():
     with pytest.raises(ConfigError, match="fork"):
         relay(do_right, rewards={"per": "trajectory"}, sampler={"branches": 2}, algorithm={"type": "at_grpo"})
-
-
-# ------------------------------------------------------------------------------------------------- overlap
 
 
 async def slow_writing(request, prompt):
