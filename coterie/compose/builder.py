@@ -16,6 +16,7 @@ from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
+from coterie.core.protocols.tool import Closes, Opens
 
 log = logging.getLogger("coterie")
 
@@ -89,7 +90,8 @@ class ComponentBuilder:
         record_origin(made, origin)
         _check_members(made, origin)
         check_attributes(made, kind)
-        if kind in ("environment", "sandbox", "tool", "chat_model"):
+        bound = kind == "environment" and isinstance(made, (Opens, Closes))
+        if bound or kind in ("sandbox", "tool", "chat_model"):
             self.resources.append(made)
         return made
 
