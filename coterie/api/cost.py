@@ -204,9 +204,7 @@ def _evaluation(run: Run) -> int:
     return int(run.config.schedule.evaluate_tasks * plan.chains * plan.branches * calls)
 
 
-def _notes(
-    config: RunConfig, team: Team, plan: Plan, decides: bool, often: Mapping[str, int]
-) -> list[str]:
+def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool, often: Mapping[str, int]) -> list[str]:
     notes = []
     if decides:
         others = "".join(f", '{role}' at most {number} times" for role, number in often.items())
