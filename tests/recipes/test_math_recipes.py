@@ -6,6 +6,7 @@ import json
 
 import numpy as np
 import pytest
+from coach_relay import parts_of
 
 from coterie import ChatAnswer, Plugin, PluginConfig, SystemFault
 from coterie.compose import compose
@@ -16,7 +17,7 @@ from tests.cli.support import coterie
 from tests.plugins.envs.math.players import CHAIN
 from tests.plugins.envs.programs import INLINE
 
-# ---------------------------------------------------------------------------------------- the papers' settings
+# --------------------------------------------------------------------------------------- the papers' settings
 
 
 @pytest.mark.parametrize("scale", [None, "gpu"])
@@ -64,7 +65,7 @@ def test_the_single_agent_has_the_turns_feedback_and_data_of_the_team():
     assert (single.sampler["chains"], single.sampler["branches"]) == (team.sampler["branches"], 1)
 
 
-# -------------------------------------------------------------------------------------------------- overlays
+# --------------------------------------------------------------------------------------------------- overlays
 
 
 @pytest.mark.parametrize("level", ["l0", "l1", "l2"])
@@ -98,7 +99,7 @@ def test_scales_without_a_network_compose(recipe, scale):
     assert run.config.env["rendering"] == "compact" and run.config.sandbox is None
 
 
-# ------------------------------------------------------------------------------------------------ short runs
+# ------------------------------------------------------------------------------------------------- short runs
 
 
 @pytest.mark.torch
@@ -115,11 +116,11 @@ def test_the_smoke_scale_trains_two_steps(recipe, tmp_path):
         assert report[0].split()[-1] == "0.0%" and "drift" in text
 
 
-# ------------------------------------------------------------- a failed episode neither shrinks nor changes others
+# -------------------------------------------------------- a failed episode neither shrinks nor changes others
 
 
 class Words(Plugin):
-    """A coach whose score follows from what was written; it fails for `# no score`."""
+    """A coach whose score is the boxed digit; it fails for `# no score`."""
 
     class Config(PluginConfig):
         pass
@@ -133,10 +134,11 @@ class Words(Plugin):
         pass
 
     async def answer(self, request):
-        text = request.messages[-1]["content"]
-        if "# no score" in text.rpartition("<wrote>")[2]:
+        (parts, *_) = parts_of(request.messages[0]["content"])
+        if "# no score" in parts["wrote"]:
             raise SystemFault("the coach is gone")
-        return ChatAnswer(text=f"PROCESS_SCORE: {sum(text.encode()) % 11}\nREASONING: by sum", version="1")
+        score = int(parts["wrote"].rpartition("boxed{")[2][0])
+        return ChatAnswer(text=f"PROCESS_SCORE: {score}\nREASONING: the number", version="1")
 
 
 COACH = {"type": "coach", "model": {"type": f"{__name__}:Words"}}
@@ -147,7 +149,7 @@ ALGORITHMS = {
 
 
 def credit_of(algorithm, chains, failure=""):
-    """(advantage by branch, keys whose score is missing, trees); the failure is in the last of four chains."""
+    """(advantage by branch, keys without a score, trees); the failure is in the last of four chains."""
 
     def write(request, prompt):
         key = request.key
