@@ -292,6 +292,7 @@ def test_a_role_that_acts_twice_in_a_turn_is_counted_twice(chains):
         roles={role: {"type": f"math_{role}"} for role in order},
         sandbox={"type": "tests.plugins.envs.programs:Inline"},
         sampler={"chains": chains, "branches": 1},
+        algorithm={"type": "reinforce_pp", "beta": 0.0},
         schedule={"steps": 1, "tasks_per_step": 2, "evaluate_every": 1, "evaluate_tasks": 5},
     )
     counts = count(run)

@@ -1,4 +1,4 @@
-"""The recipes of mathematics: the papers' settings, overlays, short runs, and failures that stay where they are."""
+"""The recipes of mathematics: the papers' settings, overlays, short runs, failed episodes."""
 
 from __future__ import annotations
 
