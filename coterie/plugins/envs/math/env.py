@@ -62,6 +62,8 @@ class Math(Plugin):
         self._compact = config.rendering == "compact"
         self._answering = "reasoner" if "reasoner" in self._team else self._team[-1]
         self._turns = 1 if config.executor_loop else config.executor_turns
+        self.actions_per_turn = {"code_executor": self._turns} if self._form == teams.CHAIN else {}
+        """For `coterie plan`."""
         self._writers = () if self._compact else self._program_writers()
         self._check(order)
         self.weights = {name: 0.0 for name in self.components} | {"correct": 1.0}
