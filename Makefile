@@ -15,7 +15,7 @@ CACHE      ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/coterie
 SCALE_VENV ?= $(CACHE)/scale-$(shell cat requirements/*.txt | sha256sum | cut -c 1-16)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-scale scale-venv test-wheels test-long lint docs bench clean
+.PHONY: help setup quickstart test test-learning test-resume test-sandbox test-coach test-scale scale-venv test-wheels test-long lint docs bench clean
 
 help:  ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-12s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -24,7 +24,7 @@ setup: $(STAMP)  ## make .venv and install coterie with the tested versions (aga
 
 $(STAMP): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai]"
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e ".[torch,dev,data,mcp,openai,coach,math]"
 	touch $@
 
 quickstart: setup  ## train a small team from scratch on this machine (SEED=0)
@@ -64,6 +64,9 @@ SCALE_PYTHON = PYTHONPATH=$(CURDIR):$(CURDIR)/build/scale HF_HUB_OFFLINE=1 $(SCA
 
 test-scale: scale-venv build/scale/.installed  ## vLLM, DeepSpeed and several ranks, on the CPU (8 minutes and, once, the install)
 	$(SCALE_PYTHON) -m pytest -n2 -m "scale and not long" tests/scale
+
+test-coach: setup  ## chat models, the coach and mathematics against servers with faults (2 minutes)
+	$(BIN)/python -m pytest -n2 -m "coach and not long" tests
 
 test-wheels: setup  ## a plugin package as a wheel in a fresh venv (a minute, needs a package index)
 	$(BIN)/python -m pytest -n0 -m wheels tests/packaging

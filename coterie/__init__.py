@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TrainResult as TrainResult,
         train as train,
     )
+    from coterie.backends.chat_models.openai import OpenAIChat as OpenAIChat
     from coterie.backends.engines.request_batching import RequestBatcher as RequestBatcher
     from coterie.backends.models.minibatches import (
         minibatches as minibatches,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         WarmStart as WarmStart,
     )
     from coterie.backends.models.uniforms import uniforms as uniforms
+    from coterie.backends.remote.vendors import Vendor as Vendor
     from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
     from coterie.compose.kinds import UsesRunFolder as UsesRunFolder
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
@@ -72,7 +74,10 @@ if TYPE_CHECKING:
         AdvantageEstimator as AdvantageEstimator,
         Batch as Batch,
         Build as Build,
+        ChatAnswer as ChatAnswer,
         ChatFormat as ChatFormat,
+        ChatModel as ChatModel,
+        ChatRequest as ChatRequest,
         Codec as Codec,
         DataSource as DataSource,
         Demonstration as Demonstration,
@@ -91,6 +96,7 @@ if TYPE_CHECKING:
         Member as Member,
         NamedRewardSource as NamedRewardSource,
         Plan as Plan,
+        PlayedAction as PlayedAction,
         Program as Program,
         PromptRequest as PromptRequest,
         Ran as Ran,
@@ -123,6 +129,7 @@ if TYPE_CHECKING:
         DescribesTools as DescribesTools,
         HasTokenIds as HasTokenIds,
     )
+    from coterie.core.protocols.chat_model import UsesEngine as UsesEngine
     from coterie.core.protocols.environment import (
         Demonstrates as Demonstrates,
         Diagnoses as Diagnoses,
@@ -148,6 +155,7 @@ if TYPE_CHECKING:
         CountsCalls as CountsCalls,
         RunsInBackground as RunsInBackground,
         ScoresRoles as ScoresRoles,
+        ShowsFeedback as ShowsFeedback,
     )
     from coterie.core.protocols.role import Remembers as Remembers
     from coterie.core.protocols.sandbox import ReportsProtections as ReportsProtections
@@ -307,21 +315,23 @@ _PUBLIC = {
     "coterie.core.types.seeding": "generator seed64",
     "coterie.core.types.splits": "Split split_of",
     "coterie.core.protocols": """
-        ActionView AdvantageEstimator Batch Build ChatFormat Codec DataSource Demonstration Engine
+        ActionView AdvantageEstimator Batch Build ChatAnswer ChatFormat ChatModel ChatRequest Codec
+        DataSource Demonstration Engine
         EngineClient EngineContext Environment EpisodeView Executor ExecutorContext JointView Judged
-        Length Limits Loss Member NamedRewardSource Plan Program PromptRequest Ran RewardSource Role
-        Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout SiblingsView Status
+        Length Limits Loss Member NamedRewardSource Plan PlayedAction Program PromptRequest Ran RewardSource
+        Role Rollout RolloutContext RolloutJob RolloutSide Sampler Sandbox ScoredRollout SiblingsView Status
         StepContext Surrogate TaskSource Team TestFailure TokenBatch Tool Tracker Trainer TrainerContext
         TransitionMode Verdict View
     """,
     "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
+    "coterie.core.protocols.chat_model": "UsesEngine",
     "coterie.core.protocols.environment": """
         Demonstrates Diagnoses DigestsStates DrawsTasks FingerprintsTasks HasFields HasNotSummable
         HasVocabulary RecordsTasks StepsConcurrently
     """,
     "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
     "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
-    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles",
+    "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles ShowsFeedback",
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
     "coterie.core.protocols.tool": "Closes HasSchemas Opens",
@@ -344,12 +354,14 @@ _PUBLIC = {
     "coterie.plugins.losses.blocks.ratios": """
         clipped_term detached k2 k3 log_ratio sequence_means sequence_sums
     """,
+    "coterie.backends.chat_models.openai": "OpenAIChat",
     "coterie.backends.engines.request_batching": "RequestBatcher",
     "coterie.backends.models.minibatches": "minibatches span_ids token_coefficients",
     "coterie.backends.models.policy": """
         LoraSettings ModelInit OptimizerSettings TensorPolicy TorchPolicy WarmStart
     """,
     "coterie.backends.models.uniforms": "uniforms",
+    "coterie.backends.remote.vendors": "Vendor",
     "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
     "coterie.compose.kinds": "UsesRunFolder",
     "coterie.studies": "Claim Method Study above at_most_half",

@@ -14,6 +14,7 @@ from coterie.core.plugins.hookspecs import Register
 
 @hookimpl
 def register_environments(register: Register) -> None:
+    register("math", "coterie.plugins.envs.math.env:Math")
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
     register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")
     register("sudoku", "coterie.plugins.envs.sudoku:Sudoku")
@@ -22,6 +23,12 @@ def register_environments(register: Register) -> None:
 
 @hookimpl
 def register_roles(register: Register) -> None:
+    register("math_code_executor", "coterie.plugins.agents.math:MathCodeExecutor")
+    register("math_problem_solver", "coterie.plugins.agents.math:MathProblemSolver")
+    register("math_reasoner", "coterie.plugins.agents.math:MathReasoner")
+    register("math_solver", "coterie.plugins.agents.math:MathSolver")
+    register("math_tool", "coterie.plugins.agents.math:MathTool")
+    register("math_verifier", "coterie.plugins.agents.math:MathVerifier")
     register("plan_path_planner", "coterie.plugins.agents.plan_path:PlanPathPlanner")
     register("plan_path_executor", "coterie.plugins.agents.plan_path:PlanPathExecutor")
     register("plan_path_solver", "coterie.plugins.agents.plan_path:PlanPathSolver")
@@ -42,6 +49,7 @@ def register_roles(register: Register) -> None:
 
 @hookimpl
 def register_rewards(register: Register) -> None:
+    register("coach", "coterie.plugins.rewards.coach.source:Coach")
     register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
     register("function", "coterie.plugins.rewards.function:FunctionReward")
 
@@ -147,6 +155,14 @@ def register_chat_formats(register: Register) -> None:
 
 
 @hookimpl
+def register_chat_models(register: Register) -> None:
+    register("gemini", "coterie.backends.chat_models.gemini:GeminiModel")
+    register("heuristic", "coterie.backends.chat_models.heuristic:Heuristic")
+    register("openai", "coterie.backends.chat_models.openai:OpenAIChat")
+    register("policy", "coterie.backends.chat_models.policy:PolicyModel")
+
+
+@hookimpl
 def register_data_sources(register: Register) -> None:
     register("jsonl", "coterie.backends.data.jsonl:JsonlData")
     register("parquet", "coterie.backends.data.parquet:ParquetData")
@@ -200,6 +216,6 @@ def register_studies(register: Register) -> None:
 @hookimpl
 def register_commands(register: Register) -> None:
     """Coterie's own. `cli.main` finds them without; here a plugin's command of that name is told."""
-    names = "config data eval export plan plugins quickstart recipes reproduce run runs sandbox schema"
+    names = "coach config data eval export plan plugins quickstart recipes reproduce run runs sandbox schema"
     for name in names.split():
         register(name, f"coterie.cli.commands.{name}:command")

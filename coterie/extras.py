@@ -15,6 +15,8 @@ EXTRA_OF: dict[str, str] = {
     "mcp": "mcp",
     "openai": "openai",
     "aiolimiter": "openai",
+    "math_verify": "math",
+    "google": "coach",
     "vllm": "vllm",
     "deepspeed": "deepspeed",
 }

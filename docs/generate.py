@@ -125,6 +125,17 @@ def rules_table() -> str:
     return "\n".join([*rows, *(f"| {rule.when} | {rule.needs} | {rule.why} |" for rule in RULES)])
 
 
+def vendors_table() -> str:
+    """Every vendor of chat models with OpenAI's protocol."""
+    from coterie.backends.remote.vendors import VENDORS
+
+    rows = ["| `vendor` | address | key | JSON |", "|---|---|---|---|"]
+    for name, vendor in sorted(VENDORS.items()):
+        key = f"`{vendor.key}`" if vendor.key else "none"
+        rows.append(f"| `{name}` | {vendor.base_url} | {key} | {vendor.json} |")
+    return "\n".join(rows)
+
+
 def overlays_table() -> str:
     """The overlays that Coterie brings."""
     from coterie.recipes import list_overlays
@@ -145,6 +156,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("For estimators", ("coterie.plugins.algos", "coterie.core.rollout.rewards")),
     ("For losses", ("coterie.plugins.losses",)),
     ("For sources that judge programs", ("coterie.backends.sandboxes",)),
+    ("For vendors of chat models", ("coterie.backends.chat_models", "coterie.backends.remote")),
     ("For engines and trainers", ("coterie.backends", "coterie.core.concurrency")),
     ("For studies", ("coterie.studies",)),
 )
@@ -211,6 +223,7 @@ PARTS: dict[str, tuple[tuple[str, Callable[[], str]], ...]] = {
     "algorithms.md": (("rules", rules_table),),
     "public_names.md": (("public", public_table),),
     "recipes.md": (("overlays", overlays_table),),
+    "chat_models.md": (("vendors", vendors_table),),
 }
 """Page -> its generated parts, by name."""
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
+import statistics
+from typing import Any
 
 import engines
 import measuring
@@ -61,3 +63,89 @@ def test_the_page_has_the_committed_table(module, key):
     rows = json.loads(module.RESULTS.read_text(encoding="utf-8"))[key]
     page = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
     assert len(rows) > 10 and module.table(rows) in page
+
+
+# ------------------------------------------------------------------------------- process rewards of a coach
+
+PAGE = (RESULTS.parent / "README.md").read_text(encoding="utf-8")
+COACH = (RESULTS.parents[1] / "docs" / "coach.md").read_text(encoding="utf-8")
+TITLES = {
+    "process": "process rewards",
+    "outcome": "outcome, REINFORCE++",
+    "outcome_grpo": "outcome, GRPO",
+}
+
+
+def stored(name: str) -> dict[str, Any]:
+    """A committed result."""
+    return json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    """A table in Markdown."""
+    return "\n".join(
+        "| " + " | ".join(row) + " |" if row else "|---" * len(head) + "|" for row in [head, [], *rows]
+    )
+
+
+def credit_table(result: dict[str, Any]) -> str:
+    """The methods of coach_credit.py in the order that fell, each at its best rate."""
+    rows = []
+    for name in result["order"]:
+        method = result["methods"][name]
+        numbers = [method["mean_success"], method["final_success"]]
+        spread = [f"{x['mean']:.3f} [{x['ci95'][0]:.3f}, {x['ci95'][1]:.3f}]" for x in numbers]
+        [tokens] = set(method["tokens"])
+        rows.append([TITLES[name], f"{method['learning_rate']:g}", f"{tokens:,}", *spread])
+    return table(["reward", "learning rate", "tokens a seed", "mean over training", "at the end"], rows)
+
+
+def modes_table(result: dict[str, Any]) -> str:
+    """What the modes of a coach cost."""
+    rows = [
+        [name, str(mode["actions"]), str(mode["calls"]), f"{mode['prompt_tokens_estimated']:,}"]
+        for name, mode in result["modes"].items()
+    ]
+    return table(["mode", "actions", "calls", "prompt tokens, estimated"], rows)
+
+
+def overlap_line(result: dict[str, Any]) -> str:
+    """The three times of coach_overlap.py, and their ratio."""
+    times = {name: statistics.median(values) for name, values in result["seconds"].items()}
+    return (
+        f"generation alone {times['generation alone']:.2f} s, "
+        f"coaching alone {times['coaching alone']:.2f} s, "
+        f"both {times['both']:.2f} s, {result['ratio']:.2f} times the larger; at most {result['target']:.2f}."
+    )
+
+
+def test_the_page_has_what_the_coach_s_benchmarks_found():
+    overlap = stored("coach_overlap")
+    assert credit_table(stored("coach_credit")) in PAGE
+    assert modes_table(stored("coach_modes")) in PAGE and stored("coach_modes")["equal_scores"]
+    assert overlap_line(overlap) in " ".join(PAGE.split()) and overlap["ratio"] <= overlap["target"]
+
+
+def test_methods_are_compared_at_equal_tokens_and_the_order_is_that_of_the_numbers():
+    result = stored("coach_credit")
+    methods = result["methods"]
+    assert len({token for method in methods.values() for token in method["tokens"]}) == 1
+    assert result["order"] == sorted(methods, key=lambda name: -methods[name]["mean_success"]["mean"])
+
+
+def test_the_coach_s_page_has_the_committed_success_by_rate():
+    methods = stored("coach_credit")["methods"]
+    rates = list(methods["process"]["by_rate"])
+    rows = [
+        [
+            f"{float(rate):g}",
+            *(short(methods[name]["by_rate"][rate]["final_success"]["mean"]) for name in TITLES),
+        ]
+        for rate in rates
+    ]
+    assert table(["rate", *TITLES.values()], rows) in COACH
+
+
+def short(number: float) -> str:
+    """.95 and 1.00."""
+    return f"{number:.2f}".removeprefix("0")

@@ -26,6 +26,8 @@ BROUGHT = {
     "pydantic_core": "pydantic",
 }
 """Imported packages that another one brings."""
+NAMES = {"google_genai": "google"}
+"""Distributions that are imported by another name."""
 KIT = {"pytest"}
 """What the conformance kit's fixtures import: they run in a plugin author's tests."""
 PAGES = [
@@ -43,7 +45,8 @@ def name_of(requirement: str) -> str:
     """The name by which a requirement's package is imported."""
     distribution = re.match(r"[\w.-]+", requirement)
     assert distribution is not None
-    return distribution[0].replace("-", "_").split(".")[0].lower()
+    name = distribution[0].replace("-", "_").split(".")[0].lower()
+    return NAMES.get(name, name)
 
 
 def parts_of(extra: str) -> list[str]:

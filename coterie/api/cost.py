@@ -13,7 +13,7 @@ import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Protocol, cast, runtime_checkable
 
 from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape
 from coterie.core.config import RunConfig
@@ -40,6 +40,14 @@ SAMPLED_TASKS = 16
 Order = tuple[tuple[str, ...], ...]
 
 
+@runtime_checkable
+class ActsOften(Protocol):
+    """An environment in whose turns a role may act several times; a plan counts these actions."""
+
+    actions_per_turn: Mapping[str, int]
+    """By role, most actions in one turn; a role that is absent acts at most once."""
+
+
 def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
     """The largest tree over `turns` turns of `order`."""
     nodes, joints = 1, 0
@@ -59,18 +67,39 @@ def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
     return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves))
 
 
-def layouts(order: Order, decides: bool) -> list[Order]:
+def layouts(order: Order, decides: bool, often: Mapping[str, int] | None = None) -> list[Order]:
     """The orders of a turn to count: that of the team, and both extremes where the environment decides.
 
-    In a turn in which each role acts at most once, no order needs more than all roles at once or one by one.
+    No order needs more than all roles at once or one by one. A role that acts several times in a turn has as
+    many stages.
 
     Args:
         decides: whether the environment decides which roles act.
+        often: by role, most actions in a turn; 1 where it is absent.
     """
-    if not decides:
-        return [order]
     roles = tuple(dict.fromkeys(role for stage in order for role in stage))
-    return [order, (roles,), tuple((role,) for role in roles)]
+    extremes = ((roles,), tuple((role,) for role in roles)) if decides else ()
+    return [_repeated(each, often or {}) for each in (order, *extremes)]
+
+
+def _repeated(order: Order, often: Mapping[str, int]) -> Order:
+    """The order in which each stage is followed by those of its roles that act again."""
+    stages: list[tuple[str, ...]] = []
+    for stage in order:
+        for time in range(max((often.get(role, 1) for role in stage), default=1)):
+            stages.append(tuple(role for role in stage if often.get(role, 1) > time))
+    return tuple(stages)
+
+
+def actions_per_turn(run: Run) -> dict[str, int]:
+    """By role, most actions in a turn of any environment that the run plays, where these are several."""
+    levels = run.curriculum.levels if run.curriculum is not None else ()
+    often: dict[str, int] = {}
+    for environment in (run.environment, *(level.environment for level in levels)):
+        if isinstance(environment, ActsOften):
+            for role, number in environment.actions_per_turn.items():
+                often[role] = max(often.get(role, 1), number)
+    return {role: number for role, number in often.items() if role in run.team.members and number > 1}
 
 
 def count(run: Run) -> Counts:
@@ -87,8 +116,8 @@ def count(run: Run) -> Counts:
 
 def _count(run: Run, decides: bool) -> Counts:
     plan, team, schedule = run.sampler.plan, run.team, run.config.schedule
-    trees = schedule.tasks_per_step * plan.chains
-    shapes = [shape_of(order, team.max_turns, plan) for order in layouts(team.order, decides)]
+    trees, often = schedule.tasks_per_step * plan.chains, actions_per_turn(run)
+    shapes = [shape_of(order, team.max_turns, plan) for order in layouts(team.order, decides, often)]
     decisions = {role: trees * max(s.decisions[role] for s in shapes) for role in shapes[0].decisions}
     joints = trees * max(shape.joints for shape in shapes)
     leaves = trees * max(shape.leaves for shape in shapes)
@@ -98,6 +127,7 @@ def _count(run: Run, decides: bool) -> Counts:
         "joint": joints,
         "siblings": sum(decisions.values()),
         "episode": leaves,
+        "trajectory": leaves,
     }
     calls = {source.name: _calls_per_view(source.plugin) for source in run.reward_sources}
     return Counts(
@@ -117,7 +147,7 @@ def _count(run: Run, decides: bool) -> Counts:
             if calls[source.name]
         },
         evaluation=_evaluation(run) if schedule.evaluate_every else 0,
-        notes=tuple(_notes(run.config, team, plan, decides)),
+        notes=tuple(_notes(run.config, team, plan, decides, often)),
     )
 
 
@@ -169,17 +199,18 @@ def _by_policy(team: Team, wave: Mapping[str, int]) -> dict[str, int]:
 
 def _evaluation(run: Run) -> int:
     plan = run.sampler.for_evaluation(False).plan
-    shape = shape_of(run.team.order, run.team.max_turns, plan)
+    shape = shape_of(_repeated(run.team.order, actions_per_turn(run)), run.team.max_turns, plan)
     calls = sum(calls_of(run.team, role) * decisions for role, decisions in shape.decisions.items())
     return int(run.config.schedule.evaluate_tasks * plan.chains * plan.branches * calls)
 
 
-def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool) -> list[str]:
+def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool, often: Mapping[str, int]) -> list[str]:
     notes = []
     if decides:
+        others = "".join(f", '{role}' at most {number} times" for role, number in often.items())
         notes.append(
             f"the environment '{config.env['type']}' decides which roles act: the counts are upper bounds "
-            f"for {team.max_turns} turns in which each role acts at most once"
+            f"for {team.max_turns} turns in which each role acts at most once{others}"
         )
     if plan.expand not in ("best", "sampled", "all"):
         notes.append(

@@ -31,7 +31,8 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
     begin = time.perf_counter()
     _say(run, _loading(run))
     if run.folder is not None:
-        for plugin in (run.engine, *(source.plugin for source in run.reward_sources)):
+        sources = (source.plugin for source in run.reward_sources)
+        for plugin in (run.engine, *run.rollout_side.resources, *sources):
             if isinstance(plugin, UsesRunFolder):
                 plugin.use_run_folder(run.folder.path)
     if restore is None:

@@ -66,7 +66,8 @@ def rollout_rows(
     A branch's `scores` are its own plus those of the played joints that contain it (their mean, recombined
     joints left out; null where one is missing). The team's are named `team.<component>` there. Its
     `own_scores` are those of the action alone, named `<role>.<component>` as in joint rows; a return over
-    turns adds them to the joint's. Every row has `format: 2`.
+    turns adds them to the joint's. Every row has `format: 2`, and
+    the task's `stratum` where it has one.
 
     Args:
         credit: None for an evaluation: return and advantage are null.
@@ -75,12 +76,7 @@ def rollout_rows(
     """
     for tree in trees:
         for node in tree.nodes():
-            place = {
-                "task_id": tree.task.id,
-                "epoch": tree.epoch,
-                "chain": tree.chain,
-                "node": node.key.text(),
-            }
+            place = _place(tree, node)
             for role, decision in node.decisions.items():
                 yield _node_row(place, node, role, decision)
                 rewards = branch_rewards(node, role, scores, reward_weights)
@@ -108,6 +104,13 @@ def rollout_rows(
                     **place,
                     **_joint(node, index, scores, reward_weights),
                 }
+
+
+def _place(tree: Tree, node: Node) -> dict[str, Any]:
+    """What all rows of a node have in common."""
+    task = tree.task
+    place = {"task_id": task.id, "epoch": tree.epoch, "chain": tree.chain, "node": node.key.text()}
+    return {**place, "stratum": task.stratum} if task.stratum else place
 
 
 def branch_scores(node: Node, role: str, branch: int, scores: Scores) -> dict[tuple[str, str], Score]:
@@ -223,10 +226,11 @@ def _joint(node: Node, index: int, scores: Scores, reward_weights: RewardWeights
 
 
 def _cells(name: str, cell: Mapping[tuple[str, str], Score], role: str | None = None) -> dict[str, Any]:
-    """Scores and, where there is one, the reason of each (why it is missing, or a floor)."""
+    """Scores, and those that have one with a reason (of a missing score, or a floor) or a judge's comment."""
     return {
         name: _named(cell, role),
         "reasons": {_name(owner, role): score.reason for owner, score in cell.items() if score.reason},
+        "comments": {_name(owner, role): score.comment for owner, score in cell.items() if score.comment},
     }
 
 

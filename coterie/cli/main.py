@@ -19,6 +19,7 @@ COMMANDS = {
     "eval": "Evaluate a run, or a recipe's untrained team.",
     "export": "Write a policy as a Hugging Face folder or a PEFT adapter.",
     "runs": "List the runs in a folder.",
+    "coach": "Report how well a run's coach agrees with the verifier.",
     "recipes": "List the recipes.",
     "data": "Write tasks as files, split records by content, find leaks.",
     "config": "Show a configuration and where each value came from.",

@@ -321,7 +321,14 @@ class _Estimator:
         """Fill in vLLM's weights and KV cache; return the bytes of the cache."""
         from coterie.backends.models import memory
 
-        copies = {next(iter(m.modules)): memory.WIDTH[m.dtype] * m.size.parameters for m in self.models}
+        # A policy that trains all weights has a vLLM of its own; adapters and frozen policies share one.
+        own = {name for name, policy in self.configs.items() if policy.train == "full"}
+        copies = {
+            name: memory.WIDTH[model.dtype] * model.size.parameters
+            for model in self.models
+            for name in [*model.modules]
+            if name in own or name == next(each for each in model.modules if each not in own)
+        }
         config: Any = self.run.engine.config  # type: ignore[attr-defined]
         whole = sum(copies.values())
         self.server = server(config, whole, self.gpu, self.estimate.layout, inside(self.run))

@@ -10,12 +10,13 @@ from functools import partial
 from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
-from coterie.compose.settings import type_missing
+from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
-from coterie.core.errors import ConfigError, PluginError
+from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins import Table, as_table, composed_fields, plugins
 from coterie.core.plugins.origin import Origin, plugin_call, record_origin
 from coterie.core.protocols import Environment
+from coterie.core.protocols.tool import Closes, Opens
 
 log = logging.getLogger("coterie")
 
@@ -44,9 +45,9 @@ class ComponentBuilder:
     environment: Environment | None = None
     consumed: set[str] = field(default_factory=set)
     shared: dict[str, Any] = field(default_factory=dict)
-    """By kind: the one component of a top-level table that serves many."""
+    """By kind, or by path: the one component of a top-level table that serves many."""
     resources: list[Any] = field(default_factory=list)
-    """Sandboxes and tools: they are opened and closed with the run."""
+    """Components that may have `open` and `close`, in the order in which they were made."""
 
     def make(self, kind: str, table: Any, path: str, name: str = "", also: Sequence[str] = ()) -> Any:
         """One component from its table; `also` are keys of it that are somebody else's, for hints.
@@ -89,7 +90,8 @@ class ComponentBuilder:
         record_origin(made, origin)
         _check_members(made, origin)
         check_attributes(made, kind)
-        if kind in ("sandbox", "tool"):
+        bound = kind == "environment" and isinstance(made, (Opens, Closes))
+        if bound or kind in ("sandbox", "tool", "chat_model"):
             self.resources.append(made)
         return made
 
@@ -108,11 +110,28 @@ class ComponentBuilder:
                     self.shared[inner] = self.make(inner, getattr(self.run, shared), shared)
                 settings[field_name] = self.shared[inner]
                 self.consumed.add(shared)
+            if inner in REFERRED and isinstance(settings.get(field_name), str):
+                settings[field_name] = self._referred(inner, settings[field_name], f"{path}.{field_name}")
 
         def nested(kind: str, table: Table, where: str) -> Any:
             return self.make(kind, table, where)
 
         return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
+
+    def _referred(self, kind: str, name: str, path: str) -> Any:
+        """The component that a field names, made once; or the name, where it is that of a plugin."""
+        table = REFERRED[kind]
+        entries, registered = getattr(self.run, table), plugins().registry.names(kind)
+        if name not in entries:
+            if name in registered or ":" in name:
+                return name
+            fix = did_you_mean(name, [*entries, *registered])
+            raise ConfigError(f"no {table} entry and no plugin is called '{name}'", path=path, fix=fix)
+        where = f"{table}.{name}"
+        if where not in self.shared:
+            self.shared[where] = self.make(kind, entries[name], where, name)
+        self.consumed.add(where)
+        return self.shared[where]
 
 
 @dataclass(frozen=True, slots=True)

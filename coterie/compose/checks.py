@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 from coterie.core.config.schema import RunConfig
 from coterie.core.errors import ConfigError, did_you_mean
@@ -66,8 +67,22 @@ def _check_policies(config: RunConfig) -> None:
             raise ConfigError(f"role '{role}' has no policy", path=path, fix=fix)
         _known("policy", policy_name, config.policies, path)
         played.add(policy_name)
-    why = "no role plays it: name it in team.roles.<role>.policy"
+    for path, table in _chat_models(config):
+        if isinstance(policy_name := table.get("policy"), str):
+            _known("policy", policy_name, config.policies, f"{path}.policy")
+            played.add(policy_name)
+    why = "no role plays it: name it in team.roles.<role>.policy, or in a chat model of type policy"
     _unused("policies", set(config.policies) - played, why)
+
+
+def _chat_models(config: RunConfig) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(path, table) of the entries of `chat_models`, and of tables inside a source or the transition."""
+    yield from ((f"chat_models.{name}", table) for name, table in config.chat_models.items())
+    askers = {f"rewards.{name}": table for name, table in config.rewards.items()}
+    for path, asker in {**askers, "transition": config.transition}.items():
+        for key, value in asker.items():
+            if isinstance(value, Mapping) and "type" in value:
+                yield f"{path}.{key}", value
 
 
 def _known(kind: str, name: str, known: Iterable[str], path: str) -> None:

@@ -39,6 +39,7 @@ PROTOCOL: dict[str, type] = {
     "sandbox": protocols.Sandbox,
     "tool": protocols.Tool,
     "chat_format": protocols.ChatFormat,
+    "chat_model": protocols.ChatModel,
     "data_source": protocols.DataSource,
     "tracker": protocols.Tracker,
 }
@@ -55,12 +56,15 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.environment.FingerprintsTasks,
         protocols.environment.DrawsTasks,
         protocols.reward.ScoresRoles,
+        protocols.tool.Opens,
+        protocols.tool.Closes,
     ),
     "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
     "reward": (
         protocols.reward.CountsCalls,
         protocols.reward.RunsInBackground,
         protocols.reward.BoundsCalls,
+        protocols.reward.ShowsFeedback,
         protocols.reward.ScoresRoles,
         protocols.tool.Opens,
         protocols.tool.Closes,
@@ -77,6 +81,12 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     ),
     "sandbox": (protocols.sandbox.ReportsProtections,),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),
+    "chat_model": (
+        protocols.tool.Opens,
+        protocols.tool.Closes,
+        protocols.chat_model.UsesEngine,
+        UsesRunFolder,
+    ),
 }
 """Protocols of optional members, by kind. `isinstance(plugin, Diagnoses)` asks whether a plugin has one."""
 

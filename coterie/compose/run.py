@@ -12,6 +12,7 @@ from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.layer_errors import layer_named
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
+from coterie.compose.settings import REFERRED
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
@@ -185,6 +186,12 @@ def _check_consumed(config: RunConfig, builder: ComponentBuilder) -> None:
                 why=f"no chosen component has a field for a {table}",
                 fix="remove it",
             )
+    for table in REFERRED.values():
+        for name in getattr(config, table):
+            if f"{table}.{name}" not in builder.consumed:
+                why = "no component names it"
+                fix = f"remove it, or name it, as in rewards.coach.model={name}"
+                raise ConfigError("nothing uses this", path=f"{table}.{name}", why=why, fix=fix)
 
 
 def _check_steps(loss: Loss, settings: Any) -> None:
@@ -218,9 +225,17 @@ def _check_selection(side: LocalRolloutSide, estimator: AdvantageEstimator) -> N
     late = [
         source.name
         for source in side.reward_sources
-        if source.scope == "episode" and any(source.weights.values())
+        if source.scope in ("episode", "trajectory") and any(source.weights.values())
     ]
     plan = side.sampler.plan
+    trajectory = [source.name for source in side.reward_sources if source.scope == "trajectory"]
+    if trajectory and plan.branches > 1:
+        raise ConfigError(
+            "a trajectory can't be scored in one call where episodes fork",
+            path=f"rewards.{trajectory[0]}",
+            why=f"sampler.branches is {plan.branches}: some actions are in several episodes, others in none",
+            fix="set sampler.branches=1 and sampler.chains to the group's size, or score single actions",
+        )
     whole = (
         "play whole episodes (sampler.branches=1, sampler.chains to the group's size, a return over turns)"
     )

@@ -22,6 +22,9 @@ from coterie.core.config import (
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import MayChange, Table, as_table, composed_fields, plugins
 
+REFERRED = {"chat_model": "chat_models"}
+"""By kind: the table of the top level whose components a field for the kind may name."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -94,6 +97,9 @@ def _fill(settings: Settings, component: Table, kind: str, path: str) -> None:
     inner = composed_fields(model)
     _fill_fields(settings, component, model.model_fields, path)
     for key, composed in inner.items():
+        given = component.get(key)
+        if isinstance(given, str) and given in settings.table.get(REFERRED.get(composed, ""), ()):
+            continue  # by name: its settings are there
         component[key] = as_table(component.get(key))
         if isinstance(component[key], dict):
             _fill(settings, component[key], composed, f"{path}.{key}")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from coterie.testing.checks.chat_format import check_chat_format as check_chat_format
+    from coterie.testing.checks.chat_model import check_chat_model as check_chat_model
     from coterie.testing.checks.column import check_column as check_column
     from coterie.testing.checks.data_source import check_data_source as check_data_source
     from coterie.testing.checks.engine import check_engine as check_engine
@@ -65,6 +66,7 @@ _LAZY = {
     "check_sandbox": "checks.sandbox",
     "check_tool": "checks.tool",
     "check_chat_format": "checks.chat_format",
+    "check_chat_model": "checks.chat_model",
     "check_data_source": "checks.data_source",
     "check_tracker": "checks.tracker",
     "check_column": "checks.column",

@@ -281,6 +281,27 @@ def test_an_environment_that_says_who_acts_makes_the_counts_bounds():
     assert sum(len(node.joints) for tree in trees for node in tree.nodes()) <= counts.joints
 
 
+@pytest.mark.parametrize("chains", [1, 3])
+def test_a_role_that_acts_twice_in_a_turn_is_counted_twice(chains):
+    """MathChat: the executor writes a program, and goes on from its output."""
+    order = ["problem_solver", "code_executor", "verifier"]
+    run = coterie_run(
+        "```python\nprint(1)\n```",
+        env={"type": "math", "verify": "numbers"},
+        order=order,
+        roles={role: {"type": f"math_{role}"} for role in order},
+        sandbox={"type": "tests.plugins.envs.programs:Inline"},
+        sampler={"chains": chains, "branches": 1},
+        algorithm={"type": "reinforce_pp", "beta": 0.0},
+        schedule={"steps": 1, "tasks_per_step": 2, "evaluate_every": 1, "evaluate_tasks": 5},
+    )
+    counts = count(run)
+    assert "acts at most once, 'code_executor' at most 2 times" in counts.notes[0]
+    trees, _, calls = played(run)
+    assert calls == counts.generations == 2 * chains * 4
+    assert len(list(actions_of(trees))) == counts.actions and counts.evaluation == 5 * 4
+
+
 def test_a_first_task_that_cant_be_read_is_said():
     run = coterie_run()
     run.environment.reset = None

@@ -6,8 +6,10 @@ import os
 import subprocess
 import sys
 import textwrap
+from collections.abc import Sequence
 from pathlib import Path
 
+import click
 from click.testing import CliRunner, Result
 
 from coterie.cli.main import cli
@@ -41,3 +43,24 @@ def plugin_package(folder: Path, name: str, code: str) -> str:
     (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.2\n")
     (info / "entry_points.txt").write_text(f"[coterie]\n{module} = {module}\n")
     return str(folder)
+
+
+def parsed(arguments: Sequence[str]) -> tuple[str, list[str], list[str], str | None]:
+    """A command's recipe or run, overrides, overlays and scale; "" without a recipe.
+
+    Raises:
+        AssertionError: there is no such command.
+        click.ClickException: it has no such option.
+    """
+    command: click.Command = cli
+    rest = list(arguments)
+    context = cli.make_context("coterie", [], resilient_parsing=True)
+    while isinstance(command, click.Group):
+        subcommand = command.get_command(context, rest[0])
+        assert subcommand is not None, arguments
+        command, rest = subcommand, rest[1:]
+    params = command.make_context(arguments[0], rest, parent=context).params
+    words = [word for word in (params.get("source"), *(params.get("arguments") or ())) if word]
+    overrides = [word for word in (*words, *(params.get("settings") or ())) if "=" in word]
+    source = next((word for word in words if "=" not in word), "")
+    return source, overrides, list(params.get("overlays") or ()), params.get("scale")

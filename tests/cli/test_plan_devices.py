@@ -176,3 +176,19 @@ def test_ranks_of_trainer_torch_hold_everything_each(folder):
     one, two = planned(*settings), planned(*settings, "trainer.ranks=2")
     assert one["memory"]["phases"] == two["memory"]["phases"] and two["memory"]["ranks"] == 2
     assert "on the fullest GPU of 2 ranks" in coterie("plan", *settings, "trainer.ranks=2").stdout
+
+
+@pytest.mark.torch
+def test_each_policy_that_trains_all_weights_has_a_vllm_of_its_own():
+    """Adapters and frozen policies of one base share one."""
+    pytest.importorskip("torch")
+
+    def copies(*overrides):
+        words = ("quickstart", "--with", "per_role", "engine.type=vllm", "--gpus", "1", *overrides)
+        policies = planned(*words)["policies"].values()
+        return [policy["memory"]["engine"] / policy["parameters"] for policy in policies]
+
+    full, adapters = copies(), copies("policies.*.train=lora", "policies.*.lora={rank: 4}")
+    assert len(full) == 2 and full[0] == full[1] > 0
+    assert adapters == [full[0], 0]
+    assert copies("policies.executor.train=none") == full, "one trains, the other keeps the base"

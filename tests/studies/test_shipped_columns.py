@@ -12,6 +12,13 @@ from coterie.studies.graph import plan, plan as plan_jobs, resolve
 from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
 
 CPU = ("plan_path", "sokoban", "sudoku")
+MATH = ("aime24", "aime25", "olympiadbench")
+FIGURES = {
+    "aime24": ([13.4, 10, 13.3, 16.7, 13.3], [18.3, 18.3, 36.6, 50, 57]),
+    "aime25": ([9.8, 6.7, 13, 16.7, 18.3], [20, 26.67, 30, 35.2, 40]),
+    "olympiadbench": ([22.2, 23.8, 35.9, 39.6, 35.2], [55, 54.8, 56.5, 56.8, 56.6]),
+}
+"""Of the paper's tables 1 and 2, in the order of its columns."""
 
 
 def composed(column, variant, scale):
@@ -71,7 +78,19 @@ def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():
         assert {name for name, policy in policies.items() if policy.train != "none"} == {learner}
 
 
-@pytest.mark.parametrize("name", [*CPU, *(f"{game}_code" for game in CPU)])
+@pytest.mark.parametrize("name", MATH)
+def test_maths_has_all_figures_of_both_tables_and_its_own_test_set(name):
+    column = load_column(name)
+    methods = [method.id for method in TABLE1.methods(column) if not method.scales]
+    for study, figures in zip(("at-grpo-table1", "at-grpo-table2"), FIGURES[name], strict=True):
+        assert [column.paper[study][id_] for id_ in methods] == figures
+    assert list(column.scales) == ["gpu"], "the compact rendering can't show programs"
+    for variant in column.variants:
+        config = resolve(column, variant, "gpu", [])[3].config
+        assert (config.env["train"], config.env["test"]) == ("polaris", name)
+
+
+@pytest.mark.parametrize("name", [*CPU, *(f"{game}_code" for game in CPU), *MATH])
 def test_on_a_gpu_all_weights_are_trained_as_in_the_paper(name):
     column = load_column(name)
     for variant in column.variants:

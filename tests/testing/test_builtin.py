@@ -48,6 +48,7 @@ TINY = {
     "context": 64,
 }  # fmt: skip
 
+MATH_ROLES = ("reasoner", "problem_solver", "code_executor", "verifier", "solver")
 CHECKED = {
     "environment": {"plan_path", "sokoban", "sudoku", "team_task"},
     "role": {
@@ -85,8 +86,12 @@ ELSEWHERE = {
     ("engine", "mixed"),
     ("engine", "vllm"),
     ("trainer", "deepspeed"),
+    ("environment", "math"),
+    *(("role", f"math_{name}") for name in (*MATH_ROLES, "tool")),
+    ("reward", "coach"),
 }
-"""Plugins that need a network, whose own tests fake one, and those that tests/scale checks."""
+"""Plugins that need a network, whose own tests fake one, those that tests/scale checks, and those whose own
+tests run the check: mathematics (tests/plugins/envs/math, tests/plugins/agents) and the coach."""
 
 
 def names(kind: str) -> list[str]:

@@ -165,7 +165,7 @@ def lost(view):
     ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
     ({"score": scores(lost)}, "so nothing was checked"),
     ({"scope": "joint", "score": scores(lambda view: view.info.update(seen=1) or {})}, "changed the view"),
-    ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 4 branches"),
+    ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 4 actions"),
 ])  # fmt: skip
 def test_a_broken_source_is_caught(members, message):
     caught(message, check, source(**members))

@@ -44,7 +44,15 @@ class Again(Failed):
 
 
 class Refused(Failed):
-    """A failure of this call that another attempt would repeat: its result is missing."""
+    """A failure of this call that another attempt would repeat: its result is missing.
+
+    Args:
+        status: the HTTP status, where it was one.
+    """
+
+    def __init__(self, reason: str, *, charged: bool = False, status: int = 0) -> None:
+        super().__init__(reason, charged=charged)
+        self.status = status
 
 
 def shown(text: str) -> str:
@@ -80,4 +88,4 @@ def of_status(
         return UserError("the provider's quota is spent", path=path, why=answer, fix=fix)
     if status in AGAIN or status >= 500:
         return Again(answer, wait=retry_after(headers), busy=status == 429)
-    return Refused(answer)
+    return Refused(answer, status=status)

@@ -73,6 +73,18 @@ def command(
         sys.exit(INTERRUPTED)
 
 
+def report_coach(folder: Path, name: str) -> None:
+    """Print the report on a coach, and how to have it again; a report that can't be made ends nothing."""
+    from coterie.api.coach_report import coach_report
+    from coterie.cli.commands.coach import show
+
+    try:
+        show(coach_report(folder, name))
+    except UserError as error:
+        click.echo(f"no report on the coach: {error}", err=True)
+    click.echo(f"the report again: coterie coach {folder}", err=True)
+
+
 def no_recipe() -> UserError:
     """The error of a command without a recipe; it lists the recipes."""
     from coterie.recipes import recipes
@@ -86,6 +98,9 @@ def no_recipe() -> UserError:
 
 def report(result: TrainResult) -> None:
     """Print the run's folder and its result; where it is not finished, also how to resume it."""
+    from coterie.api.coach_report import coaches
+    from coterie.recipes import read_yaml
+
     parts = [f"step {result.step}" + ("" if result.steps is None else f"/{result.steps}")]
     if result.steps is not None and result.step > result.steps:
         parts = [f"step {result.step}, more than schedule.steps={result.steps}"]
@@ -98,5 +113,8 @@ def report(result: TrainResult) -> None:
     elif result.finished:
         parts.append("finished already")
     click.echo(f"{result.folder}  {'  '.join(parts)}")
+    if result.finished:
+        for name in coaches(read_yaml(result.folder / "config.yaml")):
+            report_coach(result.folder, name)
     if not result.finished:
         click.echo(f"not finished; go on with: coterie run --resume {result.folder}", err=True)

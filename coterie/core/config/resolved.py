@@ -23,6 +23,7 @@ NEUTRAL: Table = {
     "policies.*.context": None,
     "team.max_stages": MAX_STAGES,
     "trainer.attention": "auto",
+    "chat_models": {},
     "team.overflow": "floor",  # a run that it changes was stopped by an error
 }
 """By pattern of a dotted path: the value that means what versions without the key did. The digest leaves it
@@ -52,7 +53,9 @@ class Resolved:
 def table_digest(table: Mapping[str, Any]) -> str:
     """sha256 of a configuration table without its name, its summary and neutral values."""
     kept = {
-        key: _without_neutral(value, key) for key, value in table.items() if key not in ("summary", "name")
+        key: _without_neutral(value, key)
+        for key, value in table.items()
+        if key not in ("summary", "name") and (key not in NEUTRAL or value != NEUTRAL[key])
     }
     if kept.get("deterministic") == "auto":
         kept["deterministic"] = True  # the default of versions without `auto`

@@ -168,6 +168,7 @@ class RunConfig(Strict):
     sandbox: Component | None = None
     tools: dict[str, Component] = Field(default_factory=dict)
     chat: Component
+    chat_models: dict[str, Component] = Field(default_factory=dict)
     data: Component | None = None
     trackers: dict[str, Component] = Field(default_factory=lambda: {"jsonl": {"type": "jsonl"}})
     schedule: ScheduleConfig = ScheduleConfig()
@@ -214,7 +215,12 @@ TABLES: dict[str, str] = {
 }
 """Kind of component, by top-level table that holds one component."""
 
-MAPS: dict[str, str] = {"rewards": "reward", "tools": "tool", "trackers": "tracker"}
+MAPS: dict[str, str] = {
+    "rewards": "reward",
+    "tools": "tool",
+    "chat_models": "chat_model",
+    "trackers": "tracker",
+}
 """Kind of component, by top-level table that holds components by name."""
 
 

@@ -105,6 +105,11 @@ def register_chat_formats(register: Register) -> None:
 
 
 @hookspec(historic=True)
+def register_chat_models(register: Register) -> None:
+    """Register chat models, which coaches and transition modes ask (`coterie.ChatModel`)."""
+
+
+@hookspec(historic=True)
 def register_data_sources(register: Register) -> None:
     """Register data sources (`coterie.DataSource`)."""
 

@@ -16,6 +16,7 @@ KINDS: tuple[str, ...] = (
     "sandbox",
     "tool",
     "chat_format",
+    "chat_model",
     "data_source",
     "tracker",
     "recipe",

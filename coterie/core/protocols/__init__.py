@@ -10,6 +10,11 @@ from __future__ import annotations
 
 from coterie.core.protocols.build import Build as Build
 from coterie.core.protocols.chat_format import ChatFormat as ChatFormat, Codec as Codec
+from coterie.core.protocols.chat_model import (
+    ChatAnswer as ChatAnswer,
+    ChatModel as ChatModel,
+    ChatRequest as ChatRequest,
+)
 from coterie.core.protocols.data_source import DataSource as DataSource
 from coterie.core.protocols.engine import (
     Engine as Engine,
@@ -41,6 +46,7 @@ from coterie.core.protocols.reward import (
     EpisodeView as EpisodeView,
     JointView as JointView,
     NamedRewardSource as NamedRewardSource,
+    PlayedAction as PlayedAction,
     RewardSource as RewardSource,
     SiblingsView as SiblingsView,
     View as View,

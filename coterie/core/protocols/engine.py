@@ -49,7 +49,7 @@ class EngineClient(Protocol):
         """
 
     async def active(self, work: Awaitable[T]) -> T:
-        """Run an awaitable as one active rollout."""
+        """Run an awaitable as one active rollout; within one that waits for it, as a part of that one."""
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
         """Run awaitables of an active rollout as active rollouts of their own; it waits for all of them."""

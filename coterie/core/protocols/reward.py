@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, runtime_checkable
 
-from coterie.core.types import Action, ComponentKind, JointAction, Message, Node, Task
+from coterie.core.types import Action, ComponentKind, Decision, JointAction, Key, Message, Node, Score, Task
 
+ScoreTable = Mapping[tuple[str, str], float | Score | None]
+"""By (role or TEAM, component); a Score in place of a number carries a comment."""
 CONCURRENCY = 64
 """Calls of a reward source at once, where neither it nor the configuration sets a bound."""
 
@@ -17,8 +19,9 @@ CONCURRENCY = 64
 class RewardSource(Protocol):
     """Scores actions, joint actions, sibling branches or episodes."""
 
-    scope: Literal["action", "joint", "siblings", "episode"]
-    """The view that `score` takes: `ActionView`, `JointView`, `SiblingsView` or `EpisodeView`."""
+    scope: Literal["action", "joint", "siblings", "episode", "trajectory"]
+    """The view that `score` takes: `ActionView`, `JointView`, `SiblingsView` or, for `episode` and for
+    `trajectory` (which scores each of the episode's actions), `EpisodeView`."""
     components: Mapping[str, ComponentKind]
     """Components of its scores, and their kinds."""
     weights: Mapping[str, float]
@@ -26,14 +29,14 @@ class RewardSource(Protocol):
     policy_fault: float
     """The floor: the value of every component after a `PolicyFault`."""
 
-    async def score(
-        self, view: Any
-    ) -> Mapping[tuple[str, str], float | None] | Sequence[Mapping[tuple[str, str], float | None]]:
-        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one table per branch.
+    async def score(self, view: Any) -> ScoreTable | Sequence[ScoreTable]:
+        """{(role or TEAM, component): value, None if missing}; for scope `siblings`, one table per branch,
+        and for `trajectory` one per entry of `EpisodeView.actions`.
 
         Raises:
             SystemFault: a failure that the output did not cause; the scores are missing.
             PolicyFault: a failure that the output caused; every component is `policy_fault`.
+            UserError: a failure that no call escapes, such as a spent budget: the run stops.
         """
 
 
@@ -47,6 +50,12 @@ class CountsCalls(Protocol):
 class RunsInBackground(Protocol):
     background: bool
     """Whether the source is slow: it is scored in the background where selection does not need it."""
+
+
+@runtime_checkable
+class ShowsFeedback(Protocol):
+    def feedback(self, role: str, score: Score) -> str:
+        """What roles that act later read of a role's score; empty: nothing. Only where no episode forks."""
 
 
 @runtime_checkable
@@ -106,15 +115,35 @@ class SiblingsView:
     actions: tuple[Action, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class PlayedAction:
+    """One action of an episode, with its place."""
+
+    key: Key
+    node: Node
+    decision: Decision
+    action: Action
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EpisodeView:
-    """Input of a source of scope `episode`: one path from the root to a leaf."""
+    """Input of a source of scope `episode` or `trajectory`: one path from the root to a leaf."""
 
     task: Task
     path: tuple[tuple[Node, int], ...]
     """The nodes, each with the index of the joint action taken."""
     leaf: JointAction
     """The last joint action."""
+
+    @property
+    def actions(self) -> Iterator[PlayedAction]:
+        """The actions on the path, in order."""
+        for node, index in self.path:
+            for role, branch in node.joints[index].branches.items():
+                decision = node.decisions[role]
+                yield PlayedAction(
+                    node.key.of_branch(role, branch), node, decision, decision.branches[branch]
+                )
 
 
 @dataclass(slots=True, eq=False)

@@ -24,9 +24,11 @@ from coterie.core.protocols import (
 )
 from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
+from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.role import Remembers
 from coterie.core.protocols.tool import HasSchemas
 from coterie.core.rollout import contracts
+from coterie.core.rollout.engine_client import not_counted
 from coterie.core.rollout.rewards import write
 from coterie.core.rollout.thoughts import split
 from coterie.core.rollout.turns import without_oldest
@@ -154,7 +156,7 @@ class JobContext:
 
     def later(self, work: Coroutine[Any, Any, None]) -> None:
         """Score in the background; the rollout's scores are complete when it is done."""
-        self.background.append(asyncio.ensure_future(work))
+        self.background.append(asyncio.ensure_future(not_counted(work)))
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
         """Run concurrent branches or children as active rollouts."""
@@ -177,6 +179,7 @@ class JobContext:
                 telling = transition.tell(role, state, history, environment)
                 feedback = await contracts.check_async(transition, "tell", telling)
             contracts.check_feedback(transition, feedback)
+        feedback = (*feedback, *self._comments(role))
         role_input = RoleInput(
             role=role, turn=turn, observation=seen, feedback=tuple(feedback), history=history
         )
@@ -210,6 +213,13 @@ class JobContext:
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
         return PromptRequest(role, policy, seen, messages, prompt, sampling, overflow)
+
+    def _comments(self, role: str) -> list[str]:
+        """What reward sources let a role read of the scores since its last action, that one included."""
+        sources = {s.name: s.plugin for s in self.reward_sources if isinstance(s.plugin, ShowsFeedback)}
+        scores = [(owner, score) for _, owner, _, score in self.scores if score.source in sources]
+        since = max((at for at, (owner, _) in enumerate(scores) if owner == role), default=0)
+        return [text for by, score in scores[since:] if (text := sources[score.source].feedback(by, score))]
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.

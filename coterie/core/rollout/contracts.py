@@ -15,7 +15,7 @@ import numpy as np
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Rollout, RolloutJob
-from coterie.core.types import TEAM, Credit, Key, Step, Tree
+from coterie.core.types import TEAM, Credit, Key, Score, Step, Tree
 
 FRAMEWORK_METRICS = frozenset(
     ("", "advantage", "curriculum", "empty", "episodes", "eval", "faults", "finish_length", "length",
@@ -68,17 +68,17 @@ def check_step(environment: Any, step: Any) -> None:
 
 
 def check_source(
-    source: Any, returned: Any, branches: int | None = None, per_role: Collection[str] = ()
+    source: Any, returned: Any, tables: int | None = None, per_role: Collection[str] = ()
 ) -> None:
-    """Of `RewardSource.score`: a table of scores; for scope `siblings` a list of one a branch."""
-    if branches is None:
+    """Of `RewardSource.score`: a table of scores, or as many as `tables` (scopes siblings, trajectory)."""
+    if tables is None:
         check_scores(source, "score", returned)
         for component in per_role:
             if (TEAM, component) in returned:
                 refuse(source, "score", returned, f"the team has no '{component}', which is `per_role`")
         return
-    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != branches:
-        refuse(source, "score", returned, f"a list of tables, one for each of {branches} branches")
+    if not isinstance(returned, Sequence) or isinstance(returned, str) or len(returned) != tables:
+        refuse(source, "score", returned, f"a list of tables, one for each of {tables} actions")
     for table in returned:
         check_scores(source, "score", table)
 
@@ -87,7 +87,8 @@ def check_scores(plugin: Any, method: str, table: Any) -> None:
     """Scores by (role or TEAM, component): numbers or None, of the plugin's components."""
     if not isinstance(table, Mapping):
         refuse(plugin, method, table, "scores are {(role, component): number}; coterie.TEAM is a role")
-    for place, value in table.items():
+    for place, given in table.items():
+        value = given.value if isinstance(given, Score) else given
         if not isinstance(place, tuple) or len(place) != 2:
             refuse(plugin, method, place, "the key of a score is (role or coterie.TEAM, component)")
         if place[1] not in plugin.components:

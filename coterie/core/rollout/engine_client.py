@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Sequence
+from collections.abc import Awaitable, Coroutine, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from coterie.core.concurrency.active_rollouts import ActiveRollouts
 from coterie.core.plugins.origin import plugin_call
@@ -12,6 +13,9 @@ from coterie.core.protocols import Codec, Engine
 from coterie.core.types import Call, Request
 
 T = TypeVar("T")
+
+_COUNTED: ContextVar[bool] = ContextVar("counted", default=False)
+"""Whether this coroutine belongs to an active rollout, which waits for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,11 +35,21 @@ class LocalEngineClient:
             return await self.engine.generate(request)
 
     async def active(self, work: Awaitable[T]) -> T:
+        if _COUNTED.get():  # counted with the rollout that waits for it: counted twice, no batch would begin
+            return await work
+        counted = _COUNTED.set(True)
         self.active_rollouts.start()
         try:
             return await work
         finally:
             self.active_rollouts.stop()
+            _COUNTED.reset(counted)
 
     async def gather(self, work: Sequence[Awaitable[T]]) -> list[T]:
         return await self.active_rollouts.gather(work)
+
+
+async def not_counted(work: Coroutine[Any, Any, T]) -> T:
+    """Run, as a task, what a rollout starts and does not wait for, such as scoring in the background."""
+    _COUNTED.set(False)
+    return await work

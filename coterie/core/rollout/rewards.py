@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from coterie.core.errors import PluginError, PolicyFault
+from coterie.core.errors import PolicyFault, UserError
 from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
 from coterie.core.rollout.contracts import check_async, check_source
@@ -98,7 +98,7 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
     try:
         async with source.slots():
             table = await check_async(source.plugin, "score", source.plugin.score(view))
-    except PluginError as error:  # the source breaks its contract
+    except UserError as error:  # the source breaks its contract, or no call of it can pass
         error.path = error.path or f"rewards.{source.name}"
         raise
     except PolicyFault as fault:
@@ -110,8 +110,8 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
         return _missing(source, failure(source.plugin, "score", error), whole)
     except (Exception, SystemExit) as error:  # SystemFault, or a bug, which must not become a number
         return _missing(source, failure(source.plugin, "score", error), whole)
-    branches = len(view.actions) if isinstance(view, SiblingsView) else None
-    check_source(source.plugin, table, branches, source.per_role)
+    several = source.scope in ("siblings", "trajectory")
+    check_source(source.plugin, table, len(list(view.actions)) if several else None, source.per_role)
     return table
 
 
@@ -132,11 +132,11 @@ class Question:
     source: NamedRewardSource
     view: View
     places: Sequence[tuple[Key, Action | None]]
-    """Keys of the scores, each with the action that it is of; several for the scope `siblings`."""
+    """Keys of the scores, each with the action that it is of; several for `siblings` and `trajectory`."""
     roles: Sequence[str]
     """Roles that the answer may name beside TEAM."""
-    owner: str = TEAM
-    """Of a failure."""
+    owners: Sequence[str] = ()
+    """Of a failure, by place; TEAM where it is empty."""
 
     async def ask(self) -> Any:
         """The source's answer. It isn't asked about actions that were all lost."""
@@ -146,12 +146,14 @@ class Question:
 
     def write(self, scores: Scores, answer: Any) -> None:
         """Write an answer; the scores of an action that the engine aborted are missing."""
-        siblings = isinstance(self.view, SiblingsView) and not isinstance(answer, Score)
-        rows = answer if siblings else [answer] * len(self.places)
-        for (key, action), row in zip(self.places, rows, strict=True):
+        several = self.source.scope in ("siblings", "trajectory") and not isinstance(answer, Score)
+        rows = answer if several else [answer] * len(self.places)
+        owners = self.owners or [TEAM] * len(self.places)
+        for (key, action), row, owner in zip(self.places, rows, owners, strict=True):
             if action is not None and action.fault is not None and not action.trainable:
                 row = Score(None, action.fault.reason)
-            write(scores, self.source, key, row, self.roles, self.owner)
+            roles = self.roles if owner == TEAM else (owner,)
+            write(scores, self.source, key, row, roles, owner)
 
 
 def write(
@@ -178,12 +180,13 @@ def write(
 
 
 def _score(source: NamedRewardSource, value: Any) -> Score:
-    if value is None:
-        return _missing(source, "no score")
-    number = float(value)
+    given = value if isinstance(value, Score) else Score(value)
+    if given.value is None:
+        return _missing(source, given.reason or "no score")
+    number = float(given.value)
     if not math.isfinite(number):
         return _missing(source, f"{number} is no number")
-    return Score(number, "", source.name)
+    return Score(number, "", source.name, comment=given.comment)
 
 
 async def answer(questions: Sequence[Question], scores: Scores) -> None:
@@ -226,27 +229,31 @@ async def score_selection(
             questions += [Question(source, view, [(key.of_joint(at), None)], roles) for at, view in joints]
         elif source.scope == "action":
             questions += [
-                Question(source, view, [(key.of_branch(role, branch), view.action)], (role,), role)
+                Question(source, view, [(key.of_branch(role, branch), view.action)], (role,), (role,))
                 for (role, branch), view in actions.items()
             ]
         elif source.scope == "siblings":
             for role, group in siblings.items():
                 places = [(key.of_branch(role, branch), act) for branch, act in enumerate(group.actions)]
-                questions.append(Question(source, group, places, (role,), role))
+                questions.append(Question(source, group, places, (role,), [role] * len(places)))
     await answer(questions, scores)
 
 
 async def score_episodes(
     reward_sources: Sequence[NamedRewardSource], scores: Scores, trees: Sequence[Tree], roles: Sequence[str]
 ) -> None:
-    """Scores of scope `episode`, one per leaf, after play."""
-    episode = [source for source in reward_sources if source.scope == "episode"]
+    """Scores of scopes `episode`, one per leaf, and `trajectory`, one per action, after play."""
+    late = [source for source in reward_sources if source.scope in ("episode", "trajectory")]
     questions: list[Question] = []
-    for tree in trees if episode else ():
+    for tree in trees if late else ():
         for path in tree.chains():
             node, index = path[-1]
             view = EpisodeView(task=tree.task, path=path, leaf=node.joints[index])
-            place = (node.key.of_joint(index), None)
-            if node.decisions:  # a path that a prompt ended has floors
-                questions += [Question(source, view, [place], roles) for source in episode]
+            places = [(played.key, played.action) for played in view.actions]
+            owners = [played.decision.role for played in view.actions]
+            for source in late:
+                if source.scope == "trajectory":
+                    questions += [Question(source, view, places, roles, owners)] if places else []
+                elif node.decisions:  # a path that a prompt ended has floors
+                    questions.append(Question(source, view, [(node.key.of_joint(index), None)], roles))
     await answer(questions, scores)

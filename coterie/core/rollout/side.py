@@ -20,6 +20,7 @@ from coterie.core.protocols import (
     ScoredRollout,
     Team,
 )
+from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.contracts import check_async, refuse
@@ -45,7 +46,7 @@ class LocalRolloutSide:
     vocabulary: tuple[str, ...] = ()
     """Words that the environments and the roles write."""
     resources: Sequence[Any] = ()
-    """Sandboxes and tools, inner ones before those that use them."""
+    """Environments, sandboxes, tools and chat models, inner ones before those that use them."""
     _engine: EngineClient | None = None
     _samplers: dict[bool, Sampler] = field(default_factory=dict)
     """Samplers of evaluations, by greedy."""
@@ -55,7 +56,7 @@ class LocalRolloutSide:
     _opened: AsyncExitStack = field(default_factory=AsyncExitStack)
 
     async def open(self, engine: EngineClient) -> None:
-        """Open sandboxes, tools and reward sources; after a failure none is open.
+        """Open the resources and the reward sources; after a failure none is open.
 
         Args:
             engine: generates for all later jobs.
@@ -63,6 +64,8 @@ class LocalRolloutSide:
         self._engine = engine
         try:
             for resource in (*self.resources, *(source.plugin for source in self.reward_sources)):
+                if isinstance(resource, UsesEngine):
+                    resource.use_engine(engine)
                 if isinstance(resource, Opens):
                     with plugin_open(resource):
                         await resource.open()
@@ -73,7 +76,7 @@ class LocalRolloutSide:
             raise
 
     async def close(self) -> None:
-        """Cancel open scoring, and close reward sources, tools and sandboxes."""
+        """Cancel open scoring, and close all that `open` opened."""
         for task in self._scoring:
             task.cancel()
         await asyncio.gather(*self._scoring, return_exceptions=True)

@@ -23,6 +23,9 @@ class Score:
     """Whether a failed call left it, of a source that names the owners of its scores itself (scopes `joint`
     and `episode`). It stands under TEAM for every owner of its component."""
 
+    comment: str = ""
+    """What a judge wrote about it; a source returns a Score in place of a number to record one."""
+
     @property
     def floor(self) -> bool:
         """Whether it is its source's floor."""

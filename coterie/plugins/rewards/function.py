@@ -13,22 +13,21 @@ from pydantic import Field, field_validator
 from coterie.core.errors import PluginError, SystemFault, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ActionView, SiblingsView, View
-from coterie.core.protocols.reward import CONCURRENCY
-from coterie.core.types import TEAM, ComponentKind
+from coterie.core.protocols.reward import CONCURRENCY, ScoreTable
+from coterie.core.types import TEAM, ComponentKind, Score
 from coterie.plugins.functions import FunctionReference, call, load_function
 
 log = logging.getLogger("coterie")
-
-Table = Mapping[tuple[str, str], float | None]
 
 
 class FunctionReward(Plugin):
     """The result of `function(view)`, async or not, as scores.
 
     A number is the score of this source's own component (its name in the configuration): with the scopes
-    `joint` and `episode` the team's, with `action` and `siblings` the role's. None is a missing score. A
-    table scores several components: {"solver.style": 0.5, "team.right": 1.0}, or {("solver", "style"): 0.5}.
-    With the scope `siblings` the function returns a list with one of these per branch.
+    `joint` and `episode` the team's, with the others the role's. None is a missing score, a `coterie.Score`
+    a number with a comment. A table scores several components: {"solver.style": 0.5, "team.right": 1.0}, or
+    {("solver", "style"): 0.5}. With the scope `siblings` the function returns a list with one of these per
+    branch, with `trajectory` a list with one per entry of `EpisodeView.actions`.
 
     The function raises `coterie.PolicyFault` where the output is at fault (every component gets `floor`)
     and `coterie.SystemFault` where it isn't (the scores are missing).
@@ -36,8 +35,9 @@ class FunctionReward(Plugin):
 
     class Config(PluginConfig):
         function: FunctionReference = Field(description="`module:function`.")
-        scope: Literal["action", "joint", "siblings", "episode"] = Field(
-            "joint", description="Its argument: an ActionView, JointView, SiblingsView or EpisodeView."
+        scope: Literal["action", "joint", "siblings", "episode", "trajectory"] = Field(
+            "joint",
+            description="Its argument: an ActionView, JointView or SiblingsView, else an EpisodeView.",
         )
         components: dict[str, ComponentKind] = Field(
             default_factory=dict,
@@ -76,30 +76,34 @@ class FunctionReward(Plugin):
         waits = inspect.iscoroutinefunction(self._function) or not inspect.isfunction(self._function)
         self.concurrency = CONCURRENCY if waits else 1  # a plain function holds up the event loop anyway
 
-    async def score(self, view: View) -> Table | Sequence[Table]:
+    async def score(self, view: View) -> ScoreTable | Sequence[ScoreTable]:
         """The function's scores for the view.
 
         Raises:
             PluginError: the function returned something other than scores of declared components.
         """
         answer = await call(self._function, view)
-        if not isinstance(view, SiblingsView):
+        if isinstance(view, SiblingsView):
+            owners = [view.role] * len(view.actions)
+        elif self.scope == "trajectory":
+            owners = [played.decision.role for played in view.actions]  # type: ignore[union-attr]
+        else:
             return self._table(answer, view.role if isinstance(view, ActionView) else TEAM)
         if (
             isinstance(answer, (str, Mapping))
             or not isinstance(answer, Sequence)
-            or len(answer) != len(view.actions)
+            or len(answer) != len(owners)
         ):
-            raise self._wrong(answer, f"it must return a list of {len(view.actions)} scores, one per branch")
-        return [self._table(branch_answer, view.role) for branch_answer in answer]
+            raise self._wrong(answer, f"it must return a list of {len(owners)} scores, one per action")
+        return [self._table(part, owner) for part, owner in zip(answer, owners, strict=True)]
 
-    def _table(self, answer: Any, owner: str) -> Table:
+    def _table(self, answer: Any, owner: str) -> ScoreTable:
         if answer is None and self.per_role:
             raise SystemFault("no score")  # of the roles, not of the team
         if answer is None:
             return {(owner, component): None for component in self.components}
         if isinstance(answer, Mapping):
-            table: dict[tuple[str, str], float | None] = {}
+            table: dict[tuple[str, str], float | Score | None] = {}
             for name, value in answer.items():
                 key = self._score_key(name, owner)
                 if key in table:
@@ -123,9 +127,9 @@ class FunctionReward(Plugin):
             )
         return role, component
 
-    def _number(self, value: Any) -> float | None:
-        if value is None:
-            return None
+    def _number(self, value: Any) -> float | Score | None:
+        if value is None or isinstance(value, Score):
+            return value
         with suppress(Exception):  # an array of several has no number; other types raise errors of their own
             if isinstance(value, SupportsFloat):
                 return float(value)

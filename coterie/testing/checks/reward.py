@@ -23,7 +23,13 @@ from coterie.testing.support.failure import (
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.values import fingerprint
 
-SCOPES = {"action": ActionView, "joint": JointView, "siblings": SiblingsView, "episode": EpisodeView}
+SCOPES = {
+    "action": ActionView,
+    "joint": JointView,
+    "siblings": SiblingsView,
+    "episode": EpisodeView,
+    "trajectory": EpisodeView,
+}
 
 
 def check_reward(
@@ -43,12 +49,12 @@ def check_reward(
 ) -> None:
     """Check a reward source on views of its scope, which are given or made by playing an environment.
 
-    - `scope` is action, joint, siblings or episode; components are of a known kind; default weights are
-      numbers and belong to its components; `policy_fault` is a finite number.
+    - `scope` is action, joint, siblings, episode or trajectory; components are of a known kind; default
+      weights are numbers and belong to its components; `policy_fault` is a finite number.
     - `score` is asynchronous and returns {(role that acted or TEAM, its component): finite number or None};
-      for scope siblings one such table a branch. It may raise `PolicyFault` for what the output caused, and
-      `SystemFault` for what it didn't, and nothing else. Some of the actions can't be read. At least one view
-      has scores.
+      for scope siblings one such table a branch, for scope trajectory one an action. It may raise
+      `PolicyFault` for what the output caused, and `SystemFault` for what it didn't, and nothing else. Some
+      of the actions can't be read. At least one view has scores.
     - While its backend fails (`outage`), scores are missing: a number or the floor is refused, unless the
       working system gave the same. At least one score is missing.
     - `open` and `close` are asynchronous and are called, as in a run; `concurrency` is 1 or more; `per_role`
@@ -141,7 +147,7 @@ async def _close(source: Any, name: str) -> None:
 
 def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:
     """The views of an episode in this scope."""
-    if scope == "episode":
+    if scope in ("episode", "trajectory"):
         return [episode_view(played, environment)]
     if scope == "joint":
         return [stage.joint_view() for stage in played]
@@ -184,16 +190,17 @@ async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any
     for answer in answers:
         if answer is FLOOR or answer is MISSING:
             continue
-        if isinstance(view, SiblingsView):
-            count = len(view.actions)
+        several = source.scope in ("siblings", "trajectory")
+        if several:
+            count = len(list(view.actions))
             rows = isinstance(answer, Sequence) and len(answer) == count
             require(
                 rows,
-                f"returned {answer!r} for {count} branches",
+                f"returned {answer!r} for {count} actions",
                 where=where,
-                fix="a list, one table a branch",
+                fix="a list, one table an action",
             )
-        for table in answer if isinstance(view, SiblingsView) else [answer]:
+        for table in answer if several else [answer]:
             require_scores(table, source, _roles(view), where)
     lost = any(answer is MISSING for answer in answers)
     same = lost or fingerprint(answers[0]) == fingerprint(answers[-1])

@@ -220,7 +220,7 @@ def episode_view(stages: Sequence[PlayedStage], env: Any) -> EpisodeView:
                 role=role,
                 policy="policy",
                 observation=stage.observations[role],
-                messages=(),
+                messages=({"role": "user", "content": str(stage.observations[role])},),
                 prompt_ids=(),
                 prompt_sha256="",
                 branches=(action,),

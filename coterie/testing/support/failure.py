@@ -140,7 +140,7 @@ def require_components(plugin: Any, where: str) -> None:
 
 def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) -> None:
     """Raise unless the table is {(role or TEAM, component): number or None} for these roles."""
-    from coterie.core.types import TEAM
+    from coterie.core.types import TEAM, Score
 
     require(hasattr(table, "items"), f"{table!r} is no table of scores", where=where)
     for place, value in table.items():
@@ -163,8 +163,9 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
             where=where,
             fix="score the roles that acted, or coterie.TEAM",
         )
+        number = value.value if isinstance(value, Score) else value
         require(
-            value is None or finite(value),
+            number is None or finite(number),
             f"the score of {role}.{component} is {value!r}",
             where=where,
             fix="a finite number, or None where it is missing",

@@ -117,12 +117,7 @@ class OpenAIServer(Loopback):
             writer.transport.abort()
             return False
         table = self._answer(asked)
-        if fault == "empty":
-            table["choices"] = []
-        elif fault == "safety":
-            table["choices"][0] |= {"finish_reason": "content_filter", "message": {"content": None}}
-        elif fault == "type":
-            table["choices"] = {"content": 5}
+        self.spoil(fault, table)
         sent = table if self.edit is None else self.edit(table, len(self.asked))
         raw = sent if isinstance(sent, bytes) else json.dumps(sent).encode()
         if fault == "truncated":
@@ -148,14 +143,31 @@ class OpenAIServer(Loopback):
             more = f"Retry-After: {self.retry_after:g}\r\n"
         elif fault == "429_date":
             more = f"Retry-After: {formatdate(time.time() + self.retry_after, usegmt=True)}\r\n"
-        key = asked.headers.get("authorization", "") if self.echo_key else ""
-        error = {"message": f"{fault} {key}".strip(), "type": fault}
-        if fault == "quota":
-            error["code"] = "insufficient_quota"
-        raw = json.dumps({"error": error}).encode()
+        key = self.key_of(asked) if self.echo_key else ""
+        raw = json.dumps(self.error_table(fault, STATUS[fault], key)).encode()
         writer.write(_head(STATUS[fault], len(raw), more) + raw)
         await writer.drain()
         return True
+
+    def key_of(self, asked: Arrival) -> str:
+        """The key that came with a request."""
+        return asked.headers.get("authorization", "")
+
+    def error_table(self, fault: str, status: int, key: str) -> Body:
+        """The body of an error."""
+        error = {"message": f"{fault} {key}".strip(), "type": fault}
+        if fault == "quota":
+            error["code"] = "insufficient_quota"
+        return {"error": error}
+
+    def spoil(self, fault: str, table: Body) -> None:
+        """Put a fault into an answer's table."""
+        if fault == "empty":
+            table["choices"] = []
+        elif fault == "safety":
+            table["choices"][0] |= {"finish_reason": "content_filter", "message": {"content": None}}
+        elif fault == "type":
+            table["choices"] = {"content": 5}
 
     def _answer(self, asked: Arrival) -> Body:
         body, text = asked.body, self.answer(asked.body)

@@ -120,9 +120,9 @@ def test_other_roles_may_not(game, roles, text):
 
 @pytest.mark.parametrize("returned", [RIGHT, [RIGHT], [RIGHT, RIGHT, RIGHT], [RIGHT, 1.0]])
 def test_siblings_get_a_list_with_a_table_for_each_branch(game, returned):
-    contracts.check_source(game, [RIGHT, {}], branches=2)
+    contracts.check_source(game, [RIGHT, {}], tables=2)
     with pytest.raises(PluginError, match="score returned"):
-        contracts.check_source(game, returned, branches=2)
+        contracts.check_source(game, returned, tables=2)
 
 
 TREES = [Forest(order=(("one",),), logprobs={"0:one0": (-0.5, -0.5)}).grow([J(), J()], task="t").trees[0]]

@@ -311,7 +311,7 @@ def test_a_ranking_of_too_few_breaks_the_contract_and_ends_the_run():
         order=["one"],
         schedule={"max_missing": 1.0},
     )
-    with pytest.raises(PluginError, match="a list of 3 scores, one per branch") as caught:
+    with pytest.raises(PluginError, match="a list of 3 scores, one per action") as caught:
         values(run)
     assert caught.value.path == "rewards.s.function"
 

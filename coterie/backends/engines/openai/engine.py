@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from coterie.backends.engines.openai.codec import TextCodec
 from coterie.backends.engines.openai.settings import OpenAIConfig, RemotePolicy, check_remote
-from coterie.backends.engines.openai.wire import client_of, completion_of, posted
 from coterie.backends.models.policy import declared
 from coterie.backends.remote.answers import Answer, Expected, Usage, expected
 from coterie.backends.remote.calls import RemoteCalls
+from coterie.backends.remote.openai_wire import client_of, completion_of, posted, sent_message
 from coterie.backends.remote.secrets import key_of, secrets_in
 from coterie.core.plugins import Plugin
-from coterie.core.types import Call, Message, Request, Sampling, Weights
+from coterie.core.types import Call, Request, Sampling, Weights
 
 if TYPE_CHECKING:
     from coterie.core.protocols import Codec, EngineContext
@@ -77,7 +77,7 @@ class OpenAIEngine(Plugin):
             )  # fmt: skip
         headers = secrets_in(settings.headers, f"{self._path}.headers")
         url = secrets_in({"base_url": settings.url}, self._path)["base_url"]
-        self._client = client_of(url, key, headers)
+        self._client = client_of(url, key, headers, "engine=openai")
         self._calls = RemoteCalls(settings, endpoint=url, name="engine", path=self._path, folder=self._folder)
         await self._calls.open(
             {str(policy.model): f"policies.{name}.model" for name, policy in self._policies.items()}
@@ -113,7 +113,7 @@ class OpenAIEngine(Plugin):
         body: dict[str, Any] = {"model": str(policy.model), **self._sampling(sampling, request.seed, api)}
         if isinstance(codec, TextCodec):
             messages = codec.messages(request.prompt_ids)
-            body["messages"] = [_sent(message) for message in messages]
+            body["messages"] = [sent_message(message) for message in messages]
             most = expected([message["content"] for message in messages], sampling.max_new_tokens)
         else:
             count = len(request.prompt_ids)
@@ -177,9 +177,3 @@ class OpenAIEngine(Plugin):
             finish=completion.finish,
             continues=request.continues,
         )
-
-
-def _sent(message: Message) -> Message:
-    """A message as it is sent. OpenAI's role `tool` needs the id of a structured call, and there is none: a
-    tool's result is sent as the user's."""
-    return {**message, "role": "user"} if message["role"] == "tool" else dict(message)

@@ -102,13 +102,18 @@ async def propose(sandbox: Any, parsed: Any, read: Callable[[str], T]) -> tuple[
     if not code:
         return ToolRun(code="", problem="there was no program"), None
     run = await run_tool(sandbox, code)
-    shortened = replace(run, output=_ending(run.output), problem=run.problem[-_PROBLEM:])
+    short = shortened(run)
     if not run.output.strip():  # no output is no proposal, unlike an empty message, which is an empty one
-        return shortened, None
+        return short, None
     try:
-        return shortened, read(run.output)
+        return short, read(run.output)
     except PolicyFault:
-        return shortened, None
+        return short, None
+
+
+def shortened(run: ToolRun) -> ToolRun:
+    """The run with as much of its output and problem as prompts show: their ends."""
+    return replace(run, output=_ending(run.output), problem=run.problem[-_PROBLEM:])
 
 
 def _code(parsed: Any) -> str:
@@ -150,15 +155,18 @@ def program_lines(run: ToolRun | None, proposal: str | None, items: str) -> list
         return []
     if not run.code:
         return ["The tool wrote no program."]
-    lines = ["The tool's program:", *_fenced(run.code, "python")]
-    lines += ["It printed:", *_fenced(run.output)] if run.output.strip() else ["It printed nothing."]
-    if run.problem:
-        lines.append(f"It did not finish: {run.problem}.")
+    lines = ["The tool's program:", *_fenced(run.code, "python"), *output_lines(run)]
     if proposal is None:
         lines.append(f"It proposes nothing that can be read as {items}.")
     else:
         lines.append(f"It proposes: {proposal}.")
     return lines
+
+
+def output_lines(run: ToolRun) -> list[str]:
+    """Lines of a prompt on what a program printed, and why it did not finish."""
+    lines = ["It printed:", *_fenced(run.output)] if run.output.strip() else ["It printed nothing."]
+    return [*lines, f"It did not finish: {run.problem}."] if run.problem else lines
 
 
 def program_feedback(run: ToolRun, proposal: str | None, items: str) -> str:

@@ -85,7 +85,9 @@ def check_programs(order: Sequence[Sequence[str]], rendering: Rendering, path: s
         )
 
 
-def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: str) -> None:
+def check_sandbox(
+    order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: str, writers: Sequence[str] = ("tool",)
+) -> None:
     """Check that a team with programs has a sandbox, and that a sandbox has programs to run.
 
     The run's table `sandbox` fills the game's field in every game, so the core counts it as used. A tool or a
@@ -93,14 +95,16 @@ def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: 
 
     Args:
         run: the run's configuration.
+        writers: the roles whose programs the environment runs.
 
     Raises:
         ConfigError: programs without a sandbox, or a sandbox without programs.
     """
-    if any("tool" in stage for stage in order):
+    writing = [role for stage in order for role in stage if role in writers]
+    if writing:
         if sandbox is None:
             raise ConfigError(
-                "the role 'tool' writes programs, and no sandbox is configured to run them",
+                f"the role '{writing[0]}' writes programs, and no sandbox is configured to run them",
                 path=f"{path}.sandbox",
                 fix="add the table `sandbox: local`, or set env.sandbox: local",
             )
@@ -113,8 +117,10 @@ def check_sandbox(order: Sequence[Sequence[str]], sandbox: Any, run: Any, path: 
     raise ConfigError(
         "no role in team.order writes programs, so nothing would run in this sandbox",
         path="sandbox" if shared else f"{path}.sandbox",
-        why="a game runs only the programs of the role 'tool'",
-        fix="remove it, or play with the roles tool and plan",
+        why="a game runs only the programs of the role 'tool'"
+        if writers == ("tool",)
+        else f"programs are written by: {', '.join(writers) or 'no role of this team'}",
+        fix="remove it, or play with the roles tool and plan" if writers == ("tool",) else "remove it",
     )
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 from coterie.backends.remote.answers import Answer, Usage
 from coterie.backends.remote.faults import Again, Refused, of_status, shown
 from coterie.core.errors import MissingExtra
+from coterie.core.types import Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +23,11 @@ class Completion:
     logprobs: tuple[float, ...] = ()
 
 
-def client_of(url: str, key: str | None, headers: Mapping[str, str]) -> Any:
+def client_of(url: str, key: str | None, headers: Mapping[str, str], needed_by: str) -> Any:
     """The SDK's client, without its own retries and time limits.
+
+    Args:
+        needed_by: the setting that chose it, for the error about a missing package.
 
     Raises:
         MissingExtra: the SDK is not installed.
@@ -31,7 +35,7 @@ def client_of(url: str, key: str | None, headers: Mapping[str, str]) -> Any:
     try:
         from openai import AsyncOpenAI
     except ImportError as error:
-        raise MissingExtra("openai", "openai", needed_by="engine=openai") from error
+        raise MissingExtra("openai", "openai", needed_by=needed_by) from error
     return AsyncOpenAI(
         base_url=url, api_key=key or "none", max_retries=0, timeout=None, default_headers=dict(headers)
     )
@@ -139,6 +143,12 @@ def _content(message: Any) -> str:
     if not isinstance(content, str):
         raise ValueError(f"an answer whose content is a {type(content).__name__}, not a text")
     return content
+
+
+def sent_message(message: Message) -> Message:
+    """A message as it is sent. OpenAI's role `tool` needs the id of a structured call, and there is none: a
+    tool's result is sent as the user's."""
+    return {**message, "role": "user"} if message["role"] == "tool" else dict(message)
 
 
 def _list_of(value: Any, kind: Any) -> bool:

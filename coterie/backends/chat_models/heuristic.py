@@ -1,0 +1,207 @@
+"""The chat model `heuristic`: rules that score what a prompt shows, without a network or a model."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from pydantic import Field, ValidationInfo, model_validator
+
+from coterie.backends.chat_models.arithmetic import equalities, last_sum
+from coterie.backends.remote.secrets import path_of
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.protocols import ChatAnswer, ChatRequest
+
+PARTS = ("role", "instruction", "seen", "wrote", "tool_output", "files", "answer")
+"""The parts of a coach's prompt, each between tags: `<wrote> ... </wrote>`."""
+_ACTION = re.compile(r'^<action n="(\d+)">\n(.*?)^</action>$', re.DOTALL | re.MULTILINE)
+"""One action in the prompt of a whole trajectory."""
+_FAILED = re.compile(
+    r"exit code (?!0\b)-?\d+|timed out|was killed|\bTraceback \(most recent call last\)"
+    r"|^\w*(?:Error|Exception)(?::|\s*$)",
+    re.MULTILINE,
+)
+END = 1500
+"""Last characters of a tool's output in which a failure is looked for."""
+
+Check = Literal[
+    "pattern",
+    "empty",
+    "tool_failed",
+    "wrong_equality",
+    "right_equality",
+    "has_answer",
+    "no_answer",
+    "repeats",
+    "keeps_value",
+    "answer_value",
+]
+
+
+class Rule(PluginConfig):
+    """A score for what meets a condition."""
+
+    check: Check = Field(
+        "pattern",
+        description="`pattern`: the part matches; `empty`: it is empty; `tool_failed`: the tool's output "
+        "ends in a failure; `wrong_equality`, `right_equality`: the part says `2 + 2 = 5`, or only true "
+        "ones; `has_answer`, `no_answer`: the reference answer is shown, and the part has it or not; "
+        "`repeats`: what was seen ends with the part; `keeps_value`, `answer_value`: the last sum in the "
+        "part has the value of the last one in what was seen, or of the reference answer.",
+    )
+    roles: tuple[str, ...] = Field((), description="Roles whose actions it is for; empty: all.")
+    part: str = Field("wrote", description="A part of the prompt by its tag; empty: the whole last message.")
+    pattern: str = Field("", description="Regular expression, searched in the part; for check `pattern`.")
+    score: float = Field(ge=0, le=10)
+    reason: str = ""
+
+    @model_validator(mode="after")
+    def _compiles(self, info: ValidationInfo) -> Rule:
+        path = path_of(info, "rules")
+        if (self.check == "pattern") != bool(self.pattern):
+            raise ConfigError(
+                "a rule has a pattern if its check is `pattern`, and only then",
+                path=path,
+                fix="{check: pattern, pattern: '[0-9]+', score: 7, reason: a number}",
+            )
+        try:
+            re.compile(self.pattern)
+        except re.error as error:
+            what = f"{self.pattern!r} is no regular expression"
+            raise ConfigError(what, path=path, why=str(error)) from None
+        return self
+
+
+RULES = (
+    Rule(check="empty", score=0, reason="Nothing was written."),
+    Rule(check="tool_failed", part="tool_output", score=2, reason="The program failed."),
+    Rule(check="wrong_equality", score=2, reason="An equality is wrong"),
+    Rule(check="has_answer", score=9, reason="The reference answer appears in what was written."),
+    Rule(check="no_answer", score=3, reason="The reference answer does not appear in what was written."),
+    Rule(check="right_equality", score=8, reason="Every equality is right."),
+)
+
+
+class Heuristic(Plugin):
+    """Scores by the first rule that applies, from 0 to 10, in the form that the request asks for.
+
+    It reads the parts of a coach's prompt (`<wrote>`, `<tool_output>`, `<answer>`, ...) and, in the prompt of
+    a trajectory, those of each `<action n="1">`. With a schema it answers in JSON that follows it (`score`
+    and `reason`, or `scores` with one entry an action), else in the lines PROCESS_SCORE and REASONING. Equal
+    requests have equal answers; defaults fit arithmetic.
+    """
+
+    class Config(PluginConfig):
+        rules: tuple[Rule, ...] = Field(RULES, description="The first rule that applies gives the score.")
+        otherwise: float = Field(5.0, ge=0, le=10, description="The score where no rule applies.")
+
+    config: Config
+    structured = True
+
+    async def answer(self, request: ChatRequest) -> ChatAnswer:
+        prompt = _prompt(request)
+        actions = [match[2] for match in _ACTION.finditer(prompt)]
+        shared = parts_of(_ACTION.sub("", prompt)) if actions else {}
+        rows = [self.scored({**shared, **parts_of(text)}, text) for text in actions or [prompt]]
+        if request.schema is None:
+            return ChatAnswer(text=_text(rows, bool(actions)), version="rules")
+        return ChatAnswer(text=json.dumps(_filled(request.schema, rows, 0)), version="rules")
+
+    def scored(self, parts: Mapping[str, str], whole: str) -> tuple[float, str]:
+        """The score of what the parts show, and the reason."""
+        for rule in self.config.rules:
+            detail = _applies(rule, parts, whole)
+            if detail is not None:
+                return rule.score, f"{rule.reason}: {detail}." if detail else rule.reason
+        return self.config.otherwise, "No rule applies."
+
+
+def parts_of(prompt: str) -> dict[str, str]:
+    """The parts of a prompt by their tags: from a part's first opening tag to its last closing one.
+
+    A tag stands on a line of its own; in other lines a prompt explains what the tags mean.
+    """
+    parts = {}
+    for name in PARTS:
+        begin = re.search(rf"^<{name}>$", prompt, re.MULTILINE)
+        ends = list(re.finditer(rf"^</{name}>$", prompt, re.MULTILINE))
+        if begin is not None and ends and begin.end() <= ends[-1].start():
+            parts[name] = prompt[begin.end() : ends[-1].start()].strip()
+    return parts
+
+
+def _prompt(request: ChatRequest) -> str:
+    """The last message with a coach's parts: after it, a re-ask may follow. Else the last message."""
+    texts = [message["content"] for message in request.messages if message["role"] != "assistant"]
+    with_parts = [text for text in texts if "<wrote>" in text]
+    return (with_parts or texts or [""])[-1]
+
+
+def _applies(rule: Rule, parts: Mapping[str, str], whole: str) -> str | None:
+    """The detail for the reason, often empty; None: the rule does not apply."""
+    role = parts.get("role", "").partition(",")[0]
+    if (rule.part and rule.part not in parts) or (rule.roles and role not in rule.roles):
+        return None
+    text = parts[rule.part] if rule.part else whole
+    if rule.check == "pattern":
+        return "" if re.search(rule.pattern, text) else None
+    if rule.check == "empty":
+        return "" if not text.strip() else None
+    if rule.check == "tool_failed":
+        return "" if _FAILED.search(text[-END:]) else None
+    if rule.check in ("repeats", "keeps_value", "answer_value"):
+        return "" if _follows(rule.check, text, parts) else None
+    if rule.check in ("wrong_equality", "right_equality"):
+        written = equalities(text)
+        wrong = [equality.text for equality in written if not equality.true]
+        if rule.check == "wrong_equality":
+            return wrong[0] if wrong else None
+        return "" if written and not wrong else None
+    if not parts.get("answer"):
+        return None
+    return "" if _contains(text, parts["answer"]) == (rule.check == "has_answer") else None
+
+
+def _follows(check: Check, text: str, parts: Mapping[str, str]) -> bool:
+    """Whether a text goes on from what was seen, or comes to the answer, by the value of its last sum."""
+    seen, written = last_sum(parts.get("seen", "")), last_sum(text)
+    if check == "repeats":
+        return seen is not None and written is not None and seen.text == written.text
+    wanted = seen if check == "keeps_value" else last_sum(parts.get("answer", ""))
+    return wanted is not None and written is not None and wanted.value == written.value
+
+
+def _contains(text: str, answer: str) -> bool:
+    """Whether an answer is a part of a text, and not of a longer number or word in it."""
+    words = r"\s+".join(re.escape(word) for word in answer.split())
+    return re.search(rf"(?<![\w.]){words}(?!\w|\.\d)", text) is not None
+
+
+def _text(rows: Sequence[tuple[float, str]], trajectory: bool) -> str:
+    lines = []
+    for number, (score, reason) in enumerate(rows, 1):
+        lines += [f"ACTION {number}"] * trajectory + [f"PROCESS_SCORE: {score:g}", f"REASONING: {reason}"]
+    return "\n".join(lines)
+
+
+def _filled(schema: Any, rows: Sequence[tuple[float, str]], at: int, name: str = "") -> Any:
+    """A value by a JSON schema: numbers are scores (or the action's number), texts are reasons."""
+    kind = schema.get("type") if isinstance(schema, Mapping) else None
+    if isinstance(kind, list):
+        kind = next((part for part in kind if part != "null"), None)
+    if kind == "object":
+        return {
+            field: _filled(inner, rows, at, field) for field, inner in schema.get("properties", {}).items()
+        }
+    if kind == "array":
+        return [_filled(schema.get("items"), rows, index) for index in range(len(rows))]
+    if kind == "boolean":
+        return rows[at][0] >= 5
+    if kind == "string":
+        return rows[at][1]
+    if name in ("n", "action", "index", "number"):
+        return at + 1
+    return round(rows[at][0]) if kind == "integer" else rows[at][0]

@@ -1,0 +1,143 @@
+"""What the chat models of providers share: settings, and calls within limits, a cache and a budget."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from coterie.backends.chat_models.versions import VersionWatch
+from coterie.backends.remote.answers import Answer, expected
+from coterie.backends.remote.calls import FOLDER, RemoteCalls
+from coterie.backends.remote.settings import RemoteSettings
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import MayChange, Plugin
+from coterie.core.protocols import ChatAnswer, ChatRequest
+
+
+class RemoteChatConfig(RemoteSettings):
+    """Settings of every chat model behind an endpoint."""
+
+    model: Annotated[str, MayChange(asked=True)] = Field(
+        min_length=1, description="The model's name, as the provider writes it."
+    )
+
+
+class RemoteChatModel(Plugin):
+    """Asks a provider's model. Limits, retries, the cache and the budget are those of `RemoteCalls`.
+
+    A provider's class gives `connect`, `disconnect`, `table`, `send` and `text`.
+    """
+
+    Config = RemoteChatConfig
+    config: RemoteChatConfig
+    structured = True
+
+    def __init__(self, config: Any = None, build: Any = None) -> None:
+        super().__init__(config, build)
+        self.path = str(build.path) if build is not None else "chat_models.model"
+        self._files = _file_name(self.path)
+        self._folder: Path | None = None
+        self._calls: RemoteCalls | None = None
+
+    # ------------------------------------------------------------------------------- a provider's part
+
+    async def connect(self) -> str:
+        """Make the client; nothing is sent yet. Returns the endpoint, a part of the cache's key.
+
+        Raises:
+            ConfigError: a key that is not set.
+            MissingExtra: the SDK is not installed.
+        """
+        raise NotImplementedError
+
+    async def disconnect(self) -> None:
+        raise NotImplementedError
+
+    def table(self, request: ChatRequest) -> dict[str, Any]:
+        """Everything that the answer depends on, as JSON with the key `model`: the cache's key."""
+        raise NotImplementedError
+
+    def limit(self, request: ChatRequest) -> int:
+        """Most tokens that the model may generate for a request, thoughts included."""
+        raise NotImplementedError
+
+    async def send(self, request: ChatRequest) -> Answer:
+        """One attempt. Raises as `send` of `RemoteCalls.call`."""
+        raise NotImplementedError
+
+    def text(self, body: Mapping[str, Any]) -> str:
+        """The text of an answer's body."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------------------------ the protocol
+
+    def use_run_folder(self, folder: Path) -> None:
+        """Store the cache, the budget, the usage and the model's version in a run's folder."""
+        self._folder = folder
+
+    async def open(self) -> None:
+        """Make the client; nothing is sent yet.
+
+        Raises:
+            ConfigError: a key that is not set, or a budget in money without the model's price.
+            UserError: the database of the cache does not work where it has to.
+            MissingExtra: the SDK is not installed.
+        """
+        endpoint = await self.connect()
+        file = None if self._folder is None else self._folder / FOLDER / f"version-{self._files}.json"
+        self._versions = VersionWatch(self.path, self.config.model, file)
+        calls = RemoteCalls(
+            self.config, endpoint=endpoint, name=self._files, path=self.path, folder=self._folder
+        )
+        await calls.open({self.config.model: f"{self.path}.model"})
+        self._calls = calls
+
+    async def close(self) -> None:
+        """Let the requests that were sent finish, and log what all have used."""
+        if self._calls is not None:
+            await self._calls.close()
+            self._calls = None
+        await self.disconnect()
+
+    async def answer(self, request: ChatRequest) -> ChatAnswer:
+        """The provider's answer.
+
+        Raises:
+            SystemFault: no answer after all attempts, or one that can't be used.
+            UserError: a wrong key, an unknown model, or a spent budget: the run stops.
+        """
+        if self._calls is None:
+            raise RuntimeError("the chat model is not open")
+        table = self.table(request)
+
+        async def send() -> Answer:
+            answer = await self.send(request)
+            self._versions.fresh(answer.version)
+            return answer
+
+        texts = [message["content"] for message in request.messages]
+        most = expected([*texts, str(table.get("schema") or "")], self.limit(request))
+        answer = await self._calls.call(table, send, most)
+        self._versions.cached(answer.version)
+        return ChatAnswer(text=self.text(answer.body), version=answer.version)
+
+
+def _file_name(path: str) -> str:
+    """The name of a chat model's files: its entry's, or its path where it is written inside a component.
+
+    Raises:
+        ConfigError: the engine's files have this name.
+    """
+    name = re.sub(r"[^\w.\-]", "_", path.removeprefix("chat_models."))
+    if name == "engine":
+        raise ConfigError(
+            "a chat model can't be called 'engine'",
+            path=path,
+            why="its files in the run's folder would be those of the engine (remote/engine.sqlite)",
+            fix="rename the entry, and the settings that refer to it",
+        )
+    return name

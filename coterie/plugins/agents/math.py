@@ -1,0 +1,175 @@
+"""Roles of environment `math`: reasoner and tool; problem solver, code executor and verifier; solver."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from coterie.core.errors import ConfigError
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.types import Message, RoleInput
+from coterie.plugins.envs.common.code import output_lines, read_program
+from coterie.plugins.envs.math import answers, compact
+from coterie.plugins.envs.math.state import Observation, Utterance
+
+_BOXED = r"Write the final answer into \boxed{}."
+_PROGRAM = (
+    "Write one Python program into a block that starts with ```python and ends with ```. It can't be asked "
+    "anything, and has to print what you want to know."
+)
+
+
+class MathRole(Plugin):
+    """A role of environment `math`. Its prompt: the problem, what was written before, what to write."""
+
+    class Config(PluginConfig):
+        system: str | None = Field(
+            None, description="System prompt; null: the built-in one. Not in `compact`."
+        )
+        ask: str | None = Field(
+            None, description="Last lines of the prompt: what to write; null: the built-in ones."
+        )
+
+    config: Config
+    role: ClassVar[str] = ""
+    """The name that the role must have in the team."""
+    task: ClassVar[str] = ""
+    """The built-in system prompt."""
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        if build.name != self.role:
+            raise ConfigError(
+                f"role '{build.name}' can't have the type of the role '{self.role}'",
+                path=f"{build.path}.type",
+                why="the environment math distinguishes roles by name",
+                fix=f"name the role '{self.role}', or give it type math_{build.name}",
+            )
+
+    def render(self, role_input: RoleInput) -> Sequence[Message]:
+        """One user message in the compact rendering; a system and a user message in prose.
+
+        Raises:
+            ConfigError: the compact rendering gets feedback, which it can't show.
+        """
+        seen: Observation = role_input.observation
+        if seen.rendering == "compact":
+            if role_input.feedback:
+                raise ConfigError(
+                    "the compact rendering can't show the feedback of the transition mode",
+                    path=self.build.path,
+                    why=f"the feedback is: {role_input.feedback[-1]!r}",
+                    fix="set transition: plain, or env.rendering: prose",
+                )
+            return [{"role": "user", "content": compact.prompt(seen)}]
+        system = self.task if self.config.system is None else self.config.system
+        parts = ["Problem:", seen.problem]
+        for utterance in seen.transcript:
+            parts += ["", *_lines(utterance, self.role)]
+        parts += ["", *role_input.feedback] if role_input.feedback else []
+        parts += ["", self.asked(seen) if self.config.ask is None else self.config.ask]
+        user: Message = {"role": "user", "content": "\n".join(parts)}
+        return [{"role": "system", "content": system}, user] if system else [user]
+
+    def parse(self, text: str, observation: Any) -> Any:
+        """The answer; a program where one is asked for; in the compact rendering the message, digits joined.
+
+        Raises:
+            PolicyFault: the text holds nothing of the kind.
+        """
+        seen: Observation = observation
+        if seen.rendering == "compact":
+            return compact.read(text, seen.writes)
+        return read_program(text) if seen.writes == "program" else answers.find(text)
+
+    def vocabulary(self) -> Iterable[str]:
+        """No words beyond the environment's."""
+        return ()
+
+    def asked(self, seen: Observation) -> str:
+        """The built-in last lines of the prompt."""
+        return _PROGRAM if seen.writes == "program" else _BOXED
+
+
+def _lines(utterance: Utterance, role: str) -> list[str]:
+    """An earlier message in a prompt, with the output of its program."""
+    who = "You" if utterance.role == role else f"The {utterance.role.replace('_', ' ')}"
+    lines = [f"{who} wrote:", utterance.text.strip() or "(nothing)"]
+    if utterance.run is not None:
+        lines += ["", f"{'Your' if who == 'You' else 'Its'} program was run.", *output_lines(utterance.run)]
+    return lines
+
+
+class MathReasoner(MathRole):
+    """Reasons in words; its answer is the team's."""
+
+    role = "reasoner"
+    task = (
+        "You are the reasoner of a team of two that solves a problem of mathematics. You reason step by "
+        "step; at the same time the tool writes a program. You see each other's work in the next turn, and "
+        "the team is done when your answers agree. Yours is the team's answer."
+    )
+
+
+class MathTool(MathRole):
+    """Writes a program that prints the answer."""
+
+    role = "tool"
+    task = (
+        "You are the tool of a team of two that solves a problem of mathematics. You write a Python program "
+        "that computes the answer; at the same time the reasoner reasons in words. You see each other's work "
+        "in the next turn, and the team is done when your answers agree."
+    )
+
+    def asked(self, seen: Observation) -> str:
+        return f"{_PROGRAM} The last line that it prints is your answer: the number or expression alone."
+
+
+class MathProblemSolver(MathRole):
+    """First of three: works the problem out in words."""
+
+    role = "problem_solver"
+    task = (
+        "You are the problem solver, the first of a team of three that solves a problem of mathematics. The "
+        "code executor and the verifier go on from your work. Reason step by step, and say what a program "
+        "should compute or check."
+    )
+
+
+class MathCodeExecutor(MathRole):
+    """Second of three: writes a program, and goes on from its output."""
+
+    role = "code_executor"
+    task = (
+        "You are the code executor, the second of a team of three that solves a problem of mathematics. You "
+        "check the problem solver's work by a program. The verifier goes on from your work."
+    )
+
+    def asked(self, seen: Observation) -> str:
+        if not seen.last:
+            return f"{_PROGRAM} You see what it prints, and act once more."
+        return f"Say what the program's output means for the problem. {_BOXED}"
+
+
+class MathVerifier(MathRole):
+    """Last of three: weighs the work of both; its answer is the team's."""
+
+    role = "verifier"
+    task = (
+        "You are the verifier, the last of a team of three that solves a problem of mathematics. Check the "
+        "work of the problem solver and of the code executor, correct what is wrong, and give the team's "
+        "answer."
+    )
+
+
+class MathSolver(MathRole):
+    """Alone, with the same turns as a team."""
+
+    role = "solver"
+    task = (
+        "You solve a problem of mathematics over several turns. In each you see what you wrote before; where "
+        "programs are run, also the output of a ```python block. You are done when you give the same answer "
+        "twice in a row."
+    )

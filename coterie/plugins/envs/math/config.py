@@ -1,0 +1,70 @@
+"""The settings of environment `math`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from coterie.core.plugins import Composed, PluginConfig
+from coterie.core.protocols import DataSource
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.math import generated
+from coterie.plugins.envs.math.records import SetConfig, SetName
+
+Set = Annotated[SetConfig, BeforeValidator(lambda value: {"set": value} if isinstance(value, str) else value)]
+"""A table, or the name of a set."""
+
+
+class MathConfig(PluginConfig):
+    train: Set | None = Field(None, description="Problems: a set's name, or {set, file, draw, ...}.")
+    val: Set | None = Field(None, description="As `train`; its problems are left out of train.")
+    test: Set | None = Field(None, description="As `val`.")
+    data: Annotated[DataSource | None, Composed("data_source")] = Field(
+        None,
+        description="One source of all splits. Default: the run's table `data`; else generated problems.",
+    )
+    set: SetName = Field("auto", description="The form of the records of `data`.")
+    level: int = Field(1, ge=1, le=generated.LEVELS, description="Difficulty of generated problems.")
+    train_tasks: int = Field(1_000_000, ge=1, description="Generated problems.")
+    val_tasks: int = Field(1000, ge=1)
+    test_tasks: int = Field(1000, ge=1)
+    rendering: Rendering = Field(
+        "prose", description="`compact`: generated problems in a few words, for the smallest models."
+    )
+    executor_turns: int = Field(2, ge=1, le=8, description="Actions of the code executor, each its own.")
+    executor_loop: bool = Field(
+        False,
+        description="The executor's programs run inside one action, by the role's `tools`, instead.",
+    )
+    verify: Literal["math_verify", "numbers"] | None = Field(
+        None,
+        description="`numbers` compares plain numbers without the extra `math`. Default: `numbers` in the "
+        "compact rendering, else `math_verify`.",
+    )
+    verify_seconds: float = Field(5.0, gt=0, le=3600, description="Processor time of one comparison.")
+    verify_workers: int = Field(2, ge=1, le=256, description="Comparisons at once.")
+    sandbox: Annotated[Any, Composed("sandbox")] = Field(
+        None, description="Runs the roles' programs. Default: the run's table `sandbox`."
+    )
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> MathConfig:
+        named = self.train or self.val or self.test
+        if named and self.data is not None:
+            raise ValueError("give either data (one source), or train, val and test")
+        if self.set != "auto" and self.data is None:
+            raise ValueError("`set` is the form of `data`; without it: train: {set: ...}")
+        real = named or self.data is not None
+        if real and self.model_fields_set & {"train_tasks", "level", "val_tasks", "test_tasks"}:
+            raise ValueError("level and the numbers of tasks are for generated problems")
+        if self.rendering == "compact" and (real or self.level > generated.COMPACT_LEVELS):
+            raise ValueError(
+                f"rendering: compact is for generated problems up to level {generated.COMPACT_LEVELS}"
+            )
+        return self
+
+    def task_count(self, split: Split) -> int:
+        """The number of generated problems of a split."""
+        return {"train": self.train_tasks, "val": self.val_tasks, "test": self.test_tasks}[split]

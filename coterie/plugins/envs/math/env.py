@@ -1,0 +1,353 @@
+"""The environment `math`: problems whose answers a verifier compares with a reference."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+import numpy as np
+
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault
+from coterie.core.plugins import Plugin
+from coterie.core.protocols import DataSource, StepContext, TaskSource
+from coterie.core.types import TEAM, Action, ComponentKind, Step, Task, as_tuple
+from coterie.core.types.splits import SPLITS, Split
+from coterie.plugins.envs.common.code import printing_program, read_program, run_info, run_tool, shortened
+from coterie.plugins.envs.common.roles import check_sandbox
+from coterie.plugins.envs.math import answers, compact, feedback, generated, teams
+from coterie.plugins.envs.math.config import MathConfig
+from coterie.plugins.envs.math.problem import Problem
+from coterie.plugins.envs.math.records import Problems, SetConfig, content
+from coterie.plugins.envs.math.state import Observation, State, Utterance, Writes
+from coterie.plugins.envs.math.verifier import Verifier
+
+_UNBUILT = re.compile(r"\b(?:SyntaxError|IndentationError|TabError)\b")
+
+
+class Math(Plugin):
+    """Answer a problem of mathematics; success is the verifier's word on the answering role's last answer.
+
+    Sources: the reasoner and the tool of AT-GRPO (arXiv 2510.11062), MathChat of MAPPA (arXiv 2601.23228).
+    The forms of a team are in `teams.py`. What differs from both: correctness never comes from a coach or
+    from agreement, problems of val and test are left out of train, and the executor's two turns are two
+    actions.
+    """
+
+    Config = MathConfig
+    config: MathConfig
+    roles = teams.ROLES
+    components: Mapping[str, ComponentKind] = {
+        # Potentials: staying right over three turns earns no more than becoming right once.
+        "correct": "potential",
+        "right": "potential",
+        "format": "potential",
+        "builds": "potential",
+        "runs": "potential",
+        "sound": "potential",
+    }
+    """`correct`: the team's answer is right, once its answering role acted. By role: `right`: the answer in
+    the role's own message; `format`: the message has what it is to hold; `builds`, `runs`: its program
+    compiles and finishes; `sound` (compact): its step follows from what it saw, also where that was wrong."""
+    per_role = ("right", "format", "builds", "runs", "sound")
+    fields = tuple(field.name for field in fields(Observation))
+
+    def __init__(self, config: MathConfig, build: Any) -> None:
+        super().__init__(config, build)
+        order = as_tuple(build.run.team.order)
+        self._form = teams.form_of(order, build.path)
+        self._team = tuple(role for stage in order for role in stage)
+        self._compact = config.rendering == "compact"
+        self._answering = "reasoner" if "reasoner" in self._team else self._team[-1]
+        self._turns = 1 if config.executor_loop else config.executor_turns
+        self.actions_per_turn = {"code_executor": self._turns} if self._form == teams.CHAIN else {}
+        """For `coterie plan`."""
+        self._writers = () if self._compact else self._program_writers()
+        self._check(order)
+        self.weights = {name: 0.0 for name in self.components} | {"correct": 1.0}
+        if (
+            self._form != teams.CHAIN
+        ):  # the paper's local rewards; a tool has no format, a reasoner no program
+            self.weights |= {"right": 0.8, "format": 0.2, "builds": 0.1, "runs": 0.1}
+        numbers = config.verify == "numbers" or (config.verify is None and self._compact)
+        self._verifier = (
+            None if numbers else Verifier(seconds=config.verify_seconds, workers=config.verify_workers)
+        )
+        self.concurrent = bool(self._verifier or self._writers)
+        """Whether steps wait: for the verifier, or for the sandbox."""
+        self._problems = self._records()
+
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def tasks(self, split: Split, seed: int) -> TaskSource:
+        """The problems of a split.
+
+        Raises:
+            DataError: a record is wrong, or a problem of test is also in val.
+            ConfigError: there is no such split, or it has too few problems.
+        """
+        if self._problems is not None:
+            return self._problems.tasks(split, seed)
+        return generated.GeneratedProblems(
+            split=split,
+            seed=seed,
+            count=self.config.task_count(split),
+            level=self.config.level,
+            path=self.build.path,
+        )
+
+    def record(self, task: Task) -> dict[str, Any]:
+        """The task as JSON: problem and answer; `words`, `expression` and `level` where they are known."""
+        problem: Problem = task.payload
+        table = {"words": problem.words, "expression": problem.expression, "level": task.stratum}
+        return {"problem": problem.text, "answer": task.answer} | {k: v for k, v in table.items() if v}
+
+    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
+        """The task of a record.
+
+        Raises:
+            ValueError: it has no text `problem`, or no `answer`.
+        """
+        texts = {key: record.get(key, "") for key in ("problem", "answer", "words", "expression", "level")}
+        for key, text in texts.items():
+            if not isinstance(text, str) or (key in ("problem", "answer") and not text.strip()):
+                raise ValueError(f"the field '{key}' is no text: {text!r:.60}")
+        problem = Problem(text=texts["problem"], words=texts["words"], expression=texts["expression"])
+        return Task(id=id, payload=problem, answer=texts["answer"], stratum=texts["level"])
+
+    def fingerprints(self, task: Task) -> dict[str, str]:
+        """`content`: the problem's text without what changes only its look."""
+        return {"content": content(task.payload.text)}
+
+    # ---- the game ------------------------------------------------------------------------------------------
+
+    def reset(self, task: Task, seed: int) -> State:
+        return State(problem=task.payload, reference=task.answer)
+
+    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+        """In the chain of three the next role, the executor as often as it may; else `team.order`'s."""
+        if state.over:
+            return ()
+        if self._form != teams.CHAIN:
+            return None
+        role = self._next(state.transcript)
+        return (role,) if role else ()
+
+    def observe(self, state: State, role: str) -> Observation:
+        mine = sum(entry.role == role for entry in state.transcript)
+        last = role != "code_executor" or mine + 1 >= self._turns
+        text, shown = state.problem.text, ""
+        if self._compact:
+            text, shown = compact.seen(state, role)
+        return Observation(
+            role=role,
+            problem=text,
+            transcript=state.transcript,
+            shown=shown,
+            writes=self._writes(role, last),
+            last=last,
+            rendering=self.config.rendering,
+        )
+
+    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        """The state with the actions added, and their scores.
+
+        Raises:
+            SystemFault: an action was lost, the sandbox failed, or the verifier lost its workers.
+        """
+        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
+        if lost:
+            raise SystemFault(f"the action of '{lost[0]}' was lost")
+        before = {role: self.observe(state, role) for role in actions}
+        new = await asyncio.gather(
+            *(self._utterance(state, before[role], action, ctx.turn) for role, action in actions.items())
+        )
+        after = replace(state, transcript=(*state.transcript, *new))
+        after = replace(after, over=await self._is_over(after, ctx.turn))
+        scores: dict[tuple[str, str], float | None] = {(TEAM, "correct"): self._correct(after)}
+        info: dict[str, Any] = {}
+        for utterance in new:
+            role, faulty = utterance.role, actions[utterance.role].fault is not None
+            local = self._local(state, utterance, before[role], faulty)
+            scores |= {(role, name): value for name, value in local.items()}
+            info[role] = {"answer": utterance.answer, "right": utterance.right, **run_info(utterance.run)}
+            if self._compact:
+                info[role]["sound"] = bool(local["sound"])
+        return Step(state=after, scores=scores, info=info)
+
+    def outcome(self, state: State) -> dict[str, float]:
+        """`success` of the answering role's last answer; the number of turns and of actions; whether there
+        was an answer at all."""
+        latest = state.latest(self._answering)
+        return {
+            "success": self._correct(state),
+            "turns": float(state.transcript[-1].turn + 1) if state.transcript else 0.0,
+            "actions": float(len(state.transcript)),
+            "answered": float(latest is not None and latest.answer is not None),
+        }
+
+    async def close(self) -> None:
+        """End the verifier's workers."""
+        if self._verifier is not None:
+            self._verifier.close()
+
+    # ---- the optional part ---------------------------------------------------------------------------------
+
+    def diagnose(self, state: State, role: str) -> str:
+        """Feedback on the role's last message, without a word on the right answer."""
+        return feedback.last_message(state, role, agree="tool" in self._team and "reasoner" in self._team)
+
+    def vocabulary(self) -> Iterable[str]:
+        """Every word of the compact rendering; none of prose."""
+        return compact.vocabulary() if self._compact else ()
+
+    def demonstrate(self, state: State, role: str, noise: float, rng: np.random.Generator) -> str:
+        """The oracle's message.
+
+        In words each digit and sign is random with probability `noise`. In prose it is the reference's answer
+        without any work, and with probability `noise` another number.
+        """
+        if self._compact:
+            return compact.demonstration(state, self.observe(state, role), noise, rng)
+        answer = state.reference
+        if rng.random() < noise:
+            answer = str(int(rng.integers(1000)))
+        if self._writes(role, self.observe(state, role).last) == "program":
+            return printing_program(answer)
+        return rf"\boxed{{{answer}}}"
+
+    # ---- inside --------------------------------------------------------------------------------------------
+
+    def _program_writers(self) -> tuple[str, ...]:
+        writers = {"tool", "code_executor"} - ({"code_executor"} if self.config.executor_loop else set())
+        if self.config.sandbox is not None:
+            writers.add("solver")  # alone it may write programs too
+        return tuple(role for role in self._team if role in writers)
+
+    def _check(self, order: Sequence[Sequence[str]]) -> None:
+        path, config = self.build.path, self.config
+        if self._compact:
+            unable = [role for role in self._team if role not in teams.COMPACT_ROLES]
+            if unable:
+                raise ConfigError(
+                    f"the role '{unable[0]}' needs the prose rendering",
+                    path=f"{path}.rendering",
+                    why="the compact one can't show a program",
+                    fix="set env.rendering: prose",
+                )
+        if config.executor_loop:
+            roles = self.build.run.team.roles
+            if "code_executor" not in self._team or not roles["code_executor"].get("tools"):
+                raise ConfigError(
+                    "executor_loop runs programs by the executor's tools, and it has none",
+                    path=f"{path}.executor_loop",
+                    fix="tools: {python: {type: python}} and team.roles.code_executor.tools: [python]",
+                )
+            if "executor_turns" in config.model_fields_set:
+                raise ConfigError(
+                    "with executor_loop the executor acts once",
+                    path=f"{path}.executor_turns",
+                    fix="remove it; team.roles.code_executor.max_tool_turns limits the loop",
+                )
+        check_sandbox(order, config.sandbox, self.build.run, path, self._writers)
+
+    def _records(self) -> Problems | None:
+        config, path = self.config, self.build.path
+        if config.data is not None:
+            settings = SetConfig(set=config.set)
+            return Problems({split: (config.data, settings) for split in SPLITS}, path)
+        sources: dict[Split, tuple[DataSource, SetConfig]] = {}
+        for split in SPLITS:
+            settings = getattr(config, split)
+            if settings is not None:
+                where = f"{path}.{split}"
+                made = self.build.make("data_source", settings.table(split, where), where)
+                sources[split] = (made, settings)
+        return Problems(sources, path) if sources else None
+
+    def _next(self, transcript: Sequence[Utterance]) -> str:
+        """The next role of the chain; "" at its end."""
+        if not transcript:
+            return self._team[0]
+        last = transcript[-1]
+        if last.role == "code_executor":
+            written = sum(entry.role == last.role for entry in transcript)
+            # One that wrote no program has handed over: no output waits for it.
+            if written < self._turns and (self._compact or last.run is not None):
+                return last.role
+        following = self._team.index(last.role) + 1
+        return self._team[following] if following < len(self._team) else ""
+
+    def _writes(self, role: str, last: bool) -> Writes:
+        if self._compact:
+            return "work" if role == "problem_solver" or not last else "answer"
+        return "program" if role == "tool" or (role == "code_executor" and not last) else "answer"
+
+    async def _utterance(self, state: State, seen: Observation, action: Action, turn: int) -> Utterance:
+        run, answer, role = None, None, seen.role
+        if self._compact:
+            answer = compact.answer(action.text, seen.writes)
+        else:
+            if role in self._writers:
+                run = await self._run(action.text)
+            text = run.output.strip().rpartition("\n")[2] if run and role == "tool" else action.text
+            try:
+                answer = answers.find(text)
+            except PolicyFault:
+                answer = None
+        right = answer is not None and await self._equal(answer, state.reference)
+        return Utterance(turn=turn, role=role, text=action.text, answer=answer, run=run, right=right)
+
+    async def _run(self, text: str) -> Any:
+        """The run of a message's program; None without one."""
+        try:
+            code = read_program(text)
+        except PolicyFault:
+            return None
+        return shortened(await run_tool(self.config.sandbox, code)) if code.strip() else None
+
+    async def _equal(self, answer: str, reference: str) -> bool:
+        """Whether the answer is one that the reference accepts. What the answer causes scores as wrong."""
+        for accepted in answers.accepted(reference):
+            try:
+                if self._verifier is None:
+                    equal = answers.same_number(answer, accepted)
+                else:
+                    equal = await self._verifier.equal(answer, accepted)
+            except PolicyFault:
+                equal = False
+            if equal:
+                return True
+        return False
+
+    async def _is_over(self, state: State, turn: int) -> bool:
+        """Whether the chain is at its end, the pair agrees, or the one alone gave the same answer twice."""
+        if self._form == teams.CHAIN:
+            return not self._next(state.transcript)
+        if len(self._team) == 1:
+            latest = [entry.answer for entry in state.transcript[-2:]]
+        else:
+            latest = [entry.answer for entry in state.transcript if entry.turn == turn]
+        if len(latest) < 2 or any(answer is None for answer in latest):
+            return False
+        return await self._equal(str(latest[0]), str(latest[1]))
+
+    def _correct(self, state: State) -> float:
+        latest = state.latest(self._answering)
+        return float(latest is not None and latest.right)
+
+    def _local(self, state: State, utterance: Utterance, seen: Observation, faulty: bool) -> dict[str, float]:
+        """The components of a role's own message."""
+        run, role = utterance.run, utterance.role
+        builds = run is not None and not _UNBUILT.search(run.problem)
+        held = builds if seen.writes == "program" else utterance.answer is not None
+        sound = self._compact and compact.sound(state, seen, utterance.text)
+        return {
+            "right": float(utterance.right),
+            "format": float(held and not faulty and role != "tool"),
+            "builds": float(builds),
+            "runs": float(run is not None and not run.problem),
+            "sound": float(sound),
+        }

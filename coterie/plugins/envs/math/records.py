@@ -1,0 +1,308 @@
+"""Records of mathematics as tasks: the forms of known sets, drawing, and problems that two splits share.
+
+A set's name stands for the names of its fields and for its place on the Hub; its records may as well lie in
+a local file. MAPPA's files (arXiv 2601.23228), JSON lists of `{"prompt", "answer", "id"}`, have the form
+`auto`.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal, Protocol, get_args, runtime_checkable
+
+from pydantic import Field
+
+from coterie.core.errors import ConfigError, DataError, PolicyFault
+from coterie.core.plugins import PluginConfig
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import DataSource
+from coterie.core.types import Task
+from coterie.core.types.seeding import generator
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.math.answers import accepted, boxed, number
+from coterie.plugins.envs.math.problem import Problem
+
+log = logging.getLogger("coterie")
+
+SetName = Literal[
+    "auto", "aime", "aime_1983_2024", "aime24", "aime25", "amc", "olympiadbench", "math", "math500", "polaris"
+]
+_NAMED = 5
+"""Problems that a warning names."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Form:
+    """The fields of a set's records, and its place on the Hub. Of several names the first that is there."""
+
+    problem: tuple[str, ...] = ("problem", "prompt", "question", "Problem", "Question")
+    answer: tuple[str, ...] = ("answer", "final_answer", "Answer")
+    solution: tuple[str, ...] = ("solution", "Solution")
+    """Where a record has no answer: a worked solution with a box."""
+    id: tuple[str, ...] = ("id", "ID", "unique_id", "problem_idx")
+    stratum: tuple[str, ...] = ()
+    whole: bool = False
+    """Answers are whole numbers from 0 to 999."""
+    hub: str = ""
+    subset: str | None = None
+    hub_split: str = "train"
+
+
+FORMS: Mapping[SetName, Form] = {
+    "auto": Form(),
+    "aime": Form(whole=True),
+    "aime_1983_2024": Form(whole=True, stratum=("Year",), hub="di-zhang-fdu/AIME_1983_2024"),
+    "aime24": Form(whole=True, hub="HuggingFaceH4/aime_2024"),
+    "aime25": Form(whole=True, hub="math-ai/aime25", hub_split="test"),
+    "amc": Form(hub="AI-MO/aimo-validation-amc"),
+    "olympiadbench": Form(
+        problem=("question",),
+        answer=("final_answer",),
+        stratum=("subfield",),
+        hub="Hothan/OlympiadBench",
+        subset="OE_TO_maths_en_COMP",
+    ),
+    "math": Form(stratum=("level",), hub="nlile/hendrycks-MATH-benchmark"),
+    "math500": Form(stratum=("level",), hub="HuggingFaceH4/MATH-500", hub_split="test"),
+    "polaris": Form(stratum=("difficulty",), hub="POLARIS-Project/Polaris-Dataset-53K"),
+}
+
+
+class SetConfig(PluginConfig):
+    """One split's problems: a known set from the Hub, or a file."""
+
+    set: SetName = Field("auto", description=f"The form of the records: {', '.join(get_args(SetName))}.")
+    file: str | None = Field(
+        None, description="JSON list, JSONL or Parquet. Default: the set's dataset on the Hub."
+    )
+    hub: str | None = Field(None, description="Id on the Hub, instead of the set's.")
+    subset: str | None = Field(None, description="Of the dataset. Default: the set's.")
+    hub_split: str | None = Field(None, description="The dataset's split. Default: the set's.")
+    revision: str | None = Field(None, description="Branch, tag or commit of the dataset.")
+    draw: int | None = Field(None, ge=1, description="Number of problems that the seed draws. Default: all.")
+    keep: dict[str, list[str]] = Field(
+        default_factory=dict, description="Values of fields to keep, e.g. {level: [Level 4, Level 5]}."
+    )
+    problem_field: str | None = None
+    answer_field: str | None = None
+    id_field: str | None = None
+    stratum_field: str | None = Field(None, description="For schedule.stratify.")
+
+    @property
+    def form(self) -> Form:
+        """The set's form with the fields that are named here."""
+        names = {
+            name: (value,)
+            for name in ("problem", "answer", "id", "stratum")
+            if (value := getattr(self, f"{name}_field")) is not None
+        }
+        return replace(FORMS[self.set], **names)  # type: ignore[arg-type]
+
+    def table(self, split: Split, path: str) -> dict[str, Any]:
+        """The table of the data source that reads it.
+
+        Raises:
+            ConfigError: it names no file, and the set has no dataset.
+        """
+        form = self.form
+        if self.file is not None:
+            beside = [name for name in ("hub", "subset", "hub_split", "revision") if getattr(self, name)]
+            if beside:
+                raise ConfigError(
+                    f"a file has no {beside[0]}", path=f"{path}.{beside[0]}", fix="remove it, or `file`"
+                )
+            kind = "parquet" if self.file.endswith(".parquet") else "jsonl"
+            return {"type": kind, split: self.file}
+        name = self.hub or form.hub
+        if not name:
+            raise ConfigError(
+                f"there is no file, and the set '{self.set}' has no dataset on the Hub",
+                path=path,
+                fix=f"set {path}.file=problems.json, {path}.hub, or {path}.set=aime24",
+            )
+        table = {"type": "hub", "name": name, "splits": {split: self.hub_split or form.hub_split}}
+        optional = {"subset": self.subset or (None if self.hub else form.subset), "revision": self.revision}
+        return table | {name: value for name, value in optional.items() if value}
+
+
+@runtime_checkable
+class LocatesRecords(Protocol):
+    def where(self, index: int) -> tuple[str, int]:
+        """A record's file and line, counted from 1."""
+
+
+class Problems:
+    """The problems of all splits. Those of val and test are left out of train, with a warning.
+
+    Args:
+        sources: by split, the data source and the settings.
+        path: of the environment in the configuration.
+    """
+
+    def __init__(self, sources: Mapping[Split, tuple[DataSource, SetConfig]], path: str) -> None:
+        self._sources, self._path = sources, path
+        self._read: dict[Split, tuple[Task, ...]] = {}
+        self._clean: tuple[Task, ...] | None = None
+
+    def tasks(self, split: Split, seed: int) -> Sequence[Task]:
+        """A split's tasks: those of `draw`, drawn by the seed, in the order of the records.
+
+        Raises:
+            DataError: a record is no problem, or one of test is also in val.
+            ConfigError: there is no such split, it is empty, or smaller than `draw`.
+        """
+        if split not in self._sources:
+            raise ConfigError(
+                f"there are no problems for '{split}'", path=self._path, fix=f"set {self._path}.{split}"
+            )
+        tasks = self._without_leaks() if split == "train" else self._all(split)
+        draw = self._sources[split][1].draw
+        if not tasks or (draw or 0) > len(tasks):
+            raise ConfigError(
+                f"split '{split}' has {len(tasks)} problems" + (f", fewer than draw: {draw}" if draw else ""),
+                path=f"{self._path}.{split}",
+                fix="name a larger file, or less in `keep` and `draw`",
+            )
+        if draw is None or draw == len(tasks):
+            return tasks
+        drawn = generator(seed, f"draw {split}", "problems").permutation(len(tasks))[:draw]
+        return tuple(tasks[index] for index in sorted(drawn.tolist()))
+
+    def _all(self, split: Split) -> tuple[Task, ...]:
+        if split not in self._read:
+            source, settings = self._sources[split]
+            with plugin_call(source, "records"):
+                records = source.records(split)
+            self._read[split] = tuple(_tasks(split, records, settings))
+            if split == "test":
+                self._check_test()
+        return self._read[split]
+
+    def _optional(self, split: Split) -> tuple[Task, ...]:
+        """A split's tasks; none where the run's data source has no such split."""
+        try:
+            return self._all(split) if split in self._sources else ()
+        except ConfigError:
+            return ()
+
+    def _check_test(self) -> None:
+        home = {content(task.payload.text): task.id for task in self._optional("val")}
+        for task in self._read["test"]:
+            other = home.get(content(task.payload.text))
+            if other is not None:
+                raise ConfigError(
+                    f"the problem '{task.id}' is also in val, as '{other}'",
+                    path=f"{self._path}.test",
+                    fix="remove it from one of them; a set needs no second name",
+                )
+
+    def _without_leaks(self) -> tuple[Task, ...]:
+        if self._clean is None:
+            home = {
+                content(task.payload.text): task.id
+                for split in ("val", "test")
+                for task in self._optional(split)  # type: ignore[arg-type]
+            }
+            tasks = self._all("train")
+            shared = [(task.id, home[text]) for task in tasks if (text := content(task.payload.text)) in home]
+            if shared:
+                names = ", ".join(f"{ours} (= {theirs})" for ours, theirs in shared[:_NAMED])
+                log.warning(
+                    "%d of %d train problems are also evaluated and are left out of train: %s%s",
+                    *(len(shared), len(tasks), names, ", ..." if len(shared) > _NAMED else ""),
+                )
+            left_out = {ours for ours, _ in shared}
+            self._clean = tuple(task for task in tasks if task.id not in left_out)
+        return self._clean
+
+
+_DROPPED = re.compile(r"\\(?:left|right|displaystyle|,|;|!|:|quad|qquad)(?![A-Za-z])|[\s$~]+")
+
+
+def content(text: str) -> str:
+    r"""A problem's text without what changes only its look: white space, `$`, spacing commands, case.
+
+    `\dfrac` and `\tfrac` are `\frac`; punctuation at the end counts for nothing.
+    """
+    plain = _DROPPED.sub("", text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac"))
+    return plain.casefold().rstrip(".?!:;,")
+
+
+def _tasks(split: Split, records: Sequence[Mapping[str, Any]], settings: SetConfig) -> list[Task]:
+    form, tasks, taken = settings.form, list[Task](), set[str]()
+    located = records if isinstance(records, LocatesRecords) else None
+    for index, record in enumerate(records):
+        file, line = located.where(index) if located is not None else (f"{split} records", index + 1)
+        if any(str(record.get(name)) not in values for name, values in settings.keep.items()):
+            continue
+        text, answer = _text(record, form, file, line), _answer(record, form, file, line)
+        id = next((str(record[name]) for name in form.id if record.get(name) not in (None, "")), str(index))
+        if id in taken:  # AIME I and II share problems, and so do their ids in some files
+            id = f"{id}-line-{line}"
+        taken.add(id)
+        stratum = next((str(record[name]) for name in form.stratum if record.get(name) is not None), "")
+        tasks.append(Task(id=f"{split}-{id}", payload=Problem(text=text), answer=answer, stratum=stratum))
+    return tasks
+
+
+def _text(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
+    name = next((name for name in form.problem if name in record), None)
+    if name is None:
+        fields = ", ".join(map(str, record)) or "none"
+        raise DataError(
+            file, line, form.problem[0], "is missing", fix=f"set problem_field to one of: {fields}"
+        )
+    text = record[name]
+    if not isinstance(text, str) or not text.strip():
+        raise DataError(file, line, name, f"is no text: {text!r:.60}")
+    context = record.get("context")
+    return (
+        f"{context.strip()}\n\n{text.strip()}"
+        if isinstance(context, str) and context.strip()
+        else text.strip()
+    )
+
+
+def _answer(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
+    name = next((name for name in form.answer if record.get(name) is not None), None)
+    if name is None:
+        solution = next((record[name] for name in form.solution if isinstance(record.get(name), str)), None)
+        if solution is None:
+            raise DataError(
+                file, line, form.answer[0], "is missing", fix="set answer_field, or add the answers"
+            )
+        try:
+            return boxed(solution)
+        except PolicyFault as fault:
+            raise DataError(file, line, form.solution[0], str(fault)) from None
+    answer = _written(record[name])
+    if not answer:
+        raise DataError(file, line, name, f"is no answer: {record[name]!r:.60}")
+    if form.whole and not all(_whole(part) for part in accepted(answer)):
+        raise DataError(
+            file,
+            line,
+            name,
+            f"is no whole number from 0 to 999: {answer!r:.60}",
+            fix="correct it, or choose another `set`: those of AIME have such answers only",
+        )
+    return answer
+
+
+def _written(value: Any) -> str:
+    """An answer as text: 142.0 is `142`, a list of answers is a list in LaTeX."""
+    if isinstance(value, bool):
+        return ""
+    if isinstance(value, float) and value.is_integer():
+        return str(int(value))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(filter(None, (_written(part) for part in value)))
+    return str(value).strip() if isinstance(value, (str, int, float)) else ""
+
+
+def _whole(text: str) -> bool:
+    value = number(text)
+    return value is not None and value.denominator == 1 and 0 <= value <= 999

@@ -1,0 +1,60 @@
+"""The values of environment `math`: messages, states and observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from coterie.plugins.envs.common.code import ToolRun
+from coterie.plugins.envs.common.parsing import Rendering
+from coterie.plugins.envs.math.problem import Problem
+
+Writes = Literal["answer", "program", "work"]
+"""What an action is to hold: the role's answer, a program, or an expression with fewer operations."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Utterance:
+    """One action of a role, with what came of it."""
+
+    turn: int
+    role: str
+    text: str
+    answer: str | None
+    """The answer in it, or that its program printed; None where there is none."""
+    run: ToolRun | None = None
+    """The run of its program; None where programs are not run, or it has none."""
+    right: bool = False
+    """Whether the answer is the reference's."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A value: copied by `dataclasses.replace`, never mutated."""
+
+    problem: Problem
+    reference: str
+    transcript: tuple[Utterance, ...] = ()
+    over: bool = False
+
+    def latest(self, role: str) -> Utterance | None:
+        """The role's last utterance."""
+        return next((entry for entry in reversed(self.transcript) if entry.role == role), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The observation of a role."""
+
+    role: str
+    problem: str
+    """The text of the problem; in few words in the compact rendering, and "" for a role that doesn't see it
+    there."""
+    transcript: tuple[Utterance, ...]
+    """All that was written before, each with `turn`, `role`, `text`, `answer`, `run`."""
+    shown: str
+    """The message that the role goes on from in the compact rendering; "" for none."""
+    writes: Writes
+    last: bool
+    """Whether it is the role's last action of the turn."""
+    rendering: Rendering

@@ -1,0 +1,231 @@
+"""The reward source `coach`: per-action process rewards (MAPPA, arXiv 2601.23228)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from string import Template
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field
+
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.plugins import Composed, MayChange, Plugin, PluginConfig
+from coterie.core.protocols import ActionView, ChatAnswer, ChatModel, ChatRequest, EpisodeView
+from coterie.core.types import ComponentKind, Message, Score, as_tuple
+from coterie.plugins.rewards.coach import answers
+from coterie.plugins.rewards.coach.answers import Judgement, MalformedAnswer
+from coterie.plugins.rewards.coach.prompts import (
+    Characters,
+    ShownAction,
+    action_text,
+    files_text,
+    load_template,
+    reference,
+    trajectory_text,
+)
+
+log = logging.getLogger("coterie")
+T = TypeVar("T")
+Table = Mapping[tuple[str, str], float | Score | None]
+
+MALFORMED = "the coach's answer was malformed twice"
+"""How the reason of a score begins that is missing after the second malformed answer."""
+
+
+class Coach(Plugin):
+    """A chat model scores every action from 0 to 10, with a reason; score / 10 * `scale` is a gain.
+
+    It is shown the role, its instruction, what it saw, what it wrote, the end of its tools' output and the
+    file trail; never a thought, unless the role has `show_thoughts`. With `per: trajectory` one call scores
+    all actions of an episode (arXiv 2609.04094): about as many calls less as an episode has actions, and the
+    coach sees how it went on.
+
+    A malformed answer is asked for once more, in the same conversation; after the second one the score is
+    missing. Nothing stands in for a missing score. The reason is the score's comment, and its last line names
+    the model's version and the number of answers that it took.
+    """
+
+    class Config(PluginConfig):
+        model: Annotated[Any, Composed("chat_model")] = Field(
+            description="The coach: a name of `chat_models`, or a table of its own."
+        )
+        per: Literal["action", "trajectory"] = Field(
+            "action", description="One call an action, or one call an episode with a score for each action."
+        )
+        ground_truth: Literal["none", "last", "all"] = Field(
+            "none",
+            description="Whether the reference answer is shown: never, with the actions of the last role of "
+            "team.order, or always. Where it is, the outcome leaks into process scores.",
+        )
+        prompt: str | None = Field(
+            None, description="File of the prompt, with $format and $parts; default: ours of the mode."
+        )
+        show_feedback: bool = Field(
+            False,
+            description="Whether roles that act later read the reason, as feedback. Then each role waits for "
+            "the score of the one before it.",
+        )
+        component: str = Field("process", min_length=1, description="Name of the scores.")
+        quality: Annotated[str | None, MayChange(exact=True)] = Field(
+            None,
+            description="The component that verifies single actions, for `coterie coach`.",
+        )
+        scale: float = Field(1.0, gt=0, allow_inf_nan=False, description="The value of a score of 10.")
+        max_tokens: int = Field(
+            1024, ge=1, description="Of an answer; per trajectory: of each action's part."
+        )
+        temperature: float = Field(0.0, ge=0)
+        characters: Characters = Characters()
+
+    config: Config
+    calls_per_view = 1
+    weights: Mapping[str, float] = {}
+    policy_fault = 0.0
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        self.scope: Literal["action", "trajectory"] = config.per
+        self.components: Mapping[str, ComponentKind] = {config.component: "increment"}
+        self.background = not config.show_feedback  # whoever reads the reason waits for it
+        self._model: ChatModel = config.model
+        self._template: Template = load_template(config.per, config.prompt, f"{build.path}.prompt")
+        self._last = as_tuple(build.run.team.order)[-1]
+        self._versions: list[str] = []
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse settings that can't be followed."""
+        config, sampler, path = self.config, self.build.run.sampler, self.build.path
+        if config.per == "trajectory" and config.ground_truth == "last":
+            raise ConfigError(
+                "one call for a trajectory shows the answer for every action or for none",
+                path=f"{path}.ground_truth",
+                why="the same coach scores the last role and all others",
+                fix="set ground_truth to all or none, or per: action",
+            )
+        if not config.show_feedback:
+            return
+        why = ""
+        if config.per == "trajectory":
+            why = "a trajectory is scored after its last role has acted"
+        elif sampler.get("type", "tree") != "tree" or sampler.get("branches", 1) != 1:
+            why = "where a decision has several branches, a role would read of other branches"
+        if why:
+            raise ConfigError(
+                "the coach's reasons can't be shown to later roles here",
+                path=f"{path}.show_feedback",
+                why=why,
+                fix="set per: action and sampler.branches=1, or show_feedback: false",
+            )
+
+    def feedback(self, role: str, score: Score) -> str:
+        """The reason of a role's score for the roles that act later; empty unless `show_feedback` is set."""
+        reason = score.comment.rpartition("\n")[0]
+        return f"The coach on {role}: {reason}" if self.config.show_feedback and reason else ""
+
+    async def score(self, view: ActionView | EpisodeView) -> Table | Sequence[Table]:
+        """The score of one action, or of each action of an episode.
+
+        Raises:
+            SystemFault: the coach gave no answer, or two malformed ones.
+            UserError: no call can succeed.
+        """
+        return await (self._action(view) if isinstance(view, ActionView) else self._trajectory(view))
+
+    async def _action(self, view: ActionView) -> Table:
+        shown = ShownAction(
+            view.role, view.turn, view.messages, view.action, files_text(view.observation, view.state)
+        )
+        showing = self.config.ground_truth == "all" or (
+            self.config.ground_truth == "last" and view.role in self._last
+        )
+        answer = reference(view.task.answer) if showing else None
+        judgement, version, asked = await self._ask(
+            self._prompt(action_text(shown, answer, self.config.characters), 1),
+            partial(answers.read_action, structured=self._model.structured),
+            answers.SCHEMA,
+            self.config.max_tokens,
+        )
+        return self._table(view.role, judgement, version, asked)
+
+    async def _trajectory(self, view: EpisodeView) -> Sequence[Table]:
+        """An empty table for an action that the engine aborted: it is missing anyway."""
+        played = list(view.actions)
+        scored = [at.action.trainable for at in played]
+        shown = [
+            ShownAction(
+                at.decision.role,
+                at.node.turn,
+                at.decision.messages,
+                at.action,
+                files_text(at.decision.observation),
+            )
+            for at, kept in zip(played, scored, strict=True)
+            if kept
+        ]
+        answer = reference(view.task.answer) if self.config.ground_truth == "all" else None
+        judgements, version, asked = await self._ask(
+            self._prompt(trajectory_text(shown, answer, self.config.characters), len(shown)),
+            partial(answers.read_trajectory, structured=self._model.structured, count=len(shown)),
+            answers.SCHEMA_EACH,
+            self.config.max_tokens * len(shown),
+        )
+        left = iter(judgements)
+        return [
+            self._table(at.decision.role, next(left), version, asked) if kept else {}
+            for at, kept in zip(played, scored, strict=True)
+        ]
+
+    def _prompt(self, parts: str, count: int) -> list[Message]:
+        structured = self._model.structured
+        if self.config.per == "trajectory":
+            form = (answers.JSON_EACH if structured else answers.LINES_EACH).format(count=count)
+        else:
+            form = answers.JSON if structured else answers.LINES
+        return [{"role": "user", "content": self._template.substitute(format=form, parts=parts)}]
+
+    async def _ask(
+        self, messages: list[Message], read: Callable[[str], T], schema: Any, max_tokens: int
+    ) -> tuple[T, str, int]:
+        """The judgement, the model's version, and how many answers it took."""
+        wrong: list[str] = []
+        while True:
+            answer: ChatAnswer = await self._model.answer(
+                ChatRequest(
+                    messages=tuple(messages),
+                    max_tokens=max_tokens,
+                    temperature=self.config.temperature,
+                    schema=schema if self._model.structured else None,
+                )
+            )
+            self._note(answer.version)
+            try:
+                return read(answer.text), answer.version, len(wrong) + 1
+            except MalformedAnswer as error:
+                wrong.append(str(error))
+            if len(wrong) > 1:
+                raise SystemFault(f"{MALFORMED}: {wrong[0]}; then {wrong[1]}")
+            again = f"Your answer can't be read: {wrong[0]}. Answer again, in the form that was asked for."
+            messages = [
+                *messages,
+                {"role": "assistant", "content": answer.text or "(empty)"},
+                {"role": "user", "content": again},
+            ]
+
+    def _note(self, version: str) -> None:
+        """Keep the versions that answered, and warn of another one: it may score differently."""
+        if not version or version in self._versions:
+            return
+        self._versions.append(version)
+        if len(self._versions) > 1:
+            log.warning(
+                "%s: the coach's model changed from %s to %s; its scores may not be comparable",
+                *(self.build.path, self._versions[-2], version),
+            )
+
+    def _table(self, role: str, judgement: Judgement, version: str, asked: int) -> Table:
+        value = judgement.score / 10 * self.config.scale
+        comment = f"{judgement.reason}\n({version or 'version unknown'}; answers: {asked})"
+        return {(role, self.config.component): Score(value, comment=comment)}

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import functools
+import logging
+import ssl
+
+import pytest
+
+from coterie.backends.remote import secrets
+from tests.backends.chat_models.support import KEY
+
+
+@pytest.fixture(scope="package", autouse=True)
+def _one_store_of_certificates():
+    """Every client reads all certificates anew, which costs more than most tests here."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _fresh_secrets(monkeypatch):
+    """Keys of one test are no keys of the next."""
+    factory = logging.getLogRecordFactory()
+    monkeypatch.setattr(secrets, "_used", {})
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY", "OPENAI_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("A_KEY", KEY)
+    yield
+    logging.setLogRecordFactory(factory)

@@ -1,0 +1,176 @@
+"""The table `chat_models`: components name its entries, each is made once, and the rest is checked."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import yaml
+
+import coterie
+from coterie import ChatAnswer, Composed, ConfigError, Plugin, PluginConfig
+from coterie.core.errors import PluginError, RunFolderError
+from coterie.testing.support.runs import coterie_run, play_episode
+from tests.cli.support import coterie as command
+
+HERE = "tests.compose.test_chat_models"
+MATRIX = str(Path(__file__).parents[1] / "recipes" / "matrix.yaml")
+
+
+class Asks(Plugin):
+    """A reward source with a chat model."""
+
+    class Config(PluginConfig):
+        model: Annotated[Any, Composed("chat_model")]
+
+    scope = "joint"
+    weights = {}
+    policy_fault = 0.0
+
+    @property
+    def components(self):
+        return {f"asked_{self.build.name}": "increment"}
+
+    async def score(self, view):
+        return {}
+
+
+class Model(Plugin):
+    """A chat model that notes what is done with it."""
+
+    class Config(PluginConfig):
+        word: str = "yes"
+
+    structured = False
+    opened = closed = 0
+    folder = None
+
+    def use_run_folder(self, folder):
+        self.folder = folder
+
+    async def open(self):
+        self.opened += 1
+
+    async def close(self):
+        self.closed += 1
+
+    async def answer(self, request):
+        return ChatAnswer(text=self.config.word)
+
+
+MODEL = {"type": f"{HERE}:Model"}
+
+
+def asks(model, name="r"):
+    return {name: {"type": f"{HERE}:Asks", "model": model}}
+
+
+def models(run):
+    return [source.plugin.config.model for source in run.reward_sources]
+
+
+def resources(run):
+    return [part for part in run.rollout_side.resources if isinstance(part, Model)]
+
+
+def test_components_that_name_an_entry_share_it():
+    run = coterie_run(rewards={**asks("judge", "r"), **asks("judge", "s")}, chat_models={"judge": MODEL})
+    first, second = models(run)
+    assert first is second and resources(run) == [first]
+    play_episode(run)
+    assert (first.opened, first.closed) == (1, 1)
+
+
+def test_a_table_in_the_component_is_a_chat_model_of_its_own():
+    run = coterie_run(rewards={**asks(MODEL, "r"), **asks(MODEL, "s")})
+    first, second = models(run)
+    assert first is not second and first.build.path == "rewards.r.model"
+    assert resources(run) == [first, second]
+
+
+def test_the_name_of_a_plugin_is_short_for_its_table_unless_an_entry_has_it():
+    (plain,) = models(coterie_run(rewards=asks("heuristic")))
+    assert type(plain).__name__ == "Heuristic" and plain.build.path == "rewards.r.model"
+    entry = {"heuristic": {**MODEL, "word": "no"}}
+    (named,) = models(coterie_run(rewards=asks("heuristic"), chat_models=entry))
+    assert type(named).__name__ == "Model" and named.config.word == "no"
+    assert named.build.path == "chat_models.heuristic" and named.build.name == "heuristic"
+
+
+@pytest.mark.parametrize(
+    ("model", "entries", "path", "words"),
+    [
+        ("jugde", {"judge": MODEL}, "rewards.r.model", "did you mean 'judge'?"),
+        ("hueristic", {}, "rewards.r.model", "did you mean 'heuristic'?"),
+        (MODEL, {"judge": MODEL}, "chat_models.judge", "nothing uses this"),
+        ("judge", {"judge": MODEL, "other": MODEL}, "chat_models.other", "nothing uses this"),
+        ("judge", {"judge": {**MODEL, "wrod": "x"}}, "chat_models.judge.wrod", "did you mean 'word'?"),
+        ("judge", {"judge": {"type": "openia", "model": "m"}}, "chat_models.judge.type", "openai"),
+        ("judge", {"judge": {"word": "x"}}, "chat_models.judge.type", "'type' is missing"),
+        ("judge", {"judge": {"type": "policy", "policy": "q"}}, "chat_models.judge.policy", "known: p"),
+    ],
+)
+def test_what_is_wrong_with_an_entry_is_named(model, entries, path, words):
+    with pytest.raises((ConfigError, PluginError)) as caught:
+        coterie_run(rewards=asks(model), chat_models=entries)
+    assert caught.value.path == path and words in str(caught.value)
+
+
+def test_a_policy_that_only_judges_is_used():
+    judge = {"model": {"init": "none"}, "train": "none"}
+    policies = {"p": judge, "judge": judge}
+    table = {"judge": {"type": "policy", "policy": "judge"}}
+    (model,) = models(coterie_run(rewards=asks("judge"), chat_models=table, policies=policies))
+    assert model.config.policy == "judge"
+    (model,) = models(coterie_run(rewards=asks(table["judge"]), policies=policies))
+    assert model.config.policy == "judge", "also where the model is written inside the source"
+    with pytest.raises(ConfigError, match="judge"):
+        coterie_run(rewards=asks(MODEL), policies=policies)
+    with pytest.raises(ConfigError, match="unknown policy 'jude'") as caught:
+        coterie_run(rewards=asks({"type": "policy", "policy": "jude"}), policies=policies)
+    assert caught.value.path == "rewards.r.model.policy"
+
+
+OVERRIDES = [
+    f"rewards.r={json.dumps(asks('judge')['r'])}",
+    f"chat_models.judge={json.dumps({**MODEL, 'word': 'maybe'})}",
+]
+
+
+def test_config_shows_the_entry():
+    done = command("config", MATRIX, *OVERRIDES)
+    assert done.exit_code == 0, done.output
+    table = yaml.safe_load(done.stdout)
+    assert table["chat_models"] == {"judge": {**MODEL, "word": "maybe"}}
+    assert table["rewards"]["r"]["model"] == "judge"
+
+
+def test_a_run_hands_out_its_folder_and_a_resume_with_another_entry_is_refused(tmp_path, monkeypatch):
+    folders = []
+    monkeypatch.setattr(Model, "use_run_folder", lambda self, folder: folders.append(folder))
+    folder = tmp_path / "run"
+    coterie.train(MATRIX, overrides=["schedule.steps=1", *OVERRIDES], out=folder)
+    assert folders == [folder]
+    with pytest.raises(RunFolderError, match=r"chat_models\.judge\.word"):
+        coterie.train(resume=folder, overrides=["schedule.steps=2", "chat_models.judge.word=never"])
+    coterie.train(resume=folder, overrides=["schedule.steps=2"])
+    assert len((folder / "metrics.jsonl").read_text().splitlines()) == 2
+
+
+@pytest.mark.coach
+def test_settings_that_are_no_part_of_an_answer_may_change(tmp_path):
+    judge = {"type": "openai", "model": "m", "base_url": "http://127.0.0.1:9/v1"}
+    overrides = [OVERRIDES[0], f"chat_models.judge={json.dumps(judge)}"]
+    coterie.train(MATRIX, overrides=["schedule.steps=1", *overrides], out=tmp_path / "run")
+    more = ["schedule.steps=2", "chat_models.judge.concurrency=3", "chat_models.judge.budget.calls=9"]
+    coterie.train(resume=tmp_path / "run", overrides=more)
+    with pytest.raises(RunFolderError, match=r"chat_models\.judge\.model"):
+        coterie.train(resume=tmp_path / "run", overrides=["schedule.steps=3", "chat_models.judge.model=n"])
+
+
+def test_a_configuration_without_the_table_has_the_digest_of_before():
+    without, empty = coterie.load(MATRIX), coterie.load(MATRIX, overrides=["chat_models={}"])
+    assert without.digest() == empty.digest() != coterie.load(MATRIX, overrides=OVERRIDES).digest()
+    assert "chat_models" not in without.table or without.table["chat_models"] == {}

@@ -1,0 +1,102 @@
+"""The answer in a message, and plain numbers."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import pytest
+from hypothesis import given, strategies as st
+
+from coterie.core.errors import PolicyFault
+from coterie.plugins.envs.math.answers import MOST, accepted, bare, boxed, find, number, same_number
+from tests.plugins.envs.math.forms import RIGHT, WRONG
+
+
+def test_there_are_twenty_forms_of_each_kind_and_none_is_in_both():
+    assert len(RIGHT) == len(WRONG) == 20
+    for answer in (0, 1, 11, 42, 137, 999):
+        assert not {form(answer) for form in RIGHT.values()} & {form(answer) for form in WRONG.values()}
+
+
+@pytest.mark.parametrize(
+    ("text", "answer"),
+    [
+        (r"\boxed{\frac{1}{2}}", r"\frac{1}{2}"),
+        (r"\boxed{1} and \boxed{\text{2}} then words", r"\text{2}"),
+        (r"\boxed {7}", "7"),
+        (r"\fbox{7}", "7"),
+        (r"\boxed{\{1, 2\}}", r"\{1, 2\}"),
+        (r"\boxed{$42$}", "42"),
+        ("The answer is 3.5.", "3.5"),
+        ("the ANSWER IS: **42**", "42"),
+        ("Answer: $\\frac{1}{2}$", r"\frac{1}{2}"),
+        ("The answer is 4, as 2+2=4", "4"),
+        ("answer is 1. No: the answer is 2", "2"),
+        ("  -7/3 ", "-7/3"),
+        ("x = 3", "x = 3"),
+        ("$12$.", "12"),
+    ],
+)
+def test_the_answer_is_found(text: str, answer: str):
+    assert find(text) == answer
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        r"\boxed{}",
+        r"\boxed{ $ $ }",
+        r"\boxed{42",
+        r"\boxed{1} and then \boxed{2",
+        "I think it is 42",
+        "1\n2",
+        "The answer is",
+        rf"\boxed{{{'1' * (MOST + 1)}}}",
+        "7" * 65,
+    ],
+)
+def test_a_message_without_an_answer_is_the_policy_s_fault(text: str):
+    with pytest.raises(PolicyFault):
+        find(text)
+
+
+@given(st.text(max_size=300))
+def test_any_text_has_an_answer_or_is_a_fault(text: str):
+    try:
+        answer = find(text)
+    except PolicyFault:
+        return
+    assert 0 < len(answer) <= MOST
+
+
+@given(st.text(alphabet="ab1\\ {}$*", max_size=40))
+def test_bare_is_done_after_one_time(text: str):
+    assert bare(bare(text)) == bare(text)
+
+
+@given(st.integers(-(10**30), 10**30), st.integers(1, 10**9))
+def test_numbers_are_exact(numerator: int, denominator: int):
+    assert number(f"{numerator}/{denominator}") == Fraction(numerator, denominator)
+    assert same_number(f"{numerator:+d}.0", f"{numerator:040d}")
+    assert not same_number(f"{numerator + 1}", f"{numerator}")
+
+
+@pytest.mark.parametrize("text", ["", "1/0", "1e5", "x", "1.2.3", "--1", "1,234", "٣", "²", "nan", "1" * 200])
+def test_anything_else_is_no_plain_number(text: str):
+    assert number(text) is None
+
+
+def test_a_reference_may_accept_two_numbers():
+    assert accepted("080 or 081 (both were accepted)") == ("080", "081")
+    assert accepted("42") == ("42",)
+    assert accepted("$42$") == ("42",)
+    assert accepted(r"x = 1 or x = 2") == (r"x = 1 or x = 2",)  # both solutions are asked for
+    assert accepted("(1, 2)") == ("(1, 2)",)
+
+
+def test_the_box_of_a_solution():
+    assert boxed(r"so $x=\boxed{1}$, and hence $\boxed{\frac{\pi}{2}}$.") == r"\frac{\pi}{2}"
+    with pytest.raises(PolicyFault, match="there is no"):
+        boxed("The answer is 42")

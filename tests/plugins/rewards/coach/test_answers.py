@@ -1,0 +1,208 @@
+"""Scores are read strictly; a malformed answer is asked for once more, and is missing after that."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+
+import pytest
+from hypothesis import given, settings, strategies
+
+from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.types import Fault
+from coterie.plugins.rewards.coach.answers import (
+    SCHEMA,
+    Judgement,
+    MalformedAnswer,
+    read_action,
+    read_trajectory,
+)
+from tests.plugins.rewards.coach.support import coach, episode_of, scored, view_of
+
+GOOD = [
+    ("PROCESS_SCORE: 8\nREASONING: it loads the file", Judgement(8.0, "it loads the file")),
+    ("PROCESS_SCORE: 0\nREASONING: nothing", Judgement(0.0, "nothing")),
+    ("PROCESS_SCORE: 10\nREASONING: a\nb", Judgement(10.0, "a\nb")),
+    ("REASONING: first\nPROCESS_SCORE: 7.5", Judgement(7.5, "first")),
+    ("**PROCESS_SCORE:** 6\n**REASONING:** bold", Judgement(6.0, "bold")),
+    ("Let me see.\nPROCESS_SCORE: 4", Judgement(4.0, "Let me see.")),
+    ("PROCESS_SCORE: 4\nIt is late.", Judgement(4.0, "It is late.")),
+    ("<think>PROCESS_SCORE: 2?</think>PROCESS_SCORE: 3\nREASONING: r", Judgement(3.0, "r")),
+]
+BAD = [
+    "", "8", "PROCESS_SCORE:", "PROCESS_SCORE: 8/10", "PROCESS_SCORE: NaN", "PROCESS_SCORE: 11",
+    "PROCESS_SCORE: -1", "PROCESS_SCORE: 1e1", "PROCESS_SCORE: 8 or 9", "PROCESS_SCORE: eight",
+    "PROCESS_SCORE: 10.01", "PROCESS_SCORE: 8\nPROCESS_SCORE: 8", "PROCESS_SCORE: \u0668",
+    "PROCESS_SCORE: 8\nREASONING: a\nPROCESS_SCORE: 9", "I give PROCESS_SCORE: 8", "PROCESS_SCORE 8",
+    "PROCESS_SCORE: 8\nREASONING: a\nREASONING: b", "<think>PROCESS_SCORE: 8",
+]  # fmt: skip
+BAD_JSON = [
+    "", "8", "[]", "{}", '{"score": 8}', '{"score": "8", "reason": "r"}', '{"score": NaN, "reason": "r"}',
+    '{"score": 11, "reason": "r"}', '{"score": true, "reason": "r"}', '{"score": 8, "reason": null}',
+    '{"score": 1, "score": 10, "reason": "r"}', '{"score": 8, "reason": "r", "more": 1}',
+    'Here it is: {"score": 8, "reason": "r"}',
+    '```json\n{"score": 8, "reason": "r"}\n```\n```', '{"score": -0.5, "reason": "r"}',
+    '{"score": Infinity, "reason": "r"}', f'{{"score": 1{"0" * 400}, "reason": "r"}}', "[" * 100_000,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("text", "expected"), GOOD)
+def test_a_score_and_a_reason(text, expected):
+    assert read_action(text, structured=False) == expected
+
+
+@pytest.mark.parametrize("text", BAD)
+def test_anything_else_is_malformed(text):
+    with pytest.raises(MalformedAnswer):
+        read_action(text, structured=False)
+
+
+@pytest.mark.parametrize("text", BAD_JSON)
+def test_malformed_json(text):
+    with pytest.raises(MalformedAnswer):
+        read_action(text, structured=True)
+
+
+@given(strategies.text(max_size=80), strategies.booleans())
+@settings(max_examples=50, deadline=None)
+def test_a_text_is_a_score_or_malformed_and_nothing_else(text, structured):
+    for read in (read_action, lambda text, structured: read_trajectory(text, structured, 2)):
+        with contextlib.suppress(MalformedAnswer):
+            read(text, structured)
+
+
+@settings(max_examples=50, deadline=None)
+@given(strategies.floats(0, 10), strategies.text(max_size=40))
+def test_json_round_trip(score, reason):
+    text = json.dumps({"score": score, "reason": reason})
+    assert read_action(text, structured=True) == Judgement(score, reason.strip())
+
+
+def test_json_in_a_fence_of_its_own_is_read():
+    for text in (
+        '```json\n{"score": 8, "reason": "r"}\n```',
+        '<think>3?</think>\n{"score": 8, "reason": "r"}',
+    ):
+        assert read_action(text, structured=True) == Judgement(8.0, "r")
+
+
+def each(*rows, structured=False):
+    if structured:
+        return json.dumps({"scores": [{"action": n, "score": s, "reason": "r"} for n, s in rows]})
+    return "\n".join(f"ACTION: {n}\nPROCESS_SCORE: {s}\nREASONING: r" for n, s in rows)
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_a_trajectory_has_every_action_once(structured):
+    text = each((1, 8), (2, 3), structured=structured)
+    assert [judged.score for judged in read_trajectory(text, structured, 2)] == [8.0, 3.0]
+    for rows in (
+        [(1, 8)],
+        [(1, 8), (1, 3)],
+        [(2, 3), (1, 8)],
+        [(1, 8), (2, 3), (3, 1)],
+        [],
+        [(1, 8), (2, 11)],
+    ):
+        with pytest.raises(MalformedAnswer):
+            read_trajectory(each(*rows, structured=structured), structured, 2)
+
+
+def test_a_score_before_the_first_action_is_malformed():
+    with pytest.raises(MalformedAnswer, match="before the first"):
+        read_trajectory("PROCESS_SCORE: 9\n" + each((1, 8)), False, 1)
+
+
+# ------------------------------------------------------------------------------------------------ the source
+
+
+def test_the_score_and_its_reason():
+    table = scored(coach(scale=2.0), view_of())
+    score = table["engineer", "process"]
+    assert score.value == 1.6 and score.comment == "sound\n(scripted-1; answers: 1)"
+
+
+def test_a_malformed_answer_is_asked_for_once_more_in_the_same_conversation():
+    source = coach({"texts": ["PROCESS_SCORE: 8/10", "PROCESS_SCORE: 8\nREASONING: r"]})
+    score = scored(source, view_of())["engineer", "process"]
+    assert score.value == 0.8 and score.comment.endswith("answers: 2)")
+    first, second = source.config.model.asked
+    assert [message["role"] for message in second.messages] == ["user", "assistant", "user"]
+    assert second.messages[0] == first.messages[0]
+    assert second.messages[1]["content"] == "PROCESS_SCORE: 8/10"
+    assert "'8/10', which is no number" in second.messages[2]["content"]
+
+
+def test_an_empty_answer_is_asked_again_about_with_a_message_that_servers_accept():
+    source = coach({"texts": ["", "PROCESS_SCORE: 8"]})
+    scored(source, view_of())
+    assert source.config.model.asked[1].messages[1]["content"] == "(empty)"
+
+
+def test_after_two_malformed_answers_the_score_is_missing():
+    source = coach({"texts": ["nothing", "PROCESS_SCORE: 12"]})
+    with pytest.raises(
+        SystemFault, match=r"malformed twice: .* lines instead of one; then .* outside 0 to 10"
+    ):
+        scored(source, view_of())
+    assert len(source.config.model.asked) == 2
+
+
+def test_a_coach_without_an_answer_is_missing():
+    with pytest.raises(SystemFault, match="the server is gone"):
+        scored(coach({"texts": ["FAULT"]}), view_of())
+
+
+def test_a_structured_model_gets_the_schema():
+    source = coach({"structured": True, "texts": ['{"score": 4, "reason": "r"}']})
+    assert scored(source, view_of())["engineer", "process"].value == 0.4
+    (asked,) = source.config.model.asked
+    assert asked.schema == SCHEMA and "Answer in JSON" in asked.messages[0]["content"]
+    plain = coach()
+    scored(plain, view_of())
+    assert plain.config.model.asked[0].schema is None
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_a_trajectory_scores_every_action_and_leaves_lost_ones_out(structured):
+    lost = Fault(kind="system", reason="aborted")
+    text = each((1, 8), (2, 3), structured=structured)
+    source = coach({"structured": structured, "texts": [text]}, per="trajectory")
+    rows = scored(source, episode_of("a", "b", "c", faults=(None, lost)))
+    assert [{key: score.value for key, score in row.items()} for row in rows] == [
+        {("engineer", "process"): 0.8},
+        {},
+        {("engineer", "process"): 0.3},
+    ]
+
+
+def test_another_version_of_the_model_is_told_once(caplog):
+    source = coach({"versions": ["flash-1", "flash-2", "flash-2"]})
+    for _ in range(3):
+        scored(source, view_of())
+    (warning,) = caplog.records
+    assert "changed from flash-1 to flash-2" in warning.getMessage()
+
+
+def test_several_coaches_have_components_of_their_own():
+    assert coach(component="style").components == {"style": "increment"}
+    with pytest.raises(ConfigError):
+        coach(component="")
+
+
+def test_scoring_overlaps():
+    async def go():
+        source = coach({"delay": 0.05})
+        await asyncio.gather(*(source.score(view_of(str(number))) for number in range(20)))
+        return source
+
+    begin = asyncio.run(timed(go))
+    assert begin < 0.5
+
+
+async def timed(work):
+    loop = asyncio.get_running_loop()
+    begin = loop.time()
+    await work()
+    return loop.time() - begin
