@@ -67,8 +67,8 @@ def _check_policies(config: RunConfig) -> None:
             raise ConfigError(f"role '{role}' has no policy", path=path, fix=fix)
         _known("policy", policy_name, config.policies, path)
         played.add(policy_name)
-    for path, table in _chat_models(config):
-        if isinstance(policy_name := table.get("policy"), str):
+    for path, chat_model in _chat_models(config):
+        if isinstance(policy_name := chat_model.get("policy"), str):
             _known("policy", policy_name, config.policies, f"{path}.policy")
             played.add(policy_name)
     why = "no role plays it: name it in team.roles.<role>.policy, or in a chat model of type policy"
