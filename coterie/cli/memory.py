@@ -322,12 +322,12 @@ class _Estimator:
         from coterie.backends.models import memory
 
         # A policy that trains all weights has a vLLM of its own; adapters and frozen policies share one.
-        own = {name for name, policy in self.configs.items() if policy.train == "full"}
+        separate = {name for name, policy in self.configs.items() if policy.train == "full"}
         copies = {
             name: memory.WIDTH[model.dtype] * model.size.parameters
             for model in self.models
             for name in [*model.modules]
-            if name in own or name == next(each for each in model.modules if each not in own)
+            if name in separate or name == next(each for each in model.modules if each not in separate)
         }
         config: Any = self.run.engine.config  # type: ignore[attr-defined]
         whole = sum(copies.values())

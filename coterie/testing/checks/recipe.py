@@ -11,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from coterie.compose.checks import check
 from coterie.compose.curriculum import taken
+from coterie.compose.settings import REFERRED
 from coterie.core.config import MAPS, TABLES, TEAM_KEYS, RewardConfig, RunConfig
 from coterie.core.config.validation import explain
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
@@ -138,5 +139,7 @@ def _check_component(kind: str, table: Table, path: str, name: str = "", also: S
             raise explain(error, model, settings, path, also) from None
     for field, inner in composed_fields(model).items():
         value = settings.get(field)
+        if isinstance(value, str) and inner in REFERRED:
+            continue  # an entry of the run's table, perhaps of another layer: whoever composes it knows
         if isinstance(value, (str, Mapping)):
             _check_component(inner, as_table(value), f"{path}.{field}")
