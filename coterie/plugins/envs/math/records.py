@@ -173,20 +173,37 @@ class Problems:
 
     def _all(self, split: Split) -> tuple[Task, ...]:
         if split not in self._read:
-            source, settings = self._sources[split]
-            with plugin_call(source, "records"):
-                records = source.records(split)
-            self._read[split] = tuple(_tasks(split, records, settings))
+            self._load(split)
             if split == "test":
                 self._check_test()
         return self._read[split]
 
+    def _load(self, split: Split) -> None:
+        source, settings = self._sources[split]
+        with plugin_call(source, "records"):
+            records = source.records(split)
+        self._read[split] = tuple(_tasks(split, records, settings))
+
     def _optional(self, split: Split) -> tuple[Task, ...]:
-        """A split's tasks; none where the run's data source has no such split."""
-        try:
-            return self._all(split) if split in self._sources else ()
-        except ConfigError:
+        """A split's tasks; none where one source of all splits can't give it, which is told.
+
+        Raises:
+            ConfigError: a source of the split's own can't be read, or a problem of test is also in val.
+        """
+        if split not in self._sources:
             return ()
+        if split not in self._read:
+            try:
+                self._load(split)
+            except ConfigError as error:
+                train = self._sources.get("train")
+                if train is None or self._sources[split][0] is not train[0]:
+                    raise
+                log.warning("%s: no problem is compared with those of '%s': %s", self._path, split, error)
+                return ()
+            if split == "test":
+                self._check_test()
+        return self._read[split]
 
     def _check_test(self) -> None:
         home = {content(task.payload.text): task.id for task in self._optional("val")}

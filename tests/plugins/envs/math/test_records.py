@@ -216,6 +216,28 @@ def test_a_problem_of_test_that_is_also_in_val_is_an_error(tmp_path):
     assert caught.value.path == "env.test"
 
 
+def test_train_is_refused_while_a_split_that_it_must_not_share_with_cannot_be_read(tmp_path, caplog):
+    train = table(tmp_path / "train.json", problems(20))
+    overlapping = {
+        "val": table(tmp_path / "val.json", problems(3)),
+        "test": table(tmp_path / "test.json", problems(20)),
+    }
+    with pytest.raises(ConfigError, match="is also in val") as caught:
+        env_of(train=train, **overlapping).tasks("train", 0)
+    assert caught.value.path == "env.test"
+    with pytest.raises(ConfigError, match="no such file"):
+        env_of(train=train, test={"file": str(tmp_path / "typo.json")}).tasks("train", 0)
+
+
+def test_one_source_without_a_split_says_that_train_is_not_compared_with_it(tmp_path, caplog):
+    from coterie.backends.data.jsonl import JsonlData
+
+    source = make(JsonlData, train=write(tmp_path / "t.json", problems(5)))
+    with caplog.at_level(logging.WARNING):
+        assert len(env_of(data=source).tasks("train", 0)) == 5
+    assert "no problem is compared with those of 'test'" in caplog.text
+
+
 @pytest.mark.parametrize(
     ("one", "other", "same"),
     [
