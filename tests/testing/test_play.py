@@ -105,7 +105,7 @@ async def raises_on_a_lost_call(self, task, epoch, chain, ctx):
     ({"play": root(lambda node: {"expanded": (7,)})}, "expanded is (7,)"),
     ({"play": root(lambda node: {"expanded": ()})}, "is not among the expanded"),
     ({"play": root(lambda node: {"rule": ""})}, "no rule says why"),
-    ({"play": root(lambda node: {"turn": random.randrange(2)})}, "two trees"),
+    ({"play": root(lambda node: {"rule": f"rule {next(TICK)}"})}, "two trees"),
     ({"play": root(lambda node: {"key": node.key._replace(epoch=3)})}, "the root is"),
     ({"play": root(lambda node: {"decisions": {}})}, "no role acts"),
     ({"play": root(lambda node: {"turn": 2})}, "end the chain at team.max_turns"),
