@@ -207,10 +207,11 @@ def _evaluation(run: Run) -> int:
 def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool, often: Mapping[str, int]) -> list[str]:
     notes = []
     if decides:
+        turns = "a turn" if team.max_turns == 1 else f"{team.max_turns} turns"
         others = "".join(f", '{role}' at most {number} times" for role, number in often.items())
         notes.append(
             f"the environment '{config.env['type']}' decides which roles act: the counts are upper bounds "
-            f"for {team.max_turns} turns in which each role acts at most once{others}"
+            f"for {turns} in which each role acts at most once{others}"
         )
     if plan.expand not in ("best", "sampled", "all"):
         notes.append(

@@ -17,6 +17,20 @@ from tests.cli.support import coterie
 from tests.plugins.envs.math.players import CHAIN
 from tests.plugins.envs.programs import INLINE
 
+QWEN3_4B = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": 151936,
+    "hidden_size": 2560,
+    "intermediate_size": 9728,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "max_position_embeddings": 262144,
+    "tie_word_embeddings": True,
+}
+
 # --------------------------------------------------------------------------------------- the papers' settings
 
 
@@ -63,6 +77,32 @@ def test_the_single_agent_has_the_turns_feedback_and_data_of_the_team():
     assert single.team.max_turns == team.team.max_turns and single.transition == team.transition
     assert single.env == team.env and single.policies == team.policies
     assert (single.sampler["chains"], single.sampler["branches"]) == (team.sampler["branches"], 1)
+
+
+@pytest.mark.coach
+@pytest.mark.torch
+@pytest.mark.parametrize(("gpus", "apart"), [("8", True), ("4", False)])
+def test_mathchat_is_planned_for_four_and_eight_gpus(gpus, apart, tmp_path):
+    """Three full policies in Qwen3-4B's shape, ZeRO-3 on 4 ranks, two servers each, full contexts."""
+    pytest.importorskip("torch")
+    (tmp_path / "config.json").write_text(json.dumps(QWEN3_4B))
+    words = (
+        "--gpu-memory",
+        "80",
+        "--gpus",
+        gpus,
+        f"policies.*.model={tmp_path}",
+        "env={train: null, val: null}",
+    )
+    plan = json.loads(coterie("plan", "mathchat_coach", *words, "env.test=null", "--json").stdout)
+    memory, policies = plan["memory"], plan["policies"].values()
+    assert plan["fit"]["one"] and memory["ranks"] == 4
+    assert all(60e9 < size <= 80e9 for size in memory["phases"].values())
+    assert (memory["cache"] > 50e9) == apart, "servers on the ranks' GPUs have what these leave"
+    assert [policy["parameters"] for policy in policies] == 3 * [4_022_468_096]
+    for policy in policies:
+        assert policy["memory"]["masters"] == 4 * 4_022_468_096
+        assert policy["memory"]["engine"] == 4_022_468_096, "two GPUs a server divide weights in bf16"
 
 
 # --------------------------------------------------------------------------------------------------- overlays
