@@ -9,11 +9,14 @@ Levels:
 5. the sum of the squares of a quadratic's roots; its answer may be a quotient
 
 A problem of levels 1 to 4 has a form in few words, for models of under a million parameters, and is computed
-in two steps of one operation. The hash of what is to be computed decides the split, whatever the wording.
+in two steps of one operation. The hash of what is to be computed decides the split, whatever the wording and
+the level: a curriculum over `level` meets no problem of val or test in train. Equations that differ by a
+factor are the same.
 """
 
 from __future__ import annotations
 
+import math
 import operator
 import re
 from collections.abc import Callable, Iterable
@@ -73,13 +76,16 @@ class GeneratedProblems(Generated):
         """
         rng = generator(self.seed, f"{self.split}-{index}", f"math level {self.level}")
         for _ in range(_TRIES):
-            problem = _MAKERS[self.level](rng)
-            if split_of(f"{self.level} {problem.expression}") == self.split:
+            problem, computed = _MAKERS[self.level](rng)
+            if split_of(computed) == self.split:
                 return problem
         raise ConfigError(f"no problem of level {self.level} is in '{self.split}'", path=f"{self.path}.level")
 
 
 # ------------------------------------------------------------------------------------------- making problems
+
+Made = tuple[Problem, str]
+"""A problem, and what is to be computed, whatever the wording and the level: its hash decides the split."""
 
 
 def _number(rng: np.random.Generator, low: int, high: int) -> int:
@@ -91,7 +97,17 @@ def _one_of(rng: np.random.Generator, words: Iterable[str]) -> str:
     return choices[int(rng.integers(len(choices)))]
 
 
-def _story(rng: np.random.Generator, largest: int, ceiling: int) -> Problem:
+def _multiple_of(kind: str, *coefficients: int) -> str:
+    """An equation of a kind, the same for all its multiples and for both orders of its sides.
+
+    Args:
+        coefficients: those of the unknown first, the leading one above 0.
+    """
+    divisor = math.gcd(*coefficients)
+    return f"{kind} {' '.join(str(number // divisor) for number in coefficients)}"
+
+
+def _story(rng: np.random.Generator, largest: int, ceiling: int) -> Made:
     """A story of two changes; `ceiling`: the most apples at any time."""
     start = total = _number(rng, 1, largest)
     expression, clauses = str(start), list[tuple[str, int]]()
@@ -104,7 +120,7 @@ def _story(rng: np.random.Generator, largest: int, ceiling: int) -> Problem:
     return _told(rng, expression, start, [(verb, str(n), str(n)) for verb, n in clauses])
 
 
-def _product(rng: np.random.Generator) -> Problem:
+def _product(rng: np.random.Generator) -> Made:
     bags, each = _number(rng, 2, 9), _number(rng, 2, 9)
     gain = bool(rng.integers(2))
     start = _number(rng, 1, 20) if gain else bags * each + _number(rng, 0, 20)
@@ -113,9 +129,7 @@ def _product(rng: np.random.Generator) -> Problem:
     return _told(rng, expression, start, [(verb, f"{bags} times {each}", f"{bags} bags of {each}")])
 
 
-def _told(
-    rng: np.random.Generator, expression: str, start: int, clauses: list[tuple[str, str, str]]
-) -> Problem:
+def _told(rng: np.random.Generator, expression: str, start: int, clauses: list[tuple[str, str, str]]) -> Made:
     """The story: its clauses in order, and the start anywhere among them.
 
     Args:
@@ -127,22 +141,23 @@ def _told(
     words.insert(place, f"has {start}")
     prose.insert(place, f"At first Ann has {start} apples.")
     text = " ".join([*prose, "How many apples has Ann in the end?"])
-    return Problem(text=text, words=spell(" ".join(words)), expression=expression)
+    return Problem(text=text, words=spell(" ".join(words)), expression=expression), expression
 
 
-def _linear(rng: np.random.Generator) -> Problem:
+def _linear(rng: np.random.Generator) -> Made:
     factor, unknown, plus = _number(rng, 2, 9), _number(rng, 1, 20), bool(rng.integers(2))
     term = _number(rng, 1, 20) if plus else _number(rng, 1, factor * unknown)
     right = factor * unknown + (term if plus else -term)
     sign = "plus" if plus else "minus"
-    return Problem(
+    problem = Problem(
         text=f"{factor} times a number, {sign} {term}, is {right}. Which number is it?",
         words=spell(f"{factor} times x {sign} {term} is {right}"),
         expression=f"( {right} {'-' if plus else '+'} {term} ) / {factor}",
     )
+    return problem, _multiple_of("linear", factor, term if plus else -term, right)
 
 
-def _quadratic(rng: np.random.Generator) -> Problem:
+def _quadratic(rng: np.random.Generator) -> Made:
     """By Vieta: (b² - 2ac) / a². Both roots are real, and c is not 0."""
     while True:
         a, b, c = _number(rng, 1, 6), _number(rng, -12, 12), _number(rng, -12, 12)
@@ -152,13 +167,15 @@ def _quadratic(rng: np.random.Generator) -> Problem:
     middle = f"{'+' if b > 0 else '-'} {'' if abs(b) == 1 else abs(b)}x"
     equation = f"{leading} {middle} {'+' if c > 0 else '-'} {abs(c)} = 0"
     sign = "-" if c > 0 else "+"  # expressions have no negative numbers
-    return Problem(
+    problem = Problem(
         text=f"Find the sum of the squares of the roots of ${equation}$.",
         expression=f"( {abs(b)} * {abs(b)} {sign} 2 * {a} * {abs(c)} ) / ( {a} * {a} )",
     )
+    # Roots of the other sign have the same squares.
+    return problem, _multiple_of("quadratic", a, abs(b), c)
 
 
-_MAKERS: dict[int, Callable[[np.random.Generator], Problem]] = {
+_MAKERS: dict[int, Callable[[np.random.Generator], Made]] = {
     1: lambda rng: _story(rng, 9, 18),
     2: lambda rng: _story(rng, 99, 199),
     3: _product,

@@ -145,6 +145,37 @@ def test_splits_share_no_problem_under_any_seed(level: int):
         assert not train & val and not train & test and not val & test
 
 
+def equation(text: str) -> tuple | None:
+    """A text's equation over its leading coefficient, read from the text; None where it holds none."""
+    linear = re.match(r"(\d+) times a number, (plus|minus) (\d+), is (\d+)\.", text)
+    if linear is not None:
+        factor, term, right = int(linear[1]), int(linear[3]), int(linear[4])
+        return "linear", linear[2], Fraction(term, factor), Fraction(right, factor)
+    quadratic = re.search(r"\$(\d*)x\^2 [+-] (\d*)x ([+-] \d+) = 0\$", text)
+    if quadratic is None:
+        return None
+    a, b, c = int(quadratic[1] or 1), int(quadratic[2] or 1), int(quadratic[3].replace(" ", ""))
+    return "quadratic", Fraction(b, a), Fraction(c, a)
+
+
+def test_a_problem_is_in_one_split_at_every_level_and_under_every_seed():
+    splits: dict[object, set[str]] = {}
+    levels_of: dict[object, set[int]] = {}
+    for level in range(1, LEVELS + 1):
+        for split in ("train", "val", "test"):
+            for seed in (0, 1, 2):
+                source = GeneratedProblems(split=split, seed=seed, count=150, level=level)
+                for index in range(150):
+                    text = source.draw(index).text
+                    for problem in (content(text), equation(text)):
+                        splits.setdefault(problem, set()).add(split)
+                        levels_of.setdefault(problem, set()).add(level)
+    splits.pop(None)
+    levels_of.pop(None)
+    assert any(len(levels) > 1 for levels in levels_of.values())  # the same text, of two levels
+    assert {problem: found for problem, found in splits.items() if len(found) > 1} == {}
+
+
 def test_a_task_is_a_function_of_split_seed_and_index():
     one, again = (GeneratedProblems(split="train", seed=3, count=9, level=2) for _ in range(2))
     assert [one[index] for index in range(9)] == [again[index] for index in reversed(range(9))][::-1]
