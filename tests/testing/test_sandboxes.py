@@ -185,17 +185,18 @@ def environment(program: Program) -> str:
     ({"run": with_program(collect=lambda program: ("**",) if program.collect else ())}, "collected by"),
     ({"run": with_result(files=lambda ran: {path.split("/")[-1]: data for path, data in ran.files.items()})},
      "collected by"),
-    ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"memory_mb": 8192}))},
+    ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"memory_mb": 8192})),
+      "_PARTS": "_limits"},
      "more memory"),
     ({"run": with_result(status=lambda ran: "killed" if ran.status == "timeout" else ran.status)},
      "an endless loop ended as ('killed', None)"),
-    ({"run": raises_time_outs}, "raised SystemFault"),
-    ({"run": leaves_files}, "finds what was left behind"),
-    ({"run": mixes}, "at a time, run 1 gave"),
+    ({"run": raises_time_outs, "_PARTS": "_limits"}, "raised SystemFault"),
+    ({"run": leaves_files, "_PARTS": "_separate"}, "finds what was left behind"),
+    ({"run": mixes, "_PARTS": "_separate"}, "at a time, run 1 gave"),
     ({"judge": one_process}, "passes a candidate that exits before the tests"),
     ({"judge": strict}, "a correct candidate gets"),
-    ({"open": stays_closed}, "make a closed sandbox open again"),
-    ({"close": closes_once}, "a second `close` does nothing"),
+    ({"open": stays_closed, "_PARTS": "_ends"}, "make a closed sandbox open again"),
+    ({"close": closes_once, "_PARTS": "_ends"}, "a second `close` does nothing"),
     ({"run": exits}, "Broken.run: raised SystemExit"),
     ({"run": cancels_itself}, "Broken.run: cancelled itself"),
     ({"run": with_result(stdout=lambda ran: ran.stdout.encode())}, "Ran.stdout is b'' (bytes)"),
@@ -205,10 +206,11 @@ def environment(program: Program) -> str:
     ({"run": with_result(wall_seconds=lambda ran: -1.0)}, "Ran.wall_seconds is -1.0"),
     ({"run": with_result(stdout=lambda ran: "".join(sorted(ran.stdout.splitlines(True))))}, "stdout and std"),
     ({"run": with_result(files=lambda ran: ran.files if ran.ok else {})}, "program that failed it collected"),
-    ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"open_files": 999}))},
+    ({"run": with_program(limits=lambda program: program.limits.model_copy(update={"open_files": 999})),
+      "_PARTS": "_limits"},
      "open more files"),
     ({"run": blocks, "_PARTS": "_limits"}, "blocks the event loop"),
-    ({"run": leaves_a_process}, "child processes behind"),
+    ({"run": leaves_a_process, "_PARTS": "_ends"}, "child processes behind"),
     ({"report": lambda self: [{"name": "x"}]}, "Broken.report: gives {'name': 'x'}"),
     ({"report": lambda self: None}, "Broken.report: raised TypeError"),
     ({"judge": with_verdict(failures=lambda verdict: ())}, "passes one test of two gets"),
@@ -245,7 +247,8 @@ def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
     caught(f"Broken.{method}: has not ended after", check_sandbox, broken, limits=LIMITS)
 
 
-def test_the_loss_of_a_sandbox_as_a_result_is_caught():
+def test_the_loss_of_a_sandbox_as_a_result_is_caught(monkeypatch):
+    monkeypatch.setattr(check, "_PARTS", ())
     async def run(self, program):
         try:
             return await Sound.run(self, program)
