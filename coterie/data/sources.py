@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -130,8 +129,9 @@ def read_rows(path: Path) -> list[Row]:
         raise UserError(f"no such file: {path}", why=f"looked for in {Path.cwd()}")
     try:
         return _rows(ENDINGS[ending], {"train": str(path)}, "train")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} can't be read", why=f"{type(error).__name__}: {error}") from error
+    except UserError as error:
+        error.path = ""  # of a setting that no user wrote
+        raise
 
 
 def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[Row]:
