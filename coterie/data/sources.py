@@ -20,7 +20,13 @@ from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
 from coterie.recipes import load
 
-ENDINGS = {".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
+ENDINGS = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".json": "jsonl",
+    ".json.gz": "jsonl",
+    ".parquet": "parquet",
+}
 """Ending of a file -> the data source that reads it."""
 NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
@@ -276,14 +282,18 @@ def task_sources(
     """
     by_split: dict[Split, TaskSource] = {}
     notes: list[str] = []
+    first: ConfigError | None = None
     for split in wanted or SPLITS:
         try:
             with plugin_call(run.environment, "tasks"):
                 by_split[split] = run.environment.tasks(split, run.config.seed)
         except ConfigError as error:
-            if wanted or (split == SPLITS[-1] and not by_split):
+            if wanted:
                 raise
+            first = first or error
             notes.append(f"no split '{split}': {error.what}")
+    if first is not None and not by_split:
+        raise first
     return by_split, notes
 
 
