@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,7 +20,13 @@ from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl
 from coterie.recipes import load
 
-ENDINGS = {".jsonl": "jsonl", ".jsonl.gz": "jsonl", ".parquet": "parquet"}
+ENDINGS = {
+    ".jsonl": "jsonl",
+    ".jsonl.gz": "jsonl",
+    ".json": "jsonl",
+    ".json.gz": "jsonl",
+    ".parquet": "parquet",
+}
 """Ending of a file -> the data source that reads it."""
 NAMES: dict[Split, tuple[str, ...]] = {
     "train": ("train",),
@@ -130,8 +135,9 @@ def read_rows(path: Path) -> list[Row]:
         raise UserError(f"no such file: {path}", why=f"looked for in {Path.cwd()}")
     try:
         return _rows(ENDINGS[ending], {"train": str(path)}, "train")
-    except (OSError, EOFError, zlib.error) as error:
-        raise UserError(f"{path} can't be read", why=f"{type(error).__name__}: {error}") from error
+    except UserError as error:
+        error.path = ""  # of a setting that no user wrote
+        raise
 
 
 def _rows(kind: str, settings: Mapping[str, Any], split: Split) -> list[Row]:
@@ -276,14 +282,18 @@ def task_sources(
     """
     by_split: dict[Split, TaskSource] = {}
     notes: list[str] = []
+    first: ConfigError | None = None
     for split in wanted or SPLITS:
         try:
             with plugin_call(run.environment, "tasks"):
                 by_split[split] = run.environment.tasks(split, run.config.seed)
         except ConfigError as error:
-            if wanted or (split == SPLITS[-1] and not by_split):
+            if wanted:
                 raise
+            first = first or error
             notes.append(f"no split '{split}': {error.what}")
+    if first is not None and not by_split:
+        raise first
     return by_split, notes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,12 +24,41 @@ Fingerprints = dict[str, Iterator[tuple[str, dict[str, str]]]]
 """By split: the id and the fingerprints, by kind, of each task."""
 
 
+class Answers:
+    """What tasks of equal content have beside it. A problem with two answers is worth a look.
+
+    Args:
+        rest: what is compared, in words.
+    """
+
+    def __init__(self, rest: str) -> None:
+        self._rest = rest
+        self._first: dict[bytes, tuple[str, bytes]] = {}
+        self._differing: dict[bytes, str] = {}
+
+    def add(self, content: str, task: str, rest: str) -> None:
+        """Compare a task with the first of the same content."""
+        key, value = _hashed(content), _hashed(rest)
+        other, first = self._first.setdefault(key, (task, value))
+        if first != value:
+            self._differing.setdefault(key, f"{other} and {task}")
+
+    def notes(self) -> list[str]:
+        """The number of contents with different answers, and the first of them; empty where there is none."""
+        if not self._differing:
+            return []
+        count, first = len(self._differing), next(iter(self._differing.values()))
+        return [f"{count:,} of the repeated contents have different {self._rest}, such as {first}"]
+
+
 class Scope(NamedTuple):
     """The tasks from which those that are compared were taken."""
 
     sizes: dict[str, int]
     """By split: number of its tasks, of which the first are compared."""
     notes: list[str]
+    answers: Answers
+    """Complete once the fingerprints have been read."""
 
 
 def task_fingerprints(run: RolloutParts, most: int | None) -> tuple[Fingerprints, Scope]:
@@ -47,6 +77,7 @@ def task_fingerprints(run: RolloutParts, most: int | None) -> tuple[Fingerprints
             f"the environment '{kind}' gives no fingerprints: digests of the payloads, without a field 'id', "
             "are compared"
         )
+    answers = Answers("answers")
 
     def fingerprints_of(
         part: Sequence[tuple[Environment, TaskSource]],
@@ -54,12 +85,13 @@ def task_fingerprints(run: RolloutParts, most: int | None) -> tuple[Fingerprints
         for environment, tasks in part:
             for index in range(min(len(tasks), most or len(tasks))):
                 task = tasks[index]
-                yield task.id, _fingerprints(environment, task, kind)
+                fingerprints = _fingerprints(environment, task, kind)
+                if "content" in fingerprints:
+                    answers.add(fingerprints["content"], task.id, repr(task.answer))
+                yield task.id, fingerprints
 
-    return (
-        {split: fingerprints_of(part) for split, part in parts.items()},
-        Scope({split: sum(len(tasks) for _, tasks in part) for split, part in parts.items()}, notes),
-    )
+    sizes: dict[str, int] = {split: sum(len(tasks) for _, tasks in part) for split, part in parts.items()}
+    return {split: fingerprints_of(part) for split, part in parts.items()}, Scope(sizes, notes, answers)
 
 
 def record_fingerprints(
@@ -77,14 +109,22 @@ def record_fingerprints(
     if not keys and any("id" in row.record for part in rows.values() for row in part[:1]):
         notes.append("every field but 'id' is content; --key FIELD names those that are")
 
-    def contents_of(part: list[Row]) -> Iterator[tuple[str, dict[str, str]]]:
+    answers = Answers("values in other fields")
+
+    def contents_of(name: str, part: list[Row]) -> Iterator[tuple[str, dict[str, str]]]:
         for row in part[:most]:
-            yield f"line {row.line}", {"content": content(row, keys, ("id",))}
+            text = content(row, keys, ("id",))
+            answers.add(text, f"line {row.line} of {name}", content(row, ignore=("id", *keys)))
+            yield f"line {row.line}", {"content": text}
 
     return (
-        {name: contents_of(part) for name, part in rows.items()},
-        Scope({name: len(part) for name, part in rows.items()}, notes),
+        {name: contents_of(name, part) for name, part in rows.items()},
+        Scope({name: len(part) for name, part in rows.items()}, notes, answers),
     )
+
+
+def _hashed(text: str) -> bytes:
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).digest()
 
 
 def _files_of(folder: Path) -> dict[str, Path]:

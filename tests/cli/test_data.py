@@ -134,7 +134,7 @@ def talking(folder: Path) -> dict[str, Any]:
     ("a.jsonl", b"", "the source is empty"),
     ("a.jsonl.gz", b"no gzip", "can't be read"),
     ("a.jsonl.gz", gzip.compress(b'{"a": 1}\n', mtime=0)[:-9], "can't be read"),
-    ("a.parquet", b"no parquet", "not readable as Parquet"),
+    ("a.parquet", b"no parquet", "can't be read as Parquet"),
     ("a.csv", b"a,b\n1,2\n", "is no record file"),
 ])  # fmt: skip
 def test_a_source_that_is_no_data_is_told(tmp_path: Path, name: str, data: bytes, message: str):

@@ -6,11 +6,12 @@ import codecs
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
-from coterie.backends.data.records import FileShares, Records
+from coterie.backends.data.records import FileShares, Records, unreadable
 from coterie.core.errors import DataError
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import Split
@@ -19,6 +20,8 @@ Located = tuple[Mapping[str, Any], str, int]
 """A record, its file and its line."""
 _BETWEEN = re.compile(r"[\s,]*")
 """White space and commas between the items of a list."""
+_HALF = re.compile("[\ud800-\udfff]")
+_LIST_FIX = "one JSON object a line; a file with one list of objects has a name that ends in .json"
 
 
 class JsonlData(Plugin):
@@ -36,12 +39,17 @@ class JsonlData(Plugin):
         """The records of a split.
 
         Raises:
-            DataError: a line, or an item of the list, is not a JSON object; names file and line.
+            DataError: a line or an item of the list is no JSON object, or no UTF-8; names file and line.
             ConfigError: the split has no file.
+            UserError: the file can't be read, such as one that ends in `.gz` and is not gzipped.
         """
-        file = self.config.file(split, self.build.path)
+        file, path = self.config.file(split, self.build.path)
         listed = file.name.removesuffix(".gz").endswith(".json")
-        return self.config.select(Records(_items(file) if listed else _lines(file)), split)
+        try:
+            records = Records(_items(file) if listed else _lines(file))
+        except (OSError, EOFError, zlib.error) as error:
+            raise unreadable(file, path, "", error) from error
+        return self.config.select(records, split)
 
 
 def _open(file: Path) -> IO[bytes]:
@@ -67,10 +75,9 @@ def _items(file: Path) -> Iterator[Located]:
         json.loads(text)  # so that what follows meets no wrong JSON
     except UnicodeDecodeError as error:
         raise DataError(str(file), 1, "-", f"not UTF-8: {error}") from None
-    except json.JSONDecodeError as error:
-        raise DataError(
-            str(file), error.lineno, "-", f"not JSON: {error}", fix="one list of objects"
-        ) from None
+    except ValueError as error:  # a JSONDecodeError, or a number of too many digits
+        line = getattr(error, "lineno", 1)
+        raise DataError(str(file), line, "-", f"not JSON: {error}", fix="one list of objects") from None
     except RecursionError:
         raise DataError(
             str(file), 1, "-", "not readable: nested too deeply", fix="one list of objects"
@@ -90,7 +97,8 @@ def _object(line: bytes, file: str, number: int) -> Mapping[str, Any]:
     except UnicodeDecodeError as error:
         raise DataError(file, number, "-", f"not UTF-8: {error}") from None
     except (ValueError, RecursionError) as error:
-        raise DataError(file, number, "-", f"not JSON: {error}", fix="one JSON object a line") from None
+        fix = _LIST_FIX if line.lstrip().startswith(b"[") else "one JSON object a line"
+        raise DataError(file, number, "-", f"not JSON: {error}", fix=fix) from None
     return _checked(record, file, number)
 
 
@@ -101,6 +109,22 @@ def _checked(record: Any, file: str, number: int) -> Mapping[str, Any]:
             number,
             "-",
             f"a JSON {type(record).__name__}, not an object",
-            fix='write each record as {"field": value, ...}',
+            fix=_LIST_FIX if isinstance(record, list) else 'write each record as {"field": value, ...}',
         )
+    for name, value in record.items():
+        if not _is_text(name) or not _is_text(value):
+            raise DataError(
+                *(file, number, name if _is_text(name) else ascii(name)),
+                "holds half a surrogate pair, which is no character",
+                fix="write the character itself, or both halves of its escape",
+            )
     return record
+
+
+def _is_text(value: Any) -> bool:
+    """Whether all texts of a JSON value can be written as UTF-8: they are printed, tokenised and sent."""
+    if isinstance(value, str):
+        return not _HALF.search(value)
+    if isinstance(value, dict):
+        return all(map(_is_text, value)) and all(map(_is_text, value.values()))
+    return all(map(_is_text, value)) if isinstance(value, list) else True

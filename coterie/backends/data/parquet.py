@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from coterie.backends.data.records import FileShares, Records
-from coterie.core.errors import DataError, MissingExtra
+from coterie.backends.data.records import FileShares, Records, unreadable
+from coterie.core.errors import MissingExtra
 from coterie.core.plugins import Plugin
 from coterie.core.types.splits import Split
 
@@ -21,17 +21,17 @@ class ParquetData(Plugin):
 
         Raises:
             MissingExtra: pyarrow is not installed.
-            DataError: the file is not a Parquet file.
             ConfigError: the split has no file.
+            UserError: the file is not a Parquet file, or is damaged.
         """
         try:
             import pyarrow
             import pyarrow.parquet
         except ImportError:
             raise MissingExtra("pyarrow", "data", needed_by="data source 'parquet'") from None
-        file = self.config.file(split, self.build.path)
+        file, path = self.config.file(split, self.build.path)
         try:
             rows = pyarrow.parquet.read_table(file).to_pylist()
-        except pyarrow.ArrowException as error:
-            raise DataError(str(file), 0, "-", f"not readable as Parquet: {error}") from None
+        except (pyarrow.ArrowException, OSError, UnicodeDecodeError) as error:
+            raise unreadable(file, path, " as Parquet", error) from error
         return self.config.select(Records((row, str(file), line) for line, row in enumerate(rows, 1)), split)

@@ -8,9 +8,12 @@ from typing import Any
 
 from pydantic import Field, model_validator
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import PluginConfig
 from coterie.core.types.splits import Row, Split, content, split_of
+
+_NAMED = 5
+"""Files of a folder that an error names."""
 
 
 class Records(Sequence[Mapping[str, Any]]):
@@ -47,6 +50,16 @@ class Records(Sequence[Mapping[str, Any]]):
         )
 
 
+def unreadable(file: Path, path: str, form: str, error: BaseException) -> UserError:
+    """The error for a file that is no file of its form, or is damaged: no line of it can be named.
+
+    Args:
+        path: of the file's setting.
+        form: such as " as Parquet".
+    """
+    return UserError(f"{file} can't be read{form}", path=path, why=f"{type(error).__name__}: {error}")
+
+
 class Shares(PluginConfig):
     """The shares of three splits that are made from one set of records."""
 
@@ -80,11 +93,11 @@ class FileShares(Shares):
             raise ValueError("val_share, test_share and split_ignore are for a single path")
         return self
 
-    def file(self, split: Split, path: str) -> Path:
-        """The file of a split.
+    def file(self, split: Split, path: str) -> tuple[Path, str]:
+        """The file of a split, and the path of its setting.
 
         Raises:
-            ConfigError: the split has no file, or the file doesn't exist.
+            ConfigError: the split has no file, or the file doesn't exist or is a folder.
         """
         name = self.path or getattr(self, split)
         key = "path" if self.path else split
@@ -92,11 +105,19 @@ class FileShares(Shares):
             raise ConfigError(
                 f"there is no file for split '{split}'", path=f"{path}.{split}", fix=f"set {path}.{split}"
             )
-        if not Path(name).is_file():
+        file, where = Path(name), f"{path}.{key}"
+        if file.is_dir():
+            names = sorted(inside.name for inside in file.iterdir() if inside.is_file())
+            more = f", and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
             raise ConfigError(
-                f"no such file: {name}", path=f"{path}.{key}", why=f"looked for in {Path.cwd()}"
+                f"{name} is a folder, not a file",
+                path=where,
+                why=f"its files: {', '.join(names[:_NAMED])}{more}" if names else "no file lies in it",
+                fix="name the file",
             )
-        return Path(name)
+        if not file.is_file():
+            raise ConfigError(f"no such file: {name}", path=where, why=f"looked for in {Path.cwd()}")
+        return file, where
 
     def select(self, records: Records, split: Split) -> Records:
         return (

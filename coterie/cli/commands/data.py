@@ -168,8 +168,8 @@ def prepare(
 ) -> None:
     """Split records by the hash of their content and drop duplicates: train, val and test as JSONL.
 
-    SOURCE is a .jsonl, .jsonl.gz or .parquet file, a folder with such a file for each split, or a data set of
-    the Hub by its id. The output depends on the records alone, not on their order.
+    SOURCE is a .jsonl, .json (.gz too) or .parquet file, a folder with such a file for each split, or a data
+    set of the Hub by its id. The output depends on the records alone, not on their order.
 
     With --keep-splits, records of the source's test split are dropped from the others. A --limit holds for
     each split that is kept, and for the records that are split.
@@ -276,7 +276,7 @@ def leaks(
 
     Tasks are compared by the fingerprints that the environment makes of them (the whole problem; its
     solution where that is unique), records by their content. Exits 1 where two splits share one, else 0.
-    Repeats within a split are reported and are no failure.
+    Repeats within a split are reported and are no failure, and so are different answers to one problem.
 
     \b
         coterie data leaks plan_path --tasks 1000
@@ -302,10 +302,9 @@ def leaks(
     else:
         by_split, scope = split_leaks.record_fingerprints(names, folder, keys, tasks)
     result = find_leaks(by_split)
+    notes = [*scope.notes, *scope.answers.notes()]
     if as_json:
-        print_json(
-            {"leaking": bool(result.shared), **asdict(result), "there": scope.sizes, "notes": scope.notes}
-        )
+        print_json({"leaking": bool(result.shared), **asdict(result), "there": scope.sizes, "notes": notes})
     else:
-        show_leaks(result, scope.sizes, scope.notes)
+        show_leaks(result, scope.sizes, notes)
     raise SystemExit(1 if result.shared else 0)

@@ -13,6 +13,7 @@ from coterie.core.types import Message, RoleInput
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
 from coterie.plugins.envs.math.state import Observation, Utterance
+from coterie.plugins.envs.math.teams import ROLES
 
 _BOXED = r"Write the final answer into \boxed{}."
 _PROGRAM = (
@@ -45,7 +46,8 @@ class MathRole(Plugin):
                 f"role '{build.name}' can't have the type of the role '{self.role}'",
                 path=f"{build.path}.type",
                 why="the environment math distinguishes roles by name",
-                fix=f"name the role '{self.role}', or give it type math_{build.name}",
+                fix=f"name the role '{self.role}'"
+                + (f", or give it type math_{build.name}" if build.name in ROLES else ""),
             )
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:

@@ -14,7 +14,7 @@ import pytest
 from coterie.backends.data.hub import HubData
 from coterie.backends.data.jsonl import JsonlData
 from coterie.backends.data.parquet import ParquetData
-from coterie.core.errors import ConfigError, DataError, MissingExtra
+from coterie.core.errors import ConfigError, DataError, MissingExtra, UserError
 from tests.plugins.support import Build, make
 
 ROWS = [{"id": i, "text": f"row {i}"} for i in range(200)]
@@ -75,13 +75,46 @@ def test_gzipped_and_with_a_byte_order_mark(tmp_path):
         (b'"text"', "a JSON str"),
         (b'{"id": "\xff"}', "not UTF-8"),
         (b"[" * 100_000, "not JSON"),
+        (b'{"id": ["\\ud800"]}', "half a surrogate pair"),
+        (b'{"id": {"\\udfff": 1}}', "half a surrogate pair"),
     ],
 )
 def test_a_wrong_line_is_named(tmp_path, line, what):
     (tmp_path / "a.jsonl").write_bytes(b'{"id": 1}\n\n' + line + b"\n")
     with pytest.raises(DataError, match=what) as caught:
         source(JsonlData, train=str(tmp_path / "a.jsonl")).records("train")
-    assert (caught.value.line, caught.value.field) == (3, "-")
+    assert caught.value.line == 3 and caught.value.field == ("id" if "pair" in what else "-")
+    str(caught.value).encode()
+
+
+def test_a_pair_of_surrogates_is_a_character(tmp_path):
+    path = jsonl(tmp_path / "a.jsonl", [{"\U0001f600": "\U0001f600"}])
+    assert "ud83d" in (tmp_path / "a.jsonl").read_text()
+    assert list(source(JsonlData, train=path).records("train")) == [{"\U0001f600": "\U0001f600"}]
+
+
+def test_a_folder_is_no_file(tmp_path):
+    for number in range(7):
+        jsonl(tmp_path / f"{number}.jsonl")
+    with pytest.raises(ConfigError, match="is a folder, not a file") as caught:
+        source(JsonlData, path=str(tmp_path)).records("train")
+    assert caught.value.path == "data.path"
+    assert caught.value.why == "its files: 0.jsonl, 1.jsonl, 2.jsonl, 3.jsonl, 4.jsonl, and 2 more"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"no gzip",
+        gzip.compress(b'{"id": 1}\n', mtime=0)[:-9],
+        gzip.compress(b'{"id": 1}\n', mtime=0)[:10] + b"!",
+    ],
+)
+def test_a_damaged_gzip_file_is_no_traceback(tmp_path, data):
+    (tmp_path / "a.jsonl.gz").write_bytes(data)
+    with pytest.raises(UserError, match=r"a\.jsonl\.gz can't be read") as caught:
+        source(JsonlData, path=str(tmp_path / "a.jsonl.gz")).records("train")
+    assert caught.value.path == "data.path"
 
 
 @pytest.mark.parametrize(
@@ -106,9 +139,18 @@ def test_parquet(tmp_path):
     same = source(JsonlData, path=jsonl(tmp_path / "a.jsonl"))
     for split in SPLITS:
         assert list(data.records(split)) == list(same.records(split))
-    (tmp_path / "b.parquet").write_text("no")
-    with pytest.raises(DataError, match="Parquet"):
-        source(ParquetData, train=str(tmp_path / "b.parquet")).records("train")
+
+
+def test_what_is_no_parquet_file_or_a_damaged_one_names_its_setting(tmp_path):
+    parquet = pytest.importorskip("pyarrow.parquet")
+    file = tmp_path / "a.parquet"
+    parquet.write_table(pytest.importorskip("pyarrow").Table.from_pylist(ROWS), file)
+    whole = file.read_bytes()
+    for data in (b"no", whole[:50], whole[:200] + b"?" * 200 + whole[400:], b""):
+        file.write_bytes(data)
+        with pytest.raises(UserError, match=r"a\.parquet can't be read as Parquet") as caught:
+            source(ParquetData, train=str(file)).records("train")
+        assert caught.value.path == "data.train" and "line" not in str(caught.value)
 
 
 @pytest.fixture

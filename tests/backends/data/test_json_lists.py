@@ -66,8 +66,17 @@ def test_a_wrong_list_names_the_line(tmp_path, text, line, what):
     assert what in str(caught.value)
 
 
-def test_a_list_in_a_file_of_lines_is_still_no_record(tmp_path):
+@pytest.mark.parametrize("text", ['[{"a": 1}]\n', '[\n  {"a": 1}\n]\n', '[{"a": 1},\n{"a": 2}]'])
+def test_a_list_in_a_file_of_lines_is_still_no_record(tmp_path, text):
     file = tmp_path / "data.jsonl"
-    file.write_text('[{"a": 1}]\n')
-    with pytest.raises(DataError, match="a JSON list, not an object"):
+    file.write_text(text)
+    with pytest.raises(DataError, match=r"line 1, .*not JSON|a JSON list, not an object") as caught:
+        records_of(file)
+    assert "a name that ends in .json" in caught.value.fix
+
+
+def test_a_number_of_too_many_digits_is_no_traceback(tmp_path):
+    file = tmp_path / "data.json"
+    file.write_text(f'[{{"a": {"9" * 5000}}}]')
+    with pytest.raises(DataError, match="not JSON"):
         records_of(file)

@@ -155,4 +155,6 @@ def test_a_role_has_to_have_its_own_name():
 
     with pytest.raises(ConfigError, match="'judge' can't have the type") as caught:
         make(MathVerifier, Build(name="judge", path="team.roles.judge"))
-    assert caught.value.path == "team.roles.judge.type"
+    assert caught.value.path == "team.roles.judge.type" and caught.value.fix == "name the role 'verifier'"
+    with pytest.raises(ConfigError, match="or give it type math_solver"):
+        make(MathVerifier, Build(name="solver", path="team.roles.solver"))

@@ -8,6 +8,7 @@ a local file. MAPPA's files (arXiv 2601.23228), JSON lists of `{"prompt", "answe
 from __future__ import annotations
 
 import logging
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,14 +16,14 @@ from typing import Any, Literal, Protocol, get_args, runtime_checkable
 
 from pydantic import Field
 
-from coterie.core.errors import ConfigError, DataError, PolicyFault
+from coterie.core.errors import ConfigError, DataError, PolicyFault, UserError
 from coterie.core.plugins import PluginConfig
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.seeding import generator
 from coterie.core.types.splits import Split
-from coterie.plugins.envs.math.answers import accepted, boxed, number
+from coterie.plugins.envs.math.answers import accepted, boxed, number, same_number
 from coterie.plugins.envs.math.problem import Problem
 
 log = logging.getLogger("coterie")
@@ -151,25 +152,34 @@ class Problems:
         """A split's tasks: those of `draw`, drawn by the seed, in the order of the records.
 
         Raises:
-            DataError: a record is no problem, or one of test is also in val.
-            ConfigError: there is no such split, it is empty, or smaller than `draw`.
+            DataError: a record is no problem.
+            ConfigError: there is no such split, it is empty or smaller than `draw`, or a problem of test is
+                also in val; for train the same of val and test.
         """
         if split not in self._sources:
             raise ConfigError(
                 f"there are no problems for '{split}'", path=self._path, fix=f"set {self._path}.{split}"
             )
         tasks = self._without_leaks() if split == "train" else self._all(split)
+        self._check_size(split, tasks)
         draw = self._sources[split][1].draw
-        if not tasks or (draw or 0) > len(tasks):
-            raise ConfigError(
-                f"split '{split}' has {len(tasks)} problems" + (f", fewer than draw: {draw}" if draw else ""),
-                path=f"{self._path}.{split}",
-                fix="name a larger file, or less in `keep` and `draw`",
-            )
         if draw is None or draw == len(tasks):
             return tasks
         drawn = generator(seed, f"draw {split}", "problems").permutation(len(tasks))[:draw]
         return tuple(tasks[index] for index in sorted(drawn.tolist()))
+
+    def _check_size(self, split: Split, tasks: Sequence[Task]) -> None:
+        draw, where = self._sources[split][1].draw, f"{self._path}.{split}"
+        if not tasks:
+            raise ConfigError(
+                f"split '{split}' has 0 problems", path=where, fix="name another file, or less in `keep`"
+            )
+        if draw is not None and draw > len(tasks):
+            raise ConfigError(
+                f"split '{split}' has {len(tasks)} problems, fewer than draw: {draw}",
+                path=f"{where}.draw",
+                fix=f"set {where}.draw=null for all of them, or name a larger file",
+            )
 
     def _all(self, split: Split) -> tuple[Task, ...]:
         if split not in self._read:
@@ -180,9 +190,33 @@ class Problems:
 
     def _load(self, split: Split) -> None:
         source, settings = self._sources[split]
-        with plugin_call(source, "records"):
-            records = source.records(split)
+        try:
+            with plugin_call(source, "records"):
+                records = source.records(split)
+        except UserError as error:
+            error.path = self._setting(split, error.path)
+            raise
         self._read[split] = tuple(_tasks(split, records, settings))
+        self._warn_of_two_answers(split)
+
+    def _setting(self, split: Split, path: str) -> str:
+        """The setting of a split that stands for one of its data source, which has other names."""
+        where = f"{self._path}.{split}"
+        names = {f"{where}.{split}": "file", f"{where}.name": "hub"}
+        return f"{where}.{names[path]}" if path in names else path
+
+    def _warn_of_two_answers(self, split: Split) -> None:
+        first, pairs = dict[str, Task](), dict[str, str]()
+        for task in self._read[split]:
+            text = content(task.payload.text)
+            other = first.setdefault(text, task)
+            if not _same_answer(other, task):
+                pairs.setdefault(text, _two_answers(other, task))
+        if pairs:
+            log.warning(
+                "%s.%s: %d problems have more than one answer, such as %s",
+                *(self._path, split, len(pairs), next(iter(pairs.values()))),
+            )
 
     def _optional(self, split: Split) -> tuple[Task, ...]:
         """A split's tasks; none where one source of all splits can't give it, which is told.
@@ -206,32 +240,41 @@ class Problems:
         return self._read[split]
 
     def _check_test(self) -> None:
-        home = {content(task.payload.text): task.id for task in self._optional("val")}
+        home = {content(task.payload.text): task for task in self._optional("val")}
         for task in self._read["test"]:
             other = home.get(content(task.payload.text))
             if other is not None:
+                differ = "" if _same_answer(other, task) else f"two answers: {_two_answers(other, task)}"
                 raise ConfigError(
-                    f"the problem '{task.id}' is also in val, as '{other}'",
+                    f"the problem '{task.id}' is also in val, as '{other.id}'",
                     path=f"{self._path}.test",
+                    why=differ,
                     fix="remove it from one of them; a set needs no second name",
                 )
 
     def _without_leaks(self) -> tuple[Task, ...]:
         if self._clean is None:
-            home = {
-                content(task.payload.text): task.id
-                for split in ("val", "test")
-                for task in self._optional(split)  # type: ignore[arg-type]
-            }
+            home = dict[str, Task]()
+            evaluated: tuple[Split, ...] = ("val", "test")
+            for split in evaluated:
+                tasks = self._optional(split)
+                if tasks or (split in self._sources and self._sources[split][1].draw):
+                    self._check_size(split, tasks)  # also where nothing is evaluated before a later command
+                home |= {content(task.payload.text): task for task in tasks}
             tasks = self._all("train")
-            shared = [(task.id, home[text]) for task in tasks if (text := content(task.payload.text)) in home]
+            shared = [(task, home[text]) for task in tasks if (text := content(task.payload.text)) in home]
             if shared:
-                names = ", ".join(f"{ours} (= {theirs})" for ours, theirs in shared[:_NAMED])
+                names = ", ".join(f"{ours.id} (= {theirs.id})" for ours, theirs in shared[:_NAMED])
                 log.warning(
                     "%d of %d train problems are also evaluated and are left out of train: %s%s",
                     *(len(shared), len(tasks), names, ", ..." if len(shared) > _NAMED else ""),
                 )
-            left_out = {ours for ours, _ in shared}
+            differing = [_two_answers(*pair) for pair in shared if not _same_answer(*pair)]
+            if differing:
+                log.warning(
+                    "%d of them have another answer in train, such as %s", len(differing), differing[0]
+                )
+            left_out = {ours.id for ours, _ in shared}
             self._clean = tuple(task for task in tasks if task.id not in left_out)
         return self._clean
 
@@ -246,6 +289,15 @@ def content(text: str) -> str:
     """
     plain = _DROPPED.sub("", text.replace(r"\dfrac", r"\frac").replace(r"\tfrac", r"\frac"))
     return plain.casefold().rstrip(".?!:;,")
+
+
+def _same_answer(one: Task, other: Task) -> bool:
+    """Whether two answers are written alike or are numbers of one value. The verifier isn't asked."""
+    return content(one.answer) == content(other.answer) or same_number(one.answer, other.answer)
+
+
+def _two_answers(one: Task, other: Task) -> str:
+    return f"{one.answer:.60} ({one.id}) and {other.answer:.60} ({other.id})"
 
 
 def _tasks(split: Split, records: Sequence[Mapping[str, Any]], settings: SetConfig) -> list[Task]:
@@ -296,6 +348,9 @@ def _answer(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
         except PolicyFault as fault:
             raise DataError(file, line, form.solution[0], str(fault)) from None
     answer = _written(record[name])
+    if _is_missing(record[name]):
+        fix = "add the answer, or remove the record: tables write NaN where a value is missing"
+        raise DataError(file, line, name, f"is no answer: {record[name]!r:.60}", fix=fix)
     if not answer:
         raise DataError(file, line, name, f"is no answer: {record[name]!r:.60}")
     if form.whole and not all(_whole(part) for part in accepted(answer)):
@@ -307,6 +362,13 @@ def _answer(record: Mapping[str, Any], form: Form, file: str, line: int) -> str:
             fix="correct it, or choose another `set`: those of AIME have such answers only",
         )
     return answer
+
+
+def _is_missing(value: Any) -> bool:
+    """Whether a value is, or a list holds, NaN or an infinity."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_is_missing, value))
+    return isinstance(value, float) and not math.isfinite(value)
 
 
 def _written(value: Any) -> str:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import chain
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, did_you_mean
 
 PAIR = ("reasoner", "tool")
 CHAIN = ("problem_solver", "code_executor", "verifier")
@@ -21,15 +21,23 @@ SOLO = ("solver",)
 ROLES = (*PAIR, *CHAIN, *SOLO)
 COMPACT_ROLES = (*CHAIN, "solver", "reasoner")
 """Roles that the compact rendering can prompt: it can't show a program."""
+_TEAMS = "reasoner and tool; or problem_solver, code_executor and verifier; or solver"
 
 
 def form_of(order: Sequence[Sequence[str]], path: str) -> tuple[str, ...]:
     """The form that the roles of a team belong to.
 
     Raises:
-        ConfigError: they belong to two forms, or act in another order.
+        ConfigError: there is no such role, they belong to two forms, or act in another order.
     """
     roles = list(chain.from_iterable(order))
+    unknown = [role for role in roles if role not in ROLES]
+    if unknown:
+        raise ConfigError(
+            f"the environment 'math' has no role '{unknown[0]}'",
+            path=f"team.roles.{unknown[0]}",
+            fix=f"{did_you_mean(unknown[0], ROLES)} A team has {_TEAMS}",
+        )
     form = next(form for form in (PAIR, CHAIN, SOLO) if (roles and roles[0] in form) or form == SOLO)
     strange = [role for role in roles if role not in form]
     if strange:
@@ -37,7 +45,7 @@ def form_of(order: Sequence[Sequence[str]], path: str) -> tuple[str, ...]:
             f"{roles[0]} and {strange[0]} can't be in one team",
             path="team.order",
             why="they don't see each other's messages",
-            fix="keep reasoner and tool; or problem_solver, code_executor and verifier; or solver",
+            fix=f"keep {_TEAMS}",
         )
     if form == CHAIN and (sorted(roles, key=CHAIN.index) != roles or len(order) < len(roles)):
         raise ConfigError(

@@ -318,6 +318,14 @@ def test_a_team_that_cannot_work_is_refused(order, settings, path):
     assert caught.value.path == path and caught.value.fix
 
 
+@pytest.mark.parametrize("others", [[], ["reasoner"]])
+def test_a_role_that_does_not_exist_is_named_with_the_nearest(others):
+    with pytest.raises(ConfigError, match="has no role 'solvr'") as caught:
+        env_of([*others, "solvr"])
+    assert caught.value.path == "team.roles.solvr"
+    assert caught.value.fix.startswith("did you mean 'solver'? A team has reasoner and tool; or ")
+
+
 def test_the_oracle_of_a_user_s_problem_writes_the_reference():
     import dataclasses
 
