@@ -103,6 +103,8 @@ class Resumption:
             log.warning("from here on the run is not bit-equal to the uninterrupted one")
         table = self._kept(self.run.resolved.table)
         kept = [change for change in self.changes if not self._of_this_call(change)]
+        if kept:
+            log.warning("config.yaml has them for later resumes, even if this one plays no step")
         if table != self.before.table:
             text = Resolved(self.before.name, self.before.config, table, {}).text()
             write_atomic(self.folder / "config.yaml", text)

@@ -174,31 +174,6 @@ def test_what_the_checkpoint_is_made_for_never_changes(tmp_path, change):
     assert error.value.path == change.partition("=")[0] and "--allow-change" not in error.value.fix
 
 
-def test_what_a_prompt_file_says_is_a_setting(tmp_path, caplog):
-    file = tmp_path / "prompt.md"
-    file.write_text("Score.\n$format\n$parts\n")
-    coach = (
-        "environment.type=environment",
-        "coach.type=coach",
-        "coach.model=heuristic",
-        f"coach.prompt={file}",
-    )
-    folder = started(tmp_path / "run", *(f"rewards.{setting}" for setting in coach))
-    before = record(folder)["files"]
-    assert list(before) == ["rewards.coach.prompt"]
-    assert coterie.train(resume=folder, overrides=["schedule.steps=3"]).step == 3
-    file.write_text("Score high.\n$format\n$parts\n")
-    with pytest.raises(RunFolderError, match="can't change") as error:
-        coterie.train(resume=folder, overrides=["schedule.steps=4"])
-    assert error.value.path == "rewards.coach.prompt" and "--allow-change" in error.value.fix
-    assert f"{file} ({before['rewards.coach.prompt'][:12]})" in error.value.why
-    coterie.train(resume=folder, overrides=["schedule.steps=4"], allow_change=True)
-    assert "from step 4 on, rewards.coach.prompt: " in caplog.text and "not bit-equal" in caplog.text
-    assert "rewards.coach.prompt" in record(folder)["changes"][1]["settings"]
-    assert record(folder)["files"] != before
-    assert coterie.train(resume=folder, overrides=["schedule.steps=5"]).step == 5
-
-
 def test_a_refused_change_leaves_the_folder_as_it_was(tmp_path):
     folder = started(tmp_path / "run")
     before = {path: path.read_bytes() for path in folder.glob("*.*")}
