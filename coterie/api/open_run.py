@@ -12,6 +12,7 @@ from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.compose import check_packages
 from coterie.compose.kinds import UsesRunFolder
+from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
 
 
@@ -34,7 +35,8 @@ async def open_run(run: Run, restore: Path | None = None, external: Sequence[Ext
         sources = (source.plugin for source in run.reward_sources)
         for plugin in (run.engine, *run.rollout_side.resources, *sources):
             if isinstance(plugin, UsesRunFolder):
-                plugin.use_run_folder(run.folder.path)
+                with plugin_call(plugin, "use_run_folder"):
+                    plugin.use_run_folder(run.folder.path)
     if restore is None:
         await begin_from(run)
     await run.open(restore, extra_policies={policy.name: policy.config for policy in external})

@@ -15,6 +15,7 @@ from coterie.api.run_record import (
     RunRecord,
     changed_versions,
     compose_recorded,
+    contents,
     equal,
     kept_files,
     recall,
@@ -102,6 +103,8 @@ class Resumption:
             log.warning("from here on the run is not bit-equal to the uninterrupted one")
         table = self._kept(self.run.resolved.table)
         kept = [change for change in self.changes if not self._of_this_call(change)]
+        if kept:
+            log.warning("config.yaml has them for later resumes, even if this one plays no step")
         if table != self.before.table:
             text = Resolved(self.before.name, self.before.config, table, {}).text()
             write_atomic(self.folder / "config.yaml", text)
@@ -169,23 +172,36 @@ def _changes(before: Resolved, after: Resolved, record: RunRecord | None, allow_
     """
     old, new = settings_of(before.config), settings_of(after.config)
     first = stated(record.settings if record is not None else old.table)
-    first |= stated(before.table)
+    explicit = _explicit(before, old)
+    first |= explicit
     second = stated(new.table)
     changes: list[Change] = []
     refused: list[Change] = []
-    for path in sorted({*stated(before.table), *stated(after.table)}):
+    read, reads = record.files if record is not None else {}, contents(new)
+    for path in sorted({*explicit, *_explicit(after, new)}):
         values = first.get(path), second.get(path)
+        if path in reads and equal(*values):  # what the file says is the setting
+            digests = read.get(path, reads[path]), reads[path]
+            values = f"{second[path]} ({digests[0][:12]})", f"{second[path]} ({digests[1][:12]})"
         # Versions before `auto` wrote true, which is the same on a CPU.
         if equal(*values) or (path == "deterministic" and False not in values):
             continue
         mark = _mark(path, old, new)
-        change = Change(path, first.get(path), second.get(path), mark is not None and mark.exact)
+        change = Change(path, *values, exact=mark is not None and mark.exact)
         accepted = mark is not None and (allow_change or not mark.asked)
         (changes if accepted or (allow_change and not _fixed(path)) else refused).append(change)
     if refused:
         _check_known(after, refused)
         raise _refusal(refused, [change for change in refused if _mark(change.path, old, new)], allow_change)
     return changes
+
+
+def _explicit(resolved: Resolved, settings: Settings) -> dict[str, Any]:
+    """The settings that a configuration states; `model: heuristic` states `model.type`."""
+    return {
+        f"{path}.type" if path in settings.components else path: value
+        for path, value in stated(resolved.table).items()
+    }
 
 
 def _check_known(after: Resolved, refused: Sequence[Change]) -> None:

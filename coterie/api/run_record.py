@@ -1,8 +1,9 @@
 """`resolved.yaml` of a run folder: what the run was made of.
 
-It holds every setting with the defaults of the plugins, the versions of all that takes part, the plugin
-files of `-p`, and what later resumes changed. It is no configuration and no part of a digest: `config.yaml`
-says what a user asked for, and this file what that meant when the run began.
+It holds every setting with the defaults of the plugins, the versions of all that takes part, the digests of
+the plugin files of `-p` and of the files that settings name, and what later resumes changed. It is no
+configuration and no part of a digest: `config.yaml` says what a user asked for, and this file what that meant
+when the run began.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class RunRecord:
     """By package; `python` too."""
     plugin_files: dict[str, str] = field(default_factory=dict)
     """sha256 of each file that was loaded with `-p`, by its absolute path."""
+    files: dict[str, str] = field(default_factory=dict)
+    """sha256 of each file that a setting names, by the setting's path."""
     changes: list[Table] = field(default_factory=list)
     """What resumes changed: `step`, and `settings` and `versions` as {name: [before, after]}."""
 
@@ -62,7 +65,8 @@ class RunRecord:
             settings.table["rewards"][source.name]["weights"] = dict(source.weights)
         components, versions = _plugins(settings)
         files = {str(path): _sha256(path) for path in loaded_files(plugins()) if path.is_file()}
-        return cls(settings.table, components, {**_versions(LIBRARIES), **versions}, files)
+        versions = {**_versions(LIBRARIES), **versions}
+        return cls(settings.table, components, versions, files, contents(settings))
 
     def write(self, folder: Path) -> None:
         """Write the record of the run in `folder`.
@@ -150,6 +154,12 @@ def changed_versions(before: RunRecord, after: RunRecord) -> dict[str, list[str]
         if now != digest:
             changed[file] = [digest[:12], now[:12]]
     return changed
+
+
+def contents(settings: Settings) -> dict[str, str]:
+    """sha256 of each file that a setting names, by the setting's path; of a missing file none."""
+    named = {path: Path(file) for path, file in settings.files.items()}
+    return {path: _sha256(file) for path, file in named.items() if file.is_file()}
 
 
 def kept_files(before: RunRecord, after: RunRecord) -> dict[str, str]:

@@ -138,13 +138,18 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         reached = checkpoint.step if checkpoint is not None else -1
         if checkpoint is not None:
             run.restore(checkpoint)
-            if run.finished:
+            if run.finished or _out_of_time(run):
                 state = run.state
-                log.info("the run is finished: %d steps, %d tokens", state.step, state.tokens)
+                why = "finished" if run.finished else "at its end (schedule.stop_after)"
+                log.info("the run is %s: %d steps, %d tokens", why, state.step, state.tokens)
                 if resumed is not None and resumed.changes:
-                    fix = "make the run longer (schedule.steps) if they should have one"
-                    log.warning("the changed settings have no effect: %s", fix)
-                return TrainResult(run.folder.path, state.step, run.end.steps, {}, True, 0.0, state.tokens)
+                    fix = "make the run longer (schedule.steps, schedule.stop_after) if they should have one"
+                    log.warning(
+                        "the changed settings have no effect, and the folder doesn't keep them: %s", fix
+                    )
+                return TrainResult(
+                    run.folder.path, state.step, run.end.steps, {}, run.finished, 0.0, state.tokens
+                )
         elif resuming:
             log.warning("%s was stopped before its first checkpoint: starting over", run.folder.path)
         run.metrics_writer.open(run.folder, run.state.step)
@@ -169,6 +174,12 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         )
     finally:
         await run.close()
+
+
+def _out_of_time(run: Run) -> bool:
+    """Whether the loop would play no step, although the schedule has some left."""
+    limit = run.config.schedule.stop_after
+    return limit is not None and run.state.seconds >= limit
 
 
 def _truncate(run: Run, store: CheckpointStore, step: int) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
+from coterie.compose.answers import check_answers
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
@@ -114,9 +115,16 @@ class ComponentBuilder:
                 settings[field_name] = self._referred(inner, settings[field_name], f"{path}.{field_name}")
 
         def nested(kind: str, table: Table, where: str) -> Any:
-            return self.make(kind, table, where)
+            return self._asked(kind, table, where)
 
         return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
+
+    def _asked(self, kind: str, table: Any, path: str, name: str = "") -> Any:
+        """A component for another one, which may ask it."""
+        made = self.make(kind, table, path, name)
+        if kind == "chat_model":
+            check_answers(made)
+        return made
 
     def _referred(self, kind: str, name: str, path: str) -> Any:
         """The component that a field names, made once; or the name, where it is that of a plugin."""
@@ -129,7 +137,7 @@ class ComponentBuilder:
             raise ConfigError(f"no {table} entry and no plugin is called '{name}'", path=path, fix=fix)
         where = f"{table}.{name}"
         if where not in self.shared:
-            self.shared[where] = self.make(kind, entries[name], where, name)
+            self.shared[where] = self._asked(kind, entries[name], where, name)
         self.consumed.add(where)
         return self.shared[where]
 
@@ -168,7 +176,12 @@ def _check_members(made: Any, origin: Origin) -> None:
         if _has(made, old, origin):
             what = f"{origin} has `{old}`, which is called `{new}` since 0.2"
             raise PluginError(what, path=where, fix=f"rename `{old}` to `{new}`")
-    lacking = [part for part in members(PROTOCOL[kind]) if not _has(made, part, origin)]
+    required = members(PROTOCOL[kind]).items()
+    lacking = [
+        part
+        for part, method in required
+        if not _has(made, part, origin) or (method and getattr(made, part) is None)
+    ]
     texts = ignored(made, kind) if lacking or (kind, type(made)) not in _CHECKED else []
     if lacking:
         what, why = f"{origin} lacks {', '.join(lacking)}", "; ".join(f"it has {text}" for text in texts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, get_type_hints, runtime_checkable
@@ -104,27 +104,45 @@ def members(*of: type) -> dict[str, bool]:
 
 
 def ignored(plugin: Any, kind: str) -> list[str]:
-    """What a plugin, or its class, has and nothing reads: misspelt members, and capabilities in part.
+    """What a plugin, or its class, has and nothing reads: misspelt members, capabilities in part, no methods.
 
     A longer or shorter word (`records`, `field`) is no misspelling unless both are methods, or neither is.
     """
     capabilities, renamed = CAPABILITIES.get(kind, ()), RENAMED_MEMBERS.get(kind, {})
-    known = members(PROTOCOL[kind], *capabilities) | dict.fromkeys(renamed, False)
+    of_kind = members(PROTOCOL[kind], *capabilities)
+    known = of_kind | dict.fromkeys(renamed, False)
     present = {name for name in dir(plugin) if name[0] != "_"} - set(dir(Plugin)) - {"config", "build"}
     of_author, bases = _inherited(plugin, kind)
     known = bases | known
     texts = []
     for name in sorted(present - known.keys()):
         left = known.keys() - (of_author if name in of_author else present)
-        for member in difflib.get_close_matches(name, left, n=1, cutoff=0.8):
+        swapped = [
+            member for member in left if sorted(member) == sorted(name)
+        ]  # `opne` is not close to `open`
+        for member in swapped[:1] or difflib.get_close_matches(name, left, n=1, cutoff=0.8):
             alike = callable(inspect.getattr_static(plugin, name)) == known[member]
             if alike or not (name.startswith(member) or member.startswith(name)):
                 texts.append(f"`{name}`, which nothing reads: did you mean `{renamed.get(member, member)}`?")
+    methods = present & {name for name, method in of_kind.items() if method}
+    texts += [
+        f"`{name}`, which is {value!r:.40} and no method" for name, value in _no_methods(plugin, methods)
+    ]
     for names in map(members, capabilities):
         if present & names.keys() and (lacks := names.keys() - present):
             has = "`, `".join(sorted(present & names.keys()))
             texts.append(f"`{has}` alone, which nothing reads without `{'`, `'.join(sorted(lacks))}`")
     return texts
+
+
+def _no_methods(plugin: Any, names: Iterable[str]) -> Iterator[tuple[str, Any]]:
+    """Those of the names that can't be called, each with its value; None may take an inherited one away."""
+    classes = inspect.getmro(plugin if inspect.isclass(plugin) else type(plugin))
+    for name in sorted(names):
+        value = inspect.getattr_static(plugin, name)
+        taken_away = value is None and sum(name in vars(cls) for cls in classes) > 1
+        if not (callable(value) or hasattr(value, "__get__") or taken_away):
+            yield name, value
 
 
 def _inherited(plugin: Any, kind: str) -> tuple[set[str], dict[str, bool]]:

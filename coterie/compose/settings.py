@@ -35,6 +35,8 @@ class Settings:
     """By dotted path: what the plugins declare of a resumed run. It holds for everything below the path."""
     components: dict[str, tuple[str, str]] = field(default_factory=dict)
     """(kind, name) of the plugin at each dotted path."""
+    files: dict[str, str] = field(default_factory=dict)
+    """By dotted path: the file that a setting names. Its content is a setting like the others."""
 
     def mark(self, path: str) -> MayChange | None:
         """The mark of the setting at a path, or of the one it is in."""
@@ -117,6 +119,14 @@ def _fill_fields(settings: Settings, table: Table, fields: Mapping[str, FieldInf
             table[key] = _plain(info.get_default(call_default_factory=True))
         elif isinstance(table[key], dict) and (model := _model_of(info.annotation)) is not None:
             _fill_fields(settings, table[key], model.model_fields, f"{path}.{key}")
+        if _names_file(info) and isinstance(table.get(key), str):
+            settings.files[f"{path}.{key}"] = table[key]
+
+
+def _names_file(info: FieldInfo) -> bool:
+    """Whether a setting names a file, by the format that its field has in a JSON schema."""
+    extra = info.json_schema_extra
+    return isinstance(extra, dict) and extra.get("format") == "file-path"
 
 
 def _plain(value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -10,8 +11,8 @@ import pytest
 import yaml
 
 import coterie
-from coterie import ChatAnswer, Composed, ConfigError, Plugin, PluginConfig
-from coterie.core.errors import PluginError, RunFolderError
+from coterie import TEAM, ChatAnswer, ChatRequest, Composed, ConfigError, Plugin, PluginConfig
+from coterie.core.errors import PluginError, RunFolderError, TooManyMissing
 from coterie.testing.support.runs import coterie_run, play_episode
 from tests.cli.support import coterie as command
 
@@ -35,6 +36,14 @@ class Asks(Plugin):
 
     async def score(self, view):
         return {}
+
+
+class Reads(Asks):
+    """A source that reads an answer without a look at it."""
+
+    async def score(self, view):
+        answer = await self.config.model.answer(ChatRequest(messages=({"role": "user", "content": "?"},)))
+        return {(TEAM, f"asked_{self.build.name}"): float(answer.text)}
 
 
 class Model(Plugin):
@@ -131,6 +140,80 @@ def test_a_policy_that_only_judges_is_used():
     with pytest.raises(ConfigError, match="unknown policy 'jude'") as caught:
         coterie_run(rewards=asks({"type": "policy", "policy": "jude"}), policies=policies)
     assert caught.value.path == "rewards.r.model.policy"
+
+
+def plain_answer(self, request):
+    return ChatAnswer(text="1")
+
+
+def gives(value):
+    async def answer(self, request):
+        return value
+
+    return answer
+
+
+def reads(monkeypatch, answer):
+    """A run whose source asks a chat model with this `answer`, which is set after it was made."""
+    rewards = {"r": {"type": f"{HERE}:Reads", "model": "judge", "weights": {"asked_r": 1.0}}}
+    run = coterie_run(rewards=rewards, chat_models={"judge": MODEL})
+    monkeypatch.setattr(Model, "answer", answer)
+    return run
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        (gives(None), "answer returned None"),
+        (gives("1"), "answer returned '1'"),
+        (gives(ChatAnswer(text=None)), "`text` of a coterie.ChatAnswer is a text"),
+        (gives(ChatAnswer(text="1", version=2)), "`version` of a coterie.ChatAnswer is a text"),
+        (plain_answer, "`answer` must be `async def`"),
+    ],
+)
+def test_an_answer_that_is_none_names_the_chat_model(monkeypatch, answer, words):
+    with pytest.raises(PluginError) as caught:
+        play_episode(reads(monkeypatch, answer))
+    assert caught.value.path == "chat_models.judge"
+    assert f"chat_model '{HERE}:Model' of tests: answer returned" in caught.value.what
+    assert words in str(caught.value)
+
+
+def test_an_exception_of_a_chat_model_is_a_missing_score_that_names_it(monkeypatch):
+    async def answer(self, request):
+        return {}["text"]
+
+    named = f"chat_model '{HERE}:Model' of tests: answer raised KeyError"
+    with pytest.raises(TooManyMissing, match=re.escape(named)):
+        play_episode(reads(monkeypatch, answer))
+
+
+def test_a_sound_answer_passes(monkeypatch):
+    _, scores = play_episode(reads(monkeypatch, gives(ChatAnswer(text="3"))))
+    assert {value.value for *_, name, value in scores if "asked_r" in name} == {3.0}
+
+
+def wrong_arguments(self):
+    """It takes no folder."""
+
+
+async def never_awaited(self, folder):
+    """Nothing awaits it."""
+
+
+@pytest.mark.parametrize(
+    ("method", "error", "words"),
+    [
+        (wrong_arguments, TypeError, "takes 1 positional argument"),
+        (never_awaited, PluginError, "`use_run_folder` is a coroutine function"),
+    ],
+)
+def test_a_wrong_use_run_folder_names_the_chat_model(tmp_path, monkeypatch, method, error, words):
+    monkeypatch.setattr(Model, "use_run_folder", method)
+    with pytest.raises(error) as caught:
+        coterie.train(MATRIX, overrides=["schedule.steps=1", *OVERRIDES], out=tmp_path / "run")
+    text = "\n".join([str(caught.value), *getattr(caught.value, "__notes__", [])])
+    assert words in text and f"chat_model '{HERE}:Model' of tests" in text and "use_run_folder" in text
 
 
 OVERRIDES = [

@@ -99,6 +99,9 @@ def test_misspelt_members_are_found_with_the_name_that_was_meant():
         ("sandbox", "reports", lambda self: (), "report"),
         ("tool", "schema", (), "schemas"),
         ("tool", "opens", lambda self: None, "open"),
+        ("tool", "opne", lambda self: None, "open"),
+        ("chat_model", "clsoe", lambda self: None, "close"),
+        ("reward", "oepn", lambda self: None, "open"),
     ],
 )
 def test_a_near_name_is_found_for_every_kind(kind, name, value, meant):
@@ -119,6 +122,15 @@ def test_a_near_name_is_found_for_every_kind(kind, name, value, meant):
 )
 def test_other_attributes_are_nobodys_business(members):
     assert ignored(type("Mine", (NumberGame,), members)(), "environment") == []
+
+
+@pytest.mark.parametrize(("name", "value"), [("open", None), ("use_engine", 3), ("close", "later")])
+def test_a_method_that_is_none_is_told(name, value):
+    mine = type("Mine", (Plugin,), {name: value})
+    assert ignored(mine, "chat_model") == [f"`{name}`, which is {value!r} and no method"]
+    assert ignored(mine(), "chat_model") == ignored(mine, "chat_model")
+    inherits = type("Inherits", (type("Base", (Plugin,), {name: lambda self: None}),), {name: None})
+    assert ignored(inherits, "chat_model") == [], "None takes an inherited method away"
 
 
 def test_attributes_that_a_constructor_sets_count():

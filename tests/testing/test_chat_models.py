@@ -7,7 +7,7 @@ import itertools
 import pytest
 
 from coterie import ChatAnswer, Plugin
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError, SystemFault, UserError
 from coterie.testing import ConformanceError, check_chat_model
 
 FORM = '{"score": 5, "reason": "so"}'
@@ -22,7 +22,7 @@ class Sound(Plugin):
 
 def answering(text, **members):
     async def answer(self, request):
-        if isinstance(text, Exception):
+        if isinstance(text, BaseException):
             raise text
         return text(request) if callable(text) else text
 
@@ -41,12 +41,20 @@ def changing(request):
 NUMBERS = itertools.count()
 
 
+def without_budget(request):
+    """Both errors that the Protocol allows; the request with a schema has its answer."""
+    if request.schema is None:
+        raise UserError("the budget is spent") if request.sample else SystemFault("down")
+    return ChatAnswer(text=FORM)
+
+
 def test_a_sound_one_passes():
     check_chat_model(Sound())
     check_chat_model(answering(lambda request: ChatAnswer(text="plain"), structured=False))
     check_chat_model(
         answering(lambda request: ChatAnswer(text=str(next(NUMBERS))), structured=False), repeats=False
     )
+    check_chat_model(answering(without_budget))
 
 
 @pytest.mark.parametrize(
@@ -56,8 +64,13 @@ def test_a_sound_one_passes():
         (answering(ChatAnswer(text=5)), "returned 5 as text"),
         (answering(ChatAnswer(text="x", version=None)), "returned None as version"),
         (answering(ValueError("x")), "raised ValueError: x"),
-        (answering(ConfigError("a wrong key")), "a wrong key"),
-        (answering(SystemFault("down")), "answered none of the requests"),
+        (answering(ConfigError("a wrong key")), "answered none of the requests: a wrong key"),
+        (answering(SystemFault("down")), "answered none of the requests: down"),
+        (answering(SystemExit(3)), "raised SystemExit: 3"),
+        (answering(ChatAnswer(text=" \n")), "answered without text"),
+        (type("Without", (Sound,), {"answer": None})(), "lacks answer"),
+        (type("Swapped", (Sound,), {"clsoe": lambda self: None})(), "did you mean `close`?"),
+        (type("Unopened", (Sound,), {"open": None})(), "`open`, which is None and no method"),
         (answering(ChatAnswer(text="plain")), "which is no JSON"),
         (answering(ChatAnswer(text='{"score": 1}')), "without reason"),
         (answering(ChatAnswer(text="[1]")), "without score, reason"),

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.backends.models.lru import Lru
-from coterie.core.rollout.thoughts import opens_thought
+from coterie.core.errors import UserError
+from coterie.core.rollout.thoughts import CLOSE, OPEN, opens_thought
 from coterie.core.types import Call, Message, Prompt
 
 Render = Callable[[Sequence[Message]], str]
@@ -32,6 +34,10 @@ class TextCodec:
     ids are reused and only the rest is encoded. In all other cases (a template that drops earlier thoughts, a
     trimmed text, a special token in the middle) the whole prompt is encoded again, with `continues=False`.
 
+    No message's content becomes a control token, which only the format writes: `<|im_end|>` in it is encoded
+    as the text `< |im_end|>`. Otherwise what one role writes could end the turn that shows it to another, or
+    to a judge, and go on as the system.
+
     Args:
         tokenizer: a Hugging Face tokenizer.
         context: longest prompt plus completion, in tokens.
@@ -49,6 +55,7 @@ class TextCodec:
         self.render = render
         self._end = end
         self._blind = is_blind(tokenizer)
+        self._control = _control_tokens(tokenizer, render)
         self._texts: Lru[tuple[tuple[tuple[str, str], ...], ...], str] = Lru(_CACHED)
         self._ids: Lru[str, tuple[int, ...]] = Lru(_CACHED)
         self._text_of_ids: Lru[tuple[int, ...], str] = Lru(_CACHED)
@@ -83,12 +90,14 @@ class TextCodec:
         previous_messages: Sequence[Message] = (),
     ) -> Prompt:
         """The ids of a prompt; they extend the ids of `previous` where that is proven to be exact."""
-        text = self._text(messages)
         if previous is not None:
-            ids = self._extended(text, previous, self._text(previous_messages))
+            played = len(previous_messages)
+            text = self._text(messages, played + 1)
+            ids = self._extended(text, previous, self._text(previous_messages, played))
             if ids is not None:
                 self._text_of_ids.put(ids, text)
                 return Prompt(ids=ids, continues=True, thinking=opens_thought(text))
+        text = self._text(messages)
         ids = self._encoded(text)
         self._text_of_ids.put(ids, text)
         return Prompt(ids=ids, thinking=opens_thought(text))
@@ -102,9 +111,28 @@ class TextCodec:
         """The ids of a demonstrated answer and the token that ends a turn."""
         return self._encoded(text) + (() if self._end is None else (self._end,))
 
-    def _text(self, messages: Sequence[Message]) -> str:
+    def _text(self, messages: Sequence[Message], played: int = 0) -> str:
+        """The text of a conversation, in which no content is a control token.
+
+        Args:
+            played: first messages whose answers stay as they are: their sampled ids are kept, in which what
+                looks like a control token is none.
+        """
+        if self._control is not None:
+            messages = [
+                message if at < played and message["role"] == "assistant" else self._as_text(message)
+                for at, message in enumerate(messages)
+            ]
         key = tuple(tuple(message.items()) for message in messages)
         return self._texts.of(key, lambda: self.render(messages))
+
+    def _as_text(self, message: Message) -> Message:
+        """The message, with a space inside each control token of its content."""
+        assert self._control is not None
+        content = message["content"]
+        while self._control.search(content):  # the rest of a token may be the begin of another
+            content = self._control.sub(lambda match: f"{match[0][0]} {match[0][1:]}", content)
+        return {**message, "content": content}
 
     def _encoded(self, text: str) -> tuple[int, ...]:
         return self._ids.of(text, lambda: tuple(self.tokenizer.encode(text, add_special_tokens=False)))
@@ -151,6 +179,37 @@ class TextCodec:
         if words[: len(start_words)] != start_words:
             return None
         return " ".join(words[len(start_words) :])
+
+
+def _control_tokens(tokenizer: Any, render: Render) -> re.Pattern[str] | None:
+    """The tokens that a content must not become: the special ones, and others that the format writes.
+
+    DeepSeek's `<\uff5cUser\uff5c>` is an added token that is not special, for one. The marks of a thought are
+    not among them: prompts explain them, and they end no turn.
+    """
+    added = tokenizer.added_tokens_decoder
+    written = set(tokenizer.encode(_conversation(render), add_special_tokens=False))
+    special = {index for index, token in added.items() if token.special or index in written}
+    texts = {
+        tokenizer.decode([index], clean_up_tokenization_spaces=False)
+        for index in special | set(tokenizer.all_special_ids)
+    }
+    texts = {text for text in texts if len(text) > 1} - {OPEN, CLOSE}
+    longest_first = sorted(texts, key=lambda text: (-len(text), text))
+    return re.compile("|".join(map(re.escape, longest_first))) if texts else None
+
+
+def _conversation(render: Render) -> str:
+    """The text of a short conversation, with a system message where the format takes one."""
+    messages: list[Message] = [
+        {"role": role, "content": "?"} for role in ("system", "user", "assistant", "user")
+    ]
+    for shown in (messages, messages[1:], messages[1:2]):
+        try:
+            return render(shown)
+        except UserError:
+            continue
+    return ""
 
 
 def is_blind(tokenizer: Any) -> bool:

@@ -7,14 +7,12 @@ import copy
 import inspect
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import Any
 
-from coterie.core.errors import SystemFault
+from coterie.core.errors import SystemFault, UserError
 from coterie.core.protocols import ChatAnswer, ChatRequest
-from coterie.core.protocols.chat_model import UsesEngine
-from coterie.core.protocols.tool import Closes, Opens
 from coterie.testing.support.failure import ConformanceError, guarded, require, require_kind
+from coterie.testing.support.opening import opened
 
 SCHEMA = {
     "type": "object",
@@ -55,7 +53,8 @@ def check_chat_model(
     - `structured` is a boolean. Where it is true, the answer to a request with a schema is JSON with the
       properties that the schema requires.
     - `answer` is asynchronous, may be called for many requests at once, and returns a `ChatAnswer` with text;
-      it may raise `SystemFault` where there is none, and nothing else. It leaves its request as it is.
+      it may raise `SystemFault` where there is none, `UserError` where no request can be answered, and
+      nothing else. It leaves its request as it is.
     - Equal requests at temperature 0 have equal answers.
 
     Args:
@@ -74,18 +73,9 @@ def check_chat_model(
         where=f"{kind}.structured",
         fix="True or False",
     )
-    if isinstance(model, UsesEngine):
-        require(engine is not None, "needs an engine", where=kind, fix="give check_chat_model an engine")
-        with guarded(f"{kind}.use_engine"):
-            model.use_engine(engine)
 
     async def check() -> None:
-        async with AsyncExitStack() as stack:
-            with guarded(f"{kind}.open"):
-                if isinstance(model, Opens):
-                    await model.open()
-            if isinstance(model, Closes):
-                stack.push_async_callback(_closed, model, kind)
+        async with opened(model, engine):
             asked = copy.deepcopy([*requests])  # a model may change what it is given
             answers = await asyncio.gather(*[_answer(model, kind, request) for request in asked * 2])
             where = f"{kind}.answer"
@@ -98,16 +88,18 @@ def check_chat_model(
 def _check_answers(
     model: Any,
     requests: Sequence[ChatRequest],
-    answers: Sequence[ChatAnswer | None],
+    answers: Sequence[ChatAnswer | SystemFault | UserError],
     repeats: bool,
     where: str,
 ) -> None:
     """Check the answers to the requests, each asked twice."""
+    faults = [answer for answer in answers if isinstance(answer, Exception)]
     fix = "check that what it needs is available"
-    require(any(answers), "answered none of the requests", where=where, fix=fix)
+    what = f"answered none of the requests: {faults[0] if faults else 'there are none'}"
+    require(len(faults) < len(answers), what, where=where, fix=fix)
     first, again = answers[: len(requests)], answers[len(requests) :]
     for request, answer, other in zip(requests, first, again, strict=True):
-        if answer is None or other is None:
+        if isinstance(answer, Exception) or isinstance(other, Exception):
             continue
         if repeats and request.temperature == 0:
             shown = f"answered {answer.text!r}, then {other.text!r}, at temperature 0"
@@ -116,13 +108,8 @@ def _check_answers(
             _check_form(answer.text, request.schema, where)
 
 
-async def _closed(model: Any, kind: str) -> None:
-    with guarded(f"{kind}.close"):
-        await model.close()
-
-
-async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | None:
-    """The answer; None where it raised SystemFault."""
+async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | SystemFault | UserError:
+    """The answer, or the error that the Protocol allows in its place."""
     where = f"{kind}.answer"
     try:
         with guarded(where, "raise SystemFault where there is no answer"):
@@ -133,14 +120,16 @@ async def _answer(model: Any, kind: str, request: ChatRequest) -> ChatAnswer | N
                 )
             result = await answer
     except ConformanceError as error:
-        if isinstance(error.__cause__, SystemFault):
-            return None
+        if isinstance(error.__cause__, (SystemFault, UserError)):
+            return error.__cause__
         raise
     sound = isinstance(result, ChatAnswer)
     require(sound, f"returned a {type(result).__name__}", where=where, fix="coterie.ChatAnswer(text=...)")
     for name in ("text", "version"):
         value = getattr(result, name)
         require(isinstance(value, str), f"returned {value!r} as {name}", where=where, fix="text")
+    fix = "raise SystemFault where there is no text: an empty answer can't be scored"
+    require(result.text.strip(), "answered without text", where=where, fix=fix)
     return result
 
 

@@ -41,6 +41,7 @@ from coterie.testing.support.failure import (
     require_scores,
 )
 from coterie.testing.support.memory import check_memory
+from coterie.testing.support.opening import opened
 from coterie.testing.support.task_data import check_data_methods
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
@@ -63,6 +64,7 @@ def check_environment(
     splits: Sequence[Literal["train", "val", "test"]] = ("train", "val", "test"),
     disjoint: Literal["id", "content"] = "id",
     repeatable: Sequence[str] = (),
+    engine: Any = None,
 ) -> None:
     """Check an environment by playing episodes.
 
@@ -82,7 +84,8 @@ def check_environment(
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
     - `outcome` has finite numbers, and `success` from 0 to 1.
-    - Optional members, where the environment has them: `digest`, `diagnose`, `vocabulary`, `demonstrate`.
+    - Optional members, where the environment has them: `digest`, `diagnose`, `vocabulary`, `demonstrate`;
+      `open` and `close`, also those of a sandbox or a chat model that its Config holds, around the episodes.
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
       record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
       are texts, `content` among them, and no two splits share one; `picture` is a text.
@@ -97,6 +100,7 @@ def check_environment(
         splits: splits whose tasks are checked; episodes play the tasks of the first.
         disjoint: what no two splits may share: task ids, or payloads as well.
         repeatable: increments that an episode may earn again and again, on purpose.
+        engine: the `EngineClient` of a chat model with `use_engine`.
 
     Raises:
         ConformanceError: what is wrong, where, and how to fix it.
@@ -107,17 +111,16 @@ def check_environment(
     check_data_methods(env, name, tasks_of_splits)
     tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
-    asyncio.run(_play(checker, tasks, episodes, seed, repeatable))
+    team = checker.team
+
+    async def play() -> None:
+        async with opened(env, engine):
+            await checker.episodes(tasks, episodes, seed)
+            await check_memory(env, name, tasks, team, turns, seed)
+            await check_cycles(env, name, tasks, team, seed, repeatable)
+
+    asyncio.run(play())
     check_vocabulary(env, name)
-
-
-async def _play(
-    checker: _EpisodeChecker, tasks: Sequence[Task], episodes: int, seed: int, repeatable: Sequence[str]
-) -> None:
-    await checker.episodes(tasks, episodes, seed)
-    env, name, team = checker.env, checker.name, checker.team
-    await check_memory(env, name, tasks, team, checker.turns, seed)
-    await check_cycles(env, name, tasks, team, seed, repeatable)
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from contextlib import AsyncExitStack
 from typing import Any
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
-from coterie.core.protocols.tool import Closes, Opens
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, PlayedStage, episode, episode_view, players, unreadable
 from coterie.testing.support.failure import (
@@ -20,6 +18,7 @@ from coterie.testing.support.failure import (
     require_kind,
     require_scores,
 )
+from coterie.testing.support.opening import opened
 from coterie.testing.support.outage import FLOOR, MISSING, Outage, answer_of, check_outage
 from coterie.testing.support.values import fingerprint
 
@@ -45,6 +44,7 @@ def check_reward(
     episodes: int = 5,
     repeats: bool = True,
     outage: Outage | None = None,
+    engine: Any = None,
     seed: int = 0,
 ) -> None:
     """Check a reward source on views of its scope, which are given or made by playing an environment.
@@ -57,8 +57,8 @@ def check_reward(
       of the actions can't be read. At least one view has scores.
     - While its backend fails (`outage`), scores are missing: a number or the floor is refused, unless the
       working system gave the same. At least one score is missing.
-    - `open` and `close` are asynchronous and are called, as in a run; `concurrency` is 1 or more; `per_role`
-      names its own components.
+    - `open` and `close` are asynchronous and are called, as in a run, also those of a chat model or a sandbox
+      that its Config holds; `concurrency` is 1 or more; `per_role` names its own components.
     - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
 
     Args:
@@ -87,17 +87,16 @@ def check_reward(
                 rng = generator(seed, f"episode {number}", "check_reward")
                 played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
                 all_views += _views(source.scope, played, environment)
-        await _check_views(source, all_views, name, repeats, outage)
+        await _check_views(source, all_views, name, repeats, outage, engine)
 
     asyncio.run(check())
 
 
 async def _check_views(
-    source: Any, views: Sequence[Any], name: str, repeats: bool, outage: Outage | None
+    source: Any, views: Sequence[Any], name: str, repeats: bool, outage: Outage | None, engine: Any
 ) -> None:
     require(views, "nothing to score", where=name, fix="give check_reward an environment, or views")
-    async with AsyncExitStack() as stack:
-        await _open(source, name, stack)
+    async with opened(source, engine):
         answers = [(view, await _check_scores(source, view, name, repeats)) for view in views]
         require(
             any(answer is not MISSING for _, answer in answers),
@@ -129,20 +128,6 @@ def _check_declared(source: Any, name: str) -> None:
         where=f"{name}.policy_fault",
         fix="a number",
     )
-
-
-async def _open(source: Any, name: str, stack: AsyncExitStack) -> None:
-    if isinstance(source, Opens):
-        fix = "start what it connects to, or put a stand-in there; raise SystemFault where it is down"
-        with guarded(f"{name}.open", fix):
-            await source.open()
-    if isinstance(source, Closes):
-        stack.push_async_callback(_close, source, name)
-
-
-async def _close(source: Any, name: str) -> None:
-    with guarded(f"{name}.close", "a run that ends early closes a source too"):
-        await source.close()
 
 
 def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:

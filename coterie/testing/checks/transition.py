@@ -11,6 +11,7 @@ from coterie.core.types import HistoryEntry
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, episode, players
 from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.opening import opened
 from coterie.testing.support.values import fingerprint
 
 
@@ -25,6 +26,7 @@ def check_transition(
     turns: int = 3,
     episodes: int = 5,
     repeats: bool = True,
+    engine: Any = None,
     seed: int = 0,
 ) -> None:
     """Check a transition mode along episodes of an environment.
@@ -33,11 +35,13 @@ def check_transition(
     - As in a run, `tell` is not called for a role's first decision, and the history is never empty.
     - `tell` leaves the state and the history unchanged, and a second call gives the same sentences (unless
       `repeats` is False, for an expert that draws).
+    - A chat model or a sandbox that its Config holds is opened before, and closed afterwards.
 
     Args:
         roles, act, order, role_plugins, turns: as in `check_environment`.
         episodes: number of episodes to play.
         repeats: whether two calls must agree.
+        engine: the `EngineClient` of a chat model with `use_engine`.
         seed: seed of the tasks and of all draws.
 
     Raises:
@@ -47,6 +51,10 @@ def check_transition(
     team = players(roles, act, order, role_plugins)
 
     async def check() -> None:
+        async with opened(transition, engine), opened(environment, engine):
+            await play()
+
+    async def play() -> None:
         tasks = environment.tasks("train", seed)
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_transition")

@@ -40,12 +40,12 @@ def require(holds: object, what: str, *, where: str, fix: str = "") -> None:
 
 @contextmanager
 def guarded(where: str, fix: str = "") -> Iterator[None]:
-    """Turn an exception of the plugin into a ConformanceError that names the place and keeps the cause."""
+    """Turn an exception of the plugin, or an exit, into a ConformanceError with the place and the cause."""
     try:
         yield
     except ConformanceError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         what = f"raised {type(error).__name__}: {error}"
         raise ConformanceError(what, where=where, fix=fix) from error
 
@@ -60,7 +60,11 @@ def lacking(protocol: type, plugin: Any) -> list[str]:
     attributes = [name for name in protocol.__annotations__ if not name.startswith("_")]
     if inspect.isclass(plugin):  # its constructor may set attributes
         attributes = []
-    return [name for name in (*methods, *attributes) if not hasattr(plugin, name)]
+    return [
+        name
+        for name in (*methods, *attributes)
+        if not hasattr(plugin, name) or (name in methods and inspect.getattr_static(plugin, name) is None)
+    ]
 
 
 def require_kind(plugin: Any, kind: str) -> str:

@@ -15,6 +15,7 @@ from coterie.core.types import Step, Task
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Players, following_stage, initial_stage, stepped, unreadable
 from coterie.testing.support.failure import ConformanceError, require
+from coterie.testing.support.opening import opened
 from coterie.testing.support.values import fingerprint
 
 _EPISODES = 3
@@ -47,21 +48,26 @@ async def check_memory(
     calls: list[_Call] = []
     for number in range(_EPISODES):
         calls += await _played(env, tasks[number % len(tasks)], team, turns, seed + number)
-    instances = [(env, "when it is called again, after other calls")]
-    instances += [(another, "on another instance with the same settings")] if another is not None else []
-    for instance, where in instances:
-        for call in reversed(calls):
-            try:
-                gives, how = await call.function(instance, *call.arguments), "gives something else"
-            except Exception as error:  # whatever an instance raises that has not seen the start
-                gives, how = ConformanceError, f"raises {error.__cause__ or error!r}"
-            require(
-                gives == call.gave,
-                f"{how} for the same state {where}",
-                where=f"{name}.{call.method}",
-                fix="keep nothing of an episode on `self`, put it into the state: branches are played in any "
-                "order, and by other processes",
-            )
+    await _repeat(env, calls, name, "when it is called again, after other calls")
+    if another is not None:
+        async with opened(another, alone=True):
+            await _repeat(another, calls, name, "on another instance with the same settings")
+
+
+async def _repeat(instance: Any, calls: Sequence[_Call], name: str, where: str) -> None:
+    """Repeat the calls from the last to the first."""
+    for call in reversed(calls):
+        try:
+            gives, how = await call.function(instance, *call.arguments), "gives something else"
+        except Exception as error:  # whatever an instance raises that has not seen the start
+            gives, how = ConformanceError, f"raises {error.__cause__ or error!r}"
+        require(
+            gives == call.gave,
+            f"{how} for the same state {where}",
+            where=f"{name}.{call.method}",
+            fix="keep nothing of an episode on `self`, put it into the state: branches are played in any "
+            "order, and by other processes",
+        )
 
 
 def _another(env: Any) -> Any:

@@ -60,7 +60,9 @@ class Coach(Plugin):
             "team.order, or always. Where it is, the outcome leaks into process scores.",
         )
         prompt: str | None = Field(
-            None, description="File of the prompt, with $format and $parts; default: ours of the mode."
+            None,
+            description="File of the prompt, with $format and $parts; default: ours of the mode.",
+            json_schema_extra={"format": "file-path"},
         )
         show_feedback: bool = Field(
             False,
