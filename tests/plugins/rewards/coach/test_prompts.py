@@ -8,64 +8,83 @@ from hypothesis import given, settings, strategies
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Fault
-from coterie.plugins.rewards.coach.prompts import PARTS, disarmed, files_text, load_template, shortened
+from coterie.plugins.rewards.coach.disarm import PARTS, disarmed
+from coterie.plugins.rewards.coach.prompts import files_text, load_template, shortened
 from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, prompt_of, scored, view_of
 
 GOLDEN = """\
+===
 <role>
 engineer, turn 1
 </role>
+===
 <instruction>
 Load the file and hand it over.
 </instruction>
+===
 <seen>
 train.csv has 64 rows
 </seen>
+===
 <wrote>
 print(len(df))
 </wrote>
+===
 <tool_output>
 64
 </tool_output>
+===
 <files>
 X_train.pkl: engineer, 10 kB
 </files>
+===
 <answer>
 64
-</answer>"""
+</answer>
+==="""
 
 TRAJECTORY = """\
+===
 <action n="1">
 <role>
 engineer, turn 1
 </role>
+===
 <instruction>
 Load the file and hand it over.
 </instruction>
+===
 <seen>
 train.csv has 64 rows
 </seen>
+===
 <wrote>
 first
 </wrote>
 </action>
+===
 <action n="2">
 <role>
 analyst, turn 1
 </role>
+===
 <instruction>
 Load the file and hand it over.
 </instruction>
+===
 <seen>
 train.csv has 64 rows
 </seen>
+===
 <wrote>
 second
 </wrote>
 </action>
+===
 <answer>
 64
-</answer>"""
+</answer>
+==="""
 EACH = "ACTION: 1\nPROCESS_SCORE: 8\nREASONING: a\nACTION: 2\nPROCESS_SCORE: 3\nREASONING: b"
 
 
@@ -135,7 +154,7 @@ def test_the_end_of_the_tools_output_is_kept():
     scored(source, view_of(tools=[trace]))
     output = parts_text(source).partition("<tool_output>\n")[2]
     assert output.startswith(f"[{len(trace) - 100} characters left out]\n")
-    assert output.endswith("KeyError: 'target'\n</tool_output>")
+    assert output.endswith("KeyError: 'target'\n</tool_output>\n===")
 
 
 def test_other_parts_keep_both_ends():
