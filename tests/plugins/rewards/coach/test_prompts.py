@@ -142,6 +142,19 @@ def test_a_task_without_an_answer_has_no_such_part():
     assert "\n<answer>\n" not in prompt_of(source)
 
 
+@pytest.mark.parametrize(("per", "mode"), [("action", "all"), ("action", "last"), ("trajectory", "all")])
+def test_a_reference_answer_that_is_not_there_is_told_once(per, mode, caplog):
+    source = coach({"texts": [EACH]} if per == "trajectory" else None, per=per, ground_truth=mode)
+    for answer in ("64", None, None):
+        if per == "trajectory":
+            scored(source, episode_of("first", "second", answer=answer))
+        else:
+            scored(source, view_of(role="engineer", answer=None if mode == "last" else answer))
+            scored(source, view_of(role="analyst", answer=answer))
+    (warning,) = caplog.records
+    assert f"rewards.coach.ground_truth={mode}: task 't' has no reference answer" in warning.getMessage()
+
+
 def test_one_call_for_a_trajectory_has_no_last_role():
     with pytest.raises(ConfigError) as caught:
         coach(per="trajectory", ground_truth="last")
