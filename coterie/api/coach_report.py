@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from coterie.api.coach_calls import Action, actions_of, calls_of, missing_kinds, spent_in
 from coterie.api.coach_statistics import (
     AGREEMENT,
     DRIFT_STEPS,
@@ -20,37 +20,17 @@ from coterie.api.coach_statistics import (
     correlation_interval,
     effects,
     rank_correlation,
+    uncorrelated,
 )
 from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import RunFolderError, UserError, did_you_mean
 from coterie.core.storage.run_folder import RunFolder
 from coterie.recipes import read_yaml
 
-ANSWERS = re.compile(r"\((.*); answers: (\d+)\)\Z")
-"""The last line of a coach's comment: the model's version, and the number of answers that the score took."""
-MALFORMED = "malformed twice"
-"""In the reason of a score that is missing after a second malformed answer."""
 MISSING = 0.05
 """A larger share of missing scores is warned about."""
-
-
-@dataclass(slots=True)
-class Action:
-    """One action that the coach was asked about."""
-
-    step: int
-    task: str
-    episode: tuple[str, int, int]
-    """Task, epoch and chain."""
-    role: str
-    stratum: str
-    score: float | None
-    """0 to 10; None: missing."""
-    quality: float | None
-    answers: int
-    version: str
-    success: float | None = None
-    """Of the episode."""
+LEAST_TASKS = 5
+"""Fewest tasks for which a rank correlation has an interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,18 +40,24 @@ class CoachReport:
     source: str
     """Name of the reward source in the configuration."""
     verified: str
-    """The component that is taken for verified quality; empty: none scores single actions."""
+    """The component that is taken for verified quality; empty: none."""
+    chosen_by: str
+    """`--quality`, `rewards.<name>.quality`, or that it is the environment's only one; where there is none,
+    why."""
     steps: int
     actions: int
     """Actions that the coach was asked about."""
     missing: int
+    missing_reasons: dict[str, dict[str, Any]]
+    """By what kept scores away: `scores`, how many, and `example`, the reason of the first."""
     agreement: dict[str, Any]
-    """`quality` and `outcome`: rank correlation, interval, pairs; and by role."""
+    """`quality` and `outcome`: rank correlation, interval, pairs, and why there is none; and by role."""
     means: dict[str, float]
     """Mean score by role, unconditioned."""
     effects: Effects | None
     """At equal quality; None without a verified quality of single actions."""
     cost: dict[str, Any]
+    """Questions and answers (`calls_of`), and `spent`: what remote models have spent."""
     versions: dict[str, int]
     """By version of the model: the first step that it scored."""
     warnings: list[str] = field(default_factory=list)
@@ -84,10 +70,12 @@ class CoachReport:
         return {
             "source": self.source,
             "verified": self.verified or None,
+            "verified_by": self.chosen_by,
             "steps": self.steps,
             "actions": self.actions,
             "missing": self.missing,
             "missing_share": self.missing / self.actions if self.actions else None,
+            "missing_reasons": self.missing_reasons,
             "agreement": self.agreement,
             "mean_score": self.means,
             "bias": None
@@ -113,7 +101,7 @@ def coach_report(path: Path, source: str | None = None, quality: str | None = No
         path: the run's folder.
         source: name of the reward source; default: the only one of type coach.
         quality: the component that verifies single actions; default: the coach's setting `quality`, or the
-            only component, besides the coach's, that scores roles and not the team.
+            environment's only component that scores roles and not the team.
 
     Raises:
         RunFolderError: no run, or no recorded rollouts.
@@ -128,18 +116,15 @@ def coach_report(path: Path, source: str | None = None, quality: str | None = No
         raise RunFolderError(
             f"{path} has no rollouts", why="the report reads them", fix="set schedule.record_every"
         )
-    quality = quality or table.get("quality")
-    verified, actions = quality or "", []
-    for file in files:
-        rows = read_rollouts(file)
-        verified = verified or _verified(rows, component, path)
-        actions += list(_actions(rows, component, scale, verified))
-    if quality is not None and all(action.quality is None for action in actions):
-        raise UserError(
-            f"no action has a score '{quality}'", path="--quality", fix="see `scores` in rollouts"
-        )
-    trajectory = table.get("per") == "trajectory"
-    return _report(name, verified, actions, _cost(folder, actions, trajectory), len(files))
+    actions = [action for file in files for action in actions_of(read_rollouts(file), component, scale)]
+    seen = {other for action in actions for other in action.others}
+    verified, chosen_by = _verified(config, name, seen, quality)
+    for action in actions:
+        action.quality = action.others.get(verified)
+    cost = {**calls_of(actions, table.get("per") == "trajectory"), "spent": spent_in(folder)}
+    report = _report(name, (verified, chosen_by), actions, cost, len(files))
+    report.limits.extend(_not_counted(config))
+    return report
 
 
 def coaches(config: Mapping[str, Any]) -> list[str]:
@@ -147,7 +132,7 @@ def coaches(config: Mapping[str, Any]) -> list[str]:
     return [
         name
         for name, table in (config.get("rewards") or {}).items()
-        if isinstance(table, Mapping) and table.get("type") == "coach"
+        if isinstance(table, Mapping) and table.get("type", name) == "coach"
     ]
 
 
@@ -163,86 +148,88 @@ def _source(config: Mapping[str, Any], source: str | None) -> tuple[str, Mapping
     return name, config["rewards"][name]
 
 
-def _verified(rows: list[dict[str, Any]], component: str, path: Path) -> str:
-    """The component of single actions that isn't the coach's; empty where there is none."""
-    names = {
-        name
-        for row in rows
-        if row["kind"] == "branch"
-        for name in row["scores"]
-        if not name.startswith("team.") and name != component
-    }
-    if len(names) > 1:
+def _verified(
+    config: Mapping[str, Any], name: str, seen: Collection[str], option: str | None
+) -> tuple[str, str]:
+    """The component of verified quality (empty: none), and what says so.
+
+    By itself only a component of the environment is taken: another source's score of single actions may be as
+    unverified as the coach's.
+
+    Args:
+        name: of the coach.
+        seen: components of single actions; the team's as `team.<component>`.
+
+    Raises:
+        UserError: the component that is named is a coach's, or no action has it; several could be meant.
+    """
+    rewards = {key: table or {} for key, table in config["rewards"].items()}
+    own = {str(rewards[key].get("component", "process")) for key in coaches(config)}
+    single = sorted(other for other in seen if not other.startswith("team.") and other not in own)
+    wanted, path = (
+        (option, "--quality") if option else (rewards[name].get("quality"), f"rewards.{name}.quality")
+    )
+    if wanted in own:
         raise UserError(
-            f"several components score single actions: {', '.join(sorted(names))}",
+            f"'{wanted}' can't verify the coach", path=path, why="it is a coach's own score",
+            fix=did_you_mean("", single),
+        )  # fmt: skip
+    if wanted and wanted not in single:
+        why = "only the team has it, and no single role" if f"team.{wanted}" in seen else ""
+        raise UserError(
+            f"no action has a score '{wanted}'", path=path, why=why, fix=did_you_mean(wanted, single)
+        )
+    if wanted:
+        return str(wanted), path
+    types = {key: table.get("type", key) for key, table in rewards.items()}
+    others = {key for key, kind in types.items() if kind not in ("coach", "environment")}
+    # A function's components have names in the configuration; those of another plugin are not known here.
+    known = {part for key in others for part in (rewards[key].get("components") or (key,))}
+    single = [part for part in single if part not in known]
+    unknown = sorted(key for key in others if types[key] != "function")
+    if not single:
+        return "", "no component of the environment scores single actions"
+    if unknown:
+        return (
+            "",
+            f"{' or '.join(single)} may be of rewards.{unknown[0]}: name it by --quality if it is verified",
+        )
+    if len(single) > 1:
+        raise UserError(
+            f"several components score single actions: {', '.join(single)}",
             path="--quality",
             fix="name the one that is verified",
         )
-    return names.pop() if names else ""
+    return single[0], "the environment's only score of single actions"
 
 
-def _actions(rows: list[dict[str, Any]], component: str, scale: float, verified: str) -> Iterator[Action]:
-    step = next((int(row["step"]) for row in rows if row["kind"] == "step"), 0)
-    success: dict[tuple[str, int, int], list[float]] = {}
-    for row in rows:
-        if row["kind"] == "joint" and row["outcome"] is not None:
-            success.setdefault(_episode(row), []).append(float(row["outcome"]["success"]))
-    for row in rows:
-        if row["kind"] != "branch" or component not in row["scores"]:
-            continue
-        if row["fault"] is not None and row["fault"]["kind"] == "system":
-            continue  # nobody asked the coach
-        value, known = row["scores"][component], row["scores"].get(verified)
-        taken = ANSWERS.search(row.get("comments", {}).get(component, ""))
-        again = MALFORMED in row["reasons"].get(component, "")
-        outcomes = success.get(_episode(row), [])
-        yield Action(
-            step=step,
-            task=row["task_id"],
-            episode=_episode(row),
-            role=row["role"],
-            stratum=row.get("stratum", ""),
-            score=None if value is None else 10 * value / scale,
-            quality=None if known is None else float(known),
-            answers=int(taken[2]) if taken else 2 if again else 1,
-            version=taken[1] if taken else "",
-            success=outcomes[0] if len(outcomes) == 1 else None,
-        )
+def _not_counted(config: Mapping[str, Any]) -> Iterator[str]:
+    """What was asked and stands in no rollouts."""
+    schedule = config.get("schedule") or {}
+    if schedule.get("evaluate_every", 0):
+        yield "questions in evaluations are not counted; what remote models have spent contains them"
+    if schedule.get("record_every", 1) > 1:
+        yield f"one step in {schedule['record_every']} is recorded (schedule.record_every), and counted"
 
 
-def _episode(row: Mapping[str, Any]) -> tuple[str, int, int]:
-    return row["task_id"], row["epoch"], row["chain"]
-
-
-def _cost(folder: RunFolder, actions: list[Action], trajectory: bool) -> dict[str, Any]:
-    """Answers of the coach, and what the run's remote models have spent, by component."""
-    if trajectory:
-        calls = {(action.step, action.episode): action.answers for action in actions}
-        answers, again = sum(calls.values()), sum(count > 1 for count in calls.values())
-    else:
-        answers = sum(action.answers for action in actions)
-        again = sum(action.answers > 1 for action in actions)
-    spent = {}
-    for file in sorted((folder.path / "remote").glob("usage-*.json")):
-        table = json.loads(file.read_text(encoding="utf-8"))
-        spent[file.stem.removeprefix("usage-")] = table["total"]
-    return {"answers": answers, "asked_again": again, "spent": spent}
-
-
-def _report(name: str, verified: str, actions: list[Action], cost: dict[str, Any], steps: int) -> CoachReport:
+def _report(
+    name: str, verified: tuple[str, str], actions: list[Action], cost: dict[str, Any], steps: int
+) -> CoachReport:
     scored = [action for action in actions if action.score is not None]
     columns = _columns(scored)
-    measured = effects(columns) if verified else None
+    measured = effects(columns) if verified[0] else None
     versions: dict[str, int] = {}
     for action in scored:
         if action.version and action.version != "version unknown":
             versions.setdefault(action.version, action.step)
     report = CoachReport(
         source=name,
-        verified=verified,
+        verified=verified[0],
+        chosen_by=verified[1],
         steps=steps,
         actions=len(actions),
         missing=len(actions) - len(scored),
+        missing_reasons=missing_kinds(actions),
         agreement=_agreement(scored, columns),
         means={
             str(role): float(columns.score[columns.role == role].mean()) for role in np.unique(columns.role)
@@ -280,23 +267,26 @@ def _agreement(scored: list[Action], columns: ScoredActions) -> dict[str, Any]:
         if not known.any():
             table[name] = None
             continue
-        table[name] = _correlation(columns, other, known) | {
+        table[name] = _correlation(columns, other, known, name) | {
             "roles": {
-                str(role): _correlation(columns, other, known & (columns.role == role))
+                str(role): _correlation(columns, other, known & (columns.role == role), name)
                 for role in np.unique(columns.role)
             }
         }
     return table
 
 
-def _correlation(columns: ScoredActions, other: Any, chosen: Any) -> dict[str, Any]:
-    rho = rank_correlation(columns.score[chosen], other[chosen])
+def _correlation(columns: ScoredActions, other: Any, chosen: Any, name: str) -> dict[str, Any]:
+    scores, others = columns.score[chosen], other[chosen]
+    rho = rank_correlation(scores, others)
     tasks = len(np.unique(columns.task[chosen]))
+    side = "verified qualities" if name == "quality" else "outcomes"
     return {
         "rho": rho,
         "ci95": list(correlation_interval(rho, tasks)),
         "n": int(chosen.sum()),
         "tasks": tasks,
+        "why": uncorrelated(scores, others, ("scores", side)) or None,
     }
 
 
@@ -323,7 +313,10 @@ def _warnings(report: CoachReport) -> list[str]:
         warnings.append(f"the coach hardly agrees with the verifier: rank correlation {agreement['rho']:.2f}")
     share = report.missing / report.actions if report.actions else 0.0
     if share > MISSING:
-        warnings.append(f"{share:.0%} of the scores are missing")
+        kinds = ", ".join(f"{entry['scores']:,} {kind}" for kind, entry in report.missing_reasons.items())
+        warnings.append(f"{share:.0%} of the scores are missing: {kinds}")
+    if "cut by max_tokens" in report.missing_reasons:
+        warnings.append(f"answers were cut by rewards.{report.source}.max_tokens: raise it")
     if len(report.versions) > 1:
         changes = ", ".join(f"{version} from step {step}" for version, step in report.versions.items())
         warnings.append(f"the coach's model changed: {changes}")
@@ -332,15 +325,51 @@ def _warnings(report: CoachReport) -> list[str]:
 
 def _limits(report: CoachReport, spent: bool) -> list[str]:
     limits = []
+    measured = report.effects
     if not report.verified:
         limits.append(
-            "no verified quality of single actions: the scores are compared with the episode's outcome "
-            "alone, which tells neither whether a role is favoured nor whether the coach or the team changes"
+            f"no verified quality of single actions ({report.chosen_by}): the scores are compared with the "
+            "episode's outcome alone, which tells neither whether a role is favoured nor whether the coach "
+            "or the team changes"
         )
-    elif report.effects is None:
+    elif measured is None:
         limits.append(f"bias and drift need {LEAST_ACTIONS} actions that are scored and verified")
-    elif report.effects.drift is None:
-        limits.append("all rollouts are of one step, so there is no drift to see")
+    else:
+        limits += _unknown_effects(measured)
+    limits += [text for name in ("quality", "outcome") for text in _unknown_agreement(report, name)]
     if not spent:
         limits.append("no record of tokens and money: the coach is no remote model, or asked for nothing")
     return limits
+
+
+def _unknown_effects(measured: Effects) -> Iterator[str]:
+    if measured.drift is None:
+        yield "all rollouts are of one step, so there is no drift to see"
+    if not measured.roles:
+        yield "bias: there is one role, and nothing to compare it with"
+    estimates = [*measured.roles.values(), *measured.kinds.values(), *filter(None, [measured.drift])]
+    if any(math.isnan(estimate.error) for estimate in estimates):
+        yield "some effects have no interval: the actions are of one task, or too few, or don't vary"
+
+
+def _unknown_agreement(report: CoachReport, name: str) -> Iterator[str]:
+    """Why a rank correlation is not there: of all actions, or of single roles."""
+    entry = report.agreement[name]
+    what = "the outcome" if name == "outcome" else f"'{report.verified}'"
+    if entry is None:
+        if name == "outcome":
+            yield "agreement with the outcome: no scored action has one episode with an outcome"
+        elif report.verified:
+            yield f"agreement with {what}: it is missing for every scored action"
+        return
+    if entry["why"]:
+        yield f"agreement with {what}: {entry['why']}"
+        return
+    if entry["tasks"] < LEAST_TASKS:
+        yield f"agreement with {what} has no interval: {entry['tasks']} tasks, {LEAST_TASKS} are needed"
+    reasons: dict[str, list[str]] = {}
+    for role, part in entry["roles"].items():
+        if part["why"]:
+            reasons.setdefault(part["why"], []).append(role)
+    for why, roles in reasons.items():
+        yield f"agreement with {what} of {', '.join(roles)}: {why}"

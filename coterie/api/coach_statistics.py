@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -38,6 +39,8 @@ The bounds of points stand half-way. Seeds 0-19, on which the rule is judged, ha
 DRIFT_STEPS = 50
 AGREEMENT = 0.2
 """A rank correlation whose 95 % interval lies below this is warned about."""
+NORMAL_95 = 1.959964
+"""Standard errors on either side of an estimate that a 95 % interval has."""
 LEAST_ACTIONS = 60
 """Fewest scored actions for which bias and drift are estimated."""
 
@@ -74,8 +77,14 @@ class Estimate:
         """Whether it is at least this large, and certain."""
         return abs(self.value) >= least and abs(self.t) >= LEAST_T
 
-    def as_dict(self) -> dict[str, float]:
-        return {"points": self.value, "standard_error": self.error, "t": self.t}
+    @property
+    def ci95(self) -> tuple[float, float]:
+        """The 95 % interval, of a normal distribution; NaN where there is no standard error."""
+        half = NORMAL_95 * self.error
+        return self.value - half, self.value + half
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"points": self.value, "ci95": list(self.ci95), "t": self.t}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +114,20 @@ def rank_correlation(a: Floats, b: Floats) -> float:
     return float(np.corrcoef(ranks(a), ranks(b))[0, 1])
 
 
+def uncorrelated(a: Floats, b: Floats, names: tuple[str, str]) -> str:
+    """Why two sides have no rank correlation; empty where they have one.
+
+    Args:
+        names: of the sides, in the plural.
+    """
+    if len(a) < 3:
+        return f"{len(a)} actions have both, and three are needed"
+    for side, name in zip((a, b), names, strict=True):
+        if np.ptp(side) == 0:
+            return f"all {name} are {side[0]:g}"
+    return ""
+
+
 def ranks(values: Floats) -> Floats:
     """Ranks from 1; ties have their mean rank."""
     _, inverse, counts = np.unique(values, return_inverse=True, return_counts=True)
@@ -121,7 +144,7 @@ def correlation_interval(rho: float, n: int) -> tuple[float, float]:
     if math.isnan(rho) or n < 5:
         return math.nan, math.nan
     z = math.atanh(max(-0.999999, min(0.999999, rho)))
-    half = 1.959964 * math.sqrt((1 + rho * rho / 2) / (n - 3))
+    half = NORMAL_95 * math.sqrt((1 + rho * rho / 2) / (n - 3))
     return math.tanh(z - half), math.tanh(z + half)
 
 

@@ -147,7 +147,7 @@ def _count(run: Run, decides: bool) -> Counts:
             if calls[source.name]
         },
         evaluation=_evaluation(run) if schedule.evaluate_every else 0,
-        notes=tuple(_notes(run.config, team, plan, decides, often)),
+        notes=(*_notes(run.config, team, plan, decides, often), *_outside_notes(calls)),
     )
 
 
@@ -202,6 +202,13 @@ def _evaluation(run: Run) -> int:
     shape = shape_of(_repeated(run.team.order, actions_per_turn(run)), run.team.max_turns, plan)
     calls = sum(calls_of(run.team, role) * decisions for role, decisions in shape.decisions.items())
     return int(run.config.schedule.evaluate_tasks * plan.chains * plan.branches * calls)
+
+
+def _outside_notes(calls: Mapping[str, int]) -> list[str]:
+    """What the calls of outside services leave out."""
+    names = [f"rewards.{name}" for name, number in calls.items() if number]
+    left_out = "attempts after a failure, a second question after a malformed answer, and evaluations"
+    return [f"the outside calls of {', '.join(names)} leave out {left_out}"] if names else []
 
 
 def _notes(config: RunConfig, team: Team, plan: Plan, decides: bool, often: Mapping[str, int]) -> list[str]:

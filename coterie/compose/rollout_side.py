@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
@@ -24,6 +24,27 @@ from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
 
 log = logging.getLogger("coterie")
+
+
+@runtime_checkable
+class ChecksRollouts(Protocol):
+    """A reward source whose settings name what other sources score, or need something of the roles."""
+
+    def check_rollouts(self, components: Mapping[str, str], without_feedback: Mapping[str, str]) -> None:
+        """Raise ConfigError for a setting that can't be followed.
+
+        Args:
+            components: by component of all reward sources, the name of its source.
+            without_feedback: by role that would get feedback and can't show it, the setting that decides it.
+        """
+
+
+@runtime_checkable
+class MayLackFeedback(Protocol):
+    """A role whose settings decide whether its prompts can show feedback."""
+
+    def without_feedback(self) -> str:
+        """The setting for which they can't, as `path=value`; empty: they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +106,7 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
     with plugin_call(estimator, "check"):
         estimator.check(plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
+    _check_rollouts(reward_sources, team)
     side = LocalRolloutSide(
         environment=environment,
         levels=levels,
@@ -222,6 +244,21 @@ def _rewards(
     return reward_sources, RewardWeights(
         weights=weights, team_weight=float(estimator.weights.get(TEAM, 1.0)), kinds=kinds
     )
+
+
+def _check_rollouts(reward_sources: Sequence[NamedRewardSource], team: Team) -> None:
+    """Let reward sources check what they need of each other and of the roles, before a model is loaded."""
+    components = {name: source.name for source in reward_sources for name in source.plugin.components}
+    first = team.order[0] if team.max_turns == 1 else ()  # they act before anything is scored
+    without_feedback: dict[str, str] = {}
+    for role, member in team.members.items():
+        if role not in first and isinstance(member.role, MayLackFeedback):
+            with plugin_call(member.role, "without_feedback"):
+                without_feedback[role] = member.role.without_feedback()
+    for source in reward_sources:
+        if isinstance(source.plugin, ChecksRollouts):
+            with plugin_call(source.plugin, "check_rollouts"):
+                source.plugin.check_rollouts(components, {r: s for r, s in without_feedback.items() if s})
 
 
 def _number(value: Any, path: str) -> float:

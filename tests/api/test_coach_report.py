@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
-from coach_relay import Relay, RuleCoach, relay_table, right
+from coach_relay import Relay, RuleCoach, parts_of, relay_table, right
 
 import coterie
+from coterie import Plugin
 from coterie.api.coach_report import coach_report
 from coterie.api.coach_statistics import (
     ScoredActions,
@@ -22,6 +23,7 @@ from coterie.api.coach_statistics import (
 from coterie.cli.commands.run import report as finished
 from coterie.core.errors import RunFolderError, UserError
 from tests.api.coach_simulation import JUDGING, SETTING, alarms, simulated
+from tests.backends.remote.server import MODEL, OpenAIServer
 from tests.cli.support import coterie as command
 
 
@@ -118,10 +120,10 @@ def test_too_few_actions_have_no_effects():
 # ------------------------------------------------------------------------------------------ a run's folder
 
 
-def train(folder, model=None, quality=True, **schedule):
+def train(folder, model=None, quality=True, rewards=None, env="VerifiedRelay", coach=None, **schedule):
     table = relay_table()
     if quality:
-        table["env"] = {"type": f"{__name__}:VerifiedRelay"}
+        table["env"] = {"type": f"{__name__}:{env}", "tasks": 6 if env == "Apart" else 48}
     return coterie.train(
         {
             **table,
@@ -131,9 +133,11 @@ def train(folder, model=None, quality=True, **schedule):
                 "coach": {
                     "type": "coach",
                     "model": {"type": "coach_relay:RuleCoach", "noise": 1.0, **(model or {})},
+                    **(coach or {}),
                 },
+                **(rewards or {}),
             },
-            "sampler": {"chains": 2, "sampling": {"max_new_tokens": 1}},
+            "sampler": {"chains": 1 if env == "Apart" else 2, "sampling": {"max_new_tokens": 1}},
             "algorithm": {"type": "reinforce_pp", "beta": 0.0, "truncated": "keep"},
             "engine": "tabular",
             "trainer": {"type": "tabular", "learning_rate": 0.5},
@@ -157,6 +161,36 @@ class VerifiedRelay(Relay):
         return replace(step, scores={**step.scores, (role, "correct"): float(correct)})
 
 
+class ConstantRelay(VerifiedRelay):
+    """A verifier that says of every action the same."""
+
+    async def step(self, state, actions, ctx):
+        step = await super().step(state, actions, ctx)
+        return replace(step, scores={key: 1.0 for key in step.scores})
+
+
+class LostRelay(VerifiedRelay):
+    """A verifier that is away for `fetch` alone, or, where `role` is empty, for all."""
+
+    role = "fetch"
+
+    async def step(self, state, actions, ctx):
+        step = await super().step(state, actions, ctx)
+        lost = {(role, name): None for role, name in step.scores if name == "correct" and self.role in role}
+        return replace(step, scores={**step.scores, **lost})
+
+
+class AwayRelay(LostRelay):
+    role = ""
+
+
+class Apart(Relay):
+    """What a role sees names the task, so that no two questions are equal."""
+
+    def observe(self, state, role):
+        return " ".join(map(str, (state[0], *state[1])))
+
+
 def test_the_report_of_a_run(tmp_path, capsys):
     finished(train(tmp_path / "run"))
     assert f"coterie coach {tmp_path / 'run'}" in capsys.readouterr().err, (
@@ -175,8 +209,12 @@ def test_the_report_of_a_run(tmp_path, capsys):
     assert done.exit_code == 0, done.output
     table = json.loads(done.stdout)
     assert table["actions"] == report.actions and set(table["bias"]["roles"]) == set(report.means)
-    shown = command("coach", tmp_path / "run")
-    assert "drift in 50 steps" in shown.stdout and "transform" in shown.stdout
+    shown = " ".join(command("coach", tmp_path / "run").stdout.split())
+    assert "drift in 50 steps" in shown and "quality correct (the environment's only score" in shown
+    for role, effect in [*table["bias"]["roles"].items(), ("steps (ci95):", table["drift_in_50_steps"])]:
+        low, high = effect["ci95"]
+        assert high - effect["points"] == pytest.approx(1.959964 * effect["points"] / effect["t"])
+        assert f"{effect['points']:+.2f} [{low:+.2f}, {high:+.2f}]" in shown.split(f" {role} ", 1)[1]
 
 
 def test_without_a_verified_quality_the_report_says_what_it_cannot_tell(tmp_path):
@@ -187,6 +225,75 @@ def test_without_a_verified_quality_the_report_says_what_it_cannot_tell(tmp_path
     assert "neither whether a role is favoured" in report.limits[0] and not any(
         "equal quality" in warning for warning in report.warnings
     )
+
+
+@pytest.mark.parametrize(
+    ("env", "why", "roles"),
+    [
+        (
+            "ConstantRelay",
+            "agreement with 'correct': all verified qualities are 1",
+            "all verified qualities are 1",
+        ),
+        ("LostRelay", "agreement with 'correct' of fetch: 0 actions have both, and three are needed", None),
+        ("AwayRelay", "agreement with 'correct': it is missing for every scored action", None),
+    ],
+)
+def test_what_the_verifier_cannot_tell_has_a_reason(env, why, roles, tmp_path):
+    train(tmp_path / "run", env=env, steps=2, max_missing=1.0)
+    shown = command("coach", tmp_path / "run")
+    assert f"not known: {why}" in shown.stdout, shown.stdout
+    table = json.loads(command("coach", tmp_path / "run", "--json").stdout)
+    assert why in table["limits"] and table["verified"] == "correct"
+    if roles:
+        agreement = table["agreement"]["quality"]
+        assert agreement["rho"] is None and agreement["why"] == roles
+        assert {part["why"] for part in agreement["roles"].values()} == {roles}
+    elif env == "LostRelay":
+        agreement = table["agreement"]["quality"]
+        assert agreement["why"] is None and agreement["roles"]["fetch"]["why"].startswith("0 actions")
+
+
+def style(view):
+    return float(len(view.action.text))
+
+
+STYLE = {"style": {"type": "function", "function": f"{__name__}:style", "scope": "action"}}
+
+
+class Style(Plugin):
+    """Scores single actions under a name that the configuration doesn't have."""
+
+    scope, components, weights, policy_fault = "action", {"beauty": "increment"}, {}, 0.0
+
+    async def score(self, view):
+        return {(view.role, "beauty"): style(view)}
+
+
+def test_another_sources_score_is_no_verified_quality_by_itself(tmp_path):
+    train(tmp_path / "named", quality=False, rewards=STYLE, steps=1)
+    report = coach_report(tmp_path / "named")
+    assert report.verified == "" and "no component of the environment" in report.limits[0]
+    assert coach_report(tmp_path / "named", quality="style").verified == "style"
+    train(tmp_path / "both", rewards=STYLE, steps=1)
+    assert coach_report(tmp_path / "both").verified == "correct"
+    train(tmp_path / "open", quality=False, rewards={"looks": {"type": f"{__name__}:Style"}}, steps=1)
+    report = coach_report(tmp_path / "open")
+    assert (
+        report.verified == "" and "beauty may be of rewards.looks: name it by --quality" in report.limits[0]
+    )
+
+
+def test_a_coach_verifies_no_coach(tmp_path):
+    second = {"tutor": {"type": "coach", "model": "coach_relay:RuleCoach", "component": "tutored"}}
+    train(tmp_path / "run", quality=False, rewards=second, steps=1)
+    assert coach_report(tmp_path / "run", source="coach").verified == ""
+    for quality in ("process", "tutored"):
+        with pytest.raises(UserError, match="can't verify the coach") as caught:
+            coach_report(tmp_path / "run", source="coach", quality=quality)
+        assert caught.value.path == "--quality"
+    with pytest.raises(UserError, match="only the team has it"):
+        coach_report(tmp_path / "run", source="coach", quality="right")
 
 
 class Uneven(RuleCoach):
@@ -208,6 +315,76 @@ def test_missing_scores_further_answers_and_versions_are_counted(tmp_path):
     assert set(report.versions) == {"rules-1", "rules-2"}
     assert any("33% of the scores are missing" in warning for warning in report.warnings)
     assert any("model changed" in warning for warning in report.warnings)
+
+
+@dataclass
+class Unsteady(OpenAIServer):
+    """Fails and answers malformed by role and task: see the test."""
+
+    def __post_init__(self):
+        super().__post_init__()
+        self.answer = self._scored
+
+    def _places(self, body):
+        (parts,) = parts_of(body["messages"][0]["content"])
+        return parts["role"].split(",")[0], int(parts["seen"].split()[0]), len(body["messages"]) > 1
+
+    def _scored(self, body):
+        role, number, again = self._places(body)
+        malformed = (role == "fetch" and not again) or (role == "transform" and number == 0)
+        return "no score" if malformed else "PROCESS_SCORE: 7\nREASONING: so"
+
+    async def _respond(self, asked, writer):
+        role, number, again = self._places(asked.body)
+        if number % 2 == 0 and (role == "report" or (role == "fetch" and again)):
+            return await self._refuse(asked, "500", writer)
+        return await super()._respond(asked, writer)
+
+
+def test_the_counts_are_the_calls_that_a_server_got(tmp_path):
+    """Of six tasks: `report` has no answer in three; `fetch` is malformed in all, and has no second answer in
+    three; `transform` is malformed twice in one."""
+    pytest.importorskip("openai")
+    with Unsteady() as server:
+        model = {
+            "type": "openai", "base_url": server.url, "model": MODEL, "api_key": None, "json": "off",
+            "retries": 0,
+        }  # fmt: skip
+        train(tmp_path / "run", env="Apart", coach={"model": model}, steps=1, max_missing=1.0)
+        report = coach_report(tmp_path / "run")
+        assert (report.cost["asked"], report.cost["answers"]) == (len(server.asked), len(server.paid))
+    assert report.cost | {"spent": 0} == {
+        "asked": 6 * 4 + 1, "answers": 19, "unanswered": 6, "asked_again": 7, "spent": 0,
+    }  # fmt: skip
+    assert report.actions == 18 and report.missing == 7
+    assert {kind: entry["scores"] for kind, entry in report.missing_reasons.items()} == {
+        "no answer": 3, "no answer to the second question": 3, "malformed twice": 1,
+    }  # fmt: skip
+    assert "500" in report.missing_reasons["no answer"]["example"]
+    shown = command("coach", tmp_path / "run")
+    assert "25, 7 of them after a malformed answer; 19 answers" in shown.stdout
+    assert "3 no answer, 3 no answer to the second question, 1 malformed twice" in shown.stderr
+
+
+class Cut(RuleCoach):
+    async def answer(self, request):
+        return type(await super().answer(request))(text='{"score": 3, "reason": "it')
+
+
+def test_a_trajectorys_call_is_counted_once_and_cut_answers_are_named(tmp_path):
+    model = {"type": f"{__name__}:Cut", "structured": True}
+    train(tmp_path / "run", model, coach={"per": "trajectory"}, steps=1, max_missing=1.0)
+    report = coach_report(tmp_path / "run")
+    assert report.actions == report.missing == 36 and report.cost["asked"] == report.cost["answers"] == 24
+    assert report.missing_reasons["cut by max_tokens"]["scores"] == 36
+    assert "answers were cut by rewards.coach.max_tokens: raise it" in report.warnings
+    assert report.means == {}
+
+
+def test_what_is_asked_outside_the_rollouts_is_told(tmp_path):
+    train(tmp_path / "run", steps=2, record_every=2, evaluate_every=2, evaluate_tasks=2)
+    limits = " ".join(coach_report(tmp_path / "run").limits)
+    assert "questions in evaluations are not counted" in limits and "one step in 2 is recorded" in limits
 
 
 def test_what_has_no_report_says_why(tmp_path):

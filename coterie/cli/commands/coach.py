@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--quality",
     metavar="COMPONENT",
-    help="The verified score of single actions; default: the coach's own setting `quality`, or the only "
-    "component that scores roles.",
+    help="The verified score of single actions; default: the coach's own setting `quality`, or the "
+    "environment's only component that scores roles.",
 )
 @json_option
 def command(run: Path, source: str | None, quality: str | None, as_json: bool) -> None:
@@ -54,32 +55,37 @@ def show(report: CoachReport) -> None:
 
 
 def _lines(report: CoachReport) -> list[str]:
-    missing = report.missing / report.actions if report.actions else 0.0
-    cost = report.cost
+    missing, cost = report.missing / report.actions if report.actions else 0.0, report.cost
+    lost = ", ".join(f"{entry['scores']:,} {kind}" for kind, entry in report.missing_reasons.items())
     head = [
         ("coach", report.source),
         (
             "scored",
             f"{report.actions - report.missing:,} of {report.actions:,} actions in {report.steps} steps",
         ),
-        ("missing", f"{missing:.1%}"),
-        ("answers", f"{cost['answers']:,}, {cost['asked_again']:,} after a malformed one"),
+        ("missing", f"{missing:.1%}" + f" ({lost})" * bool(lost)),
+        (
+            "questions",
+            f"{cost['asked']:,}, {cost['asked_again']:,} of them after a malformed answer; "
+            f"{cost['answers']:,} answers",
+        ),
+        ("quality", f"{report.verified} ({report.chosen_by})" if report.verified else "none"),
         ("models", ", ".join(report.versions) or "no version named"),
     ]
     head += [(f"spent by {name}", _spent(spent)) for name, spent in cost["spent"].items()]
     lines = [columns(head), ""]
-    rows = [("all", *_agreement(report, None), "-", "-")]
+    rows = [("all", *_agreement(report, None), "", "")]
     for role, mean in report.means.items():
         bias = None if report.effects is None else report.effects.roles.get(role)
         rows.append((role, *_agreement(report, role), f"{mean:.2f}", _estimate(bias)))
     lines.append(
-        table(("role", f"with {report.verified or 'quality'}", "with success", "mean", "bias"), rows)
+        table(("role", f"with {report.verified or 'quality'}", "with success", "mean", "bias (ci95)"), rows)
     )
     if report.effects is not None and report.effects.kinds:
         kinds = [(kind or "-", _estimate(effect)) for kind, effect in report.effects.kinds.items()]
-        lines += ["", table(("task type", "bias"), kinds)]
+        lines += ["", table(("task type", "bias (ci95)"), kinds)]
     if report.effects is not None and report.effects.drift is not None:
-        lines += ["", f"drift in 50 steps: {_estimate(report.effects.drift)}"]
+        lines += ["", f"drift in 50 steps (ci95): {_estimate(report.effects.drift)}"]
     return lines
 
 
@@ -102,4 +108,8 @@ def _agreement(report: CoachReport, role: str | None) -> tuple[str, str]:
 
 
 def _estimate(effect: Estimate | None) -> str:
-    return "-" if effect is None else f"{effect.value:+.2f} +- {1.96 * effect.error:.2f}"
+    """`+0.50 [+0.30, +0.70]`: an effect and its 95 % interval."""
+    if effect is None:
+        return "-"
+    low, high = effect.ci95
+    return f"{effect.value:+.2f} " + ("[-]" if math.isnan(low) else f"[{low:+.2f}, {high:+.2f}]")

@@ -17,6 +17,12 @@ from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.common.roles import PROSE_ROLES
 
 
+def compact_rendering(environment: Any) -> str:
+    """`env.rendering=compact` where an environment's settings say so; else empty."""
+    settings = getattr(environment, "config", None)
+    return "env.rendering=compact" if getattr(settings, "rendering", None) == "compact" else ""
+
+
 class GameRole(Plugin, ABC):
     """A role of a game. The environment decides what it observes and how its messages are written."""
 
@@ -72,6 +78,12 @@ class GameRole(Plugin, ABC):
                 fix="set transition: plain, or env.rendering: prose",
             )
         return [{"role": "user", "content": self.compact(seen)}]
+
+    def without_feedback(self) -> str:
+        """The setting of the compact rendering, which can't show feedback; empty in prose."""
+        if self.config.rendering is not None:
+            return f"{self.build.path}.rendering=compact" * (self.config.rendering == "compact")
+        return compact_rendering(self.build.environment)
 
     def parse(self, text: str, observation: Any) -> Any:
         """The message as a value of the game; a program for the role `tool`; empty for an empty message.

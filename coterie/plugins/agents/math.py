@@ -10,6 +10,7 @@ from pydantic import Field
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
+from coterie.plugins.agents.games import compact_rendering
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
 from coterie.plugins.envs.math.state import Observation, Utterance
@@ -74,6 +75,10 @@ class MathRole(Plugin):
         parts += ["", self.asked(seen) if self.config.ask is None else self.config.ask]
         user: Message = {"role": "user", "content": "\n".join(parts)}
         return [{"role": "system", "content": system}, user] if system else [user]
+
+    def without_feedback(self) -> str:
+        """The setting of the compact rendering, which can't show feedback; empty in prose."""
+        return compact_rendering(self.build.environment)
 
     def parse(self, text: str, observation: Any) -> Any:
         """The answer; a program where one is asked for; in the compact rendering the message, digits joined.

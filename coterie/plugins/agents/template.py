@@ -104,6 +104,10 @@ class TemplateRole(Plugin):
             for name in self._templates
         ]
 
+    def without_feedback(self) -> str:
+        """The template, where it has no place for feedback."""
+        return "" if self._shows_feedback else f"{self.build.path}.prompt without `notes`"
+
     def parse(self, text: str, observation: Any) -> Any:
         """The answer as the parser reads it.
 

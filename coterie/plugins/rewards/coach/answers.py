@@ -45,7 +45,8 @@ SCHEMA_EACH: dict[str, Any] = {
     "additionalProperties": False,
 }
 
-_LINE = re.compile(r"^[ \t*#>-]*(PROCESS_SCORE|REASONING|ACTION)[ \t*]*:[ \t*]*", re.M)
+# A line that begins with `>` quotes something, such as the text that is judged.
+_LINE = re.compile(r"^[ \t*#-]*(PROCESS_SCORE|REASONING|ACTION)[ \t*]*:[ \t*]*", re.M)
 _FENCE = re.compile(r"```(?:json)?\n(.*)\n```", re.S)
 _NUMBER = re.compile(r"[0-9]{1,2}(?:\.[0-9]+)?")
 
@@ -101,8 +102,29 @@ def read_trajectory(text: str, structured: bool, count: int) -> list[Judgement]:
             judged.append((at, _lines_judgement(fields[start + 1 : end], "")))
     numbers = [number for number, _ in judged]
     if any(isinstance(number, bool) for number in numbers) or numbers != list(range(1, count + 1)):
-        raise MalformedAnswer(f"it scores the actions {numbers} instead of 1 to {count}, each once")
+        raise MalformedAnswer(f"it scores the actions {numbers!r:.200} instead of 1 to {count}, each once")
     return [judgement for _, judgement in judged]
+
+
+def breaks_off(text: str, structured: bool) -> bool:
+    """Whether a text ends inside its JSON, or inside its thought."""
+    answer = split(text)
+    if not structured or not answer.text.strip():
+        return bool(answer.thought) and not answer.text.strip()
+    text = answer.text.strip()
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        return text[0] == "{" and (error.pos >= len(text) or error.msg.startswith("Unterminated string"))
+    except (ValueError, RecursionError):
+        pass
+    return False
+
+
+def ends_in_score(text: str) -> bool:
+    """Whether the last line of a text is a score: where a limit ended the text, digits of it may lack."""
+    fields = _fields(split(text).text)
+    return bool(fields) and fields[-1][0] == "PROCESS_SCORE" and "\n" not in fields[-1][1]
 
 
 def _fields(text: str) -> list[tuple[str, str]]:
@@ -129,7 +151,7 @@ def _lines_judgement(fields: Sequence[tuple[str, str]], text: str) -> Judgement:
 
 def _judgement(table: Mapping[str, Any], keys: Sequence[str]) -> Judgement:
     if set(table) != set(keys):
-        raise MalformedAnswer(f"the JSON has the keys {sorted(table)} instead of {sorted(keys)}")
+        raise MalformedAnswer(f"the JSON has the keys {sorted(table)!r:.200} instead of {sorted(keys)}")
     score, reason = table["score"], table["reason"]
     if isinstance(score, bool) or not isinstance(score, (int, float)):
         raise MalformedAnswer(f"the score is {score!r:.40}, which is no number")

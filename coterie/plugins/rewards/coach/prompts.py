@@ -1,13 +1,12 @@
 """What a coach is shown: the marked parts of an action, in a template.
 
-A part holds text that a policy wrote, and a policy is paid by the score. So no text can leave its part: the
-marks of the prompt and of the answer are disarmed in it, and characters that are not seen are removed.
+A part holds text that a policy wrote, and a policy is paid by the score. So no text can leave its part: lines
+that it can't know stand between the parts, and the marks of the prompt and of the answer are disarmed in it.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,23 +18,14 @@ from pydantic import Field
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import PluginConfig
 from coterie.core.types import Action, Message
+from coterie.plugins.rewards.coach.disarm import between_boundaries, disarmed
 
 TEMPLATES = Path(__file__).parent / "templates"
 """Ours: `action.md` and `trajectory.md`."""
 
-PARTS = ("role", "instruction", "seen", "wrote", "tool_output", "files", "answer")
-"""Marks of the parts, in their order. `action` wraps those of one action in a trajectory."""
-
-_MARK = re.compile(r"[<\uff1c\ufe64](?=[\s/\uff0f\\]*(?:" + "|".join((*PARTS, "action")) + r")\b)", re.I)
-_ANSWER = re.compile(r"(process)[\s_]+(score)", re.I)
-_UNSEEN = re.compile(
-    "[\u00ad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\U000e0000-\U000e0fff]"
-)
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f\ud800-\udfff]")
-
 
 class Characters(PluginConfig):
-    """Most characters of each part."""
+    """Most characters of each part, and of the reason."""
 
     instruction: int = Field(4_000, ge=1)
     seen: int = Field(16_000, ge=1)
@@ -43,6 +33,7 @@ class Characters(PluginConfig):
     tool_output: int = Field(4_000, ge=1, description="Its end is shown: tracebacks are there.")
     files: int = Field(4_000, ge=1)
     answer: int = Field(4_000, ge=1)
+    reason: int = Field(2_000, ge=1, description="Of the coach's reason, as it is stored and shown.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,17 +46,6 @@ class ShownAction:
     """The prompt of the action."""
     action: Action
     files: str = ""
-
-
-def disarmed(text: str) -> str:
-    """A text that can't leave its part, nor be read as the coach's answer.
-
-    `<` before the name of a mark becomes `&lt;`, PROCESS_SCORE becomes PROCESS-SCORE, characters that are not
-    seen (zero width, direction, tags) go, and what no server accepts (control characters, lone surrogates)
-    becomes U+FFFD: an output must not be able to make its own scoring fail.
-    """
-    text = _CONTROL.sub("\ufffd", _UNSEEN.sub("", text))
-    return _ANSWER.sub(r"\1-\2", _MARK.sub("&lt;", text))
 
 
 def shortened(text: str, most: int, *, end: bool = False) -> str:
@@ -108,16 +88,17 @@ def action_parts(shown: ShownAction, most: Characters) -> list[str]:
 
 def action_text(shown: ShownAction, answer: str | None, most: Characters) -> str:
     """The parts of one action, and the reference answer where it is shown."""
-    return "\n".join(action_parts(shown, most) + _answer(answer, most))
+    return between_boundaries(action_parts(shown, most) + _answer(answer, most))
 
 
 def trajectory_text(actions: Sequence[ShownAction], answer: str | None, most: Characters) -> str:
     """The parts of every action, numbered from 1, and the reference answer where it is shown."""
-    wrapped = [
-        "\n".join([f'<action n="{number}">', *action_parts(shown, most), "</action>"])
-        for number, shown in enumerate(actions, 1)
-    ]
-    return "\n".join(wrapped + _answer(answer, most))
+    parts: list[str] = []
+    for number, shown in enumerate(actions, 1):
+        first, *others = action_parts(shown, most)
+        *others, last = [f'<action n="{number}">\n{first}', *others]
+        parts += [*others, f"{last}\n</action>"]
+    return between_boundaries(parts + _answer(answer, most))
 
 
 def _answer(answer: str | None, most: Characters) -> list[str]:

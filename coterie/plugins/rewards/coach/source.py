@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from string import Template
 from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
-from coterie.core.errors import ConfigError, SystemFault
+from coterie.core.errors import ConfigError, SystemFault, did_you_mean
 from coterie.core.plugins import Composed, MayChange, Plugin, PluginConfig
 from coterie.core.protocols import ActionView, ChatAnswer, ChatModel, ChatRequest, EpisodeView
 from coterie.core.types import ComponentKind, Message, Score, as_tuple
@@ -23,6 +24,7 @@ from coterie.plugins.rewards.coach.prompts import (
     files_text,
     load_template,
     reference,
+    shortened,
     trajectory_text,
 )
 
@@ -30,8 +32,7 @@ log = logging.getLogger("coterie")
 T = TypeVar("T")
 Table = Mapping[tuple[str, str], float | Score | None]
 
-MALFORMED = "the coach's answer was malformed twice"
-"""How the reason of a score begins that is missing after the second malformed answer."""
+_NAME = re.compile(r"[^\W\d][\w-]*")
 
 
 class Coach(Plugin):
@@ -44,7 +45,8 @@ class Coach(Plugin):
 
     A malformed answer is asked for once more, in the same conversation; after the second one the score is
     missing. Nothing stands in for a missing score. The reason is the score's comment, and its last line names
-    the model's version and the number of answers that it took.
+    the model's version and the number of answers that it took; the reason of a missing score ends in the
+    number of questions and of answers.
     """
 
     class Config(PluginConfig):
@@ -69,10 +71,13 @@ class Coach(Plugin):
             description="Whether roles that act later read the reason, as feedback. Then each role waits for "
             "the score of the one before it.",
         )
-        component: str = Field("process", min_length=1, description="Name of the scores.")
+        component: str = Field(
+            "process", description="Name of the scores: a letter, then letters, digits, `_` and `-`."
+        )
         quality: Annotated[str | None, MayChange(exact=True)] = Field(
             None,
-            description="The component that verifies single actions, for `coterie coach`.",
+            description="The component that verifies single actions, for `coterie coach`: of another reward "
+            "source, such as `environment`.",
         )
         scale: float = Field(1.0, gt=0, allow_inf_nan=False, description="The value of a score of 10.")
         max_tokens: int = Field(
@@ -80,6 +85,13 @@ class Coach(Plugin):
         )
         temperature: float = Field(0.0, ge=0)
         characters: Characters = Characters()
+
+        @field_validator("component", mode="before")
+        @classmethod
+        def _named(cls, component: Any) -> Any:
+            if not isinstance(component, str) or not _NAME.fullmatch(component):
+                raise ValueError("a name is a text: a letter, then letters, digits, `_` and `-`")
+            return component
 
     config: Config
     calls_per_view = 1
@@ -95,6 +107,8 @@ class Coach(Plugin):
         self._template: Template = load_template(config.per, config.prompt, f"{build.path}.prompt")
         self._last = as_tuple(build.run.team.order)[-1]
         self._versions: list[str] = []
+        self._lacks_reference = False
+        """Whether a task without a reference answer was warned of."""
         self._check()
 
     def _check(self) -> None:
@@ -122,6 +136,37 @@ class Coach(Plugin):
                 fix="set per: action and sampler.branches=1, or show_feedback: false",
             )
 
+    def check_rollouts(self, components: Mapping[str, str], without_feedback: Mapping[str, str]) -> None:
+        """Refuse settings that the other reward sources or the roles can't follow.
+
+        Args:
+            components: by component of all reward sources, the name of its source.
+            without_feedback: by role whose prompts can't show feedback, the setting that decides it.
+
+        Raises:
+            ConfigError: `quality` is the coach's own component or nobody's; `show_feedback` is set, and a
+                role could not read it.
+        """
+        config, path = self.config, self.build.path
+        others = [name for name in components if name != config.component]
+        if config.quality is not None and config.quality not in others:
+            own = config.quality == config.component
+            raise ConfigError(
+                f"'{config.quality}' can't verify the coach",
+                path=f"{path}.quality",
+                why="it is the coach's own score" if own else "no reward source has such a component",
+                fix=did_you_mean("" if own else config.quality, others),
+            )
+        if not config.show_feedback:
+            return
+        for role, setting in without_feedback.items():
+            raise ConfigError(
+                f"role '{role}' can't read the coach's reasons",
+                path=f"{path}.show_feedback",
+                why=f"{setting}: its prompts have no place for feedback",
+                fix=f"change that setting, or set {path}.show_feedback=false",
+            )
+
     def feedback(self, role: str, score: Score) -> str:
         """The reason of a role's score for the roles that act later; empty unless `show_feedback` is set."""
         reason = score.comment.rpartition("\n")[0]
@@ -143,7 +188,7 @@ class Coach(Plugin):
         showing = self.config.ground_truth == "all" or (
             self.config.ground_truth == "last" and view.role in self._last
         )
-        answer = reference(view.task.answer) if showing else None
+        answer = self._reference(view) if showing else None
         judgement, version, asked = await self._ask(
             self._prompt(action_text(shown, answer, self.config.characters), 1),
             partial(answers.read_action, structured=self._model.structured),
@@ -167,7 +212,7 @@ class Coach(Plugin):
             for at, kept in zip(played, scored, strict=True)
             if kept
         ]
-        answer = reference(view.task.answer) if self.config.ground_truth == "all" else None
+        answer = self._reference(view) if self.config.ground_truth == "all" else None
         judgements, version, asked = await self._ask(
             self._prompt(trajectory_text(shown, answer, self.config.characters), len(shown)),
             partial(answers.read_trajectory, structured=self._model.structured, count=len(shown)),
@@ -188,33 +233,76 @@ class Coach(Plugin):
             form = answers.JSON if structured else answers.LINES
         return [{"role": "user", "content": self._template.substitute(format=form, parts=parts)}]
 
+    def _reference(self, view: ActionView | EpisodeView) -> str | None:
+        """The task's reference answer; the first task without one is warned of."""
+        if view.task.answer is None and not self._lacks_reference:
+            self._lacks_reference = True
+            log.warning(
+                "%s.ground_truth=%s: task '%s' has no reference answer (Task.answer), so the coach scores it "
+                "without one; later ones are not listed",
+                self.build.path, self.config.ground_truth, view.task.id,
+            )  # fmt: skip
+        return reference(view.task.answer)
+
     async def _ask(
         self, messages: list[Message], read: Callable[[str], T], schema: Any, max_tokens: int
     ) -> tuple[T, str, int]:
-        """The judgement, the model's version, and how many answers it took."""
+        """The judgement, the model's version, and how many answers it took.
+
+        Raises:
+            SystemFault: no answer, or two malformed ones; it ends in the number of questions and answers,
+                which the report on the coach reads.
+        """
         wrong: list[str] = []
         while True:
-            answer: ChatAnswer = await self._model.answer(
-                ChatRequest(
-                    messages=tuple(messages),
-                    max_tokens=max_tokens,
-                    temperature=self.config.temperature,
-                    schema=schema if self._model.structured else None,
-                )
-            )
-            self._note(answer.version)
             try:
+                answer: ChatAnswer = await self._model.answer(
+                    ChatRequest(
+                        messages=tuple(messages),
+                        max_tokens=max_tokens,
+                        temperature=self.config.temperature,
+                        schema=schema if self._model.structured else None,
+                    )
+                )
+            except SystemFault as fault:
+                before = f"the coach's answer was malformed ({wrong[0]}); asked again, " if wrong else ""
+                what = f"{before}{'the coach ' * (not wrong)}gave no answer: {fault}"
+                raise self._missing(what, len(wrong) + 1, len(wrong)) from None
+            self._note(answer.version)
+            cut = self._cut(answer, max_tokens)
+            try:
+                if cut and answers.ends_in_score(answer.text):
+                    raise MalformedAnswer("its score may be cut")
                 return read(answer.text), answer.version, len(wrong) + 1
             except MalformedAnswer as error:
-                wrong.append(str(error))
+                wrong.append(cut or str(error))
             if len(wrong) > 1:
-                raise SystemFault(f"{MALFORMED}: {wrong[0]}; then {wrong[1]}")
-            again = f"Your answer can't be read: {wrong[0]}. Answer again, in the form that was asked for."
+                what = f"the coach's answer was malformed twice: {wrong[0]}; then {wrong[1]}"
+                raise self._missing(what, 2, 2)
+            problem = "it broke off at its limit; be shorter" if cut else wrong[0]
+            again = f"Your answer can't be read: {problem}. Answer again, in the form that was asked for."
             messages = [
                 *messages,
                 {"role": "assistant", "content": answer.text or "(empty)"},
                 {"role": "user", "content": again},
             ]
+
+    def _missing(self, what: str, asked: int, answered: int) -> SystemFault:
+        what = shortened(what, self.config.characters.reason)
+        return SystemFault(f"{what} (asked: {asked}, answered: {answered})")
+
+    def _cut(self, answer: ChatAnswer, max_tokens: int) -> str:
+        """How an answer was cut by its limit, and what raises that; empty where it was not.
+
+        A model that tells why its answer ended has `finish`; of others the text shows it, where it does.
+        """
+        finish = getattr(answer, "finish", "")
+        if finish != "length" and (finish or not answers.breaks_off(answer.text, self._model.structured)):
+            return ""
+        whole = "" if self.config.per == "action" else f", {self.config.max_tokens} for each action"
+        how = "was cut" if finish else "breaks off, as if cut"
+        fix = f"raise {self.build.path}.max_tokens, or the chat model's thought_tokens where it thinks"
+        return f"it {how} by max_tokens={max_tokens}{whole} ({fix})"
 
     def _note(self, version: str) -> None:
         """Keep the versions that answered, and warn of another one: it may score differently."""
@@ -229,5 +317,6 @@ class Coach(Plugin):
 
     def _table(self, role: str, judgement: Judgement, version: str, asked: int) -> Table:
         value = judgement.score / 10 * self.config.scale
-        comment = f"{judgement.reason}\n({version or 'version unknown'}; answers: {asked})"
+        reason = shortened(judgement.reason, self.config.characters.reason)
+        comment = f"{reason}\n({version[:200] or 'version unknown'}; answers: {asked})"
         return {(role, self.config.component): Score(value, comment=comment)}

@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from coterie import ChatAnswer, Plugin, PluginConfig, SystemFault
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finished(ChatAnswer):
+    """The answer of a model that tells why it ended."""
+
+    finish: str = ""
 
 
 class Scripted(Plugin):
@@ -15,6 +23,8 @@ class Scripted(Plugin):
         versions: tuple[str, ...] = ("scripted-1",)
         structured: bool = False
         delay: float = 0.0
+        finish: str | None = None
+        fault: str = "the server is gone"
 
     def __init__(self, config, build):
         super().__init__(config, build)
@@ -28,6 +38,8 @@ class Scripted(Plugin):
             await asyncio.sleep(self.config.delay)
         text = self.config.texts[number % len(self.config.texts)]
         if text == "FAULT":
-            raise SystemFault("the server is gone")
+            raise SystemFault(self.config.fault)
         version = self.config.versions[min(number, len(self.config.versions) - 1)]
+        if self.config.finish is not None:
+            return Finished(text=text, version=version, finish=self.config.finish)
         return ChatAnswer(text=text, version=version)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 
 from coterie.core.protocols import ActionView, EpisodeView
 from coterie.core.types import Action, Decision, JointAction, Key, Node, Task
@@ -67,8 +68,11 @@ def prompt_of(source, number=0):
     return source.config.model.asked[number].messages[0]["content"]
 
 
+BOUNDARY = re.compile("^=== [0-9a-f]{12} ===$", re.M)
+
+
 def parts_text(source, number=0):
-    """The prompt from its first part on."""
+    """The prompt from its first part on; its boundary as `===`."""
     prompt = prompt_of(source, number)
-    mark = '\n<action n="1">\n' if '\n<action n="1">\n' in prompt else "\n<role>\n"
-    return prompt[prompt.index(mark) + 1 :].rstrip("\n")
+    (line,) = set(BOUNDARY.findall(prompt))
+    return prompt[BOUNDARY.search(prompt).start() :].rstrip("\n").replace(line, "===")

@@ -177,6 +177,88 @@ def test_a_trajectory_scores_every_action_and_leaves_lost_ones_out(structured):
     ]
 
 
+@pytest.mark.parametrize("structured", [False, True])
+@pytest.mark.parametrize("finish", ["length", None])
+def test_an_answer_that_its_limit_cut_names_the_limit(structured, finish):
+    """A model that doesn't tell why it ended shows it by JSON, or a thought, that breaks off."""
+    text = '{"score": 8, "reason": "it lo' if structured else "<think>The action loads the"
+    source = coach({"texts": [text], "structured": structured, "finish": finish}, max_tokens=64)
+    with pytest.raises(SystemFault) as caught:
+        scored(source, view_of())
+    for words in ("by max_tokens=64", "raise rewards.coach.max_tokens", "cut"):
+        assert words in str(caught.value)
+    assert "be shorter" in source.config.model.asked[1].messages[2]["content"]
+
+
+def test_the_limit_of_a_trajectory_is_named_with_that_of_an_action():
+    source = coach({"texts": ["I see"], "finish": "length"}, max_tokens=64, per="trajectory")
+    with pytest.raises(SystemFault, match="max_tokens=128, 64 for each action"):
+        scored(source, episode_of("a", "b"))
+
+
+def test_an_answer_that_ended_by_itself_is_not_called_cut():
+    for model in (
+        {"texts": ['{"score": 8, "reason": "it lo'], "structured": True, "finish": "stop"},
+        {"texts": ['{"score": 8 "reason": "it loads"}'], "structured": True},
+        {"texts": ["nothing"]},
+    ):
+        with pytest.raises(SystemFault) as caught:
+            scored(coach(model), view_of())
+        assert "max_tokens" not in str(caught.value)
+
+
+def test_digits_of_a_score_that_a_limit_may_have_cut_are_not_believed():
+    source = coach({"texts": ["REASONING: good\nPROCESS_SCORE: 1"], "finish": "length"})
+    with pytest.raises(SystemFault, match="max_tokens"):
+        scored(source, view_of())
+    whole = coach({"texts": ["PROCESS_SCORE: 1\nREASONING: it lo"], "finish": "length"})
+    assert scored(whole, view_of())["engineer", "process"].value == 0.1
+
+
+@pytest.mark.parametrize("structured", [False, True])
+def test_a_reason_is_bounded_and_says_what_is_left_out(structured):
+    long = "x" * 100_000
+    text = json.dumps({"score": 8, "reason": long}) if structured else f"PROCESS_SCORE: 8\nREASONING: {long}"
+    source = coach({"texts": [text], "structured": structured, "versions": ["v" * 1000]})
+    comment = scored(source, view_of())["engineer", "process"].comment
+    assert len(comment) < 2_300 and "[98000 characters left out]" in comment
+    assert comment.endswith("v; answers: 1)")
+    short = coach({"texts": [text], "structured": structured}, characters={"reason": 10})
+    assert scored(short, view_of())["engineer", "process"].comment.startswith(
+        "xxxxx\n[99990 characters left out]"
+    )
+
+
+@pytest.mark.parametrize(
+    ("per", "structured", "text"),
+    [
+        ("action", True, json.dumps({"score": 8, "x" * 50_000: 1})),
+        ("trajectory", True, json.dumps({"scores": [{"action": "x" * 50_000, "score": 8, "reason": "r"}]})),
+        ("trajectory", False, f"ACTION: {'x' * 50_000}\nPROCESS_SCORE: 8"),
+        ("action", False, "FAULT"),
+    ],
+)
+def test_the_reason_of_a_missing_score_is_bounded_too(per, structured, text):
+    model = {"texts": [text], "structured": structured, "fault": "gone " * 10_000}
+    with pytest.raises(SystemFault) as caught:
+        scored(coach(model, per=per), view_of() if per == "action" else episode_of("a"))
+    assert len(str(caught.value)) < 2_300
+
+
+@pytest.mark.parametrize(
+    ("texts", "end"),
+    [
+        (["FAULT"], "gave no answer: the server is gone (asked: 1, answered: 0)"),
+        (["?", "FAULT"], "asked again, gave no answer: the server is gone (asked: 2, answered: 1)"),
+        (["?", "!"], "(asked: 2, answered: 2)"),
+    ],
+)
+def test_a_missing_score_says_how_often_the_coach_was_asked_and_answered(texts, end):
+    with pytest.raises(SystemFault) as caught:
+        scored(coach({"texts": texts}), view_of())
+    assert str(caught.value).endswith(end)
+
+
 def test_another_version_of_the_model_is_told_once(caplog):
     source = coach({"versions": ["flash-1", "flash-2", "flash-2"]})
     for _ in range(3):
@@ -187,8 +269,14 @@ def test_another_version_of_the_model_is_told_once(caplog):
 
 def test_several_coaches_have_components_of_their_own():
     assert coach(component="style").components == {"style": "increment"}
-    with pytest.raises(ConfigError):
-        coach(component="")
+    assert coach(component="code-style_2").components == {"code-style_2": "increment"}
+
+
+@pytest.mark.parametrize("component", ["", 3, "team.x/y", "process.style", "2nd", "a b", None])
+def test_a_component_has_a_name(component):
+    with pytest.raises(ConfigError) as caught:
+        coach(component=component)
+    assert caught.value.path == "rewards.coach.component"
 
 
 def test_scoring_overlaps():

@@ -8,64 +8,83 @@ from hypothesis import given, settings, strategies
 
 from coterie.core.errors import ConfigError
 from coterie.core.types import Fault
-from coterie.plugins.rewards.coach.prompts import PARTS, disarmed, files_text, load_template, shortened
+from coterie.plugins.rewards.coach.disarm import PARTS, disarmed
+from coterie.plugins.rewards.coach.prompts import files_text, load_template, shortened
 from tests.plugins.rewards.coach.support import coach, episode_of, parts_text, prompt_of, scored, view_of
 
 GOLDEN = """\
+===
 <role>
 engineer, turn 1
 </role>
+===
 <instruction>
 Load the file and hand it over.
 </instruction>
+===
 <seen>
 train.csv has 64 rows
 </seen>
+===
 <wrote>
 print(len(df))
 </wrote>
+===
 <tool_output>
 64
 </tool_output>
+===
 <files>
 X_train.pkl: engineer, 10 kB
 </files>
+===
 <answer>
 64
-</answer>"""
+</answer>
+==="""
 
 TRAJECTORY = """\
+===
 <action n="1">
 <role>
 engineer, turn 1
 </role>
+===
 <instruction>
 Load the file and hand it over.
 </instruction>
+===
 <seen>
 train.csv has 64 rows
 </seen>
+===
 <wrote>
 first
 </wrote>
 </action>
+===
 <action n="2">
 <role>
 analyst, turn 1
 </role>
+===
 <instruction>
 Load the file and hand it over.
 </instruction>
+===
 <seen>
 train.csv has 64 rows
 </seen>
+===
 <wrote>
 second
 </wrote>
 </action>
+===
 <answer>
 64
-</answer>"""
+</answer>
+==="""
 EACH = "ACTION: 1\nPROCESS_SCORE: 8\nREASONING: a\nACTION: 2\nPROCESS_SCORE: 3\nREASONING: b"
 
 
@@ -123,6 +142,19 @@ def test_a_task_without_an_answer_has_no_such_part():
     assert "\n<answer>\n" not in prompt_of(source)
 
 
+@pytest.mark.parametrize(("per", "mode"), [("action", "all"), ("action", "last"), ("trajectory", "all")])
+def test_a_reference_answer_that_is_not_there_is_told_once(per, mode, caplog):
+    source = coach({"texts": [EACH]} if per == "trajectory" else None, per=per, ground_truth=mode)
+    for answer in ("64", None, None):
+        if per == "trajectory":
+            scored(source, episode_of("first", "second", answer=answer))
+        else:
+            scored(source, view_of(role="engineer", answer=None if mode == "last" else answer))
+            scored(source, view_of(role="analyst", answer=answer))
+    (warning,) = caplog.records
+    assert f"rewards.coach.ground_truth={mode}: task 't' has no reference answer" in warning.getMessage()
+
+
 def test_one_call_for_a_trajectory_has_no_last_role():
     with pytest.raises(ConfigError) as caught:
         coach(per="trajectory", ground_truth="last")
@@ -135,7 +167,7 @@ def test_the_end_of_the_tools_output_is_kept():
     scored(source, view_of(tools=[trace]))
     output = parts_text(source).partition("<tool_output>\n")[2]
     assert output.startswith(f"[{len(trace) - 100} characters left out]\n")
-    assert output.endswith("KeyError: 'target'\n</tool_output>")
+    assert output.endswith("KeyError: 'target'\n</tool_output>\n===")
 
 
 def test_other_parts_keep_both_ends():

@@ -391,8 +391,84 @@ def test_feedback_is_refused_where_it_would_be_of_other_episodes(rewards, sample
     assert why in str(caught.value) and caught.value.path == "rewards.coach.show_feedback"
 
 
+@pytest.mark.parametrize(
+    ("order", "turns", "refused"),
+    [(["planner", "executor"], 1, "executor"), (["solver"], 1, ""), (["solver"], 2, "solver")],
+)
+def test_feedback_is_refused_where_the_compact_rendering_cannot_show_it(order, turns, refused):
+    """Before anything is played; the error names the coach's setting and that of the rendering."""
+
+    def composed(**env):
+        return compose(
+            load(
+                {
+                    "env": {"type": "plan_path", **env},
+                    "team": {
+                        "order": order,
+                        "max_turns": turns,
+                        "roles": {role: {"type": f"plan_path_{role}", "policy": "p"} for role in order},
+                    },
+                    "policies": {"p": {"model": {"init": "none"}, "train": "none"}},
+                    "rewards": {
+                        "environment": {"type": "environment"},
+                        "coach": {"type": "coach", "model": RULES, "show_feedback": True},
+                    },
+                    "sampler": {"branches": 1},
+                    "algorithm": {"type": "reinforce_pp", "beta": 0.0},
+                    "engine": scripted_engine(lambda request, prompt: "R"),
+                    "trainer": {"type": "none"},
+                    "schedule": {"steps": 1, "tasks_per_step": 2},
+                }
+            )
+        )
+
+    composed(rendering="prose")
+    if not refused:  # nobody acts after a scored action
+        composed()
+        return
+    with pytest.raises(ConfigError) as caught:
+        composed()
+    assert caught.value.path == "rewards.coach.show_feedback"
+    assert f"'{refused}'" in str(caught.value) and "env.rendering=compact" in str(caught.value)
+
+
+@pytest.mark.parametrize("prompt", ["{{ text }}", "{{ text }}{% for note in notes %}{{ note }}{% endfor %}"])
+def test_feedback_is_refused_where_a_template_has_no_place_for_it(prompt):
+    coach = {"type": "coach", "model": RULES, "show_feedback": True}
+    roles = {role: {"type": "template", "prompt": prompt, "policy": "p"} for role in ("one", "two")}
+
+    def composed():
+        return coterie_run(
+            roles=roles, max_turns=1, order=["one", "two"], sampler={"branches": 1},
+            rewards={"environment": {"type": "environment"}, "coach": coach},
+            algorithm={"type": "reinforce_pp", "beta": 0.0},
+        )  # fmt: skip
+
+    if "note" in prompt:
+        composed()
+        return
+    with pytest.raises(ConfigError, match="role 'two' can't read") as caught:
+        composed()
+    assert caught.value.path == "rewards.coach.show_feedback" and "team.roles.two.prompt" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("quality", "words"),
+    [("rigth", "did you mean 'right'"), ("process", "the coach's own score"), (3, "known: right")],
+)
+def test_a_quality_that_nobody_scores_is_refused_at_once(quality, words):
+    relay(do_right, rewards={"quality": "right"})
+    with pytest.raises(ConfigError) as caught:
+        relay(do_right, rewards={"quality": quality})
+    assert caught.value.path == "rewards.coach.quality" and words in str(caught.value)
+
+
 @pytest.mark.parametrize(("per", "calls"), [("action", 2 * 3 * 3), ("trajectory", 2 * 3)])
 def test_a_plan_counts_the_coachs_calls(per, calls):
     """Two tasks, three chains, three actions an episode."""
     run = relay(do_right, rewards={"per": per}, sampler={"chains": 3})
-    assert count(run).outside_calls == {"coach": calls}
+    counts = count(run)
+    assert counts.outside_calls == {"coach": calls}
+    (note,) = [note for note in counts.notes if "outside calls of rewards.coach leave out" in note]
+    assert "second question after a malformed answer" in note and "evaluations" in note
+    assert not any("outside calls" in note for note in count(coterie_run()).notes)
