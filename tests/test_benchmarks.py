@@ -8,6 +8,7 @@ import statistics
 from typing import Any
 
 import engines
+import mathchat
 import measuring
 import per_role
 import pytest
@@ -149,3 +150,13 @@ def test_the_coach_s_page_has_the_committed_success_by_rate():
 def short(number: float) -> str:
     """.95 and 1.00."""
     return f"{number:.2f}".removeprefix("0")
+
+
+def test_mathchat_learns_on_each_seed_and_the_pages_say_it():
+    rows = stored("mathchat")["seeds"]
+    assert [row["seed"] for row in rows] == [0, 1, 2] and all(map(mathchat.passed, rows))
+    assert mathchat.table(rows) in PAGE
+    page = (RESULTS.parents[1] / "docs" / "math.md").read_text(encoding="utf-8")
+    for row in rows:
+        before, after = (row[when]["sampled"]["mean"] for when in ("before", "after"))
+        assert f"| {row['seed']} | {before:.3f} | {after:.3f} |" in page
