@@ -10,14 +10,14 @@ import yaml
 from tests.cli.support import TABULAR, coterie
 from tests.cli.test_data import output, questions, talking, write
 
-ONE, OTHER = ({"question": "same?", "answer": answer} for answer in ("yes", "no"))
+YES, NO = ({"question": "same?", "answer": answer} for answer in ("yes", "no"))
 DIFFER = "1 of the repeated contents have different "
 
 
 def test_records_of_one_key_that_differ_elsewhere_are_told(tmp_path: Path):
     first, second = tmp_path / "train.jsonl", tmp_path / "test.jsonl"
-    write(first, [{**OTHER, "question": "else?"}, {"id": 1, **ONE}])
-    write(second, [{"id": 2, **ONE}, OTHER, OTHER])
+    write(first, [{**NO, "question": "else?"}, {"id": 1, **YES}])
+    write(second, [{"id": 2, **YES}, NO, NO])
     note = DIFFER + "values in other fields, such as line 2 of train and line 2 of test"
     assert output("leaks", first, second, "--key", "question", code=1)["notes"] == [note]
     assert f"note: {note}" in coterie("data", "leaks", first, second, "--key", "question").stdout
@@ -29,7 +29,7 @@ def test_tasks_with_two_answers_are_told(tmp_path: Path):
     recipe = {**yaml.safe_load(TABULAR.read_text()), **talking(tmp_path)}
     (tmp_path / "talk.yaml").write_text(yaml.safe_dump(recipe))
     assert output("leaks", tmp_path / "talk.yaml")["notes"] == []
-    write(tmp_path / "train.jsonl", [ONE, ONE, {"question": "else?", "answer": "no"}, OTHER])
+    write(tmp_path / "train.jsonl", [YES, YES, {"question": "else?", "answer": "no"}, NO])
     [note] = output("leaks", tmp_path / "talk.yaml")["notes"]
     assert note == DIFFER + "answers, such as train-0 and train-3"
 

@@ -291,13 +291,13 @@ def content(text: str) -> str:
     return plain.casefold().rstrip(".?!:;,")
 
 
-def _same_answer(one: Task, other: Task) -> bool:
+def _same_answer(first: Task, second: Task) -> bool:
     """Whether two answers are written alike or are numbers of one value. The verifier isn't asked."""
-    return content(one.answer) == content(other.answer) or same_number(one.answer, other.answer)
+    return content(first.answer) == content(second.answer) or same_number(first.answer, second.answer)
 
 
-def _two_answers(one: Task, other: Task) -> str:
-    return f"{one.answer:.60} ({one.id}) and {other.answer:.60} ({other.id})"
+def _two_answers(first: Task, second: Task) -> str:
+    return f"{first.answer:.60} ({first.id}) and {second.answer:.60} ({second.id})"
 
 
 def _tasks(split: Split, records: Sequence[Mapping[str, Any]], settings: SetConfig) -> list[Task]:
