@@ -164,12 +164,12 @@ def _verified(
         UserError: the component that is named is a coach's, or no action has it; several could be meant.
     """
     rewards = {key: table or {} for key, table in config["rewards"].items()}
-    own = {str(rewards[key].get("component", "process")) for key in coaches(config)}
-    single = sorted(other for other in seen if not other.startswith("team.") and other not in own)
+    unverified = {str(rewards[key].get("component", "process")) for key in coaches(config)}
+    single = sorted(other for other in seen if not other.startswith("team.") and other not in unverified)
     wanted, path = (
         (option, "--quality") if option else (rewards[name].get("quality"), f"rewards.{name}.quality")
     )
-    if wanted in own:
+    if wanted in unverified:
         raise UserError(
             f"'{wanted}' can't verify the coach", path=path, why="it is a coach's own score",
             fix=did_you_mean("", single),

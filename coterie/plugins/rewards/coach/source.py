@@ -150,12 +150,12 @@ class Coach(Plugin):
         config, path = self.config, self.build.path
         others = [name for name in components if name != config.component]
         if config.quality is not None and config.quality not in others:
-            own = config.quality == config.component
+            itself = config.quality == config.component
             raise ConfigError(
                 f"'{config.quality}' can't verify the coach",
                 path=f"{path}.quality",
-                why="it is the coach's own score" if own else "no reward source has such a component",
-                fix=did_you_mean("" if own else config.quality, others),
+                why="it is the coach's own score" if itself else "no reward source has such a component",
+                fix=did_you_mean("" if itself else config.quality, others),
             )
         if not config.show_feedback:
             return
