@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from coterie.plugins.envs.math.answers import MOST, accepted, find
 from coterie.plugins.envs.math.verifier import Verifier
 from tests.plugins.envs.math.adversarial import strings
 from tests.plugins.envs.math.forms import RIGHT, WRONG
+from tests.plugins.envs.math.written import EQUAL, UNEQUAL
 
 TWENTY = (0, 1, 2, 7, 10, 11, 25, 42, 60, 99, 100, 101, 137, 204, 385, 500, 721, 863, 998, 999)
 
@@ -126,6 +128,46 @@ def test_every_answer_that_aime_had_verifies_against_itself(verifier):
 def test_answers_of_other_sets_are_compared_by_value(verifier, answer, reference):
     assert verifier.compare(answer, reference)
     assert not verifier.compare(answer, reference + "+7")
+
+
+def wrongly(verifier: Verifier, pairs, expected: bool):
+    """The pairs that the verifier takes for what they aren't."""
+
+    def compare(pair: tuple[str, str]) -> bool:
+        try:
+            return verifier.compare(*pair)
+        except PolicyFault:
+            return False
+
+    with ThreadPoolExecutor(2) as threads:
+        return [
+            pair for pair, equal in zip(pairs, threads.map(compare, pairs), strict=True) if equal != expected
+        ]
+
+
+def test_what_is_equal_is_equal_however_it_is_written(verifier):
+    assert wrongly(verifier, EQUAL, True) == []
+
+
+def test_what_only_looks_equal_is_not(verifier):
+    assert wrongly(verifier, UNEQUAL, False) == []
+
+
+def rows(title: str) -> list[tuple[str, str]]:
+    """The answers and references in a table of the page."""
+    page = (Path(__file__).resolve().parents[4] / "docs" / "math.md").read_text(encoding="utf-8")
+    table = page.split(f"### {title}\n")[1].split("\n#")[0]
+    return re.findall(r"^\| `(.+?)` \| `(.+?)` \|", table, re.MULTILINE)
+
+
+def test_the_page_lists_right_answers_that_are_taken_for_wrong(verifier):
+    assert len(rows("Known limits")) >= 12
+    assert wrongly(verifier, rows("Known limits"), False) == []
+
+
+def test_the_page_s_equal_answers_are_equal(verifier):
+    assert len(rows("What is equal")) >= 10
+    assert wrongly(verifier, rows("What is equal"), True) == []
 
 
 def test_plain_numbers_start_no_worker():
