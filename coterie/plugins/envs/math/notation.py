@@ -172,7 +172,27 @@ _NAMES = {
 """Names of units, without the s of the plural, and what each is short for."""
 _KNOWN = {*_NAMES, *(short for short in _NAMES.values() if len(short) > 1)}
 _JOINING = {"per", "square", "sq", "cubic", "cu", "squared", "cubed"}
-_NO_UNIT = {"or", "and", "not", "no", "if", "for", "is", "where", "when"}
+_NO_UNIT = {
+    *(
+        "or",
+        "and",
+        "not",
+        "no",
+        "if",
+        "for",
+        "is",
+        "where",
+        "when",
+        "base",
+        "mod",
+        "power",
+        "root",
+        "negative",
+    ),
+    *("hundred", "thousand", "million", "billion", "trillion", "dozen", "double", "twice", "half", "third"),
+    *("quarter", "tenth", "hundredth", "thousandth", "plus", "minus", "time", "over", "divided", "factorial"),
+}
+"""Words that make it another answer, without the s of the plural."""
 _POWER_OF = r"(?:\s*\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
 _WORDED = re.compile(
     r"(?P<core>.*[\w)}\]|!])\s*"
@@ -203,7 +223,7 @@ def _unit(text: str) -> tuple[str, str]:
     names = [_name(word) for word in words]
     if match["word"] and not all(word.removesuffix("s") in _KNOWN or word in _JOINING for word in words):
         return text, ""  # letters without \text are variables
-    if _NO_UNIT & set(names):
+    if _NO_UNIT & set(names) or not {*names} - _JOINING:
         return text, ""
     return match["core"], _in_order(names, match["power"] or "")
 
@@ -286,8 +306,12 @@ class _Written:
 
     @property
     def equations(self) -> tuple[tuple[str, str], ...]:
-        """Each earlier side with the last one."""
-        pairs = [(side, part.core) for part in self.parts for side in part.sides]
+        """Each earlier side with the last one; not where their units differ, as in `0.42 = 42\%`."""
+        pairs = []
+        for part in self.parts:
+            for side, unit in map(_unit, part.sides):
+                if unit == part.unit or (part.unit != "%" and not unit):
+                    pairs.append((side, part.core))
         return (*pairs, *((side, self.text(equations=False)) for side in self.sides))
 
     def text(self, *, equations: bool) -> str:
@@ -315,7 +339,7 @@ def comparison(answer: str, reference: str) -> Comparison | bool:
         return False
     if any(r"\circ" in written.text(equations=True) for written in (given, expected)):
         return False  # the reader drops degrees
-    equations, wanted = bool(expected.equations), ""
+    equations, wanted = any((expected.sides, *(part.sides for part in expected.parts))), ""
     if expected.units == {"%"} and not given.units:
         if len(expected.parts) > 1:
             return False

@@ -126,8 +126,12 @@ def _variables(expression: Any) -> Any:
 
 def _close(expected: Any, given: Any) -> bool:
     """Whether two expressions agree to 40 digits, relative to their size; true of what has no value."""
-    from sympy import Expr, Rational, Symbol
+    from sympy import Eq, Expr, Rational, Symbol, solve
 
+    if isinstance(expected, Eq) and isinstance(given, Eq) and expected != given:
+        # To math_verify all equations without solutions are equal.
+        symbols = expected.free_symbols
+        return bool(symbols) and symbols == given.free_symbols and bool(solve(expected, symbols))
     if not (isinstance(expected, Expr) and isinstance(given, Expr)) or expected == given:
         return True
     if isinstance(expected, Symbol) or isinstance(given, Symbol):

@@ -96,11 +96,13 @@ def test_sixty_answers_verify_in_every_right_form_and_in_no_wrong_one(verifier):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_every_answer_that_aime_may_have_verifies(verifier):
     check_forms(verifier, range(1000))
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.skipif("COTERIE_TEST_DATA" not in os.environ, reason="needs COTERIE_TEST_DATA")
 def test_every_answer_that_aime_had_verifies_against_itself(verifier):
     records = json.loads((Path(os.environ["COTERIE_TEST_DATA"]) / "aime_2000_2024.json").read_text())
