@@ -125,7 +125,7 @@ def _unboxed(text: str) -> str:
     if phrases:
         answer, rest = _first(text[phrases[-1].end() :])
         numbers, later = _DIGITS.findall(answer), _DIGITS.findall(rest)
-        if _HEDGE.match(rest) or (later and (not numbers or later[-len(numbers) :] != numbers)):
+        if _HEDGE.match(rest) or (later and later[-len(numbers) :] != numbers):
             raise PolicyFault("another answer follows the answer")
         return answer
     text = text.strip()

@@ -325,9 +325,8 @@ def comparison(answer: str, reference: str) -> Comparison | bool:
     answer, reference = plain(answer), plain(reference)
     if answer == reference:
         return bool(answer)
-    based = _same_base(answer, reference)
-    if based is not None:
-        return based
+    if _same_base(answer, reference):
+        return True
     if _UNREADABLE.search(answer) or _UNREADABLE.search(reference):
         return False
     given, expected = _read(answer), _read(reference)
@@ -368,14 +367,11 @@ def _part(text: str) -> _Part:
     return _Part(tuple(sides), core, unit)
 
 
-def _same_base(answer: str, reference: str) -> bool | None:
-    """Whether numbers in another base are equal; None where the reference is no such number.
-
-    The digits alone will do, for the problem names the base.
-    """
+def _same_base(answer: str, reference: str) -> bool:
+    """Whether the reference is a number in a base, and the answer too: the problem names the base."""
     given, expected = _BASE.fullmatch(answer), _BASE.fullmatch(reference)
     if expected is None:
-        return False if given else None
+        return False
     digits, base = (given["core"], given["base"]) if given else (answer, expected["base"])
     return (digits.lstrip("0"), int(base)) == (expected["core"].lstrip("0"), int(expected["base"]))
 

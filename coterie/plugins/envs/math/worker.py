@@ -76,20 +76,26 @@ def _comparison() -> Comparison:
     decimals. What it takes as equal by 100 digits is looked at once more.
     """
     import math_verify
-    from latex2sympy2_extended import NormalizationConfig, latex2sympy, normalize_latex
-    from latex2sympy2_extended.latex2sympy2 import ConversionConfig
+    from latex2sympy2_extended import NormalizationConfig, normalize_latex
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
     from math_verify.grader import should_treat_as_complex
+    from sympy import UnevaluatedExpr
 
     logging.disable(logging.CRITICAL)  # it warns of every call without a time-out of its own
     spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
-    # Not: `40 2` is 42, and A is a.
-    meaning = ConversionConfig(interpret_as_mixed_fractions=False, lowercase_symbols=False)
+    meaning = ConversionConfig(lowercase_symbols=False)
+
+    class Reader(_Latex2Sympy):  # type: ignore[misc]
+        """Reads `40(2)` as a product; without this it is a mixed number, 42."""
+
+        def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
+            value = super().convert_postfix_list(arr, i)
+            return UnevaluatedExpr(value) if i and getattr(value, "is_Rational", False) else value
 
     def read(text: str, real: bool) -> Any:
         """The expression; None for what is none."""
         try:
-            text = normalize_latex(text, spelling)
-            return latex2sympy(text, is_real=real, normalization_config=None, conversion_config=meaning)
+            return Reader(None, real, config=meaning).parse(normalize_latex(text, spelling))
         except (MemoryError, RecursionError):
             raise
         except Exception:
@@ -130,8 +136,7 @@ def _close(expected: Any, given: Any) -> bool:
 
     if isinstance(expected, Eq) and isinstance(given, Eq) and expected != given:
         # To math_verify all equations without solutions are equal.
-        symbols = expected.free_symbols
-        return bool(symbols) and symbols == given.free_symbols and bool(solve(expected, symbols))
+        return bool(solve(expected, expected.free_symbols))
     if not (isinstance(expected, Expr) and isinstance(given, Expr)) or expected == given:
         return True
     if isinstance(expected, Symbol) or isinstance(given, Symbol):

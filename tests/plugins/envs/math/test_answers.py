@@ -38,6 +38,7 @@ def test_there_are_twenty_forms_of_each_kind_and_none_is_in_both():
         (r"so $\boxed 42$ it is", "42"),
         (r"\boxed{41}, no: \boxed -42", "-42"),
         (r"\boxed42", "42"),
+        (r"\boxed{x \} y} z}", r"x \} y"),
         (r"I write it as \boxed. \boxed{42} is \boxed", "42"),
         ("The answer is 42.\n\nIt was hard.", "42"),
         (r"The answer is $\frac{1}{2}$, that is 1/2.", r"\frac{1}{2}"),

@@ -214,6 +214,12 @@ def test_an_answer_that_takes_too_long_is_the_policy_s_fault(text):
     made.close()
 
 
+def test_an_answer_that_is_nested_too_deep_is_the_policy_s_fault(verifier):
+    with pytest.raises(PolicyFault, match="RecursionError"):
+        verifier.compare("-" * 900 + "1", "x")
+    assert verifier.compare(r"\frac{84}{2}", "42")
+
+
 def test_an_answer_that_is_too_long_is_never_read(verifier):
     with pytest.raises(PolicyFault, match="characters"):
         verifier.compare("1+" * MOST + "1", "42")
