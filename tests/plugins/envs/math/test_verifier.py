@@ -70,7 +70,8 @@ def alive(group: int) -> bool:
 
 
 def child_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    """The worker's child; 0 between two."""
+    return int([*Path(f"/proc/{pid}/task/{pid}/children").read_text().split(), "0"][0])
 
 
 def wait_for(condition, seconds: float = 20.0):
@@ -347,7 +348,9 @@ def test_a_child_that_is_killed_between_two_answers_changes_nothing(verifier):
         for pid in before:
             child = child_of(pid)
             os.kill(child, signal.SIGKILL)
-            wait_for(lambda pid=pid, child=child: Path(f"/proc/{pid}").exists() and child_of(pid) != child)
+            wait_for(
+                lambda pid=pid, child=child: Path(f"/proc/{pid}").exists() and child_of(pid) not in (0, child)
+            )
         assert verifier.compare(r"\sqrt{1764}", "42") and not verifier.compare("x", "42")
     assert verifier.pids == before
 
