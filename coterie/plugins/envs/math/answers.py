@@ -1,8 +1,9 @@
 r"""How the answer is found in a message, and how numbers are compared without a library.
 
-The last `\boxed{...}` counts, and nothing before or after it. Without a box, what follows the last "answer
-is" or "answer:" counts; without that, a message that is nothing but one short expression. Thoughts are no
-part of a message.
+The last `\boxed{...}` or `\fbox{...}` counts, and nothing before or after it; `\boxed 42` holds the rest of
+its formula or line. Without a box, what follows the last "answer is" or "answer:" counts, unless another
+answer follows it; without that, a message that is nothing but one short expression. Thoughts are no part of
+a message.
 """
 
 from __future__ import annotations
@@ -11,16 +12,26 @@ import re
 from fractions import Fraction
 
 from coterie.core.errors import PolicyFault
+from coterie.plugins.envs.math.notation import plain
 
 MOST = 1000
 """Longest answer, in characters. A longer one is wrong, and is never read."""
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s*\{")
+_BOX = re.compile(r"\\(?:boxed|fbox)\s*(?:\{|(?=[-+]?\.?\d))", re.ASCII)
+_END_OF_BOX = re.compile(r"[\n$]|\\[)\]]")
 _PHRASE = re.compile(r"answer\s*(?:is|:)[\s:*]*", re.IGNORECASE)
 _ENDING = re.compile(r"(?:\.(?=\s|$)|;|,\s).*", re.DOTALL)
 _MARKS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"))
 _SPACES = re.compile(r"\s+")
-_NUMBER = re.compile(r"[+-]?\d{1,100}(?:\.\d{1,100}|/0*[1-9]\d{0,99})?", re.ASCII)
+_LETTERS = re.compile(r"(?<![A-Za-z0-9\\])[A-Za-z]{2,}(?![A-Za-z0-9])")
+_COMMANDS = re.compile(r"\\[A-Za-z]+\{[A-Za-z ]*\}")
+_DIGITS = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
+_HEDGE = re.compile(r"[\s.,;:*$]*(?:or|no|not)\b", re.IGNORECASE)
+_NUMBER = re.compile(
+    r"(?P<sign>[+-]?) ?(?:(?P<above>\d{1,100}) ?/ ?(?P<below>0*[1-9]\d{0,99})"
+    r"|(?P<value>(?:\d{1,100}(?:\.\d{1,100})?|\.\d{1,100})(?:[eE][+-]?\d{1,2})?))",
+    re.ASCII,
+)
 _OR = re.compile(r"\s+or\s+")
 _REMARK = re.compile(r"\s*\([^()]*[a-z]{3}[^()]*\)\s*$")
 _ALONE = 64
@@ -35,7 +46,7 @@ def find(text: str) -> str:
     """
     openings = list(_BOX.finditer(text))
     if openings:
-        answer = _closed(text, openings[-1].end())
+        answer = _content(text, openings[-1])
     else:
         answer = _unboxed(text)
     answer = bare(answer)
@@ -55,7 +66,7 @@ def boxed(text: str) -> str:
     openings = list(_BOX.finditer(text))
     if not openings:
         raise PolicyFault(r"there is no \boxed{}")
-    return bare(_closed(text, openings[-1].end()))
+    return bare(_content(text, openings[-1]))
 
 
 def bare(answer: str) -> str:
@@ -80,9 +91,12 @@ def accepted(reference: str) -> tuple[str, ...]:
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a whole or decimal number or a quotient of whole numbers; None for anything else."""
-    text = _SPACES.sub("", text)
-    return Fraction(text) if _NUMBER.fullmatch(text) else None
+    r"""The value of a number that needs no library: `42`, `-0.5`, `1e3`, `1\,000`, `31/2`, `3 1/2`."""
+    match = _NUMBER.fullmatch(plain(text))
+    if match is None:
+        return None
+    value = Fraction(match["value"]) if match["value"] else Fraction(int(match["above"]), int(match["below"]))
+    return -value if match["sign"] == "-" else value
 
 
 def same_number(answer: str, reference: str) -> bool:
@@ -91,10 +105,15 @@ def same_number(answer: str, reference: str) -> bool:
     return value is not None and value == number(reference)
 
 
-def _closed(text: str, start: int) -> str:
+def _content(text: str, opening: re.Match[str]) -> str:
+    """What a box holds; without braces (`\boxed 42`) the rest of its formula or its line."""
+    start = opening.end()
+    if not opening[0].endswith("{"):
+        ending = _END_OF_BOX.search(text, start)
+        return text[start : ending.start() if ending else None]
     depth = 1
     for end in range(start, len(text)):
-        if text[end] in "{}" and (end == 0 or text[end - 1] != "\\"):
+        if text[end] in "{}" and text[end - 1] != "\\":
             depth += 1 if text[end] == "{" else -1
         if depth == 0:
             return text[start:end]
@@ -104,11 +123,20 @@ def _closed(text: str, start: int) -> str:
 def _unboxed(text: str) -> str:
     phrases = list(_PHRASE.finditer(text))
     if phrases:
-        line = text[phrases[-1].end() :].partition("\n")[0]
-        return _ENDING.sub("", line).strip(" *")
+        answer, rest = _first(text[phrases[-1].end() :])
+        numbers, later = _DIGITS.findall(answer), _DIGITS.findall(rest)
+        if _HEDGE.match(rest) or (later and later[-len(numbers) :] != numbers):
+            raise PolicyFault("another answer follows the answer")
+        return answer
     text = text.strip()
-    words = _SPACES.split(bare(text))
-    prose = [word for word in words if len(word) > 1 and word.isalpha()]
-    if not text or prose or "\n" in text or len(text) > _ALONE:
+    if not text or "\n" in text or len(text) > _ALONE or _LETTERS.search(_COMMANDS.sub("", text)):
         raise PolicyFault("there is no \\boxed{} and no other answer")
     return text.removesuffix(".")
+
+
+def _first(text: str) -> tuple[str, str]:
+    """The first statement of a line, and all that follows it."""
+    line = text.partition("\n")[0]
+    ending = _ENDING.search(line)
+    end = ending.start() if ending else len(line)
+    return line[:end].strip(" *"), text[end:]

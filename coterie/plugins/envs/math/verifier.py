@@ -28,12 +28,14 @@ import weakref
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from coterie.core.errors import MissingExtra, PolicyFault, SystemFault
 from coterie.plugins.envs.math.answers import MOST, number
+from coterie.plugins.envs.math.notation import Comparison, comparison
 
 _SCRIPT = Path(__file__).with_name("worker.py")
 _FROM_OUTSIDE = {signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT}
@@ -107,11 +109,14 @@ class Verifier:
         numbers = number(answer), number(reference)
         if None not in numbers:  # exact, and a thousand times as fast
             return numbers[0] == numbers[1]
+        job = comparison(answer, reference)
+        if isinstance(job, bool):
+            return job
         ends, closed = [], self._closed
         for _ in range(2):
             worker = self._take(closed)
             try:
-                result = worker.ask(reference, answer, self._seconds, self._seconds * self._patience + 30)
+                result = worker.ask(job, self._seconds, self._seconds * self._patience + 30)
             except _Lost as lost:
                 self._drop(worker)
                 self._check_open(closed)
@@ -217,7 +222,7 @@ class _Worker:
         except OSError as error:
             raise SystemFault(f"no worker of the verifier can be started: {error}") from error
 
-    def ask(self, reference: str, answer: str, seconds: float, patience: float) -> Mapping[str, Any]:
+    def ask(self, comparison: Comparison, seconds: float, patience: float) -> Mapping[str, Any]:
         """The result of a comparison.
 
         Raises:
@@ -230,7 +235,7 @@ class _Worker:
                 raise SystemFault(f"a worker of the verifier can't start: {first.get('failed')}")
             self._ready = True
         self._discard()
-        job = json.dumps({"reference": reference, "answer": answer, "seconds": seconds})
+        job = json.dumps(asdict(comparison) | {"seconds": seconds})
         assert self.process.stdin is not None
         try:
             self.process.stdin.write(job.encode() + b"\n")

@@ -4,7 +4,7 @@ A script of its own: it imports nothing of Coterie. The start takes a second, fo
 process itself compares nothing, and forks a child that does. Where an answer ends the child, the next child
 is there in milliseconds.
 
-The child reads one JSON object a line, `{"reference": ..., "answer": ..., "seconds": ...}`, and writes one,
+The child reads one JSON object a line: a `Comparison` of `notation.py` and its `seconds`. It writes one,
 `{"equal": true}` or `{"failed": "MemoryError"}`; for a child that a signal ended the process writes `{"died":
 11}`. The first line of all is `{"ready": true}`.
 
@@ -22,10 +22,10 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from typing import IO
+from collections.abc import Callable, Sequence
+from typing import IO, Any
 
-Comparison = Callable[[str, str], bool]
+Comparison = Callable[[str, str, Sequence[tuple[str, str]]], bool]
 
 
 def main() -> None:
@@ -58,7 +58,7 @@ def _serve(equal: Comparison, results: IO[str]) -> None:
         job = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, job["seconds"])
         try:
-            result: dict[str, object] = {"equal": equal(job["reference"], job["answer"])}
+            result: dict[str, object] = {"equal": equal(job["reference"], job["answer"], job["sides"])}
         except BaseException as error:  # whatever an answer raises is a result
             result = {"failed": type(error).__name__}
         signal.setitimer(signal.ITIMER_PROF, 0)
@@ -70,24 +70,88 @@ def _serve(equal: Comparison, results: IO[str]) -> None:
 
 
 def _comparison() -> Comparison:
-    """`math_verify`, warm: its first comparison builds tables."""
+    """`math_verify`, warm: its first comparison builds tables.
+
+    It reads no box and no sentence, strips no unit and rounds nothing: what it is given has neither units nor
+    decimals. What it takes as equal by 100 digits is looked at once more.
+    """
     import math_verify
+    from latex2sympy2_extended import NormalizationConfig, normalize_latex
+    from latex2sympy2_extended.latex2sympy2 import ConversionConfig, _Latex2Sympy
+    from math_verify.grader import should_treat_as_complex
+    from sympy import UnevaluatedExpr
 
     logging.disable(logging.CRITICAL)  # it warns of every call without a time-out of its own
-    # Only LaTeX: the other reader hands its input to Python's `eval`, by way of sympy.
-    config = (math_verify.LatexExtractionConfig(boxed_match_priority=0),)
+    spelling = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
+    meaning = ConversionConfig(lowercase_symbols=False)
 
-    def read(text: str) -> list[object]:
-        parsed: list[object] = math_verify.parse(
-            rf"\boxed{{{text}}}", config, parsing_timeout=None, raise_on_error=False
+    class Reader(_Latex2Sympy):  # type: ignore[misc]
+        """Reads `40(2)` as a product; without this it is a mixed number, 42."""
+
+        def convert_postfix_list(self, arr: Any, i: int = 0) -> Any:
+            value = super().convert_postfix_list(arr, i)
+            return UnevaluatedExpr(value) if i and getattr(value, "is_Rational", False) else value
+
+    def read(text: str, real: bool) -> Any:
+        """The expression; None for what is none."""
+        try:
+            return Reader(None, real, config=meaning).parse(normalize_latex(text, spelling))
+        except (MemoryError, RecursionError):
+            raise
+        except Exception:
+            return None
+
+    def same(expected: Any, given: Any) -> bool:
+        if expected is None or given is None or _rounds(expected) or _rounds(given):
+            return False
+        equal = math_verify.verify(
+            expected, given, numeric_precision=100, allow_set_relation_comp=True, timeout_seconds=None
         )
-        return parsed
+        return bool(equal) and _close(expected, given)
 
-    def equal(reference: str, answer: str) -> bool:
-        return bool(math_verify.verify(read(reference), read(answer), timeout_seconds=None))
+    def equal(reference: str, answer: str, sides: Sequence[tuple[str, str]]) -> bool:
+        real = not should_treat_as_complex(reference) and not should_treat_as_complex(answer)
+        pairs = ((read(first, real), read(last, real)) for first, last in sides)
+        return same(read(reference, real), read(answer, real)) and all(
+            first is None or _variables(first) or same(last, first) for first, last in pairs
+        )
 
-    equal("1", r"\frac{2}{2}")
+    equal("1", r"\frac{2}{2}", [])
     return equal
+
+
+def _rounds(expression: Any) -> bool:
+    from sympy import Float
+
+    return bool(getattr(expression, "atoms", lambda _: ())(Float))
+
+
+def _variables(expression: Any) -> Any:
+    return getattr(expression, "free_symbols", ())
+
+
+def _close(expected: Any, given: Any) -> bool:
+    """Whether two expressions agree to 40 digits, relative to their size; true of what has no value."""
+    from sympy import Eq, Expr, Rational, Symbol, solve
+
+    if isinstance(expected, Eq) and isinstance(given, Eq) and expected != given:
+        # To math_verify all equations without solutions are equal.
+        return bool(solve(expected, expected.free_symbols))
+    if not (isinstance(expected, Expr) and isinstance(given, Expr)) or expected == given:
+        return True
+    if isinstance(expected, Symbol) or isinstance(given, Symbol):
+        return True  # names
+    symbols = sorted(_variables(expected) | _variables(given), key=str)
+    point = {symbol: Rational(2 * index + 3, 7) for index, symbol in enumerate(symbols)}
+    values = [expression.subs(point).doit() for expression in (expected, given)]
+    if all(value.is_Rational for value in values):
+        return bool(values[0] == values[1])
+    values = [value.evalf(50) for value in values]
+    if not all(value.is_number and value.is_finite for value in values):
+        return True
+    # A value of one bit is a zero that cancellation left over.
+    first, second = (0 if getattr(value, "_prec", 0) == 1 else value for value in values)
+    return bool(abs(first - second) <= Rational(1, 10**40) * max(abs(first), abs(second)))
 
 
 def _write(results: IO[str], result: dict[str, object]) -> None:

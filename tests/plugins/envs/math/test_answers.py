@@ -35,6 +35,14 @@ def test_there_are_twenty_forms_of_each_kind_and_none_is_in_both():
         ("  -7/3 ", "-7/3"),
         ("x = 3", "x = 3"),
         ("$12$.", "12"),
+        (r"so $\boxed 42$ it is", "42"),
+        (r"\boxed{41}, no: \boxed -42", "-42"),
+        (r"\boxed42", "42"),
+        (r"\boxed{x \} y} z}", r"x \} y"),
+        (r"I write it as \boxed. \boxed{42} is \boxed", "42"),
+        ("The answer is 42.\n\nIt was hard.", "42"),
+        (r"The answer is $\frac{1}{2}$, that is 1/2.", r"\frac{1}{2}"),
+        (r"42\text{ cm}", r"42\text{ cm}"),
     ],
 )
 def test_the_answer_is_found(text: str, answer: str):
@@ -51,6 +59,18 @@ def test_the_answer_is_found(text: str, answer: str):
         r"\boxed{42",
         r"\boxed{1} and then \boxed{2",
         "I think it is 42",
+        "42. No, 43.",
+        "42, or 43",
+        "42; or 43",
+        "(no) 42",
+        "The answer is 42. No, 43.",
+        "The answer is 42, or 43",
+        "The answer is 42; or 43",
+        "The answer is 42, or x",
+        "The answer is x. Not y",
+        "The answer is 42.\nNo, 43.",
+        "The answer is x, where x is 3",
+        "The answer is 42, which is 42.0",
         "1\n2",
         "The answer is",
         rf"\boxed{{{'1' * (MOST + 1)}}}",
@@ -83,7 +103,26 @@ def test_numbers_are_exact(numerator: int, denominator: int):
     assert not same_number(f"{numerator + 1}", f"{numerator}")
 
 
-@pytest.mark.parametrize("text", ["", "1/0", "1e5", "x", "1.2.3", "--1", "1,234", "٣", "²", "nan", "1" * 200])
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        *(("3 1/2", "7/2"), (r"3\frac{1}{2}", "7/2"), ("-3 1/2", "-7/2"), ("3½", "7/2"), ("31/2", "31/2")),
+        *(("42.", "42"), (".5", "1/2"), ("- 7", "-7"), ("1 / 2", "1/2"), ("−5", "-5"), ("1e3", "1000")),
+        *((r"1\,000", "1000"), ("1,234", "1234"), ("1{,}234", "1234"), ("1,234.5", "2469/2")),
+        *(("~42", "42"), ("４２", "42"), (r"\text{42}", "42"), ("$42$", "42")),
+    ],
+)
+def test_a_number_has_its_value_however_it_is_written(text: str, value: str):
+    assert number(text) == Fraction(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "1/0", "1e555", "x", "1.2.3", "--1", "٣", "²", "nan", "1" * 200),
+        *("4 2", "3 3/2", "1,23", "12,34", "1234,567", "1,234,5", "(1,234)", "1 23", "2516_8", r"42\%"),
+    ],
+)
 def test_anything_else_is_no_plain_number(text: str):
     assert number(text) is None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -25,6 +26,7 @@ from coterie.plugins.envs.math.answers import MOST, accepted, find
 from coterie.plugins.envs.math.verifier import Verifier
 from tests.plugins.envs.math.adversarial import strings
 from tests.plugins.envs.math.forms import RIGHT, WRONG
+from tests.plugins.envs.math.written import EQUAL, UNEQUAL
 
 TWENTY = (0, 1, 2, 7, 10, 11, 25, 42, 60, 99, 100, 101, 137, 204, 385, 500, 721, 863, 998, 999)
 
@@ -68,7 +70,8 @@ def alive(group: int) -> bool:
 
 
 def child_of(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/task/{pid}/children").read_text().split()[0])
+    """The worker's child; 0 between two."""
+    return int([*Path(f"/proc/{pid}/task/{pid}/children").read_text().split(), "0"][0])
 
 
 def wait_for(condition, seconds: float = 20.0):
@@ -94,11 +97,13 @@ def test_sixty_answers_verify_in_every_right_form_and_in_no_wrong_one(verifier):
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 def test_every_answer_that_aime_may_have_verifies(verifier):
     check_forms(verifier, range(1000))
 
 
 @pytest.mark.long
+@pytest.mark.timeout(7200)
 @pytest.mark.skipif("COTERIE_TEST_DATA" not in os.environ, reason="needs COTERIE_TEST_DATA")
 def test_every_answer_that_aime_had_verifies_against_itself(verifier):
     records = json.loads((Path(os.environ["COTERIE_TEST_DATA"]) / "aime_2000_2024.json").read_text())
@@ -126,6 +131,46 @@ def test_every_answer_that_aime_had_verifies_against_itself(verifier):
 def test_answers_of_other_sets_are_compared_by_value(verifier, answer, reference):
     assert verifier.compare(answer, reference)
     assert not verifier.compare(answer, reference + "+7")
+
+
+def wrongly(verifier: Verifier, pairs, expected: bool):
+    """The pairs that the verifier takes for what they aren't."""
+
+    def compare(pair: tuple[str, str]) -> bool:
+        try:
+            return verifier.compare(*pair)
+        except PolicyFault:
+            return False
+
+    with ThreadPoolExecutor(2) as threads:
+        return [
+            pair for pair, equal in zip(pairs, threads.map(compare, pairs), strict=True) if equal != expected
+        ]
+
+
+def test_what_is_equal_is_equal_however_it_is_written(verifier):
+    assert wrongly(verifier, EQUAL, True) == []
+
+
+def test_what_only_looks_equal_is_not(verifier):
+    assert wrongly(verifier, UNEQUAL, False) == []
+
+
+def rows(title: str) -> list[tuple[str, str]]:
+    """The answers and references in a table of the page."""
+    page = (Path(__file__).resolve().parents[4] / "docs" / "math.md").read_text(encoding="utf-8")
+    table = page.split(f"### {title}\n")[1].split("\n#")[0]
+    return re.findall(r"^\| `(.+?)` \| `(.+?)` \|", table, re.MULTILINE)
+
+
+def test_the_page_lists_right_answers_that_are_taken_for_wrong(verifier):
+    assert len(rows("Known limits")) >= 12
+    assert wrongly(verifier, rows("Known limits"), False) == []
+
+
+def test_the_page_s_equal_answers_are_equal(verifier):
+    assert len(rows("What is equal")) >= 10
+    assert wrongly(verifier, rows("What is equal"), True) == []
 
 
 def test_plain_numbers_start_no_worker():
@@ -168,6 +213,12 @@ def test_an_answer_that_takes_too_long_is_the_policy_s_fault(text):
         made.compare(text, "42")
     assert made.pids == before and made.compare(r"\frac{84}{2}", "42"), "it is there for the next one"
     made.close()
+
+
+def test_an_answer_that_is_nested_too_deep_is_the_policy_s_fault(verifier):
+    with pytest.raises(PolicyFault, match="RecursionError"):
+        verifier.compare("-" * 900 + "1", "x")
+    assert verifier.compare(r"\frac{84}{2}", "42")
 
 
 def test_an_answer_that_is_too_long_is_never_read(verifier):
@@ -297,7 +348,9 @@ def test_a_child_that_is_killed_between_two_answers_changes_nothing(verifier):
         for pid in before:
             child = child_of(pid)
             os.kill(child, signal.SIGKILL)
-            wait_for(lambda pid=pid, child=child: Path(f"/proc/{pid}").exists() and child_of(pid) != child)
+            wait_for(
+                lambda pid=pid, child=child: Path(f"/proc/{pid}").exists() and child_of(pid) not in (0, child)
+            )
         assert verifier.compare(r"\sqrt{1764}", "42") and not verifier.compare("x", "42")
     assert verifier.pids == before
 
