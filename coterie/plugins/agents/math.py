@@ -10,6 +10,7 @@ from pydantic import Field
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
+from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
 from coterie.plugins.envs.math.state import Observation, Utterance
@@ -40,13 +41,7 @@ class MathRole(Plugin):
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        if build.name != self.role:
-            raise ConfigError(
-                f"role '{build.name}' can't have the type of the role '{self.role}'",
-                path=f"{build.path}.type",
-                why="the environment math distinguishes roles by name",
-                fix=f"name the role '{self.role}', or give it type math_{build.name}",
-            )
+        check_name(build, self.role, "math")
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """One user message in the compact rendering; a system and a user message in prose.
