@@ -22,8 +22,8 @@ def check_answers(model: Any) -> None:
     given = getattr(model, "__dict__", {}).get("answer")
 
     async def answer(request: ChatRequest) -> ChatAnswer:
-        asked = given or type(model).answer.__get__(model)
         try:
+            asked = given or _of_class(model)
             with plugin_call(model, "answer"):
                 answered = await check_async(model, "answer", asked(request))
         except CoterieError:
