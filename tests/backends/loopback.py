@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import ssl
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, NamedTuple, Self
+
+import pytest
+
+
+@contextmanager
+def one_store_of_certificates() -> Iterator[None]:
+    """Every client of an SDK reads all certificates anew, which costs more than most tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+        yield
 
 
 class Message(NamedTuple):

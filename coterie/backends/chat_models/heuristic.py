@@ -11,7 +11,7 @@ from pydantic import Field, ValidationInfo, model_validator
 
 from coterie.backends.chat_models.arithmetic import equalities, last_sum
 from coterie.backends.remote.secrets import path_of
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import ChatAnswer, ChatRequest
 
@@ -58,9 +58,19 @@ class Rule(PluginConfig):
     score: float = Field(ge=0, le=10)
     reason: str = ""
 
-    @model_validator(mode="after")
-    def _compiles(self, info: ValidationInfo) -> Rule:
-        path = path_of(info, "rules")
+    def check_at(self, path: str) -> None:
+        """Refuse what can't be followed; `path` is the rule's.
+
+        Raises:
+            ConfigError: an unknown part, or a pattern that is missing, too many or no regular expression.
+        """
+        if self.part and self.part not in PARTS:
+            raise ConfigError(
+                f"a prompt has no part '{self.part}'",
+                path=f"{path}.part",
+                why=f"the parts are {', '.join(PARTS)}; empty is the whole last message",
+                fix=did_you_mean(self.part, PARTS),
+            )
         if (self.check == "pattern") != bool(self.pattern):
             raise ConfigError(
                 "a rule has a pattern if its check is `pattern`, and only then",
@@ -71,8 +81,7 @@ class Rule(PluginConfig):
             re.compile(self.pattern)
         except re.error as error:
             what = f"{self.pattern!r} is no regular expression"
-            raise ConfigError(what, path=path, why=str(error)) from None
-        return self
+            raise ConfigError(what, path=f"{path}.pattern", why=str(error)) from None
 
 
 RULES = (
@@ -97,6 +106,12 @@ class Heuristic(Plugin):
     class Config(PluginConfig):
         rules: tuple[Rule, ...] = Field(RULES, description="The first rule that applies gives the score.")
         otherwise: float = Field(5.0, ge=0, le=10, description="The score where no rule applies.")
+
+        @model_validator(mode="after")
+        def _can_be_followed(self, info: ValidationInfo) -> Heuristic.Config:
+            for number, rule in enumerate(self.rules):
+                rule.check_at(f"{path_of(info, 'rules')}.{number}")
+            return self
 
     config: Config
     structured = True

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -26,10 +27,10 @@ class RemoteChatConfig(RemoteSettings):
     )
 
 
-class RemoteChatModel(Plugin):
+class RemoteChatModel(Plugin, ABC):
     """Asks a provider's model. Limits, retries, the cache and the budget are those of `RemoteCalls`.
 
-    A provider's class gives `connect`, `disconnect`, `table`, `send` and `text`.
+    A provider's class gives `connect`, `disconnect`, `table`, `limit`, `send` and `text`.
     """
 
     Config = RemoteChatConfig
@@ -45,6 +46,7 @@ class RemoteChatModel(Plugin):
 
     # ------------------------------------------------------------------------------- a provider's part
 
+    @abstractmethod
     async def connect(self) -> str:
         """Make the client; nothing is sent yet. Returns the endpoint, a part of the cache's key.
 
@@ -52,26 +54,26 @@ class RemoteChatModel(Plugin):
             ConfigError: a key that is not set.
             MissingExtra: the SDK is not installed.
         """
-        raise NotImplementedError
 
+    @abstractmethod
     async def disconnect(self) -> None:
-        raise NotImplementedError
+        """Close the client."""
 
+    @abstractmethod
     def table(self, request: ChatRequest) -> dict[str, Any]:
         """Everything that the answer depends on, as JSON with the key `model`: the cache's key."""
-        raise NotImplementedError
 
+    @abstractmethod
     def limit(self, request: ChatRequest) -> int:
         """Most tokens that the model may generate for a request, thoughts included."""
-        raise NotImplementedError
 
+    @abstractmethod
     async def send(self, request: ChatRequest) -> Answer:
         """One attempt. Raises as `send` of `RemoteCalls.call`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def text(self, body: Mapping[str, Any]) -> str:
         """The text of an answer's body."""
-        raise NotImplementedError
 
     # ------------------------------------------------------------------------------------ the protocol
 

@@ -12,6 +12,7 @@ from pydantic import Field
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
+from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.common.code import read_program
 from coterie.plugins.envs.common.parsing import Rendering
 from coterie.plugins.envs.common.roles import PROSE_ROLES
@@ -44,13 +45,7 @@ class GameRole(Plugin, ABC):
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        if build.name != self.role:
-            raise ConfigError(
-                f"role '{build.name}' can't have the type of the role '{self.role}'",
-                path=f"{build.path}.type",
-                why=f"the environment {self.game} distinguishes roles by name",
-                fix=f"name the role '{self.role}', or give it type {self.game}_{build.name}",
-            )
+        check_name(build, self.role, self.game)
         if config.rendering == "compact" and self.role in PROSE_ROLES:
             raise ConfigError(
                 f"the role '{self.role}' needs the prose rendering",

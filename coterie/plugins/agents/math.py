@@ -11,10 +11,10 @@ from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.types import Message, RoleInput
 from coterie.plugins.agents.games import compact_rendering
+from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.common.code import output_lines, read_program
 from coterie.plugins.envs.math import answers, compact
 from coterie.plugins.envs.math.state import Observation, Utterance
-from coterie.plugins.envs.math.teams import ROLES
 
 _BOXED = r"Write the final answer into \boxed{}."
 _PROGRAM = (
@@ -42,14 +42,7 @@ class MathRole(Plugin):
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        if build.name != self.role:
-            raise ConfigError(
-                f"role '{build.name}' can't have the type of the role '{self.role}'",
-                path=f"{build.path}.type",
-                why="the environment math distinguishes roles by name",
-                fix=f"name the role '{self.role}'"
-                + (f", or give it type math_{build.name}" if build.name in ROLES else ""),
-            )
+        check_name(build, self.role, "math")
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """One user message in the compact rendering; a system and a user message in prose.

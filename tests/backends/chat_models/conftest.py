@@ -1,20 +1,17 @@
 from __future__ import annotations
 
-import functools
 import logging
-import ssl
 
 import pytest
 
 from coterie.backends.remote import secrets
 from tests.backends.chat_models.support import KEY
+from tests.backends.loopback import one_store_of_certificates
 
 
 @pytest.fixture(scope="package", autouse=True)
 def _one_store_of_certificates():
-    """Every client reads all certificates anew, which costs more than most tests here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+    with one_store_of_certificates():
         yield
 
 

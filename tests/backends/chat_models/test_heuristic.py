@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from fractions import Fraction
+from pathlib import Path
+from typing import get_args
 
 import pytest
 from hypothesis import given, settings, strategies as st
 
 from coterie import ChatRequest, ConfigError
 from coterie.backends.chat_models.arithmetic import equalities, last_sum
+from coterie.backends.chat_models.heuristic import Check
 from coterie.core.types import Action
 from coterie.plugins.rewards.coach import prompts
 from coterie.plugins.rewards.coach.prompts import ShownAction
@@ -195,18 +199,27 @@ def test_it_reads_the_parts_of_the_coachs_own_prompt():
 
 
 @pytest.mark.parametrize(
-    ("rule", "words"),
+    ("rule", "path", "words"),
     [
-        ({"pattern": "(", "score": 1}, "is no regular expression"),
-        ({"score": 1}, "has a pattern if"),
-        ({"check": "empty", "pattern": "x", "score": 1}, "has a pattern if"),
-        ({"check": "empty", "score": 11}, "less than or equal to 10"),
+        ({"pattern": "(", "score": 1}, ".pattern", "is no regular expression"),
+        ({"score": 1}, "", "has a pattern if"),
+        ({"check": "empty", "pattern": "x", "score": 1}, "", "has a pattern if"),
+        ({"check": "empty", "score": 11}, ".score", "less than or equal to 10"),
+        ({"check": "empty", "part": "writ", "score": 1}, ".part", "did you mean 'wrote'?"),
+        ({"check": "empty", "part": "x", "score": 1}, ".part", "role, instruction, seen, wrote, tool_output"),
     ],
 )
-def test_rules_that_mean_nothing_are_refused(rule, words):
+def test_rules_that_mean_nothing_are_refused_by_their_number(rule, path, words):
     with pytest.raises(ConfigError) as caught:
-        build("chat_model", {"type": "heuristic", "rules": [rule]}, name="judge")
-    assert caught.value.path.startswith("chat_models.judge.rules") and words in str(caught.value)
+        rules = [{"check": "empty", "score": 0}, rule]
+        build("chat_model", {"type": "heuristic", "rules": rules}, name="judge")
+    assert caught.value.path == f"chat_models.judge.rules.1{path}" and words in str(caught.value)
+
+
+def test_the_docs_have_every_check():
+    text = (Path(__file__).parents[3] / "docs" / "chat_models.md").read_text(encoding="utf-8")
+    table = text[text.index("| `check` | ") :].split("\n\n")[0]
+    assert re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) == ["check", *get_args(Check)]
 
 
 def test_it_conforms():

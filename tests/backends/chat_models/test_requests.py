@@ -9,7 +9,9 @@ import pytest
 
 from coterie import ConfigError, SystemFault
 from coterie.backends.chat_models.openai import OpenAIChat
+from coterie.backends.chat_models.remote import RemoteChatModel
 from coterie.backends.remote.vendors import VENDORS, Vendor
+from coterie.core.errors import PluginError
 from coterie.core.protocols import ChatAnswer, ChatRequest
 from coterie.testing import build, check_chat_model
 from coterie.testing.checks.chat_model import SCHEMA
@@ -320,3 +322,25 @@ def test_a_model_that_is_not_open_says_so():
     made = model("openai", "http://127.0.0.1:9/v1")
     with pytest.raises(RuntimeError, match="not open"):
         asyncio.run(made.answer(ChatRequest(messages=())))
+
+
+class Half(RemoteChatModel):
+    """A provider without `limit` and `text`."""
+
+    async def connect(self):
+        return "http://127.0.0.1:9"
+
+    async def disconnect(self):
+        """There is no client."""
+
+    def table(self, request):
+        return {"model": self.config.model}
+
+    async def send(self, request):
+        raise SystemFault("there is no server")
+
+
+def test_a_provider_that_lacks_a_method_is_refused_before_the_run():
+    with pytest.raises(PluginError, match="can't be made") as caught:
+        build("chat_model", {"type": f"{__name__}:Half", "model": "m"})
+    assert all(name in caught.value.why for name in ("abstract", "limit", "text"))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import functools
 import json
 import logging
 import os
 import re
 import signal
 import socket
-import ssl
 import subprocess
 import sys
 import time
@@ -27,6 +25,7 @@ from coterie.core.errors import ConfigError, SystemFault, UserError
 from coterie.core.protocols import EngineContext
 from coterie.core.types import Call, Key, Request, Sampling, Weights
 from coterie.testing import build, check_engine
+from tests.backends.loopback import one_store_of_certificates
 from tests.backends.remote.server import MODEL, OpenAIServer
 from tests.cli.support import coterie as command
 
@@ -559,9 +558,7 @@ def test_a_plan_asks_no_hub_for_a_remote_model():
 
 @pytest.fixture(scope="module", autouse=True)
 def _one_store_of_certificates():
-    """Every client of the SDK reads all certificates anew, which costs more than most tests here."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(ssl, "create_default_context", functools.cache(ssl.create_default_context))
+    with one_store_of_certificates():
         yield
 
 
