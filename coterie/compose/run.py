@@ -21,6 +21,7 @@ from coterie.core.protocols import AdvantageEstimator, Environment, Loss
 from coterie.core.protocols.environment import Demonstrates, HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
+from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.engine_client import LocalEngineClient
 from coterie.core.rollout.side import LocalRolloutSide
@@ -99,6 +100,7 @@ def _prepare(resolved: Resolved, splits: Collection[Split]) -> Callable[[], Run]
     if weights and all(weight == 0 for weight in weights.values()):
         raise ConfigError("every component has weight 0", path="rewards", why="then all rewards are 0")
     _check_selection(side, parts.estimator)
+    _check_feedback(side)
     _warn_stopping(side)
     for played in (side.environment, *side.levels):
         _check_summable(parts.estimator, played, side.reward_weights)
@@ -218,6 +220,20 @@ def _check_oracle(config: RunConfig, environment: Environment) -> None:
                 why=f"'{config.env['type']}' has no demonstrate(state, role, noise, rng)",
                 fix="remove it",
             )
+
+
+def _check_feedback(side: LocalRolloutSide) -> None:
+    """Refuse feedback of reward sources where roles would read of branches that are not their own."""
+    shown = [source for source in side.reward_sources if isinstance(source.plugin, ShowsFeedback)]
+    branches = side.sampler.plan.branches
+    if shown and branches > 1:
+        raise ConfigError(
+            f"{origin_of(shown[0].plugin)} shows later roles its feedback, where decisions have branches",
+            path=f"rewards.{shown[0].name}",
+            why=f"sampler.branches is {branches}: a role would read of branches that are not its own",
+            fix="set sampler.branches=1 (and sampler.chains to the group's size), or switch the source's "
+            "feedback off, where it has a setting for it (show_feedback: false)",
+        )
 
 
 def _check_selection(side: LocalRolloutSide, estimator: AdvantageEstimator) -> None:
