@@ -146,7 +146,8 @@ class Oracle:
                 )
                 prompts[role] = request.observation, request.messages
                 actions[role] = self._act(env, state, request, context, rng)
-                if overflow := request.overflow or self._too_long(request, actions[role], context):
+                overflow = request.lost or request.overflow
+                if overflow := overflow or self._too_long(request, actions[role], context):
                     self._overflow = overflow  # the game is over, as an episode would be
                     return demonstrations
                 demonstration = Demonstration(

@@ -7,9 +7,12 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from types import UnionType
+from typing import Any, Union, get_args, get_origin
 
-from coterie.compose.answers import check_answers
+from pydantic.fields import FieldInfo
+
+from coterie.compose.chat_models import checked
 from coterie.compose.kinds import PROTOCOL, RENAMED_MEMBERS, check_attributes, ignored, members
 from coterie.compose.settings import REFERRED, type_missing
 from coterie.core.config import TABLES, RunConfig, validate
@@ -47,6 +50,8 @@ class ComponentBuilder:
     consumed: set[str] = field(default_factory=set)
     shared: dict[str, Any] = field(default_factory=dict)
     """By kind, or by path: the one component of a top-level table that serves many."""
+    making: list[str] = field(default_factory=list)
+    """Paths of the referred components that are being made, outer ones first."""
     resources: list[Any] = field(default_factory=list)
     """Components that may have `open` and `close`, in the order in which they were made."""
 
@@ -111,11 +116,14 @@ class ComponentBuilder:
                     self.shared[inner] = self.make(inner, getattr(self.run, shared), shared)
                 settings[field_name] = self.shared[inner]
                 self.consumed.add(shared)
+            where = f"{path}.{field_name}"
+            if field_name in settings:
+                _check_given(model.model_fields[field_name], inner, settings[field_name], where)
             if inner in REFERRED and isinstance(settings.get(field_name), str):
-                settings[field_name] = self._referred(inner, settings[field_name], f"{path}.{field_name}")
+                settings[field_name] = self._referred(inner, settings[field_name], where)
 
         def nested(kind: str, table: Table, where: str) -> Any:
-            return self._asked(kind, table, where)
+            return checked(kind, self.make(kind, table, where))
 
         return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
 
@@ -136,8 +144,17 @@ class ComponentBuilder:
             fix = did_you_mean(name, [*entries, *registered])
             raise ConfigError(f"no {table} entry and no plugin is called '{name}'", path=path, fix=fix)
         where = f"{table}.{name}"
+        if where in self.making:
+            cycle = " -> ".join([*self.making[self.making.index(where) :], where])
+            what, fix = f"{table} refer to each other in a cycle", "name one that needs none of these"
+            raise ConfigError(what, path=path, why=f"each needs the next one first: {cycle}", fix=fix)
         if where not in self.shared:
-            self.shared[where] = self._asked(kind, entries[name], where, name)
+            if name in registered and entries[name].get("type", name) != name:
+                text = "%s has the name of a %s plugin: components that name it get this entry, of type %s"
+                log.warning(text, where, kind.replace("_", " "), entries[name]["type"])
+            self.making.append(where)
+            self.shared[where] = checked(kind, self.make(kind, entries[name], where, name))
+            self.making.pop()
         self.consumed.add(where)
         return self.shared[where]
 
@@ -161,7 +178,19 @@ class BuildContext:
         return self.builder.environment
 
     def make(self, kind: str, table: Any, path: str) -> Any:
-        return self.builder.make(kind, table, path)
+        return checked(kind, self.builder.make(kind, table, path))
+
+
+def _check_given(field_info: FieldInfo, kind: str, given: Any, path: str) -> None:
+    """Refuse what is no component, no table and no name, where a field holds one component."""
+    if get_origin(field_info.annotation) not in (None, Union, UnionType):
+        return  # it holds several
+    may_be_none = field_info.default is None or type(None) in get_args(field_info.annotation)
+    if isinstance(given, (bool, int, float, list, tuple)) or (given is None and not may_be_none):
+        what, table = kind.replace("_", " "), REFERRED.get(kind)
+        name = f"a name of `{table}`, " if table else ""
+        fix = f"{name}the name of a plugin ({did_you_mean('', plugins().registry.names(kind))}), or a table"
+        raise ConfigError(f"a {what} is needed here", path=path, why=f"got {given!r:.100}", fix=fix)
 
 
 def _has(made: Any, name: str, origin: Origin) -> bool:

@@ -16,7 +16,7 @@ from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols.reward import BoundsCalls, ScoresRoles
+from coterie.core.protocols.reward import BoundsCalls, RunsInBackground, ScoresRoles, ShowsFeedback
 
 
 @runtime_checkable
@@ -190,7 +190,8 @@ def check_source_attributes(plugin: Any) -> None:
     """Check what a reward source says of its calls and of its components.
 
     Raises:
-        PluginError: a bound below 1; components of single roles that it lacks, or in a scope of one role.
+        PluginError: a bound below 1; components of single roles that it lacks, or in a scope of one role;
+            feedback that comes after the prompts.
     """
     origin = origin_of(plugin)
     if isinstance(plugin, BoundsCalls) and (plugin.concurrency is None or plugin.concurrency < 1):
@@ -204,6 +205,14 @@ def check_source_attributes(plugin: Any) -> None:
     if per_role and plugin.scope not in ("joint", "episode"):
         what = f"{origin}: `per_role` is set, and the scope '{plugin.scope}' scores one role's action"
         raise PluginError(what, path=origin.path, fix="leave it out: a failure is that role's anyway")
+    scope, why = plugin.scope, ""
+    if scope in ("episode", "trajectory"):
+        why = f"the scope '{scope}' is scored after play"
+    elif isinstance(plugin, RunsInBackground) and plugin.background:
+        why = "`background` is true, so a score may come after the prompt of the next role"
+    if why and isinstance(plugin, ShowsFeedback):
+        what, fix = f"{origin}: no role reads its `feedback`", "score in time, or leave `feedback` out"
+        raise PluginError(what, path=origin.path, why=why, fix=fix)
 
 
 def check_coroutines(plugin: Any, kind: str) -> None:

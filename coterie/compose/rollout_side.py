@@ -17,7 +17,7 @@ from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Plan, Team
 from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
-from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles
+from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles, ShowsFeedback
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
@@ -27,15 +27,14 @@ log = logging.getLogger("coterie")
 
 
 @runtime_checkable
-class ChecksRollouts(Protocol):
-    """A reward source whose settings name what other sources score, or need something of the roles."""
+class ChecksComponents(Protocol):
+    """A reward source whose settings name what other sources score."""
 
-    def check_rollouts(self, components: Mapping[str, str], without_feedback: Mapping[str, str]) -> None:
-        """Raise ConfigError for a setting that can't be followed.
+    def check_components(self, components: Mapping[str, str]) -> None:
+        """Raise ConfigError for a component that no source scores.
 
         Args:
             components: by component of all reward sources, the name of its source.
-            without_feedback: by role that would get feedback and can't show it, the setting that decides it.
         """
 
 
@@ -106,7 +105,8 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
     with plugin_call(estimator, "check"):
         estimator.check(plan, team)
     reward_sources, reward_weights = _rewards(builder, config, estimator)
-    _check_rollouts(reward_sources, team)
+    _check_components(reward_sources)
+    _check_feedback(reward_sources, plan, team)
     side = LocalRolloutSide(
         environment=environment,
         levels=levels,
@@ -246,19 +246,40 @@ def _rewards(
     )
 
 
-def _check_rollouts(reward_sources: Sequence[NamedRewardSource], team: Team) -> None:
-    """Let reward sources check what they need of each other and of the roles, before a model is loaded."""
+def _check_components(reward_sources: Sequence[NamedRewardSource]) -> None:
     components = {name: source.name for source in reward_sources for name in source.plugin.components}
+    for source in reward_sources:
+        if isinstance(source.plugin, ChecksComponents):
+            with plugin_call(source.plugin, "check_components"):
+                source.plugin.check_components(components)
+
+
+def _check_feedback(reward_sources: Sequence[NamedRewardSource], plan: Plan, team: Team) -> None:
+    """Refuse feedback of reward sources that roles can't show, or that is of branches not their own."""
+    shown = [source for source in reward_sources if isinstance(source.plugin, ShowsFeedback)]
+    if not shown:
+        return
+    source, path = shown[0], f"rewards.{shown[0].name}"
+    off = "switch the source's feedback off, where it has a setting for it (show_feedback: false)"
+    if plan.branches > 1:
+        raise ConfigError(
+            f"{origin_of(source.plugin)} shows later roles its feedback, where decisions have branches",
+            path=path,
+            why=f"sampler.branches is {plan.branches}: a role would read of branches that are not its own",
+            fix=f"set sampler.branches=1 (and sampler.chains to the group's size), or {off}",
+        )
     first = team.order[0] if team.max_turns == 1 else ()  # they act before anything is scored
-    without_feedback: dict[str, str] = {}
     for role, member in team.members.items():
         if role not in first and isinstance(member.role, MayLackFeedback):
             with plugin_call(member.role, "without_feedback"):
-                without_feedback[role] = member.role.without_feedback()
-    for source in reward_sources:
-        if isinstance(source.plugin, ChecksRollouts):
-            with plugin_call(source.plugin, "check_rollouts"):
-                source.plugin.check_rollouts(components, {r: s for r, s in without_feedback.items() if s})
+                setting = member.role.without_feedback()
+            if setting:
+                raise ConfigError(
+                    f"role '{role}' can't show the feedback of {origin_of(source.plugin)}",
+                    path=path,
+                    why=f"{setting}: its prompts have no place for feedback",
+                    fix=f"change that setting, or {off}",
+                )
 
 
 def _number(value: Any, path: str) -> float:

@@ -7,7 +7,7 @@ import asyncio
 import numpy as np
 import pytest
 
-from coterie import TEAM, Plugin, PolicyFault, Step
+from coterie import TEAM, Plugin, PolicyFault, Step, SystemFault
 from coterie.api.open_run import open_run
 from coterie.api.warm_start import Oracle
 from coterie.core.errors import ConfigError
@@ -121,6 +121,25 @@ def test_the_prompts_of_a_warm_start_are_those_of_play():
     for game in games:
         assert game in played.values()
     assert all(any(game == moves for game in games) for moves in played.values())
+
+
+def test_a_game_ends_where_the_transition_mode_gives_no_feedback():
+    """Else the demonstration would have a prompt that play never has."""
+    run = toy()
+
+    def down(state, role):
+        raise SystemFault("the feedback is down")
+
+    run.environment.diagnose = down
+
+    async def go():
+        await open_run(run)
+        try:
+            return await Oracle(run, ["p"], noise=0.0)._game(0, 0, 0)
+        finally:
+            await run.close()
+
+    assert [role for role, _ in asyncio.run(go())] in (["one", "two"], ["two", "one"], ["one"], ["two"])
 
 
 def test_an_oracle_that_its_role_can_not_read_is_told():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import copy
 import json
 import re
 from pathlib import Path
@@ -11,7 +13,17 @@ import pytest
 import yaml
 
 import coterie
-from coterie import TEAM, ChatAnswer, ChatRequest, Composed, ConfigError, Plugin, PluginConfig
+from coterie import (
+    TEAM,
+    ChatAnswer,
+    ChatRequest,
+    Composed,
+    ConfigError,
+    Plugin,
+    PluginConfig,
+    PolicyFault,
+    SystemFault,
+)
 from coterie.core.errors import PluginError, RunFolderError, TooManyMissing
 from coterie.testing.support.runs import coterie_run, play_episode
 from tests.cli.support import coterie as command
@@ -87,7 +99,7 @@ def resources(run):
 def test_components_that_name_an_entry_share_it():
     run = coterie_run(rewards={**asks("judge", "r"), **asks("judge", "s")}, chat_models={"judge": MODEL})
     first, second = models(run)
-    assert first is second and resources(run) == [first]
+    assert first is second and resources(run) == [first.model]
     play_episode(run)
     assert (first.opened, first.closed) == (1, 1)
 
@@ -96,15 +108,15 @@ def test_a_table_in_the_component_is_a_chat_model_of_its_own():
     run = coterie_run(rewards={**asks(MODEL, "r"), **asks(MODEL, "s")})
     first, second = models(run)
     assert first is not second and first.build.path == "rewards.r.model"
-    assert resources(run) == [first, second]
+    assert resources(run) == [first.model, second.model]
 
 
 def test_the_name_of_a_plugin_is_short_for_its_table_unless_an_entry_has_it():
     (plain,) = models(coterie_run(rewards=asks("heuristic")))
-    assert type(plain).__name__ == "Heuristic" and plain.build.path == "rewards.r.model"
+    assert type(plain.model).__name__ == "Heuristic" and plain.build.path == "rewards.r.model"
     entry = {"heuristic": {**MODEL, "word": "no"}}
     (named,) = models(coterie_run(rewards=asks("heuristic"), chat_models=entry))
-    assert type(named).__name__ == "Model" and named.config.word == "no"
+    assert type(named.model).__name__ == "Model" and named.config.word == "no"
     assert named.build.path == "chat_models.heuristic" and named.build.name == "heuristic"
 
 
@@ -125,6 +137,135 @@ def test_what_is_wrong_with_an_entry_is_named(model, entries, path, words):
     with pytest.raises((ConfigError, PluginError)) as caught:
         coterie_run(rewards=asks(model), chat_models=entries)
     assert caught.value.path == path and words in str(caught.value)
+
+
+class Needs(Model):
+    """A chat model that needs another one."""
+
+    class Config(PluginConfig):
+        other: Annotated[Any, Composed("chat_model")]
+
+
+def needs(other):
+    return {"type": f"{HERE}:Needs", "other": other}
+
+
+@pytest.mark.parametrize(
+    ("entries", "path", "cycle"),
+    [
+        ({"a": needs("a")}, "chat_models.a.other", "chat_models.a -> chat_models.a"),
+        (
+            {"a": needs("b"), "b": needs("c"), "c": needs("b")},
+            "chat_models.c.other",
+            "chat_models.b -> chat_models.c -> chat_models.b",
+        ),
+    ],
+)
+def test_a_cycle_is_shown(entries, path, cycle):
+    with pytest.raises(ConfigError, match="in a cycle") as caught:
+        coterie_run(rewards=asks("a"), chat_models=entries)
+    assert caught.value.path == path and caught.value.why.endswith(f": {cycle}")
+
+
+def test_two_that_need_the_same_one_are_no_cycle():
+    entries = {"a": needs("c"), "b": needs("c"), "c": MODEL}
+    first, second = models(coterie_run(rewards={**asks("a", "r"), **asks("b", "s")}, chat_models=entries))
+    assert first.config.other is second.config.other
+
+
+class MayAsk(Asks):
+    class Config(PluginConfig):
+        model: Annotated[Any, Composed("chat_model")] = None
+
+
+@pytest.mark.parametrize("given", [None, 3, True, 0.5, ["judge"]])
+def test_what_is_no_chat_model_is_refused_where_one_is_needed(given):
+    with pytest.raises(ConfigError, match="a chat model is needed here") as caught:
+        coterie_run(rewards=asks(given), chat_models={})
+    assert caught.value.path == "rewards.r.model" and "`chat_models`" in caught.value.fix
+    if given is not None:
+        with pytest.raises(ConfigError, match="a chat model is needed here"):
+            coterie_run(rewards={"r": {"type": f"{HERE}:MayAsk", "model": given}})
+
+
+def test_null_is_accepted_where_a_field_may_be_empty():
+    assert models(coterie_run(rewards={"r": {"type": f"{HERE}:MayAsk", "model": None}})) == [None]
+
+
+@pytest.mark.parametrize(("table", "warned"), [(MODEL, True), ({"type": "heuristic"}, False)])
+def test_an_entry_with_the_name_of_another_plugin_is_a_warning(caplog, table, warned):
+    coterie_run(rewards=asks("heuristic"), chat_models={"heuristic": table})
+    text = "chat_models.heuristic has the name of a chat model plugin"
+    assert (text in caplog.text) is warned
+
+
+# ------------------------------------------------------------------------------------- what a model returns
+
+
+class Gives(Model):
+    """A chat model that returns, or raises, what the test sets."""
+
+    given: Any = None
+
+    async def answer(self, request):
+        if isinstance(self.given, BaseException):
+            raise self.given
+        return self.given(request) if callable(self.given) else self.given
+
+
+def answer_of(given, text="go"):
+    table = {"type": f"{HERE}:Gives"}
+    (model,) = models(coterie_run(rewards=asks("judge"), chat_models={"judge": table}))
+    model.model.given = given
+    return asyncio.run(model.answer(ChatRequest(messages=({"role": "user", "content": text},), max_tokens=7)))
+
+
+@pytest.mark.parametrize("error", [PolicyFault("p"), KeyError("k"), SystemExit(3), TimeoutError()])
+def test_what_a_model_raises_is_no_fault_of_the_output(error):
+    with pytest.raises(SystemFault, match=f"Gives' of tests: answer raised {type(error).__name__}"):
+        answer_of(error)
+
+
+def test_its_own_system_fault_is_left_alone():
+    with pytest.raises(SystemFault) as caught:
+        answer_of(SystemFault("503"))
+    assert str(caught.value) == "503"
+
+
+def test_a_user_error_has_the_path_of_the_model():
+    with pytest.raises(ConfigError) as caught:
+        answer_of(ConfigError("the budget is spent"))
+    assert caught.value.path == "chat_models.judge"
+    with pytest.raises(ConfigError) as caught:
+        answer_of(ConfigError("a wrong key", path="chat_models.judge.api_key"))
+    assert caught.value.path == "chat_models.judge.api_key"
+
+
+@pytest.mark.parametrize(
+    "given", [None, "text", ChatAnswer(text=b"x"), ChatAnswer(text="x", version=None), ChatAnswer(text=None)]
+)
+def test_an_answer_that_is_no_text_is_refused(given):
+    with pytest.raises(PluginError, match="answer returned") as caught:
+        answer_of(given)
+    assert caught.value.path == "chat_models.judge" and "coterie.ChatAnswer" in caught.value.fix
+
+
+def test_texts_are_those_that_utf8_can_encode():
+    """In the answer, in its version and in the request."""
+    asked = []
+
+    def echo(request):
+        asked.append(request)
+        return ChatAnswer(text="\ud800 é \U0001f600", version="v\udfff")
+
+    assert answer_of(echo, text="\udc00?") == ChatAnswer(text="\ufffd é \U0001f600", version="v\ufffd")
+    (request,) = asked
+    assert request.messages[0]["content"] == "\ufffd?" and request.max_tokens == 7
+
+
+def test_a_handed_model_can_be_copied():
+    (model,) = models(coterie_run(rewards=asks(MODEL)))
+    assert copy.copy(model).model is model.model and model.config.word == "yes"
 
 
 def test_a_policy_that_only_judges_is_used():
@@ -166,8 +307,7 @@ def reads(monkeypatch, answer):
     [
         (gives(None), "answer returned None"),
         (gives("1"), "answer returned '1'"),
-        (gives(ChatAnswer(text=None)), "`text` of a coterie.ChatAnswer is a text"),
-        (gives(ChatAnswer(text="1", version=2)), "`version` of a coterie.ChatAnswer is a text"),
+        (gives(ChatAnswer(text=None)), "return coterie.ChatAnswer(text=..., version=...)"),
         (plain_answer, "`answer` must be `async def`"),
     ],
 )

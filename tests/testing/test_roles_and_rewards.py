@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coterie import TEAM, PolicyFault
+from coterie import TEAM, PolicyFault, Score
 from coterie.core.errors import SystemFault
 from coterie.testing import build, check_reward, check_role, check_transition
 from coterie.testing.support.toys import GAME
@@ -123,6 +123,33 @@ def test_a_sound_source_passes_in_every_scope():
     )
     check(source(scope="episode", score=scores(lambda view: {(TEAM, "brief"): view.leaf.outcome["success"]})))
     check(source(score=scores(lambda view: {(TEAM, "brief"): next(TICK)})), repeats=False)
+
+
+def shows(feedback: Any, **members: Any) -> Any:
+    return source(feedback=lambda self, role, score: feedback(score), **members)
+
+
+def commented(comment: Any) -> Any:
+    return scores(lambda view: {(view.role, "brief"): Score(1.0, comment=comment)})
+
+
+def test_feedback_of_a_score_is_a_text_that_is_read_in_time():
+    check(shows(lambda score: score.comment))
+    check(shows(lambda score: score.comment, score=commented("well done")))
+    caught("returned None", check, shows(lambda score: None))
+    caught("returned b''", check, shows(lambda score: score.comment.encode()))
+    caught("a missing one has no value", check, shows(lambda score: f"{score.value:.1f}"))
+    caught("no role reads its `feedback`", check, shows(lambda score: "x", background=True))
+    each = scores(lambda view: [{}] * len(list(view.actions)))
+    caught(
+        "scope 'trajectory' is scored after play",
+        check,
+        shows(lambda score: "x", scope="trajectory", score=each),
+    )
+
+
+def test_a_comment_is_a_text():
+    caught("its comment and its reason are texts", check, source(score=commented(b"well done")))
 
 
 def scores(table: Any) -> Any:

@@ -215,12 +215,7 @@ TABLES: dict[str, str] = {
 }
 """Kind of component, by top-level table that holds one component."""
 
-MAPS: dict[str, str] = {
-    "rewards": "reward",
-    "tools": "tool",
-    "chat_models": "chat_model",
-    "trackers": "tracker",
-}
+MAPS = {"rewards": "reward", "tools": "tool", "chat_models": "chat_model", "trackers": "tracker"}
 """Kind of component, by top-level table that holds components by name."""
 
 

@@ -25,8 +25,4 @@ from coterie.core.plugins.manager import (
     Report as Report,
     plugins as plugins,
 )
-from coterie.core.plugins.registry import (
-    Entry as Entry,
-    Registry as Registry,
-    import_object as import_object,
-)
+from coterie.core.plugins.registry import Entry as Entry, Registry as Registry, import_object as import_object

@@ -74,12 +74,8 @@ class Composed:
     def __get_pydantic_json_schema__(
         self, schema: core_schema.CoreSchema, handler: GetJsonSchemaHandler
     ) -> Table:
-        return {
-            "type": "object",
-            "title": self.kind,
-            "properties": {"type": {"type": "string"}},
-            "required": ["type"],
-        }
+        properties = {"type": {"type": "string"}}
+        return {"type": "object", "title": self.kind, "properties": properties, "required": ["type"]}
 
 
 def composed_fields(model: type[BaseModel]) -> dict[str, str]:

@@ -55,7 +55,11 @@ class RunsInBackground(Protocol):
 @runtime_checkable
 class ShowsFeedback(Protocol):
     def feedback(self, role: str, score: Score) -> str:
-        """What roles that act later read of a role's score; empty: nothing. Only where no episode forks."""
+        """What roles that act later read of a role's score; empty: nothing. Cut at 4,000 characters.
+
+        Not for scores that come after the next prompt (scopes `episode` and `trajectory`, `background`), and
+        only with `sampler.branches` 1. A source whose settings decide sets it on itself in its constructor.
+        """
 
 
 @runtime_checkable

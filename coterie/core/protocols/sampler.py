@@ -110,6 +110,8 @@ class PromptRequest:
     sampling: Sampling
     overflow: str = ""
     """Why the prompt doesn't fit the policy's context; empty where it does. `act` samples nothing for it."""
+    lost: str = ""
+    """Why a system fault kept its feedback away; empty: none did. `act` samples nothing for it either."""
 
     def decision(self, branches: tuple[Action, ...], trainable: bool) -> Decision:
         """The decision with these sampled actions."""

@@ -16,4 +16,8 @@ class TransitionMode(Protocol):
     async def tell(
         self, role: str, state: Any, history: Sequence[HistoryEntry], environment: Environment
     ) -> Sequence[str]:
-        """Sentences for `RoleInput.feedback`. Not called for a role's first decision of an episode."""
+        """Sentences for `RoleInput.feedback`. Not called for a role's first decision of an episode.
+
+        Raises:
+            SystemFault: there is no feedback, and no output caused that: the role's action is missing.
+        """

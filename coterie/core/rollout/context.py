@@ -50,6 +50,7 @@ from coterie.core.types import (
     Task,
 )
 from coterie.core.types.digest import digest
+from coterie.core.types.messages import encodable
 from coterie.core.types.seeding import seed64
 
 T = TypeVar("T")
@@ -107,6 +108,8 @@ class JobContext:
     """By (policy, role): codecs whose prompts describe the role's tools."""
     warned: set[tuple[str, str]] = field(default_factory=set)
     """(role, exception) of the parsers' bugs that were logged."""
+    prompted: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By (role, number of its earlier actions): the scores with feedback when its prompt was made."""
 
     @property
     def evaluation(self) -> bool:
@@ -173,23 +176,24 @@ class JobContext:
         environment, transition, plugin = self.environment, self.team.transition, self.team.members[role].role
         with plugin_call(environment, "observe"):
             seen = contracts.check_async(environment, "observe", environment.observe(state, role), False)
-        feedback: Sequence[str] = ()
-        if history:
-            with plugin_call(transition, "tell"):
-                telling = transition.tell(role, state, history, environment)
-                feedback = await contracts.check_async(transition, "tell", telling)
-            contracts.check_feedback(transition, feedback)
-        feedback = (*feedback, *self._comments(role))
+        feedback, lost = self._comments(role, len(history)), ""
+        try:
+            if history:
+                with plugin_call(transition, "tell"):
+                    telling = transition.tell(role, state, history, environment)
+                    sentences = await contracts.check_async(transition, "tell", telling)
+                feedback = [*contracts.check_feedback(transition, sentences), *feedback]
+        except SystemFault as fault:
+            lost = failure(transition, "tell", fault)
         role_input = RoleInput(
             role=role, turn=turn, observation=seen, feedback=tuple(feedback), history=history
         )
         with plugin_call(plugin, "render"):
             rendered = plugin.render(role_input)
-        contracts.check_messages(plugin, rendered)
-        messages = tuple(rendered)
+        messages = contracts.check_messages(plugin, rendered)
         policy = self.policy(role)
         if policy is None:  # no policy reads the prompt, so nothing is encoded
-            return PromptRequest(role, SILENT, seen, messages, Prompt(ids=()), sampling)
+            return PromptRequest(role, SILENT, seen, messages, Prompt(ids=()), sampling, lost=lost)
         codec = self.codec(policy, role)
         if history and isinstance(plugin, Remembers) and plugin.remembers:
             last, answer = history[-1], sampling.max_new_tokens
@@ -212,14 +216,20 @@ class JobContext:
                 f"the prompt of role '{role}' has {len(prompt.ids)} tokens, and the context of policy "
                 f"'{policy}' {codec.context}: shorten what the role renders, or use a longer context"
             )
-        return PromptRequest(role, policy, seen, messages, prompt, sampling, overflow)
+        return PromptRequest(role, policy, seen, messages, prompt, sampling, overflow, lost)
 
-    def _comments(self, role: str) -> list[str]:
-        """What reward sources let a role read of the scores since its last action, that one included."""
+    def _comments(self, role: str, acted: int) -> list[str]:
+        """What reward sources let a role read of the scores since its last of `acted` earlier actions."""
         sources = {s.name: s.plugin for s in self.reward_sources if isinstance(s.plugin, ShowsFeedback)}
         scores = [(owner, score) for _, owner, _, score in self.scores if score.source in sources]
-        since = max((at for at, (owner, _) in enumerate(scores) if owner == role), default=0)
-        return [text for by, score in scores[since:] if (text := sources[score.source].feedback(by, score))]
+        self.prompted[role, acted] = len(scores)
+        comments: list[str] = []
+        for owner, score in scores[self.prompted.get((role, acted - 1), 0) :]:
+            source = sources[score.source]
+            with plugin_call(source, "feedback"):
+                text = source.feedback(owner, score)
+            comments += contracts.check_feedback(source, [text], "feedback")
+        return [text for text in comments if text]
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
@@ -227,8 +237,9 @@ class JobContext:
         A silent role's action has no call; it means what the role's parser makes of "".
         """
         action = ActionBuilder(request.messages)
-        if request.overflow:  # of a first prompt: no policy caused it, so the scores are missing
-            return action.build(fault=Fault(kind="system", reason=request.overflow))
+        # The overflow is a first prompt's. No policy caused it, so the scores are missing.
+        if reason := request.lost or request.overflow:
+            return action.build(fault=Fault(kind="system", reason=reason))
         try:
             if request.policy != SILENT:
                 await self._generate(key, request, action)
@@ -366,4 +377,4 @@ async def _result(tool: Tool, use: Any) -> str:
         raise SystemFault(failure(tool, "run", error)) from error
     if not isinstance(result, str):
         contracts.refuse(tool, "run", result, "the result is a text")
-    return result
+    return encodable(result)

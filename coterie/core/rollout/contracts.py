@@ -15,7 +15,8 @@ import numpy as np
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of
 from coterie.core.protocols import Rollout, RolloutJob
-from coterie.core.types import TEAM, Credit, Key, Score, Step, Tree
+from coterie.core.types import TEAM, Credit, Key, Message, Score, Step, Tree
+from coterie.core.types.messages import encodable
 
 FRAMEWORK_METRICS = frozenset(
     ("", "advantage", "curriculum", "empty", "episodes", "eval", "faults", "finish_length", "length",
@@ -23,6 +24,8 @@ FRAMEWORK_METRICS = frozenset(
      "success", "success_committed", "time", "tokens", "turns_to_success")
 )  # fmt: skip
 """First parts of the names in a step's row of metrics that no plugin may use."""
+FEEDBACK_CHARACTERS = 4_000
+"""A longer text of feedback is cut and marked, since the policy that reads it pays for too long a prompt."""
 
 
 def check_async(plugin: Any, method: str, returned: Any, wanted: bool = True) -> Any:
@@ -32,8 +35,11 @@ def check_async(plugin: Any, method: str, returned: Any, wanted: bool = True) ->
     return returned
 
 
-def check_messages(role: Any, messages: Any) -> None:
-    """Of `Role.render`: a sequence of {"role": ..., "content": ...}, both texts; one at least."""
+def check_messages(role: Any, messages: Any) -> tuple[Message, ...]:
+    """Of `Role.render`: a sequence of {"role": ..., "content": ...}, both texts; one at least.
+
+    The messages are returned with contents that a tokenizer takes.
+    """
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         refuse(role, "render", messages, 'return a list of {"role": "user", "content": text}')
     for message in messages:
@@ -43,21 +49,20 @@ def check_messages(role: Any, messages: Any) -> None:
         except (TypeError, KeyError):
             sound = False
         if not sound:
-            refuse(
-                role,
-                "render",
-                message,
-                'a message is {"role": "user" (or system, assistant, tool), "content": text}',
-            )
+            fix = 'a message is {"role": "user" (or system, assistant, tool), "content": text}'
+            refuse(role, "render", message, fix)
+    return tuple({**message, "content": encodable(message["content"])} for message in messages)
 
 
-def check_feedback(transition: Any, sentences: Any) -> None:
-    """Of `TransitionMode.tell`: a sequence of sentences, and not one."""
+def check_feedback(plugin: Any, sentences: Any, method: str = "tell") -> list[str]:
+    """Of `TransitionMode.tell`, and `ShowsFeedback.feedback` in a list: sentences, as a prompt shows them."""
     if not isinstance(sentences, Sequence) or isinstance(sentences, str):
-        refuse(transition, "tell", sentences, "return a list of texts, e.g. [sentence]")
+        refuse(plugin, method, sentences, "return a list of texts, e.g. [sentence]")
     for sentence in sentences:
         if not isinstance(sentence, str):
-            refuse(transition, "tell", sentence, "every sentence is a text")
+            refuse(plugin, method, sentence, "every sentence is a text")
+    most = FEEDBACK_CHARACTERS
+    return [text if len(text) <= most else text[:most] + " [...]" for text in map(encodable, sentences)]
 
 
 def check_step(environment: Any, step: Any) -> None:
@@ -96,6 +101,8 @@ def check_scores(plugin: Any, method: str, table: Any) -> None:
             refuse(plugin, method, place[1], f"declare the component in `components` ({near})")
         if not (value is None or isinstance(value, float) or converts(value)):  # the slow one last
             refuse(plugin, method, value, f"'{place[1]}' is a number, or None where the score is missing")
+        if isinstance(given, Score) and not all(isinstance(t, str) for t in (given.comment, given.reason)):
+            refuse(plugin, method, given, f"the comment and the reason of '{place[1]}' are texts")
 
 
 def check_acting(environment: Any, roles: Any, known: Collection[str]) -> None:

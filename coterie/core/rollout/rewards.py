@@ -24,6 +24,7 @@ from coterie.core.plugins.origin import failure, origin_of
 from coterie.core.protocols import ActionView, EpisodeView, JointView, NamedRewardSource, SiblingsView, View
 from coterie.core.rollout.contracts import check_async, check_source
 from coterie.core.types import TEAM, Action, Key, Node, RewardWeights, Score, Scores, Tree
+from coterie.core.types.messages import encodable
 
 log = logging.getLogger("coterie")
 
@@ -122,7 +123,7 @@ def _missing(source: NamedRewardSource, reason: str, whole: bool = False) -> Sco
         origin = str(origin_of(source.plugin))
         full = reason if origin in reason else f"{origin}: score: {reason}"
         log.warning("rewards.%s: a score is missing: %s. Later ones are only counted", source.name, full)
-    return Score(None, reason, source.name, whole)
+    return Score(None, encodable(reason), source.name, whole)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +183,12 @@ def write(
 def _score(source: NamedRewardSource, value: Any) -> Score:
     given = value if isinstance(value, Score) else Score(value)
     if given.value is None:
-        return _missing(source, given.reason or "no score")
-    number = float(given.value)
-    if not math.isfinite(number):
-        return _missing(source, f"{number} is no number")
-    return Score(number, "", source.name, comment=given.comment)
+        score = _missing(source, given.reason or "no score")
+    elif not math.isfinite(number := float(given.value)):
+        score = _missing(source, f"{number} is no number")
+    else:
+        score = Score(number, "", source.name)
+    return replace(score, comment=encodable(given.comment)) if given.comment else score
 
 
 async def answer(questions: Sequence[Question], scores: Scores) -> None:

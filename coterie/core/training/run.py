@@ -330,12 +330,7 @@ class Run:
             self.recorder(step, batch, state, credit)
 
     def metrics(
-        self,
-        step: int,
-        rollouts: StepRollouts,
-        scores: Scores,
-        credit: Credit,
-        updated: Mapping[str, Any],
+        self, step: int, rollouts: StepRollouts, scores: Scores, credit: Credit, updated: Mapping[str, Any]
     ) -> dict[str, Any]:
         """The step's row of metrics; the token count and the curriculum move on.
 

@@ -28,16 +28,9 @@ def samples_of(
                 for branch, action in enumerate(decision.branches):
                     key = node.key.of_branch(role, branch)
                     if key in credit.advantage and action.trainable:
-                        by_policy.setdefault(decision.policy, []).extend(
-                            action_samples(
-                                key,
-                                decision,
-                                action,
-                                credit.advantage[key],
-                                credit.weight.get(key, 1.0),
-                                annotations,
-                            )
-                        )
+                        advantage, weight = credit.advantage[key], credit.weight.get(key, 1.0)
+                        samples = action_samples(key, decision, action, advantage, weight, annotations)
+                        by_policy.setdefault(decision.policy, []).extend(samples)
     return by_policy
 
 

@@ -48,11 +48,8 @@ class End:
             ConfigError: a step generated no tokens, and nothing but a budget ends the run.
         """
         if generated == 0 and self.steps is None:
-            raise ConfigError(
-                "a step generated no tokens, so the token budget would never be spent",
-                path="schedule.tokens",
-                fix="set schedule.steps as well",
-            )
+            what = "a step generated no tokens, so the token budget would never be spent"
+            raise ConfigError(what, path="schedule.tokens", fix="set schedule.steps as well")
 
 
 def end_of(schedule: ScheduleConfig, tasks: Callable[[], int]) -> End:
@@ -67,11 +64,8 @@ def end_of(schedule: ScheduleConfig, tasks: Callable[[], int]) -> End:
     if schedule.epochs is not None:
         return End(math.ceil(tasks() * schedule.epochs / schedule.tasks_per_step), schedule.tokens)
     if schedule.steps is None and schedule.tokens is None:
-        raise ConfigError(
-            "the schedule has no end",
-            path="schedule.steps",
-            fix="set schedule.steps, schedule.epochs or schedule.tokens",
-        )
+        fix = "set schedule.steps, schedule.epochs or schedule.tokens"
+        raise ConfigError("the schedule has no end", path="schedule.steps", fix=fix)
     return End(schedule.steps, schedule.tokens)
 
 

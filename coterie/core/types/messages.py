@@ -10,6 +10,11 @@ Message = dict[str, str]
 """One chat message: {"role": "system" | "user" | "assistant" | "tool", "content": ...}."""
 
 
+def encodable(text: str) -> str:
+    """The text with U+FFFD for what UTF-8 can't encode, lone surrogates: no tokenizer takes them."""
+    return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampling:
     """Sampling settings of a role. The defaults sample from the whole distribution."""

@@ -8,6 +8,8 @@ from typing import Any
 
 from coterie.compose.kinds import check_coroutines, check_source_attributes
 from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsView
+from coterie.core.protocols.reward import ShowsFeedback
+from coterie.core.types import Score
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, PlayedStage, episode, episode_view, players, unreadable
 from coterie.testing.support.failure import (
@@ -59,6 +61,8 @@ def check_reward(
       working system gave the same. At least one score is missing.
     - `open` and `close` are asynchronous and are called, as in a run, also those of a chat model or a sandbox
       that its Config holds; `concurrency` is 1 or more; `per_role` names its own components.
+    - `feedback`, where the source has it, returns a text for each score, for a missing one and for the floor.
+      Roles read it in time: the scope is action, joint or siblings, and `background` is not set.
     - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
 
     Args:
@@ -110,6 +114,8 @@ async def _check_views(
             where=f"{name}.score",
             fix="give views, or an `act`, with answers that it can score",
         )
+        if isinstance(source, ShowsFeedback):
+            _check_feedback(source, [answer for _, answer in answers], f"{name}.feedback")
         if outage is not None:
             await check_outage(source, answers, outage, f"{name}.score")
 
@@ -128,6 +134,24 @@ def _check_declared(source: Any, name: str) -> None:
         where=f"{name}.policy_fault",
         fix="a number",
     )
+
+
+def _check_feedback(source: Any, answers: Sequence[Any], where: str) -> None:
+    """Require a text for each score, for a missing one and for the floor."""
+    scores = [("solver", Score(None, "the judge is down")), ("solver", Score(0.0, "floor: it hung"))]
+    for answer in answers:
+        for table in answer if isinstance(answer, (list, tuple)) else [answer]:
+            given = table.items() if isinstance(table, Mapping) else ()
+            scores += [(role, at if isinstance(at, Score) else Score(at)) for (role, _), at in given]
+    for role, score in scores:
+        with guarded(where, "every score is shown: a missing one has no value, and a floor no comment"):
+            text = source.feedback(role, score)
+        require(
+            isinstance(text, str),
+            f"returned {text!r} for {score}",
+            where=where,
+            fix="a text, or an empty one",
+        )
 
 
 def _views(scope: str, played: Sequence[PlayedStage], environment: Any) -> list[Any]:

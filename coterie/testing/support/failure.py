@@ -174,6 +174,13 @@ def require_scores(table: Any, plugin: Any, roles: tuple[str, ...], where: str) 
             where=where,
             fix="a finite number, or None where it is missing",
         )
+        texts = (value.comment, value.reason) if isinstance(value, Score) else ()
+        require(
+            all(isinstance(text, str) for text in texts),
+            f"the score of {role}.{component} is {value!r}",
+            where=where,
+            fix="its comment and its reason are texts",
+        )
 
 
 def finite(value: Any) -> bool:

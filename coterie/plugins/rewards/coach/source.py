@@ -103,6 +103,8 @@ class Coach(Plugin):
         self.scope: Literal["action", "trajectory"] = config.per
         self.components: Mapping[str, ComponentKind] = {config.component: "increment"}
         self.background = not config.show_feedback  # whoever reads the reason waits for it
+        if config.show_feedback:
+            self.feedback = self._feedback  # a source with the member shows feedback
         self._model: ChatModel = config.model
         self._template: Template = load_template(config.per, config.prompt, f"{build.path}.prompt")
         self._last = as_tuple(build.run.team.order)[-1]
@@ -112,8 +114,8 @@ class Coach(Plugin):
         self._check()
 
     def _check(self) -> None:
-        """Refuse settings that can't be followed."""
-        config, sampler, path = self.config, self.build.run.sampler, self.build.path
+        """Refuse settings that can't be followed together."""
+        config, path = self.config, self.build.path
         if config.per == "trajectory" and config.ground_truth == "last":
             raise ConfigError(
                 "one call for a trajectory shows the answer for every action or for none",
@@ -121,31 +123,22 @@ class Coach(Plugin):
                 why="the same coach scores the last role and all others",
                 fix="set ground_truth to all or none, or per: action",
             )
-        if not config.show_feedback:
-            return
-        why = ""
-        if config.per == "trajectory":
-            why = "a trajectory is scored after its last role has acted"
-        elif sampler.get("type", "tree") != "tree" or sampler.get("branches", 1) != 1:
-            why = "where a decision has several branches, a role would read of other branches"
-        if why:
+        if config.per == "trajectory" and config.show_feedback:
             raise ConfigError(
                 "the coach's reasons can't be shown to later roles here",
                 path=f"{path}.show_feedback",
-                why=why,
-                fix="set per: action and sampler.branches=1, or show_feedback: false",
+                why="a trajectory is scored after its last role has acted",
+                fix="set per: action, or show_feedback: false",
             )
 
-    def check_rollouts(self, components: Mapping[str, str], without_feedback: Mapping[str, str]) -> None:
-        """Refuse settings that the other reward sources or the roles can't follow.
+    def check_components(self, components: Mapping[str, str]) -> None:
+        """Refuse a `quality` that no other reward source scores.
 
         Args:
             components: by component of all reward sources, the name of its source.
-            without_feedback: by role whose prompts can't show feedback, the setting that decides it.
 
         Raises:
-            ConfigError: `quality` is the coach's own component or nobody's; `show_feedback` is set, and a
-                role could not read it.
+            ConfigError: `quality` is the coach's own component, or nobody's.
         """
         config, path = self.config, self.build.path
         others = [name for name in components if name != config.component]
@@ -157,20 +150,11 @@ class Coach(Plugin):
                 why="it is the coach's own score" if itself else "no reward source has such a component",
                 fix=did_you_mean("" if itself else config.quality, others),
             )
-        if not config.show_feedback:
-            return
-        for role, setting in without_feedback.items():
-            raise ConfigError(
-                f"role '{role}' can't read the coach's reasons",
-                path=f"{path}.show_feedback",
-                why=f"{setting}: its prompts have no place for feedback",
-                fix=f"change that setting, or set {path}.show_feedback=false",
-            )
 
-    def feedback(self, role: str, score: Score) -> str:
-        """The reason of a role's score for the roles that act later; empty unless `show_feedback` is set."""
+    def _feedback(self, role: str, score: Score) -> str:
+        """The reason of a role's score."""
         reason = score.comment.rpartition("\n")[0]
-        return f"The coach on {role}: {reason}" if self.config.show_feedback and reason else ""
+        return f"The coach on {role}: {reason}" if reason else ""
 
     async def score(self, view: ActionView | EpisodeView) -> Table | Sequence[Table]:
         """The score of one action, or of each action of an episode.

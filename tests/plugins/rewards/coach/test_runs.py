@@ -376,19 +376,20 @@ class Other(TreeSampler):
     """A sampler that may play differently."""
 
 
-@pytest.mark.parametrize(
-    ("rewards", "sampler", "why"),
-    [
-        ({"per": "trajectory"}, {"branches": 1}, "after its last role"),
-        ({}, {"branches": 2}, "several branches"),
-        ({}, {"type": f"{__name__}:Other"}, "several branches"),
-    ],
-)
-def test_feedback_is_refused_where_it_would_be_of_other_episodes(rewards, sampler, why):
-    algorithm = {"type": "at_grpo"} if "branches" in sampler and not rewards else {"type": "reinforce"}
-    with pytest.raises(ConfigError) as caught:
-        relay(do_right, rewards={**rewards, "show_feedback": True}, sampler=sampler, algorithm=algorithm)
-    assert why in str(caught.value) and caught.value.path == "rewards.coach.show_feedback"
+def test_feedback_of_a_trajectory_is_refused():
+    with pytest.raises(ConfigError, match="after its last role") as caught:
+        relay(do_right, rewards={"per": "trajectory", "show_feedback": True})
+    assert caught.value.path == "rewards.coach.show_feedback"
+
+
+@pytest.mark.parametrize("sampler", [{"branches": 2}, {"type": f"{__name__}:Other", "branches": 2}])
+def test_feedback_is_refused_where_it_would_be_of_other_branches(sampler):
+    algorithm = {"type": "at_grpo"}
+    with pytest.raises(ConfigError, match=r"sampler\.branches is 2(.|\n)*show_feedback: false") as caught:
+        relay(do_right, rewards={"show_feedback": True}, sampler=sampler, algorithm=algorithm)
+    assert caught.value.path == "rewards.coach"
+    relay(do_right, sampler=sampler, algorithm=algorithm)  # its reasons are not shown
+    relay(do_right, rewards={"show_feedback": True}, sampler={**sampler, "branches": 1})
 
 
 @pytest.mark.parametrize(
