@@ -142,17 +142,19 @@ class Coach(Plugin):
             without_feedback: by role whose prompts can't show feedback, the setting that decides it.
 
         Raises:
-            ConfigError: `quality` is the coach's own component or nobody's; `show_feedback` is set, and a
+            ConfigError: `quality` is a coach's own component or nobody's; `show_feedback` is set, and a
                 role could not read it.
         """
         config, path = self.config, self.build.path
-        others = [name for name in components if name != config.component]
+        tables = self.build.run.rewards
+        coaches = {name for name, by in components.items() if tables[by].get("type", by) == "coach"}
+        others = components.keys() - coaches - {config.component}
         if config.quality is not None and config.quality not in others:
-            itself = config.quality == config.component
+            itself = config.quality in components
             raise ConfigError(
                 f"'{config.quality}' can't verify the coach",
                 path=f"{path}.quality",
-                why="it is the coach's own score" if itself else "no reward source has such a component",
+                why="it is a coach's own score" if itself else "no reward source has such a component",
                 fix=did_you_mean("" if itself else config.quality, others),
             )
         if not config.show_feedback:
