@@ -56,7 +56,7 @@ class CheckedChatModel:
         sound = isinstance(answer, ChatAnswer) and isinstance(answer.text, str)
         if not sound or not isinstance(answer.version, str):
             refuse(model, "answer", answer, "return coterie.ChatAnswer(text=..., version=...), both texts")
-        return ChatAnswer(text=encodable(answer.text), version=encodable(answer.version))
+        return replace(answer, text=encodable(answer.text), version=encodable(answer.version))
 
 
 def checked(kind: str, component: Any) -> Any:

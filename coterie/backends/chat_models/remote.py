@@ -75,6 +75,10 @@ class RemoteChatModel(Plugin, ABC):
     def text(self, body: Mapping[str, Any]) -> str:
         """The text of an answer's body."""
 
+    @abstractmethod
+    def finish(self, body: Mapping[str, Any]) -> str:
+        """Why the text of an answer's body ended, as `ChatAnswer.finish`."""
+
     # ------------------------------------------------------------------------------------ the protocol
 
     def use_run_folder(self, folder: Path) -> None:
@@ -125,7 +129,9 @@ class RemoteChatModel(Plugin, ABC):
         most = expected([*texts, str(table.get("schema") or "")], self.limit(request))
         answer = await self._calls.call(table, send, most)
         self._versions.cached(answer.version)
-        return ChatAnswer(text=self.text(answer.body), version=answer.version)
+        return ChatAnswer(
+            text=self.text(answer.body), version=answer.version, finish=self.finish(answer.body)
+        )
 
 
 def _file_name(path: str) -> str:

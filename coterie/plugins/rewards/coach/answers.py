@@ -106,21 +106,6 @@ def read_trajectory(text: str, structured: bool, count: int) -> list[Judgement]:
     return [judgement for _, judgement in judged]
 
 
-def breaks_off(text: str, structured: bool) -> bool:
-    """Whether a text ends inside its JSON, or inside its thought."""
-    answer = split(text)
-    if not structured or not answer.text.strip():
-        return bool(answer.thought) and not answer.text.strip()
-    text = answer.text.strip()
-    try:
-        json.loads(text)
-    except json.JSONDecodeError as error:
-        return text[0] == "{" and (error.pos >= len(text) or error.msg.startswith("Unterminated string"))
-    except (ValueError, RecursionError):
-        pass
-    return False
-
-
 def ends_in_score(text: str) -> bool:
     """Whether the last line of a text is a score: where a limit ended the text, digits of it may lack."""
     fields = _fields(split(text).text)

@@ -138,16 +138,18 @@ class Coach(Plugin):
             components: by component of all reward sources, the name of its source.
 
         Raises:
-            ConfigError: `quality` is the coach's own component, or nobody's.
+            ConfigError: `quality` is a coach's own component, or nobody's.
         """
         config, path = self.config, self.build.path
-        others = [name for name in components if name != config.component]
+        tables = self.build.run.rewards
+        coaches = {name for name, by in components.items() if tables[by].get("type", by) == "coach"}
+        others = components.keys() - coaches - {config.component}
         if config.quality is not None and config.quality not in others:
-            itself = config.quality == config.component
+            itself = config.quality in components
             raise ConfigError(
                 f"'{config.quality}' can't verify the coach",
                 path=f"{path}.quality",
-                why="it is the coach's own score" if itself else "no reward source has such a component",
+                why="it is a coach's own score" if itself else "no reward source has such a component",
                 fix=did_you_mean("" if itself else config.quality, others),
             )
 
@@ -276,17 +278,12 @@ class Coach(Plugin):
         return SystemFault(f"{what} (asked: {asked}, answered: {answered})")
 
     def _cut(self, answer: ChatAnswer, max_tokens: int) -> str:
-        """How an answer was cut by its limit, and what raises that; empty where it was not.
-
-        A model that tells why its answer ended has `finish`; of others the text shows it, where it does.
-        """
-        finish = getattr(answer, "finish", "")
-        if finish != "length" and (finish or not answers.breaks_off(answer.text, self._model.structured)):
+        """How an answer was cut by its limit, and what raises that; empty where it was not."""
+        if answer.finish != "length":
             return ""
         whole = "" if self.config.per == "action" else f", {self.config.max_tokens} for each action"
-        how = "was cut" if finish else "breaks off, as if cut"
         fix = f"raise {self.build.path}.max_tokens, or the chat model's thought_tokens where it thinks"
-        return f"it {how} by max_tokens={max_tokens}{whole} ({fix})"
+        return f"it was cut by max_tokens={max_tokens}{whole} ({fix})"
 
     def _note(self, version: str) -> None:
         """Keep the versions that answered, and warn of another one: it may score differently."""

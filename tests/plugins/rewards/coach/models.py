@@ -3,16 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
 
 from coterie import ChatAnswer, Plugin, PluginConfig, SystemFault
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finished(ChatAnswer):
-    """The answer of a model that tells why it ended."""
-
-    finish: str = ""
 
 
 class Scripted(Plugin):
@@ -23,7 +15,7 @@ class Scripted(Plugin):
         versions: tuple[str, ...] = ("scripted-1",)
         structured: bool = False
         delay: float = 0.0
-        finish: str | None = None
+        finish: str = "stop"
         fault: str = "the server is gone"
 
     def __init__(self, config, build):
@@ -40,6 +32,4 @@ class Scripted(Plugin):
         if text == "FAULT":
             raise SystemFault(self.config.fault)
         version = self.config.versions[min(number, len(self.config.versions) - 1)]
-        if self.config.finish is not None:
-            return Finished(text=text, version=version, finish=self.config.finish)
-        return ChatAnswer(text=text, version=version)
+        return ChatAnswer(text=text, version=version, finish=self.config.finish)

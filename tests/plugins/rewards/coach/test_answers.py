@@ -178,11 +178,9 @@ def test_a_trajectory_scores_every_action_and_leaves_lost_ones_out(structured):
 
 
 @pytest.mark.parametrize("structured", [False, True])
-@pytest.mark.parametrize("finish", ["length", None])
-def test_an_answer_that_its_limit_cut_names_the_limit(structured, finish):
-    """A model that doesn't tell why it ended shows it by JSON, or a thought, that breaks off."""
+def test_an_answer_that_its_limit_cut_names_the_limit(structured):
     text = '{"score": 8, "reason": "it lo' if structured else "<think>The action loads the"
-    source = coach({"texts": [text], "structured": structured, "finish": finish}, max_tokens=64)
+    source = coach({"texts": [text], "structured": structured, "finish": "length"}, max_tokens=64)
     with pytest.raises(SystemFault) as caught:
         scored(source, view_of())
     for words in ("by max_tokens=64", "raise rewards.coach.max_tokens", "cut"):
@@ -198,7 +196,7 @@ def test_the_limit_of_a_trajectory_is_named_with_that_of_an_action():
 
 def test_an_answer_that_ended_by_itself_is_not_called_cut():
     for model in (
-        {"texts": ['{"score": 8, "reason": "it lo'], "structured": True, "finish": "stop"},
+        {"texts": ['{"score": 8, "reason": "it lo'], "structured": True},
         {"texts": ['{"score": 8 "reason": "it loads"}'], "structured": True},
         {"texts": ["nothing"]},
     ):

@@ -455,13 +455,24 @@ def test_feedback_is_refused_where_a_template_has_no_place_for_it(prompt):
 
 @pytest.mark.parametrize(
     ("quality", "words"),
-    [("rigth", "did you mean 'right'"), ("process", "the coach's own score"), (3, "known: right")],
+    [("rigth", "did you mean 'right'"), ("process", "a coach's own score"), (3, "known: right")],
 )
 def test_a_quality_that_nobody_scores_is_refused_at_once(quality, words):
     relay(do_right, rewards={"quality": "right"})
     with pytest.raises(ConfigError) as caught:
         relay(do_right, rewards={"quality": quality})
     assert caught.value.path == "rewards.coach.quality" and words in str(caught.value)
+
+
+def test_another_coachs_score_is_no_quality():
+    coach = {"type": "coach", "model": RULES}
+    two = {
+        "environment": {"type": "environment"},
+        "coach": {**coach, "quality": "tutored"},
+        "tutor": {**coach, "component": "tutored"},
+    }
+    with pytest.raises(ConfigError, match="a coach's own score"):
+        coterie_run(rewards=two, sampler={"branches": 1}, algorithm={"type": "reinforce_pp", "beta": 0.0})
 
 
 @pytest.mark.parametrize(("per", "calls"), [("action", 2 * 3 * 3), ("trajectory", 2 * 3)])
