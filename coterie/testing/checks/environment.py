@@ -42,7 +42,7 @@ from coterie.testing.support.failure import (
 )
 from coterie.testing.support.memory import check_memory
 from coterie.testing.support.opening import opened
-from coterie.testing.support.task_data import check_data_methods
+from coterie.testing.support.task_data import check_data_methods, check_task
 from coterie.testing.support.values import copied, fingerprint, pickled, spoil
 
 _TASKS_A_SPLIT = 50
@@ -70,8 +70,7 @@ def check_environment(
 
     - It has the members of `protocols.Environment`; components are of a known kind, weights are numbers.
     - Tasks: ids are unique and in one split only (with `disjoint="content"`, so are payloads); reading a task
-      twice gives equal tasks; pickle can write them. Splits other than the first of `splits` may be refused
-      with a UserError.
+      twice gives equal tasks; pickle can write them. Splits after the first may be refused with a UserError.
     - Equal states have equal digests: after a second reset, and after a round trip through pickle.
     - A state is a value: `acting_roles`, `observe`, `step` and `outcome` leave it unchanged, and overwriting
       what `observe` returned does no harm. Stepping a branch changes nothing in its siblings.
@@ -79,13 +78,11 @@ def check_environment(
     - It remembers nothing: its methods give the same for a state in any order, and on another instance.
     - No increment that may be summed over turns can be earned again and again: random actions look for ways
       back to a state that pay each time, where the game ends episodes by itself.
-    - `acting_roles` names roles of the team, or returns () or None; it names some in the initial state, and
-      every turn ends.
+    - `acting_roles` names roles of the team, or returns () or None; some in the initial state. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
-    - Actions that can't be read (a policy fault) are stepped like others, since the output caused them.
+    - Actions that can't be read (a policy fault) are stepped like others.
     - `outcome` has finite numbers, and `success` from 0 to 1.
-    - Optional members, where the environment has them: `digest`, `diagnose`, `vocabulary`, `demonstrate`;
-      `open` and `close`, also those of a sandbox or a chat model that its Config holds, around the episodes.
+    - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `open` and `close` (as in a run).
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
       record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
       are texts, `content` among them, and no two splits share one; `picture` is a text.
@@ -111,16 +108,23 @@ def check_environment(
     check_data_methods(env, name, tasks_of_splits)
     tasks = tasks_of_splits[splits[0]]
     checker = _EpisodeChecker(env, name, players(roles, act, order, role_plugins, max_stages), turns)
-    team = checker.team
-
-    async def play() -> None:
-        async with opened(env, engine):
-            await checker.episodes(tasks, episodes, seed)
-            await check_memory(env, name, tasks, team, turns, seed)
-            await check_cycles(env, name, tasks, team, seed, repeatable)
-
-    asyncio.run(play())
+    asyncio.run(_play(checker, tasks, episodes, seed, repeatable, engine))
     check_vocabulary(env, name)
+
+
+async def _play(
+    checker: _EpisodeChecker,
+    tasks: Sequence[Task],
+    episodes: int,
+    seed: int,
+    repeatable: Sequence[str],
+    engine: Any,
+) -> None:
+    env, name, team = checker.env, checker.name, checker.team
+    async with opened(env, engine):
+        await checker.episodes(tasks, episodes, seed)
+        await check_memory(env, name, tasks, team, checker.turns, seed)
+        await check_cycles(env, name, tasks, team, seed, repeatable)
 
 
 def _check_declared(env: Any, name: str, roles: Sequence[str]) -> None:
@@ -154,7 +158,7 @@ def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str)
             raise
         require(first, f"the split '{split}' has no task", where=where)
         for task, same in zip(first, again, strict=True):
-            _check_task(task, same, where)
+            check_task(task, same, where)
             first_split = split_of_id.setdefault(task.id, split)
             require(
                 first_split == split,
@@ -174,26 +178,6 @@ def _tasks(env: Any, name: str, splits: Sequence[str], seed: int, disjoint: str)
         require(not repeated, f"the id {repeated[:1]} is twice in '{split}'", where=where, fix="unique ids")
         tasks_of_splits[split] = first
     return tasks_of_splits
-
-
-def _check_task(task: Any, same: Any, where: str) -> None:
-    require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, fix="coterie.Task")
-    is_text = isinstance(task.id, str) and bool(task.id)
-    require(is_text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
-    after_pickling = fingerprint(copied(task, where))
-    mark = fingerprint(task)
-    require(
-        mark == fingerprint(same),
-        f"'{task.id}' is another task when read twice",
-        where=where,
-        fix="derive the task from split, seed and index alone",
-    )
-    require(
-        mark == after_pickling,
-        f"'{task.id}' is another task after pickling",
-        where=where,
-        fix="plain data in the payload",
-    )
 
 
 class _EpisodeChecker:

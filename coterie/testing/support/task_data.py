@@ -1,4 +1,4 @@
-"""The part of `check_environment` about tasks as data: records and back, fingerprints, pictures."""
+"""The parts of `check_environment` about tasks: values; as data, records and back, fingerprints, pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coterie.core.protocols.environment import DrawsTasks, FingerprintsTasks, Re
 from coterie.core.types import Task
 from coterie.data.leaks import leaks
 from coterie.testing.support.failure import ConformanceError, guarded, require
-from coterie.testing.support.values import fingerprint
+from coterie.testing.support.values import copied, fingerprint
 
 _PLAIN = "texts, numbers, true and false, null, lists and tables with texts as keys"
 
@@ -114,3 +114,24 @@ def _check_fingerprints(env: Any, name: str, tasks: Mapping[str, Sequence[Task]]
             where=where,
             fix=f"split by a hash of the {shared.kind}",
         )
+
+
+def check_task(task: Any, same: Any, where: str) -> None:
+    """Raise unless a task is a value: a text as its id, the same when read twice and after pickling."""
+    require(isinstance(task, Task), f"a task is a {type(task).__name__}", where=where, fix="coterie.Task")
+    is_text = isinstance(task.id, str) and bool(task.id)
+    require(is_text, f"the id {task.id!r} is no text", where=where, fix='e.g. "train-7"')
+    after_pickling = fingerprint(copied(task, where))
+    mark = fingerprint(task)
+    require(
+        mark == fingerprint(same),
+        f"'{task.id}' is another task when read twice",
+        where=where,
+        fix="derive the task from split, seed and index alone",
+    )
+    require(
+        mark == after_pickling,
+        f"'{task.id}' is another task after pickling",
+        where=where,
+        fix="plain data in the payload",
+    )
