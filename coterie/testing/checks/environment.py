@@ -78,7 +78,7 @@ def check_environment(
     - It remembers nothing: its methods give the same for a state in any order, and on another instance.
     - No increment that may be summed over turns can be earned again and again: random actions look for ways
       back to a state that pay each time, where the game ends episodes by itself.
-    - `acting_roles` names roles of the team, or returns () or None; some in the initial state. Every turn ends.
+    - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others.
     - `outcome` has finite numbers, and `success` from 0 to 1.
