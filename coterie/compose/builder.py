@@ -127,13 +127,6 @@ class ComponentBuilder:
 
         return validate(model, settings, path, context={"build": nested, "path": path}, also=also)
 
-    def _asked(self, kind: str, table: Any, path: str, name: str = "") -> Any:
-        """A component for another one, which may ask it."""
-        made = self.make(kind, table, path, name)
-        if kind == "chat_model":
-            check_answers(made)
-        return made
-
     def _referred(self, kind: str, name: str, path: str) -> Any:
         """The component that a field names, made once; or the name, where it is that of a plugin."""
         table = REFERRED[kind]

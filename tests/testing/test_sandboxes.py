@@ -249,6 +249,7 @@ def test_a_method_that_hangs_is_caught(method, url, monkeypatch):
 
 def test_the_loss_of_a_sandbox_as_a_result_is_caught(monkeypatch):
     monkeypatch.setattr(check, "_PARTS", ())
+
     async def run(self, program):
         try:
             return await Sound.run(self, program)

@@ -150,6 +150,9 @@ class GeminiModel(RemoteChatModel):
     def text(self, body: Mapping[str, Any]) -> str:
         return str(body["text"])
 
+    def finish(self, body: Mapping[str, Any]) -> str:
+        return "length" if body.get("finish") == "MAX_TOKENS" else "stop"
+
     # ----------------------------------------------------------------------------------------- its parts
 
     def _key(self) -> str:

@@ -158,6 +158,9 @@ class OpenAIChat(RemoteChatModel):
     def text(self, body: Mapping[str, Any]) -> str:
         return completion_of(body, "chat").text
 
+    def finish(self, body: Mapping[str, Any]) -> str:
+        return completion_of(body, "chat").finish
+
     # ----------------------------------------------------------------------------------------- its parts
 
     def _with_text(self, answer: Answer) -> Answer:

@@ -84,4 +84,5 @@ class PolicyModel(Plugin):
             raise SystemFault(
                 f"chat model '{self._name}': policy '{name}' answered without text ({call.finish})"
             )
-        return ChatAnswer(text=text, version=f"{name}@{call.version}")
+        finish = "length" if call.finish == "length" else "stop"
+        return ChatAnswer(text=text, version=f"{name}@{call.version}", finish=finish)

@@ -30,6 +30,8 @@ class ChatAnswer:
     text: str
     version: str = ""
     """The version of the model that answered, where the provider names it."""
+    finish: str = "stop"
+    """`length` where `max_tokens` cut the text."""
 
 
 @runtime_checkable

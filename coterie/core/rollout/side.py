@@ -65,7 +65,8 @@ class LocalRolloutSide:
         try:
             for resource in (*self.resources, *(source.plugin for source in self.reward_sources)):
                 if isinstance(resource, UsesEngine):
-                    resource.use_engine(engine)
+                    with plugin_call(resource, "use_engine"):
+                        resource.use_engine(engine)
                 if isinstance(resource, Opens):
                     with plugin_open(resource):
                         await resource.open()

@@ -344,3 +344,22 @@ def test_a_provider_that_lacks_a_method_is_refused_before_the_run():
     with pytest.raises(PluginError, match="can't be made") as caught:
         build("chat_model", {"type": f"{__name__}:Half", "model": "m"})
     assert all(name in caught.value.why for name in ("abstract", "limit", "text"))
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize(("reason", "finish"), [("MAX_TOKENS", "length"), ("STOP", "stop")])
+def test_an_answer_says_whether_its_limit_cut_it(provider, reason, finish, tmp_path):
+    """Also one that comes from the cache."""
+
+    def edit(table, number):
+        if provider == "gemini":
+            table["candidates"][0]["finishReason"] = reason
+        else:
+            table["choices"][0]["finish_reason"] = finish
+        return table
+
+    with server(provider, edit=edit) as loopback:
+        for _ in range(2):
+            (answer,) = answers(model(provider, loopback.url, tmp_path), request())
+            assert answer.finish == finish
+        assert len(loopback.asked) == 1
