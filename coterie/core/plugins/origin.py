@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from coterie.core.errors import PluginError, SystemFault, UserError
+from coterie.core.types.messages import encodable
 
 log = logging.getLogger("coterie")
 
@@ -46,7 +47,7 @@ def record_origin(plugin: Any, origin: Origin) -> None:
 
 def failure(plugin: Any, method: str, error: BaseException) -> str:
     """The reason of a fault: the plugin, its distribution, the method and the exception."""
-    return f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {error}"
+    return encodable(f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {error}")
 
 
 async def closed(plugin: Any) -> None:

@@ -118,12 +118,13 @@ async def ask(source: NamedRewardSource, view: Any) -> Any:
 
 def _missing(source: NamedRewardSource, reason: str, whole: bool = False) -> Score:
     """A missing score. The first one of a source is told at once; the others are counted."""
+    reason = encodable(reason)
     if not source.failed:
         source.failed = True
         origin = str(origin_of(source.plugin))
         full = reason if origin in reason else f"{origin}: score: {reason}"
         log.warning("rewards.%s: a score is missing: %s. Later ones are only counted", source.name, full)
-    return Score(None, encodable(reason), source.name, whole)
+    return Score(None, reason, source.name, whole)
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,10 +199,11 @@ def test_what_a_role_renders_is_encodable():
     assert prompts(tree)["one"][0] == "\ufffd one"
 
 
-def test_a_missing_score_keeps_its_comment_and_has_a_reason_that_utf8_encodes():
+def test_a_missing_score_keeps_its_comment_and_has_a_reason_that_utf8_encodes(caplog):
     _, scores = play_episode(run(rewards={"a": source("Unsure")}))
     given = {(score.value, score.reason, score.comment) for _, _, _, score in scores if score.source == "a"}
     assert given == {(None, "un\ufffdsure", "no number")}
+    assert "a score is missing: " in caplog.text and "un\ufffdsure" in caplog.text
 
 
 class Unsure(Comments):
