@@ -24,6 +24,8 @@ BROUGHT = {
     "huggingface_hub": "transformers",
     "httpx2": "mcp",
     "pydantic_core": "pydantic",
+    "latex2sympy2_extended": "math_verify",
+    "sympy": "latex2sympy2_extended",
 }
 """Imported packages that another one brings."""
 NAMES = {"google_genai": "google"}

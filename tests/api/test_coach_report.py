@@ -368,7 +368,7 @@ def test_the_counts_are_the_calls_that_a_server_got(tmp_path):
 
 class Cut(RuleCoach):
     async def answer(self, request):
-        return type(await super().answer(request))(text='{"score": 3, "reason": "it')
+        return replace(await super().answer(request), text='{"score": 3, "reason": "it', finish="length")
 
 
 def test_a_trajectorys_call_is_counted_once_and_cut_answers_are_named(tmp_path):

@@ -228,7 +228,7 @@ def test_a_hook_without_its_mark_is_caught():
     (module(role=[("speaker", EchoRole())]), "role 'speaker' of mine: is a EchoRole"),
     (module(role=[("speaker", Mute)]), "Mute lacks render"),
     (module(role=[("speaker", Misread)]), "can't be called as (self, text: str, observation: Any) -> Any"),
-    (module(role=[("speaker", Silent)]), "Silent.parse can't be called"),
+    (module(role=[("speaker", Silent)]), "Silent lacks parse"),
     (module(role=[("speaker", Waiting)]), "Waiting.parse: is asynchronous"),
     (module(environment=[("game", Direct)]), "Direct.step: is not asynchronous"),
     (module(estimator=[("slow", SlowEstimator)]), "SlowEstimator.__call__: is asynchronous"),

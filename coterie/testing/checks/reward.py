@@ -71,9 +71,8 @@ def check_reward(
         views: further views of the source's scope; they suffice without an environment.
         episodes: number of episodes to play.
         repeats: whether two calls on one view must agree.
-        outage: a context manager, or a function that returns one, inside which the source's backend fails:
-            `mock.patch.object(Judge, "ask", side_effect=ConnectionError)`, for one. Entered once, after the
-            views were scored.
+        outage: a context manager, or a function that returns one, inside which the source's backend fails,
+            such as `mock.patch.object(Judge, "ask", side_effect=ConnectionError)`; entered after the scoring.
         seed: seed of the tasks and of all draws.
 
     Raises:

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from coterie.compose.chat_models import CheckedChatModel
 from coterie.core.plugins import composed_fields
 from coterie.core.protocols.chat_model import UsesEngine
 from coterie.core.protocols.tool import Closes, Opens
@@ -51,6 +52,7 @@ def _used(plugin: Any) -> Iterator[Any]:
         return
     for field, kind in composed_fields(type(config)).items():
         part = getattr(config, field)
+        part = part.model if isinstance(part, CheckedChatModel) else part
         if part is not None and not isinstance(part, (str, dict)):
             yield from _used(part)
             if kind in _OPENED:

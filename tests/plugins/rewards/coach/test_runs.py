@@ -429,7 +429,7 @@ def test_feedback_is_refused_where_the_compact_rendering_cannot_show_it(order, t
         return
     with pytest.raises(ConfigError) as caught:
         composed()
-    assert caught.value.path == "rewards.coach.show_feedback"
+    assert caught.value.path == "rewards.coach" and "show_feedback: false" in caught.value.fix
     assert f"'{refused}'" in str(caught.value) and "env.rendering=compact" in str(caught.value)
 
 
@@ -448,9 +448,9 @@ def test_feedback_is_refused_where_a_template_has_no_place_for_it(prompt):
     if "note" in prompt:
         composed()
         return
-    with pytest.raises(ConfigError, match="role 'two' can't read") as caught:
+    with pytest.raises(ConfigError, match="role 'two' can't show") as caught:
         composed()
-    assert caught.value.path == "rewards.coach.show_feedback" and "team.roles.two.prompt" in str(caught.value)
+    assert caught.value.path == "rewards.coach" and "team.roles.two.prompt" in str(caught.value)
 
 
 @pytest.mark.parametrize(
