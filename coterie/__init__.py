@@ -42,7 +42,11 @@ if TYPE_CHECKING:
     from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.backends.remote.vendors import Vendor as Vendor
     from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
-    from coterie.compose.kinds import UsesRunFolder as UsesRunFolder
+    from coterie.compose.kinds import (
+        ChecksComponents as ChecksComponents,
+        MayLackFeedback as MayLackFeedback,
+        UsesRunFolder as UsesRunFolder,
+    )
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
     from coterie.core.config import (
         PolicyConfig as PolicyConfig,
@@ -363,7 +367,7 @@ _PUBLIC = {
     "coterie.backends.models.uniforms": "uniforms",
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
-    "coterie.compose.kinds": "UsesRunFolder",
+    "coterie.compose.kinds": "ChecksComponents MayLackFeedback UsesRunFolder",
     "coterie.studies": "Claim Method Study above at_most_half",
 }
 """Module -> its public names. A test holds the imports above, for type checkers, against it."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -51,7 +52,10 @@ class CheckedChatModel:
             raise
         except SystemFault:
             raise
-        except (Exception, SystemExit) as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
+                raise  # the run ends, and not a task of the model's own
             raise SystemFault(failure(model, "answer", error)) from error
         sound = isinstance(answer, ChatAnswer) and isinstance(answer.text, str)
         if not sound or not isinstance(answer.version, str):

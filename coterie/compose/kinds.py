@@ -43,6 +43,22 @@ PROTOCOL: dict[str, type] = {
     "data_source": protocols.DataSource,
     "tracker": protocols.Tracker,
 }
+
+
+@runtime_checkable
+class ChecksComponents(Protocol):
+    def check_components(self, components: Mapping[str, str]) -> None:
+        """Raise ConfigError for a component that a setting names and no source scores; called before the run.
+        By component of all reward sources: the name of its source."""
+
+
+@runtime_checkable
+class MayLackFeedback(Protocol):
+    def without_feedback(self) -> str:
+        """The setting for which its prompts can't show feedback, such as `env.rendering=compact`; empty: they
+        can."""
+
+
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "environment": (
         protocols.environment.DigestsStates,
@@ -59,13 +75,14 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
         protocols.tool.Opens,
         protocols.tool.Closes,
     ),
-    "role": (protocols.environment.HasVocabulary, protocols.role.Remembers),
+    "role": (protocols.environment.HasVocabulary, protocols.role.Remembers, MayLackFeedback),
     "reward": (
         protocols.reward.CountsCalls,
         protocols.reward.RunsInBackground,
         protocols.reward.BoundsCalls,
         protocols.reward.ShowsFeedback,
         protocols.reward.ScoresRoles,
+        ChecksComponents,
         protocols.tool.Opens,
         protocols.tool.Closes,
         UsesRunFolder,
@@ -234,12 +251,14 @@ def check_coroutines(plugin: Any, kind: str) -> None:
 
 
 def coroutines(plugin: Any, kind: str) -> dict[str, bool]:
-    """The methods that a plugin, or its class, has of its kind, and which of them are awaited."""
+    """The methods that a plugin, or its class, has of its kind, and which of them are awaited; without those
+    that may be coroutine functions, such as `diagnose`."""
     awaited: dict[str, bool] = {}
     for protocol in (PROTOCOL[kind], *CAPABILITIES.get(kind, ())):
         for name, method in vars(protocol).items():
             named = name == "__call__" or name[0] != "_"
-            if named and inspect.isfunction(method) and callable(getattr(plugin, name, None)):
+            has = named and inspect.isfunction(method) and callable(getattr(plugin, name, None))
+            if has and "Awaitable" not in str(method.__annotations__.get("return")):
                 awaited.setdefault(name, is_async(method))
     return awaited
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
+from coterie.compose.kinds import ChecksComponents, MayLackFeedback
 from coterie.core.config import TEAM_KEYS, Resolved, RewardConfig, RoleConfig, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, plugin_call
@@ -24,26 +25,6 @@ from coterie.core.training.curriculum import Curriculum
 from coterie.core.types import TEAM, RewardWeights, as_tuple
 
 log = logging.getLogger("coterie")
-
-
-@runtime_checkable
-class ChecksComponents(Protocol):
-    """A reward source whose settings name what other sources score."""
-
-    def check_components(self, components: Mapping[str, str]) -> None:
-        """Raise ConfigError for a component that no source scores.
-
-        Args:
-            components: by component of all reward sources, the name of its source.
-        """
-
-
-@runtime_checkable
-class MayLackFeedback(Protocol):
-    """A role whose settings decide whether its prompts can show feedback."""
-
-    def without_feedback(self) -> str:
-        """The setting for which they can't, as `path=value`; empty: they can."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,6 +254,8 @@ def _check_feedback(reward_sources: Sequence[NamedRewardSource], plan: Plan, tea
         if role not in first and isinstance(member.role, MayLackFeedback):
             with plugin_call(member.role, "without_feedback"):
                 setting = member.role.without_feedback()
+            if not isinstance(setting, str):
+                refuse(member.role, "without_feedback", setting, "a text; an empty one where prompts show it")
             if setting:
                 raise ConfigError(
                     f"role '{role}' can't show the feedback of {origin_of(source.plugin)}",

@@ -220,10 +220,35 @@ def answer_of(given, text="go"):
     return asyncio.run(model.answer(ChatRequest(messages=({"role": "user", "content": text},), max_tokens=7)))
 
 
-@pytest.mark.parametrize("error", [PolicyFault("p"), KeyError("k"), SystemExit(3), TimeoutError()])
+@pytest.mark.parametrize(
+    "error", [PolicyFault("p"), KeyError("k"), SystemExit(3), TimeoutError(), asyncio.CancelledError()]
+)
 def test_what_a_model_raises_is_no_fault_of_the_output(error):
     with pytest.raises(SystemFault, match=f"Gives' of tests: answer raised {type(error).__name__}"):
         answer_of(error)
+
+
+class Waits(Model):
+    async def answer(self, request):
+        await asyncio.sleep(60)
+
+
+def test_a_run_that_ends_while_it_asks_is_cancelled():
+    async def ended():
+        (model,) = models(coterie_run(rewards=asks("j"), chat_models={"j": {"type": f"{HERE}:Waits"}}))
+        task = asyncio.ensure_future(model.answer(ChatRequest(messages=())))
+        await asyncio.sleep(0.01)
+        task.cancel()
+        await task
+
+    with pytest.raises(asyncio.CancelledError):
+        asyncio.run(ended())
+
+
+def test_a_long_error_is_cut():
+    with pytest.raises(SystemFault) as caught:
+        answer_of(ValueError("y" * 1_000_000))
+    assert 2_000 < len(str(caught.value)) < 2_200
 
 
 def test_its_own_system_fault_is_left_alone():

@@ -13,7 +13,16 @@ from coterie import GroupEstimator, Plugin, PluginConfig, PolicyConfig, RowEstim
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.backends.trainers.tabular import TabularTrainer
 from coterie.compose import compose
-from coterie.compose.kinds import CAPABILITIES, PROTOCOL, UsesRunFolder, check_coroutines, ignored, members
+from coterie.compose.kinds import (
+    CAPABILITIES,
+    PROTOCOL,
+    ChecksComponents,
+    MayLackFeedback,
+    UsesRunFolder,
+    check_coroutines,
+    ignored,
+    members,
+)
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import plugins
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
@@ -43,11 +52,8 @@ def test_every_capability_belongs_to_a_kind():
                 defined.add(value)
     tabled = {protocol for protocols in CAPABILITIES.values() for protocol in protocols}
     of_codecs = {Codec, DescribesTools, HasTokenIds}  # a chat format makes them; nobody registers one
-    assert {*defined, UsesRunFolder} == {
-        *PROTOCOL.values(),
-        *tabled,
-        *of_codecs,
-    }  # no step of training calls it
+    outside_core = {UsesRunFolder, ChecksComponents, MayLackFeedback}  # no step of training calls them
+    assert defined | outside_core == {*PROTOCOL.values(), *tabled, *of_codecs}
     assert not tabled & {*PROTOCOL.values(), *of_codecs}
 
 
@@ -223,6 +229,14 @@ def test_an_asynchronous_method_that_nothing_awaits_is_refused(kind, base, name)
     ) as refused:
         check_coroutines(changed(changed.Config() if hasattr(base, "Config") else None), kind)
     assert refused.value.fix == f"def {name}"
+
+
+def test_feedback_of_an_environment_may_be_a_coroutine():
+    class Both(games.Matrix):
+        async def diagnose(self, state, role):
+            return ""
+
+    check_coroutines(Both(), "environment")
 
 
 AsyncTracker = _asynchronous(JsonlTracker, "track")

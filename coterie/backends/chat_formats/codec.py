@@ -92,7 +92,7 @@ class TextCodec:
         """The ids of a prompt; they extend the ids of `previous` where that is proven to be exact."""
         if previous is not None:
             played = len(previous_messages)
-            text = self._text(messages, played + 1)
+            text = self._text(messages, played, self.decode(previous))
             ids = self._extended(text, previous, self._text(previous_messages, played))
             if ids is not None:
                 self._text_of_ids.put(ids, text)
@@ -111,20 +111,30 @@ class TextCodec:
         """The ids of a demonstrated answer and the token that ends a turn."""
         return self._encoded(text) + (() if self._end is None else (self._end,))
 
-    def _text(self, messages: Sequence[Message], played: int = 0) -> str:
+    def _text(self, messages: Sequence[Message], played: int = 0, sampled: str = "") -> str:
         """The text of a conversation, in which no content is a control token.
 
         Args:
             played: first messages whose answers stay as they are: their sampled ids are kept, in which what
                 looks like a control token is none.
+            sampled: what was sampled of the message behind them.
         """
         if self._control is not None:
-            messages = [
-                message if at < played and message["role"] == "assistant" else self._as_text(message)
-                for at, message in enumerate(messages)
-            ]
+            kept = [self._text_behind(message, sampled) for message in messages[played : played + 1]]
+            kept = [m if m["role"] == "assistant" else self._as_text(m) for m in messages[:played]] + kept
+            messages = kept + [self._as_text(message) for message in messages[played + 1 :]]
         key = tuple(tuple(message.items()) for message in messages)
         return self._texts.of(key, lambda: self.render(messages))
+
+    def _text_behind(self, message: Message, sampled: str) -> Message:
+        """The message of an answer: what was sampled stays as it is, and the rest of it is text."""
+        content = message["content"]
+        if message["role"] == "assistant" and content in sampled:
+            return message
+        if message["role"] != "assistant" or not sampled or not content.startswith(sampled):
+            return self._as_text(message)
+        rest = self._as_text({"role": "assistant", "content": content[len(sampled) :]})
+        return {**message, "content": sampled + rest["content"]}
 
     def _as_text(self, message: Message) -> Message:
         """The message, with a space inside each control token of its content."""
@@ -194,7 +204,7 @@ def _control_tokens(tokenizer: Any, render: Render) -> re.Pattern[str] | None:
         tokenizer.decode([index], clean_up_tokenization_spaces=False)
         for index in special | set(tokenizer.all_special_ids)
     }
-    texts = {text for text in texts if len(text) > 1} - {OPEN, CLOSE}
+    texts = {text for text in texts if len(text) > 1 and not text.isspace()} - {OPEN, CLOSE}
     longest_first = sorted(texts, key=lambda text: (-len(text), text))
     return re.compile("|".join(map(re.escape, longest_first))) if texts else None
 

@@ -47,7 +47,7 @@ def record_origin(plugin: Any, origin: Origin) -> None:
 
 def failure(plugin: Any, method: str, error: BaseException) -> str:
     """The reason of a fault: the plugin, its distribution, the method and the exception."""
-    return encodable(f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {error}")
+    return encodable(f"{origin_of(plugin)}: {method} raised {type(error).__name__}: {str(error)[:2000]}")
 
 
 async def closed(plugin: Any) -> None:

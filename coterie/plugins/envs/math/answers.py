@@ -72,7 +72,7 @@ def boxed(text: str) -> str:
 def bare(answer: str) -> str:
     """The answer without white space and the marks of mathematics or bold print around it."""
     answer, before = answer.strip(), ""
-    while answer != before:
+    while answer != before and len(answer) <= MOST:  # else each mark costs a look at all of it
         before = answer
         for opening, closing in _MARKS:
             inside = answer[len(opening) : len(answer) - len(closing)]

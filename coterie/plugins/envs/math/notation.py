@@ -31,7 +31,9 @@ _TEXT = re.compile(r"\\(?:mathrm|textrm|textbf|textit|textnormal|mbox)\s*(?=\{)"
 _NUMBER_AS_TEXT = re.compile(r"\\text\s*\{\s*([-+\d.,/\s]*\d)\s*\}", re.ASCII)
 _FRACTION = re.compile(r"\\[dtc]?frac\s*(\d|\{[^{}]*\})\s*(\d|\{[^{}]*\})", re.ASCII)
 _CHOOSE = re.compile(r"\{([^{}]*)\\choose(?![A-Za-z])([^{}]*)\}")
-_AND = re.compile(r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![A-Za-z\\{])(?:and|or)(?![A-Za-z}]))\s*")
+_AND = re.compile(
+    r"\s*,?\s*(?:\\text\s*\{\s*(?:and|or)\s*\}|(?<![A-Za-z\\{])(?<!\{ )(?:and|or)(?![A-Za-z}]))\s*"
+)
 _LOOSE = re.compile(r" (?![A-Za-z0-9])|(?<![A-Za-z0-9]) ")
 _THOUSANDS = re.compile(r"(?<![\d.,])\d{1,3}(?:(?:,\d{3})+(?!,?\d)|(?: \d{3})+(?! ?\d))", re.ASCII)
 _MIXED = re.compile(
@@ -173,26 +175,19 @@ _NAMES = {
 _KNOWN = {*_NAMES, *(short for short in _NAMES.values() if len(short) > 1)}
 _JOINING = {"per", "square", "sq", "cubic", "cu", "squared", "cubed"}
 _NO_UNIT = {
-    *(
-        "or",
-        "and",
-        "not",
-        "no",
-        "if",
-        "for",
-        "is",
-        "where",
-        "when",
-        "base",
-        "mod",
-        "power",
-        "root",
-        "negative",
-    ),
-    *("hundred", "thousand", "million", "billion", "trillion", "dozen", "double", "twice", "half", "third"),
-    *("quarter", "tenth", "hundredth", "thousandth", "plus", "minus", "time", "over", "divided", "factorial"),
+    word
+    for words in (
+        "or and not no never maybe if for is where when to at least less most wrong point i pi",
+        "base mod modulo power root negative plus minus times over divided factorial twice double",
+        "half halves",
+        "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen",
+        "sixteen seventeen eighteen nineteen twenty thirty forty fifty sixty seventy eighty ninety",
+        "hundred thousand million billion trillion lakh crore mil bn dozen score gross",
+        "third quarter fourth fifth sixth seventh eighth ninth tenth hundredth thousandth",
+    )
+    for word in words.split()
 }
-"""Words that make it another answer, without the s of the plural."""
+"""Words that make it another answer; with an s, too."""
 _POWER_OF = r"(?:\s*\^\s*\{?\s*(?P<power>-?\d)\s*\}?)?"
 _WORDED = re.compile(
     r"(?P<core>.*[\w)}\]|!])\s*"
@@ -223,7 +218,8 @@ def _unit(text: str) -> tuple[str, str]:
     names = [_name(word) for word in words]
     if match["word"] and not all(word.removesuffix("s") in _KNOWN or word in _JOINING for word in words):
         return text, ""  # letters without \text are variables
-    if _NO_UNIT & set(names) or not {*names} - _JOINING:
+    spoken = {word.lower() for word in words}
+    if _NO_UNIT & {*names, *spoken, *(word.removesuffix("s") for word in spoken)} or not {*names} - _JOINING:
         return text, ""
     return match["core"], _in_order(names, match["power"] or "")
 
@@ -254,7 +250,7 @@ _RELATION = re.compile(r"[<>]|\\(?:[lg]e(?:q|qslant)?|[lg]t|neq?)(?![A-Za-z])")
 _IN = re.compile(r"\\in(?![A-Za-z])|:=|==")
 _UNREADABLE = re.compile(
     r"(?<![\w.^}\\])\d[\d.]*(?:\s+\d|\s*\{)"  # the reader adds: `40 2` would be 42
-    r"|\d\s*_|\\[lcd]?dots|\.\.|\\[bf]?box",
+    r"|\d\s*_|\\[lcd]?dots|\.\.|\\[bf]?box|\\not(?![a-z])|\\text\s*\{\s*not\s*\}",
     re.ASCII,
 )
 _IMAGINARY = re.compile(r"(?<![A-Za-z\\_])[iI](?![A-Za-z=])(?=(\s*\^)?)")

@@ -54,10 +54,12 @@ letters that the marks have; Unicode Technical Standard 39 lists all)."""
 _LETTERS = ((0x1F150, 0x1F169), (0x1F170, 0x1F189), (0x1F1E6, 0x1F1FF))
 """White letters on black, and regional letters: from A to Z each, without a compatibility form."""
 
-_GAP = r"[*_`~\\\s\u2800\ufffd]"
+_GAP = r"[*_`~\\\u2800\ufffd \t\xa0]"
 _MARK = re.compile(r"<(?=[\s/\\]*(?:" + "|".join((*PARTS, "action")) + r")\b)")
-_SCORE = re.compile(f"{_GAP}*".join("process") + f"{_GAP}+" + f"{_GAP}*".join("score"))
-_KEY = re.compile(r'\\*"\s*(scores?)\s*\\*"\s*:')
+_SCORE = re.compile(
+    "(?<![a-z0-9])" + f"{_GAP}*".join("process") + f"{_GAP}+" + f"{_GAP}*".join("score") + "(?![a-z])"
+)
+_KEY = re.compile(r'(?<!\\)\\*"\s*(scores?)\s*\\*"\s*:')
 
 
 def disarmed(text: str) -> str:

@@ -60,6 +60,13 @@ EQUAL: tuple[tuple[str, str], ...] = (
 )
 
 UNEQUAL: tuple[tuple[str, str], ...] = (
+    # negations, and words that make it another number
+    *((r"x\not= 42", "42"), (r"\not= 42", "42"), (r"x\not\in(1,2)", "(1,2)"), (r"\text{not} = 42", "42")),
+    *((r"42\text{ or forty three}", "42"), (r"42\mathrm{ or eight}", "42"), (r"42\text{ or maybe}", "42")),
+    *(
+        (rf"42\text{{ {word}}}", "42")
+        for word in ("plus one", "minus one", "eight", "tens", "fifths", "score")
+    ),
     # bases, roundings, mixed numbers
     *(("2516_9", "2516_8"), ("42_8", "42"), ("3_{10}", "11_2"), ("2516₈", "25168"), ("A", "A_1")),
     *(("0.0000001", "0.00000001"), (r"10^{-8}", "10^{-7}"), ("0.333333", r"\frac13"), ("3.141593", r"\pi")),

@@ -263,3 +263,11 @@ def test_a_template_that_cannot_work_is_refused_at_once(text, words, tmp_path):
 def test_our_templates_hold_no_marks(mode):
     """Whoever looks for the first `<wrote>` finds the part, not its description."""
     assert "<" not in load_template(mode, None, "").template
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["import subprocess\nscore = 0", "multiprocess scoreboard", "process\n\nscore", "process_scores = {}"],
+)
+def test_ordinary_code_stays_as_it_is(text):
+    assert disarmed(text) == text
