@@ -372,3 +372,20 @@ def test_a_transition_is_not_asked_before_a_roles_first_decision():
 def test_a_synchronous_transition_is_caught():
     sync = type("Mode", (), {"tell": lambda self, role, state, history, environment: ()})()
     caught("is not asynchronous", check_mode, sync)
+
+
+def down(times):
+    """A mode whose service is down each so many calls."""
+    calls = itertools.count(1)
+
+    def tell(role, state, history):
+        if next(calls) % times == 0:
+            raise SystemFault("503")
+        return ["You wrote it."]
+
+    return mode(tell)
+
+
+def test_a_transition_may_lack_its_service_now_and_then_and_not_always():
+    check_mode(down(3), repeats=False)
+    caught("raised SystemFault each time", check_mode, down(1))

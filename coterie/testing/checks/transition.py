@@ -7,6 +7,7 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from coterie.core.errors import SystemFault
 from coterie.core.types import HistoryEntry
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, episode, players
@@ -32,7 +33,8 @@ def check_transition(
     """Check a transition mode along episodes of an environment.
 
     - `tell` is asynchronous and returns a list or tuple of sentences, none of them empty.
-    - As in a run, `tell` is not called for a role's first decision, and the history is never empty.
+    - As in a run, `tell` is not called for a role's first decision, and the history is never empty. It may
+      raise SystemFault, but not each time.
     - `tell` leaves the state and the history unchanged, and a second call gives the same sentences (unless
       `repeats` is False, for an expert that draws).
     - A chat model or a sandbox that its Config holds is opened before, and closed afterwards.
@@ -55,6 +57,7 @@ def check_transition(
             await play()
 
     async def play() -> None:
+        given: list[bool] = []
         tasks = environment.tasks("train", seed)
         for number in range(episodes):
             rng = generator(seed, f"episode {number}", "check_transition")
@@ -65,8 +68,11 @@ def check_transition(
                     history = histories.get(role, ())
                     if history:  # a run doesn't call `tell` for a role's first decision
                         state = stage.pending.state
-                        await _feedback(transition, role, state, history, environment, name, repeats)
+                        answer = await _feedback(transition, role, state, history, environment, name, repeats)
+                        given.append(answer is not None)
                     histories[role] = (*history, stage.history_entry(role))
+        what, fix = "raised SystemFault each time", "start what it asks, or put a stand-in there"
+        require(any(given) or not given, what, where=f"{name}.tell", fix=fix)
 
     asyncio.run(check())
 
@@ -79,7 +85,8 @@ async def _feedback(
     environment: Any,
     name: str,
     repeats: bool,
-) -> Sequence[str]:
+) -> Sequence[str] | None:
+    """The sentences; None where a fault of the system keeps them away: the action is missing then."""
     where = f"{name}.tell"
     mark = fingerprint((state, history))
     answers = []
@@ -87,7 +94,10 @@ async def _feedback(
         with guarded(where):
             answer = transition.tell(role, state, history, environment)
             require(inspect.isawaitable(answer), "is not asynchronous", where=where, fix="`async def tell`")
-            answers.append(await answer)
+            try:
+                answers.append(await answer)
+            except SystemFault:
+                return None
     require(
         fingerprint((state, history)) == mark, "changed the state or the history", where=where, fix="copy"
     )
