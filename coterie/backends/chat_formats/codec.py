@@ -71,11 +71,12 @@ class TextCodec:
         key = json.dumps(schemas, sort_keys=True)
         if key not in self._tool_codecs:
             render = self.render.with_tools(schemas) if isinstance(self.render, BindsTools) else None
-            self._tool_codecs[key] = (
-                None
-                if render is None
-                else TextCodec(self.tokenizer, self.context, render, self.stop_ids, self._end)
-            )
+            codec = None
+            if render is not None:
+                codec = TextCodec(self.tokenizer, self.context, render, self.stop_ids, self._end)
+                # The schemas explain `<tool_call>`, which a role's own earlier answers have to keep.
+                codec._control = self._control
+            self._tool_codecs[key] = codec
         return self._tool_codecs[key]
 
     @property

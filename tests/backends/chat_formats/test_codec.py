@@ -347,3 +347,15 @@ def test_white_space_is_no_control_token():
     tokenizer.add_tokens([AddedToken("  "), AddedToken("    "), AddedToken("\n\n")])
     codec = AutoChat().codec(tokenizer, 1000)
     assert "a\n\n    b" in tokenizer.decode(codec.encode([message("user", "a\n\n    b")]).ids)
+
+
+def test_a_tool_call_stays_one_where_the_format_explains_it():
+    from tokenizers import AddedToken
+
+    tokenizer = bpe(QWEN3)
+    tokenizer.add_tokens([AddedToken("<tool_call>"), AddedToken("</tool_call>")])
+    plain = AutoChat().codec(tokenizer, 4000)
+    codec = plain.with_tools([{"type": "function", "function": {"name": "python", "parameters": {}}}])
+    used = message("assistant", '<tool_call>{"name": "python"}</tool_call><|im_end|>')
+    text = tokenizer.decode(codec.encode([*USER, used, message("user", "go on")]).ids)
+    assert '<tool_call>{"name": "python"}</tool_call>< |im_end|>' in text
