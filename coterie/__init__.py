@@ -42,10 +42,19 @@ if TYPE_CHECKING:
     from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.backends.remote.vendors import Vendor as Vendor
     from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
-    from coterie.compose.kinds import (
+    from coterie.compose.members import (
         ChecksComponents as ChecksComponents,
+        CountsOptimizerSteps as CountsOptimizerSteps,
+        Demonstrates as Demonstrates,
+        DrawsTasks as DrawsTasks,
+        FingerprintsTasks as FingerprintsTasks,
+        HasVocabulary as HasVocabulary,
         MayLackFeedback as MayLackFeedback,
+        OmitsTask as OmitsTask,
+        RecordsTasks as RecordsTasks,
+        TakesWeights as TakesWeights,
         UsesRunFolder as UsesRunFolder,
+        WarmStarts as WarmStarts,
     )
     from coterie.core.concurrency.active_rollouts import ActiveRollouts as ActiveRollouts
     from coterie.core.config import (
@@ -135,15 +144,11 @@ if TYPE_CHECKING:
     )
     from coterie.core.protocols.chat_model import UsesEngine as UsesEngine
     from coterie.core.protocols.environment import (
-        Demonstrates as Demonstrates,
         Diagnoses as Diagnoses,
         DigestsStates as DigestsStates,
-        DrawsTasks as DrawsTasks,
-        FingerprintsTasks as FingerprintsTasks,
+        GivesFindings as GivesFindings,
         HasFields as HasFields,
         HasNotSummable as HasNotSummable,
-        HasVocabulary as HasVocabulary,
-        RecordsTasks as RecordsTasks,
         StepsConcurrently as StepsConcurrently,
     )
     from coterie.core.protocols.estimator import (
@@ -165,15 +170,14 @@ if TYPE_CHECKING:
     from coterie.core.protocols.sandbox import ReportsProtections as ReportsProtections
     from coterie.core.protocols.tool import (
         Closes as Closes,
+        CountsMetrics as CountsMetrics,
         HasSchemas as HasSchemas,
         Opens as Opens,
     )
     from coterie.core.protocols.trainer import (
-        CountsOptimizerSteps as CountsOptimizerSteps,
         FollowsBudget as FollowsBudget,
-        TakesWeights as TakesWeights,
-        WarmStarts as WarmStarts,
     )
+    from coterie.core.protocols.transition import RepeatsTask as RepeatsTask
     from coterie.core.rollout.rewards import (
         branch_rewards as branch_rewards,
         joint_reward as joint_reward,
@@ -193,6 +197,7 @@ if TYPE_CHECKING:
         Credit as Credit,
         Decision as Decision,
         Fault as Fault,
+        Finding as Finding,
         HistoryEntry as HistoryEntry,
         JointAction as JointAction,
         Key as Key,
@@ -212,6 +217,7 @@ if TYPE_CHECKING:
         Task as Task,
         Tree as Tree,
         Weights as Weights,
+        all_passed as all_passed,
     )
     from coterie.core.types.digest import digest as digest
     from coterie.core.types.seeding import (
@@ -311,9 +317,9 @@ _PUBLIC = {
         SystemFault TooManyMissing UserError did_you_mean
     """,
     "coterie.core.types": """
-        TEAM Action Annotations Call ComponentKind Credit Decision Fault HistoryEntry JointAction Key
-        Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span
-        Step Task Tree Weights
+        TEAM Action Annotations Call ComponentKind Credit Decision Fault Finding HistoryEntry JointAction
+        Key Message Metrics Node Prompt Request RewardWeights RoleInput Sample Sampling Score Scores Span
+        Step Task Tree Weights all_passed
     """,
     "coterie.core.types.digest": "digest",
     "coterie.core.types.seeding": "generator seed64",
@@ -330,16 +336,16 @@ _PUBLIC = {
     "coterie.core.protocols.chat_format": "DescribesTools HasTokenIds",
     "coterie.core.protocols.chat_model": "UsesEngine",
     "coterie.core.protocols.environment": """
-        Demonstrates Diagnoses DigestsStates DrawsTasks FingerprintsTasks HasFields HasNotSummable
-        HasVocabulary RecordsTasks StepsConcurrently
+        Diagnoses DigestsStates GivesFindings HasFields HasNotSummable StepsConcurrently
     """,
     "coterie.core.protocols.estimator": "StopsEpisodes SumsOverTurns",
     "coterie.core.protocols.loss": "HasLengthConstant NeedsFreshSamples",
     "coterie.core.protocols.reward": "BoundsCalls CountsCalls RunsInBackground ScoresRoles ShowsFeedback",
     "coterie.core.protocols.role": "Remembers",
     "coterie.core.protocols.sandbox": "ReportsProtections",
-    "coterie.core.protocols.tool": "Closes HasSchemas Opens",
-    "coterie.core.protocols.trainer": "CountsOptimizerSteps FollowsBudget TakesWeights WarmStarts",
+    "coterie.core.protocols.tool": "Closes CountsMetrics HasSchemas Opens",
+    "coterie.core.protocols.trainer": "FollowsBudget",
+    "coterie.core.protocols.transition": "RepeatsTask",
     "coterie.core.rollout.rewards": "branch_rewards joint_reward",
     "coterie.core.rollout.turns": "History Stage first_stage next_stage",
     "coterie.core.concurrency.active_rollouts": "ActiveRollouts",
@@ -367,7 +373,10 @@ _PUBLIC = {
     "coterie.backends.models.uniforms": "uniforms",
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
-    "coterie.compose.kinds": "ChecksComponents MayLackFeedback UsesRunFolder",
+    "coterie.compose.members": """
+        ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
+        MayLackFeedback OmitsTask RecordsTasks TakesWeights UsesRunFolder WarmStarts
+    """,
     "coterie.studies": "Claim Method Study above at_most_half",
 }
 """Module -> its public names. A test holds the imports above, for type checkers, against it."""

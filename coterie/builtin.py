@@ -82,7 +82,7 @@ def register_losses(register: Register) -> None:
 
 @hookimpl
 def register_transitions(register: Register) -> None:
-    register("plain", "coterie.plugins.transitions.plain:Plain")
+    register("none", "coterie.plugins.transitions.none:NoFeedback")
     register("diagnosis", "coterie.plugins.transitions.diagnosis:Diagnosis")
 
 

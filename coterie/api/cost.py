@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from typing import Protocol, cast, runtime_checkable
 
 from coterie.api.counts import Counts, PolicyCounts, RoleCalls, Shape
+from coterie.compose.members import CountsOptimizerSteps
 from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
 from coterie.core.protocols.role import Remembers
-from coterie.core.protocols.trainer import CountsOptimizerSteps
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key

@@ -11,7 +11,7 @@ from coterie.api.external_policies import ExternalPolicy, load_policies
 from coterie.api.starting_weights import begin_from
 from coterie.api.warm_start import warm_start
 from coterie.compose import check_packages
-from coterie.compose.kinds import UsesRunFolder
+from coterie.compose.members import UsesRunFolder
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.training.run import Run
 

@@ -12,10 +12,10 @@ from typing import Protocol, runtime_checkable
 from coterie.api.addresses import address, checkpoint_of, choose_policy
 from coterie.api.run_record import load_run, recall
 from coterie.api.warm_start import WarmStarted
+from coterie.compose.members import TakesWeights
 from coterie.core.config import PolicyConfig
 from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins.origin import closed, origin_of, plugin_call
-from coterie.core.protocols.trainer import TakesWeights
 from coterie.core.storage.checkpoint import Checkpoint
 from coterie.core.training.run import Run
 from coterie.core.types import Weights

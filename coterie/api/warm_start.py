@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
+from coterie.compose.members import WarmStarts
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, PromptRequest, RolloutJob, StepContext
-from coterie.core.protocols.trainer import WarmStarts
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.turns import History, extended, first_stage, next_stage
 from coterie.core.training.curriculum import trained_on

@@ -7,23 +7,29 @@ import inspect
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from pathlib import Path
-from typing import Any, NoReturn, Protocol, get_type_hints, runtime_checkable
+from typing import Any, NoReturn, get_type_hints
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
+from coterie.compose.members import (
+    ChecksComponents,
+    CountsOptimizerSteps,
+    Demonstrates,
+    DrawsTasks,
+    FingerprintsTasks,
+    HasVocabulary,
+    MayLackFeedback,
+    OmitsTask,
+    RecordsTasks,
+    TakesWeights,
+    UsesRunFolder,
+    WarmStarts,
+)
 from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols.reward import BoundsCalls, RunsInBackground, ScoresRoles, ShowsFeedback
-
-
-@runtime_checkable
-class UsesRunFolder(Protocol):
-    def use_run_folder(self, folder: Path) -> None:
-        """Store files in the run's folder, such as paid answers; called before `open` of a training run."""
-
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -45,37 +51,30 @@ PROTOCOL: dict[str, type] = {
 }
 
 
-@runtime_checkable
-class ChecksComponents(Protocol):
-    def check_components(self, components: Mapping[str, str]) -> None:
-        """Raise ConfigError for a component that a setting names and no source scores; called before the run.
-        By component of all reward sources: the name of its source."""
-
-
-@runtime_checkable
-class MayLackFeedback(Protocol):
-    def without_feedback(self) -> str:
-        """The setting for which its prompts can't show feedback, such as `env.rendering=compact`; empty: they
-        can."""
-
-
 CAPABILITIES: dict[str, tuple[type, ...]] = {
     "environment": (
         protocols.environment.DigestsStates,
         protocols.environment.Diagnoses,
-        protocols.environment.HasVocabulary,
-        protocols.environment.Demonstrates,
+        protocols.environment.GivesFindings,
+        HasVocabulary,
+        Demonstrates,
         protocols.environment.StepsConcurrently,
         protocols.environment.HasNotSummable,
         protocols.environment.HasFields,
-        protocols.environment.RecordsTasks,
-        protocols.environment.FingerprintsTasks,
-        protocols.environment.DrawsTasks,
+        RecordsTasks,
+        FingerprintsTasks,
+        DrawsTasks,
         protocols.reward.ScoresRoles,
+        protocols.tool.CountsMetrics,
         protocols.tool.Opens,
         protocols.tool.Closes,
     ),
-    "role": (protocols.environment.HasVocabulary, protocols.role.Remembers, MayLackFeedback),
+    "role": (HasVocabulary, protocols.role.Remembers, MayLackFeedback, OmitsTask),
+    "transition": (
+        HasVocabulary,
+        protocols.transition.RepeatsTask,
+        protocols.tool.CountsMetrics,
+    ),
     "reward": (
         protocols.reward.CountsCalls,
         protocols.reward.RunsInBackground,
@@ -92,9 +91,9 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "loss": (protocols.loss.HasLengthConstant, protocols.loss.NeedsFreshSamples),
     "trainer": (
         protocols.trainer.FollowsBudget,
-        protocols.trainer.CountsOptimizerSteps,
-        protocols.trainer.TakesWeights,
-        protocols.trainer.WarmStarts,
+        CountsOptimizerSteps,
+        TakesWeights,
+        WarmStarts,
     ),
     "sandbox": (protocols.sandbox.ReportsProtections,),
     "tool": (protocols.tool.Opens, protocols.tool.Closes, protocols.tool.HasSchemas),

@@ -11,14 +11,15 @@ from typing import Any
 from coterie.compose.builder import ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.curriculum import KEY as CURRICULUM, make_curriculum, taken
-from coterie.compose.kinds import ChecksComponents, MayLackFeedback
-from coterie.core.config import TEAM_KEYS, Resolved, RewardConfig, RoleConfig, RunConfig, validate
+from coterie.compose.members import ChecksComponents, HasVocabulary, MayLackFeedback, OmitsTask
+from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
+from coterie.core.config import Resolved, RunConfig, validate
 from coterie.core.errors import ConfigError, PluginError, did_you_mean
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Member, NamedRewardSource, Plan, Team
-from coterie.core.protocols.environment import HasVocabulary
 from coterie.core.protocols.estimator import StopsEpisodes
 from coterie.core.protocols.reward import CONCURRENCY, BoundsCalls, ScoresRoles, ShowsFeedback
+from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout.contracts import refuse
 from coterie.core.rollout.side import LocalRolloutSide
 from coterie.core.training.curriculum import Curriculum
@@ -88,6 +89,7 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
     reward_sources, reward_weights = _rewards(builder, config, estimator)
     _check_components(reward_sources)
     _check_feedback(reward_sources, plan, team)
+    _check_task_shown(team)
     side = LocalRolloutSide(
         environment=environment,
         levels=levels,
@@ -97,7 +99,7 @@ def make_rollout_parts(resolved: Resolved, builder: ComponentBuilder | None = No
         reward_weights=reward_weights,
         stop_above=estimator.stop_above if isinstance(estimator, StopsEpisodes) else None,
         seed=config.seed,
-        vocabulary=_vocabulary([environment, *levels], team),
+        vocabulary=_vocabulary([environment, *levels, team.transition], team),
         resources=tuple(builder.resources),
     )
     return RolloutParts(resolved, side, estimator, curriculum)
@@ -265,16 +267,35 @@ def _check_feedback(reward_sources: Sequence[NamedRewardSource], plan: Plan, tea
                 )
 
 
+def _check_task_shown(team: Team) -> None:
+    """Refuse a transition mode that leaves the task out of later turns with roles that repeat it anyway."""
+    transition = team.transition
+    if not isinstance(transition, RepeatsTask) or transition.original_prompt or team.max_turns == 1:
+        return
+    for role, member in team.members.items():
+        if not (isinstance(member.role, OmitsTask) and member.role.omits_task):
+            raise ConfigError(
+                f"role '{role}' states the task in every turn",
+                path="transition.original_prompt",
+                why=f"{origin_of(member.role)} has no prompt without it",
+                fix="set transition.original_prompt=true",
+            )
+
+
 def _number(value: Any, path: str) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError("a weight is a finite number", path=path, why=f"got {value!r}")
     return float(value)
 
 
-def _vocabulary(environments: Sequence[Environment], team: Team) -> tuple[str, ...]:
-    """Every word that the environment, at every level, and the roles write, each once, sorted."""
+def _vocabulary(parts: Sequence[Any], team: Team) -> tuple[str, ...]:
+    """Every word that these and the roles write, each once, sorted.
+
+    Args:
+        parts: the environment, at every level, and the transition mode.
+    """
     words: set[str] = set()
-    for part in (*environments, *(member.role for member in team.members.values())):
+    for part in (*parts, *(member.role for member in team.members.values())):
         if isinstance(part, HasVocabulary):
             with plugin_call(part, "vocabulary"):
                 given = list(part.vocabulary())

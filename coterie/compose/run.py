@@ -11,6 +11,7 @@ from typing import Any, Literal, Protocol, get_args, get_origin, runtime_checkab
 from coterie.compose.builder import SHARED, ComponentBuilder
 from coterie.compose.checks import check
 from coterie.compose.layer_errors import layer_named
+from coterie.compose.members import Demonstrates
 from coterie.compose.rollout_side import RolloutParts, make_rollout_parts, make_rollout_side
 from coterie.compose.settings import REFERRED
 from coterie.core.config import TABLES, Resolved, RunConfig, ScheduleConfig
@@ -18,7 +19,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
 from coterie.core.protocols import AdvantageEstimator, Environment, Loss
-from coterie.core.protocols.environment import Demonstrates, HasNotSummable
+from coterie.core.protocols.environment import HasNotSummable
 from coterie.core.protocols.estimator import SumsOverTurns
 from coterie.core.protocols.loss import NeedsFreshSamples
 from coterie.core.rollout.contracts import refuse

@@ -10,12 +10,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import to_jsonable_python
 
+from coterie.compose.tables import TEAM_KEYS, RewardConfig, RoleConfig
 from coterie.core.config import (
     MAPS,
     TABLES,
-    TEAM_KEYS,
-    RewardConfig,
-    RoleConfig,
     RunConfig,
     policy_schema,
 )

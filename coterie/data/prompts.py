@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast
 
 from coterie.compose import RolloutParts
+from coterie.compose.members import Demonstrates
 from coterie.core.errors import PluginError, PolicyFault, SystemFault, UserError, did_you_mean
 from coterie.core.plugins.origin import closed, failure, plugin_call
 from coterie.core.protocols import Codec, EngineClient, PromptRequest, RolloutJob, Sandbox
-from coterie.core.protocols.environment import Demonstrates
 from coterie.core.rollout.context import JobContext
 from coterie.core.rollout.turns import History, Stage, extended, first_stage, next_stage
 from coterie.core.types import Action, Call, Fault, Key, Message, Prompt, Task

@@ -9,12 +9,12 @@ from typing import Any
 
 from coterie.compose import RolloutParts, make_rollout_parts
 from coterie.compose.curriculum import KEY as CURRICULUM, taken
+from coterie.compose.members import DrawsTasks, RecordsTasks
 from coterie.core.config import validate
 from coterie.core.errors import ConfigError, MissingExtra, UserError
 from coterie.core.plugins import plugins
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import TaskSource
-from coterie.core.protocols.environment import DrawsTasks, RecordsTasks
 from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Record, Row, Split
 from coterie.data.task_files import MANIFEST, write_jsonl

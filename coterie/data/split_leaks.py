@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from coterie.compose import RolloutParts
+from coterie.compose.members import FingerprintsTasks
 from coterie.core.errors import UserError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Environment, TaskSource
-from coterie.core.protocols.environment import FingerprintsTasks
 from coterie.core.training.curriculum import trained_on
 from coterie.core.types import Task
 from coterie.core.types.digest import digest

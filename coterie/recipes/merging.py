@@ -10,7 +10,8 @@ import copy
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.config import MAPS, TABLES, TEAM_KEYS, RunConfig, flatten
+from coterie.compose.tables import TEAM_KEYS
+from coterie.core.config import MAPS, TABLES, RunConfig, flatten
 from coterie.core.errors import ConfigError
 from coterie.core.plugins import Table, as_table
 from coterie.recipes.overlays import carry_policies, is_entry, matching, policy_of, roles_of

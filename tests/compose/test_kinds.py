@@ -12,28 +12,13 @@ import coterie.core.protocols
 from coterie import GroupEstimator, Plugin, PluginConfig, PolicyConfig, RowEstimator, TokenLoss
 from coterie.backends.trackers.jsonl import JsonlTracker
 from coterie.backends.trainers.tabular import TabularTrainer
-from coterie.compose import compose
-from coterie.compose.kinds import (
-    CAPABILITIES,
-    PROTOCOL,
-    ChecksComponents,
-    MayLackFeedback,
-    UsesRunFolder,
-    check_coroutines,
-    ignored,
-    members,
-)
+from coterie.compose import compose, members as compose_members
+from coterie.compose.kinds import CAPABILITIES, PROTOCOL, check_coroutines, ignored, members
+from coterie.compose.members import Demonstrates, HasVocabulary, RecordsTasks
 from coterie.core.errors import MissingExtra, PluginError
 from coterie.core.plugins import plugins
 from coterie.core.protocols.chat_format import Codec, DescribesTools, HasTokenIds
-from coterie.core.protocols.environment import (
-    Demonstrates,
-    Diagnoses,
-    HasNotSummable,
-    HasVocabulary,
-    RecordsTasks,
-    StepsConcurrently,
-)
+from coterie.core.protocols.environment import Diagnoses, HasNotSummable, StepsConcurrently
 from coterie.plugins.algos.at_grpo import ATGRPO
 from coterie.plugins.losses.ppo_clip import PPOClip
 from coterie.recipes import load
@@ -46,14 +31,17 @@ from tests.testing.support import caught
 def test_every_capability_belongs_to_a_kind():
     """A capability that the table lacks would be neither documented nor spell-checked."""
     defined = set()
-    for module in iter_modules(coterie.core.protocols.__path__):
-        for value in vars(import_module(f"coterie.core.protocols.{module.name}")).values():
+    modules = [
+        import_module(f"coterie.core.protocols.{m.name}")
+        for m in iter_modules(coterie.core.protocols.__path__)
+    ]
+    for module in (*modules, compose_members):
+        for value in vars(module).values():
             if inspect.isclass(value) and getattr(value, "_is_runtime_protocol", False):
                 defined.add(value)
     tabled = {protocol for protocols in CAPABILITIES.values() for protocol in protocols}
     of_codecs = {Codec, DescribesTools, HasTokenIds}  # a chat format makes them; nobody registers one
-    outside_core = {UsesRunFolder, ChecksComponents, MayLackFeedback}  # no step of training calls them
-    assert defined | outside_core == {*PROTOCOL.values(), *tabled, *of_codecs}
+    assert defined == {*PROTOCOL.values(), *tabled, *of_codecs}
     assert not tabled & {*PROTOCOL.values(), *of_codecs}
 
 

@@ -80,8 +80,8 @@ def make(
     """
     from coterie import __version__
     from coterie.cli.data_output import show_files
+    from coterie.compose.members import RecordsTasks
     from coterie.core.config import to_yaml
-    from coterie.core.protocols.environment import RecordsTasks
     from coterie.data import sources
     from coterie.data.task_files import claim, existing_files, write_manifest
 

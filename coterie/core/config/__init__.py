@@ -6,7 +6,6 @@ from importlib import import_module
 from typing import Any
 
 from coterie.core.config.resolved import (
-    TEAM_KEYS as TEAM_KEYS,
     Resolved as Resolved,
     Table as Table,
     flatten as flatten,
@@ -19,8 +18,6 @@ from coterie.core.config.schema import (
     MAPS as MAPS,
     TABLES as TABLES,
     PolicyConfig as PolicyConfig,
-    RewardConfig as RewardConfig,
-    RoleConfig as RoleConfig,
     RunConfig as RunConfig,
     ScheduleConfig as ScheduleConfig,
     Strict as Strict,

@@ -12,12 +12,10 @@ from typing import Any
 
 from ruamel.yaml import YAML
 
-from coterie.core.config.schema import RoleConfig, RunConfig
+from coterie.core.config.schema import RunConfig
 from coterie.core.types import MAX_STAGES
 
 Table = dict[str, Any]
-TEAM_KEYS = tuple(RoleConfig.model_fields)
-"""Keys of a role's table that the team reads, and not the role's plugin."""
 NEUTRAL: Table = {
     "policies.*.from": None,
     "policies.*.context": None,
@@ -59,6 +57,9 @@ def table_digest(table: Mapping[str, Any]) -> str:
     }
     if kept.get("deterministic") == "auto":
         kept["deterministic"] = True  # the default of versions without `auto`
+    modes = {"none": "plain", "plain": "plain, which revises"}  # `none` was called `plain` before 0.2
+    transition = kept.get("transition", {})
+    kept["transition"] = {**transition, "type": modes.get(transition.get("type"), transition.get("type"))}
     return hashlib.sha256(json.dumps(kept, sort_keys=True, default=str).encode()).hexdigest()
 
 

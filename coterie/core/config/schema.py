@@ -93,27 +93,8 @@ class TeamConfig(Strict):
         "loses the oldest turns of a role that remembers, or stops the run.",
     )
     max_tool_turns: int = Field(4, ge=0, description="Rounds of tool results within one action.")
-    roles: dict[str, Table] = Field(description="By role: the keys of `RoleConfig`, `type` and its settings.")
-
-
-class RoleConfig(Strict):
-    """The keys of a role's table that the team reads; the others are its plugin's settings."""
-
-    policy: str
-    tools: list[str] = Field(default_factory=list, description="Names in the table `tools`.")
-    max_tool_turns: int | None = Field(None, ge=0, description="Default: team.max_tool_turns.")
-    show_thoughts: bool = Field(False, description="Keep thoughts in the text that others and rewards read.")
-
-
-class RewardConfig(Strict):
-    """The keys of a reward source's table that every source has; the others are its plugin's settings."""
-
-    weights: dict[str, Any] | None = Field(None, description="By component; default: the source's own.")
-    concurrency: int | None = Field(
-        None, ge=1, description="Calls at once, over all episodes; default: the source's own, or 64."
-    )
-    max_missing: float | None = Field(
-        None, ge=0, le=1, description="Largest share of missing scores; default: schedule.max_missing."
+    roles: dict[str, Table] = Field(
+        description="By role: the keys of `compose.tables.RoleConfig`, `type` and its settings."
     )
 
 
@@ -192,7 +173,7 @@ class RunConfig(Strict):
 DEFAULT_TYPES: Table = {
     "sampler": {"type": "tree"},
     "loss": {"type": "ppo_clip"},
-    "transition": {"type": "plain"},
+    "transition": {"type": "none"},
     "engine": {"type": "hf"},
     "trainer": {"type": "torch"},
     "executor": {"type": "local"},

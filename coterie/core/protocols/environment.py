@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
-
-from coterie.core.types import Action, ComponentKind, Step, Task
+from coterie.core.types import Action, ComponentKind, Finding, Step, Task
 from coterie.core.types.splits import Split
 
 
@@ -60,15 +58,13 @@ class Diagnoses(Protocol):
 
 
 @runtime_checkable
-class HasVocabulary(Protocol):
-    def vocabulary(self) -> Iterable[str]:
-        """Words of observations, prompts and answers, for `tokenizer: words`."""
+class GivesFindings(Protocol):
+    async def findings(self, state: Any, role: str, tests: int) -> tuple[Finding, ...]:
+        """The checks of what the team has made, as a role may read them, for transition modes with levels.
 
-
-@runtime_checkable
-class Demonstrates(Protocol):
-    def demonstrate(self, state: Any, role: str, noise: float, rng: np.random.Generator) -> str:
-        """The oracle's message, for warm starts; a choice is random with probability `noise`."""
+        Args:
+            tests: which of the task's feedback tests are run: n > 0: the first n; n < 0: the last -n; 0: all.
+        """
 
 
 @runtime_checkable
@@ -87,29 +83,6 @@ class HasNotSummable(Protocol):
 class HasFields(Protocol):
     fields: Sequence[str] | None
     """Fields of its observations, so that a prompt template can be checked; None: unknown."""
-
-
-@runtime_checkable
-class RecordsTasks(Protocol):
-    """For `coterie data`: tasks as data."""
-
-    def record(self, task: Task) -> Mapping[str, Any]:
-        """The task as JSON."""
-
-    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
-        """The task of a record, whose unknown fields are ignored. ValueError: no task of this game."""
-
-
-@runtime_checkable
-class FingerprintsTasks(Protocol):
-    def fingerprints(self, task: Task) -> Mapping[str, str]:
-        """{"content": ..., "solution": ...}: values that no two splits may share; `content` is required."""
-
-
-@runtime_checkable
-class DrawsTasks(Protocol):
-    def picture(self, task: Task) -> str:
-        """The task, drawn for people."""
 
 
 class TaskSource(Protocol):

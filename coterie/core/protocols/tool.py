@@ -37,6 +37,12 @@ class Closes(Protocol):
 
 
 @runtime_checkable
+class CountsMetrics(Protocol):
+    def counted(self) -> Mapping[str, float]:
+        """What it counted since the last call, by metric: added to the sums of the step's metrics."""
+
+
+@runtime_checkable
 class HasSchemas(Protocol):
     schemas: Sequence[Mapping[str, Any]]
     """Function schemas that the chat template shows to the model (`DescribesTools`)."""

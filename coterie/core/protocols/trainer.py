@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,29 +53,6 @@ class Trainer(Protocol):
 class FollowsBudget(Protocol):
     def set_progress(self, share: float) -> None:
         """Note the share of `schedule.tokens` that is spent, before an update (`horizon: budget`)."""
-
-
-@runtime_checkable
-class CountsOptimizerSteps(Protocol):
-    def optimizer_steps(self, samples: int, siblings: int) -> int:
-        """Optimiser steps of one update of a policy on groups of `siblings` samples, for `coterie plan`."""
-
-
-@runtime_checkable
-class TakesWeights(Protocol):
-    def begin_with(self, weights: Mapping[str, Weights]) -> None:
-        """Take the weights of policies with a `from`, by policy, before `open`; copy what is kept of them."""
-
-
-@runtime_checkable
-class WarmStarts(Protocol):
-    def bases(self) -> Mapping[str, Sequence[str]]:
-        """The policies with the same initial weights, by the name of the weights."""
-
-    async def warm_start(
-        self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: Any
-    ) -> Metrics:
-        """Train the initial weights of a policy; `demonstrations` gives those of a step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

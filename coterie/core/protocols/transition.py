@@ -21,3 +21,9 @@ class TransitionMode(Protocol):
         Raises:
             SystemFault: there is no feedback, and no output caused that: the role's action is missing.
         """
+
+
+@runtime_checkable
+class RepeatsTask(Protocol):
+    original_prompt: bool
+    """Whether the prompts of later turns state the task again (`RoleInput.shows_task`)."""

@@ -26,7 +26,8 @@ from coterie.core.protocols.chat_format import DescribesTools
 from coterie.core.protocols.environment import DigestsStates
 from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.protocols.role import Remembers
-from coterie.core.protocols.tool import HasSchemas
+from coterie.core.protocols.tool import CountsMetrics, HasSchemas
+from coterie.core.protocols.transition import RepeatsTask
 from coterie.core.rollout import contracts
 from coterie.core.rollout.engine_client import not_counted
 from coterie.core.rollout.rewards import write
@@ -185,8 +186,15 @@ class JobContext:
                 feedback = [*contracts.check_feedback(transition, sentences), *feedback]
         except SystemFault as fault:
             lost = failure(transition, "tell", fault)
+        self._add_counts(transition)
+        repeats = not isinstance(transition, RepeatsTask) or transition.original_prompt
         role_input = RoleInput(
-            role=role, turn=turn, observation=seen, feedback=tuple(feedback), history=history
+            role=role,
+            turn=turn,
+            observation=seen,
+            feedback=tuple(feedback),
+            history=history,
+            shows_task=not history or repeats,
         )
         with plugin_call(plugin, "render"):
             rendered = plugin.render(role_input)
@@ -230,6 +238,14 @@ class JobContext:
                 text = source.feedback(owner, score)
             comments += contracts.check_feedback(source, [text], "feedback")
         return [text for text in comments if text]
+
+    def _add_counts(self, plugin: Any) -> None:
+        """Add what a plugin counted to the metrics of the step."""
+        if isinstance(plugin, CountsMetrics):
+            with plugin_call(plugin, "counted"):
+                counted = plugin.counted()
+            for metric, value in contracts.check_counts(plugin, counted).items():
+                self.count(metric, value)
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.
@@ -329,6 +345,8 @@ class JobContext:
             return Fault(kind="policy", reason=str(fault))
         except (Exception, SystemExit) as error:  # an environment's bug must not end every episode
             return Fault(kind="system", reason=failure(environment, "step", error))
+        finally:
+            self._add_counts(environment)
         contracts.check_step(environment, step)
         return step
 

@@ -172,6 +172,16 @@ def check_metric_names(plugin: Any, method: str, names: Iterable[Any]) -> None:
             refuse(plugin, method, f"the metric {name!r}", fix)
 
 
+def check_counts(plugin: Any, counted: Any) -> Mapping[str, float]:
+    """Of `CountsMetrics.counted`: numbers by metric, none of which is the framework's."""
+    check_table(plugin, "counted", counted)
+    check_metric_names(plugin, "counted", counted)
+    for name, number in counted.items():
+        if not converts(number):
+            refuse(plugin, "counted", {name: number}, "return a number for each metric")
+    return {name: float(number) for name, number in counted.items()}
+
+
 def check_rollouts(executor: Any, jobs: Sequence[RolloutJob], rollouts: Any) -> None:
     """Of `Executor.play`: a list with the rollout of each job, in the order of the jobs."""
     if not isinstance(rollouts, list) or not all(isinstance(rollout, Rollout) for rollout in rollouts):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from coterie.core.types.findings import Finding as Finding, all_passed as all_passed
 from coterie.core.types.keys import TEAM as TEAM, Key as Key
 from coterie.core.types.messages import (
     Message as Message,

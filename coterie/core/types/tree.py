@@ -228,6 +228,8 @@ class RoleInput:
     """Sentences from the transition mode, oldest first."""
     history: tuple[HistoryEntry, ...] = ()
     """Earlier decisions of the role, oldest first."""
+    shows_task: bool = True
+    """Whether the prompt states the task; False where a transition mode leaves it out of later turns."""
 
 
 def _joined(task: Task, chain: int, epoch: int, nodes: Sequence[Node]) -> Tree:

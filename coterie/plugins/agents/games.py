@@ -70,7 +70,7 @@ class GameRole(Plugin, ABC):
                 "the compact rendering can't show the feedback of the transition mode",
                 path=self.build.path,
                 why=f"the feedback is: {role_input.feedback[-1]!r}",
-                fix="set transition: plain, or env.rendering: prose",
+                fix="set transition: none, or env.rendering: prose",
             )
         return [{"role": "user", "content": self.compact(seen)}]
 

@@ -57,7 +57,7 @@ class MathRole(Plugin):
                     "the compact rendering can't show the feedback of the transition mode",
                     path=self.build.path,
                     why=f"the feedback is: {role_input.feedback[-1]!r}",
-                    fix="set transition: plain, or env.rendering: prose",
+                    fix="set transition: none, or env.rendering: prose",
                 )
             return [{"role": "user", "content": compact.prompt(seen)}]
         system = self.task if self.config.system is None else self.config.system

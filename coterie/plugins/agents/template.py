@@ -96,7 +96,7 @@ class TemplateRole(Plugin):
                 "the prompt has no place for the feedback of the transition mode",
                 path=self.build.path,
                 why=f"the feedback is: {role_input.feedback[-1]!r}",
-                fix="add {% for note in notes %}{{ note }}{% endfor %}, or set transition: plain",
+                fix="add {% for note in notes %}{{ note }}{% endfor %}, or set transition: none",
             )
         variables = self._variables(role_input)
         return [

@@ -23,7 +23,7 @@ class Diagnosis(Plugin):
                 "the environment has no diagnosis",
                 path=build.path,
                 why=f"{type(build.environment).__name__} has no `diagnose(state, role)`",
-                fix="set transition: plain, or use an environment that has one",
+                fix="set transition: none, or use an environment that has one",
             )
 
     async def tell(

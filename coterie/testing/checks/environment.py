@@ -11,9 +11,10 @@ from typing import Any, Literal
 
 import numpy as np
 
+from coterie.compose.members import Demonstrates
 from coterie.core.errors import UserError
 from coterie.core.protocols import StepContext
-from coterie.core.protocols.environment import Demonstrates, Diagnoses, DigestsStates
+from coterie.core.protocols.environment import Diagnoses, DigestsStates
 from coterie.core.storage.jsonl import to_json
 from coterie.core.types import MAX_STAGES, Action, Step, Task
 from coterie.core.types.digest import digest

@@ -12,7 +12,8 @@ from pydantic import BaseModel, ValidationError
 from coterie.compose.checks import check
 from coterie.compose.curriculum import taken
 from coterie.compose.settings import REFERRED
-from coterie.core.config import MAPS, TABLES, TEAM_KEYS, RewardConfig, RunConfig
+from coterie.compose.tables import TEAM_KEYS, RewardConfig
+from coterie.core.config import MAPS, TABLES, RunConfig
 from coterie.core.config.validation import explain
 from coterie.core.errors import ConfigError, MissingExtra, UserError, did_you_mean
 from coterie.core.plugins import Entry, Table, as_table, composed_fields, plugins

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from coterie.compose.kinds import PROTOCOL, coroutines, ignored, is_async
-from coterie.core.protocols.environment import HasVocabulary
+from coterie.compose.members import HasVocabulary
 
 KINDS_OF_COMPONENTS = ("increment", "potential", "counterfactual")
 

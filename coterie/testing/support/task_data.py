@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.protocols.environment import DrawsTasks, FingerprintsTasks, RecordsTasks
+from coterie.compose.members import DrawsTasks, FingerprintsTasks, RecordsTasks
 from coterie.core.types import Task
 from coterie.data.leaks import leaks
 from coterie.testing.support.failure import ConformanceError, guarded, require

@@ -239,7 +239,7 @@ def test_a_tools_result_is_encodable():
 def test_long_feedback_is_cut_with_a_mark(of):
     text = "a" * FEEDBACK_CHARACTERS + "b"
     sources = {"a": source("Verbatim", text=text)} if of == "source" else {}
-    transition = {"type": f"{HERE}:Says", "text": text} if of == "transition" else {"type": "plain"}
+    transition = {"type": f"{HERE}:Says", "text": text} if of == "transition" else {"type": "none"}
     (tree,), _ = play_episode(run(rewards=sources, order=["one"], transition=transition))
     for prompt in prompts(tree)["one"][1:]:
         assert prompt.endswith("a" * FEEDBACK_CHARACTERS + " [...]") and "b" not in prompt.split()[-2]

@@ -1,4 +1,4 @@
-"""The transition mode `plain`: no feedback."""
+"""The transition mode `none`: no feedback."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coterie.core.protocols import Environment
 from coterie.core.types import HistoryEntry
 
 
-class Plain(Plugin):
+class NoFeedback(Plugin):
     """Roles get the observation alone."""
 
     async def tell(

@@ -1,0 +1,96 @@
+"""Optional members of plugins that no step of training calls: for composing, plans, warm starts and data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from coterie.core.protocols import Demonstration
+from coterie.core.types import Metrics, Task, Weights
+
+
+@runtime_checkable
+class RecordsTasks(Protocol):
+    """For `coterie data`: tasks as data."""
+
+    def record(self, task: Task) -> Mapping[str, Any]:
+        """The task as JSON."""
+
+    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
+        """The task of a record, whose unknown fields are ignored. ValueError: no task of this game."""
+
+
+@runtime_checkable
+class FingerprintsTasks(Protocol):
+    def fingerprints(self, task: Task) -> Mapping[str, str]:
+        """{"content": ..., "solution": ...}: values that no two splits may share; `content` is required."""
+
+
+@runtime_checkable
+class DrawsTasks(Protocol):
+    def picture(self, task: Task) -> str:
+        """The task, drawn for people."""
+
+
+@runtime_checkable
+class Demonstrates(Protocol):
+    def demonstrate(self, state: Any, role: str, noise: float, rng: np.random.Generator) -> str:
+        """The oracle's message, for warm starts; a choice is random with probability `noise`."""
+
+
+@runtime_checkable
+class HasVocabulary(Protocol):
+    def vocabulary(self) -> Iterable[str]:
+        """Words of observations, prompts and answers, for `tokenizer: words`."""
+
+
+@runtime_checkable
+class CountsOptimizerSteps(Protocol):
+    def optimizer_steps(self, samples: int, siblings: int) -> int:
+        """Optimiser steps of one update of a policy on groups of `siblings` samples, for `coterie plan`."""
+
+
+@runtime_checkable
+class TakesWeights(Protocol):
+    def begin_with(self, weights: Mapping[str, Weights]) -> None:
+        """Take the weights of policies with a `from`, by policy, before `open`; copy what is kept of them."""
+
+
+@runtime_checkable
+class WarmStarts(Protocol):
+    def bases(self) -> Mapping[str, Sequence[str]]:
+        """The policies with the same initial weights, by the name of the weights."""
+
+    async def warm_start(
+        self, policy: str, demonstrations: Callable[[int], Sequence[Demonstration]], config: Any
+    ) -> Metrics:
+        """Train the initial weights of a policy; `demonstrations` gives those of a step."""
+
+
+@runtime_checkable
+class UsesRunFolder(Protocol):
+    def use_run_folder(self, folder: Path) -> None:
+        """Store files in the run's folder, such as paid answers; called before `open` of a training run."""
+
+
+@runtime_checkable
+class ChecksComponents(Protocol):
+    def check_components(self, components: Mapping[str, str]) -> None:
+        """Raise ConfigError for a component that a setting names and no source scores; called before the run.
+        By component of all reward sources: the name of its source."""
+
+
+@runtime_checkable
+class MayLackFeedback(Protocol):
+    def without_feedback(self) -> str:
+        """The setting for which its prompts can't show feedback, such as `env.rendering=compact`; empty: they
+        can."""
+
+
+@runtime_checkable
+class OmitsTask(Protocol):
+    omits_task: bool
+    """Whether its prompt leaves out the task where `RoleInput.shows_task` is False."""

@@ -1,0 +1,34 @@
+"""The keys that every role and every reward source has in its table, beside its plugin's settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from coterie.core.config import Strict
+
+
+class RoleConfig(Strict):
+    """The keys of a role's table that the team reads; the others are its plugin's settings."""
+
+    policy: str
+    tools: list[str] = Field(default_factory=list, description="Names in the table `tools`.")
+    max_tool_turns: int | None = Field(None, ge=0, description="Default: team.max_tool_turns.")
+    show_thoughts: bool = Field(False, description="Keep thoughts in the text that others and rewards read.")
+
+
+TEAM_KEYS = tuple(RoleConfig.model_fields)
+"""Keys of a role's table that the team reads, and not the role's plugin."""
+
+
+class RewardConfig(Strict):
+    """The keys of a reward source's table that every source has; the others are its plugin's settings."""
+
+    weights: dict[str, Any] | None = Field(None, description="By component; default: the source's own.")
+    concurrency: int | None = Field(
+        None, ge=1, description="Calls at once, over all episodes; default: the source's own, or 64."
+    )
+    max_missing: float | None = Field(
+        None, ge=0, le=1, description="Largest share of missing scores; default: schedule.max_missing."
+    )

@@ -1,0 +1,89 @@
+"""Reports of environments on what a team made: the plain data in `Step.info` that reward sources weigh.
+
+An environment names its reports in `reports`; `Step.info[name]` has one where there is something to report. A
+reward source of scope `joint` asks for a report by name, so any environment that gives it can be scored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, TypedDict, runtime_checkable
+
+from coterie.core.errors import ConfigError
+
+
+class CodeReport(TypedDict):
+    """`info["code"]`: the team's program, once the role that completes it has acted."""
+
+    team: bool
+    """Whether a helper role writes `aux`."""
+    aux: bool
+    """The helper wrote a function `aux` that returns something."""
+    main: bool
+    """The main role wrote the entry point, and it returns something (a program: there is code)."""
+    builds: bool
+    """Imports, given helpers, `aux` and the entry point parse together."""
+    runs: bool
+    """The program could be loaded, and at least one test was reached."""
+    passed: int
+    """Hidden tests that it passed, of `total`."""
+    total: int
+    visible_passed: int
+    """Tests that the team may see and that it passed, of `visible_total`."""
+    visible_total: int
+    called: bool
+    """The entry point calls `aux`."""
+    thin: bool
+    """The entry point does nothing but call `aux`."""
+    ignored: bool
+    """The entry point calls `aux` and uses no result of it."""
+
+
+class WrittenTestsReport(TypedDict):
+    """`info["tests"]`: the tests that a role wrote."""
+
+    author: str
+    """The role."""
+    count: int
+    """Tests that can be read."""
+    valid: float
+    """Share of what it wrote that can be read as tests and run; 0 for none."""
+    right: float | None
+    """Share of its tests that the reference solution passes; None without a reference solution."""
+
+
+class WritingReport(TypedDict):
+    """`info["writing"]`: two texts, measured. Values are shares in [0, 1], 0 after a failed level."""
+
+    structure: float
+    ratio: float
+    vocabulary: float
+    style: float
+
+
+@runtime_checkable
+class GivesReports(Protocol):
+    reports: Sequence[str]
+    """Names of its reports."""
+
+
+def check_report(build: Any, name: str) -> None:
+    """Check that a reward source's environment gives a report.
+
+    Raises:
+        ConfigError: it does not; names the source.
+    """
+    environment = build.environment
+    given = environment.reports if isinstance(environment, GivesReports) else ()
+    if name not in given:
+        raise ConfigError(
+            f"the environment gives no report '{name}', which this reward source weighs",
+            path=build.path,
+            why=f"{type(environment).__name__} gives {', '.join(given) or 'no reports'}",
+            fix="choose an environment with this report, or remove the source",
+        )
+
+
+def report_of(info: Mapping[str, Any], name: str) -> Any:
+    """The report of a step; None where there was nothing to report yet."""
+    return info.get(name)
