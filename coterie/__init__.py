@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     )
     from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.backends.remote.vendors import Vendor as Vendor
-    from coterie.backends.sandboxes.judging.outputs import judge_outputs as judge_outputs
     from coterie.compose.members import (
         ChecksComponents as ChecksComponents,
         CountsOptimizerSteps as CountsOptimizerSteps,
@@ -278,6 +277,7 @@ if TYPE_CHECKING:
         sequence_means as sequence_means,
         sequence_sums as sequence_sums,
     )
+    from coterie.plugins.outputs import judge_outputs as judge_outputs
     from coterie.plugins.samplers.expansion import (
         NodeExpansion as NodeExpansion,
         NodePosition as NodePosition,
@@ -372,7 +372,7 @@ _PUBLIC = {
     """,
     "coterie.backends.models.uniforms": "uniforms",
     "coterie.backends.remote.vendors": "Vendor",
-    "coterie.backends.sandboxes.judging.outputs": "judge_outputs",
+    "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
         ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
         MayLackFeedback OmitsTask RecordsTasks TakesWeights UsesRunFolder WarmStarts

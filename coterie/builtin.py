@@ -14,6 +14,7 @@ from coterie.core.plugins.hookspecs import Register
 
 @hookimpl
 def register_environments(register: Register) -> None:
+    register("code_collab", "coterie.plugins.envs.code.collab:CodeCollab")
     register("math", "coterie.plugins.envs.math.env:Math")
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
     register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")

@@ -9,9 +9,11 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from coterie.backends.sandboxes.programs import FLOOD
 from coterie.core.errors import ConfigError
 from coterie.core.protocols import Limits, Program, Ran, Sandbox, TestFailure, Verdict
+
+MOST_BYTES = 16 << 20
+"""Sandboxes kill a program that writes more to a stream."""
 
 _Fault = tuple[str, str] | None
 """Kind and message of what is wrong with a run."""
@@ -141,10 +143,10 @@ def _checked(program: Any, cases: Any, tolerance: Any) -> list[tuple[str, str]]:
                 f"case {number} is {_cut(repr(pair))}", fix="a pair of texts: stdin and expected stdout"
             )
         size = _size(pair[1])
-        if size > FLOOD:
+        if size > MOST_BYTES:
             raise ConfigError(
                 f"case {number} expects {size} bytes of stdout",
-                why=f"a program that writes more than {FLOOD} bytes is killed",
+                why=f"a program that writes more than {MOST_BYTES} bytes is killed",
                 fix="a case with less output",
             )
     return pairs

@@ -1,0 +1,308 @@
+"""The environment `code_collab`: a helper writes `aux`, a main role the function that calls it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields, replace
+from itertools import chain
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from coterie.core.errors import ConfigError, SystemFault, did_you_mean
+from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.protocols import DataSource, Limits, StepContext, TaskSource
+from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task, as_tuple
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.code import feedback, sources
+from coterie.plugins.envs.code.analysis import AUX, usage
+from coterie.plugins.envs.code.judging import Judge, whole_program, worst
+from coterie.plugins.envs.code.problem import CodeProblem, Tests, record_of
+from coterie.plugins.envs.code.state import Observation, State, Work, Written
+from coterie.plugins.envs.code.tasks import CodeTasks, content, task_of
+from coterie.plugins.functions import FunctionReference, load_function
+from coterie.plugins.reports import CodeReport
+
+PAIR = ("aux", "main")
+SOLO = ("solver",)
+ROLES = (*PAIR, *SOLO)
+
+
+class CodeCollabConfig(PluginConfig):
+    data: Annotated[DataSource | None, Composed("data_source")] = Field(
+        None, description="Problems. Default: the run's table `data`."
+    )
+    end_when_solved: bool = Field(
+        False, description="The episode ends once every hidden test passes. False: all turns are played."
+    )
+    feedback_tests: FunctionReference | None = Field(
+        None,
+        description="`module:function` (problem) -> Python with asserts: the tests that feedback may tell of. "
+        "Default: the hidden tests.",
+    )
+    limits: Limits | None = Field(None, description="Of a program; default: the sandbox's.")
+    sandbox: Annotated[Any, Composed("sandbox")] = Field(
+        None, description="Runs the programs. Default: the run's table `sandbox`."
+    )
+
+
+class CodeCollab(Plugin):
+    """Write a function in two parts; success is that every hidden test passes.
+
+    Source: MAGRPO (arXiv 2508.04652). `aux` writes a function `aux`; `main` writes the entry point, which may
+    call `aux`, doesn't see it and must not define it. Both act at once. `solver` alone writes the entry
+    point. What differs: tests run in a sandbox, in a process apart from the program; helpers that the prompt
+    gives stay; code is read by `ast`.
+    """
+
+    Config = CodeCollabConfig
+    config: CodeCollabConfig
+    roles = ROLES
+    components: Mapping[str, ComponentKind] = {"solved": "potential", "passed": "potential"}
+    """`solved`: every hidden test passes; `passed`: their share."""
+    weights: Mapping[str, float] = {"solved": 1.0, "passed": 0.0}
+    reports = ("code",)
+    fields = tuple(field.name for field in fields(Observation))
+    concurrent = True
+
+    def __init__(self, config: CodeCollabConfig, build: Any) -> None:
+        super().__init__(config, build)
+        self._team = _team(as_tuple(build.run.team.order), build.path)
+        self._writer = "main" if "main" in self._team else "solver"
+        if config.data is None:
+            raise ConfigError(
+                "there are no problems",
+                path=f"{build.path}.data",
+                fix="set data=humaneval, or data=cooperative for problems that come with Coterie",
+            )
+        if config.sandbox is None:
+            raise ConfigError(
+                "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
+            )
+        self._tests = None
+        if config.feedback_tests is not None:
+            self._tests = load_function(config.feedback_tests, f"{build.path}.feedback_tests")
+        self._tasks = CodeTasks(config.data, True, build.path)
+        self._judge = Judge(config.sandbox, config.limits)
+
+    # ---- tasks ---------------------------------------------------------------------------------------------
+
+    def tasks(self, split: Split, seed: int) -> TaskSource:
+        """The problems of a split.
+
+        Raises:
+            DataError: a record is no function with tests.
+            ConfigError: the split is empty or isn't configured.
+        """
+        return self._tasks.tasks(split)
+
+    def record(self, task: Task) -> dict[str, Any]:
+        """The task as JSON, of the record type of code sources."""
+        return {**record_of(task.payload), "difficulty": task.stratum}
+
+    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
+        """The task of a record; ValueError: it is no function with tests."""
+        return task_of(record, id, functions=True)
+
+    def fingerprints(self, task: Task) -> dict[str, str]:
+        """`content`: the statement without white space."""
+        return {"content": content(task.payload)}
+
+    # ---- the game ------------------------------------------------------------------------------------------
+
+    def reset(self, task: Task, seed: int) -> State:
+        return State(problem=task.payload)
+
+    def acting_roles(self, state: State) -> tuple[str, ...] | None:
+        return () if state.over else None
+
+    def observe(self, state: State, role: str) -> Observation:
+        problem, mine = state.problem, state.of(role)
+        return Observation(
+            role=role,
+            prompt=problem.prompt,
+            entry_point=problem.entry_point,
+            parameters=sources.parameters(problem.prompt, problem.entry_point),
+            helped=AUX in self._team,
+            size_limit=problem.size_limit,
+            code=mine.code if mine is not None else "",
+            rendering="prose",
+        )
+
+    async def step(self, state: State, actions: Mapping[str, Action], ctx: StepContext) -> Step:
+        """The state with the answers added; judged once every role of the team has answered in the turn.
+
+        Raises:
+            SystemFault: an action was lost, or the sandbox failed.
+        """
+        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
+        if lost:
+            raise SystemFault(f"the action of '{lost[0]}' was lost")
+        latest = dict(state.latest)
+        for role, action in actions.items():
+            code = sources.answered_code(action.text)
+            latest[role] = Written(text=action.text, code=code, turn=ctx.turn)
+        after = replace(state, latest=tuple(latest.items()), turns=ctx.turn + 1)
+        info: dict[str, Any] = {"wrote": {role: latest[role].code for role in actions}}
+        if any(role not in latest or latest[role].turn < ctx.turn for role in self._team):
+            return Step(state=after, info=info)
+        work = await self._work(after)
+        after = replace(after, work=work, over=self.config.end_when_solved and work.solved)
+        info["code"] = self._report(work)
+        share = work.verdict.passed / work.verdict.total if work.verdict.total else 0.0
+        scores = {(TEAM, "solved"): float(work.solved), (TEAM, "passed"): share}
+        return Step(state=after, scores=scores, info=info)
+
+    def outcome(self, state: State) -> dict[str, float]:
+        """`success`, `turns`, and of the last turn: the program parses (`syntax`), the share of hidden tests
+        that pass (`pass_rate`), the entry point uses what `aux` returns (`aux_usage`)."""
+        work = state.work
+        if work is None:
+            return {
+                "success": 0.0,
+                "turns": float(state.turns),
+                "syntax": 0.0,
+                "pass_rate": 0.0,
+                "aux_usage": 0.0,
+            }
+        return {
+            "success": float(work.solved),
+            "turns": float(state.turns),
+            "syntax": float(not work.error),
+            "pass_rate": work.verdict.passed / work.verdict.total if work.verdict.total else 0.0,
+            "aux_usage": float(work.called and not work.ignored),
+        }
+
+    def counted(self) -> Mapping[str, float]:
+        """What the judge counted."""
+        return self._judge.counted()
+
+    # ---- the optional part ---------------------------------------------------------------------------------
+
+    def feedback_tests(self, problem: CodeProblem) -> Tests:
+        """The tests that feedback may tell of: the hidden ones, unless `feedback_tests` names others.
+
+        A subclass may replace it.
+        """
+        return problem.tests if self._tests is None else Tests(source=str(self._tests(problem)))
+
+    async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
+        """The checks of the last turn's program, the role's own part first; none before it.
+
+        Raises:
+            SystemFault: the sandbox failed.
+        """
+        work = state.work
+        if work is None:
+            return ()
+        chosen = self.feedback_tests(state.problem).sliced(tests)
+        verdict = await self._verdict(state.problem, work, chosen)
+        return feedback.findings(state.problem, work, verdict, role, helped=AUX in self._team)
+
+    async def diagnose(self, state: State, role: str) -> str:
+        """The findings that did not pass, in sentences; empty: all did."""
+        return feedback.sentences(await self.findings(state, role, 0))
+
+    def latest(self, state: State) -> dict[str, str]:
+        """The latest answer of every role, for an expert that edits them."""
+        return {role: written.text for role, written in state.latest}
+
+    def demonstrate(self, state: State, role: str, noise: float, rng: Any) -> str:
+        """The reference's part for a role; with probability `noise` a function that returns None.
+
+        Raises:
+            ConfigError: the problem has no reference for the role.
+        """
+        problem = state.problem
+        name = AUX if role == AUX else problem.entry_point
+        if rng.random() < noise:
+            return f"def {name}(*values):\n    return None\n"
+        given = {AUX: problem.aux_solution, "main": problem.main_solution, "solver": problem.solution}[role]
+        if not given:
+            raise ConfigError(
+                f"a problem has no reference for role '{role}'",
+                path=f"{self.build.path}.data",
+                why="demonstrations are references, and this data set has none for a team",
+                fix="set data=cooperative, or remove the warm start",
+            )
+        return sources.kept_code(given)
+
+    # ---- inside --------------------------------------------------------------------------------------------
+
+    async def _work(self, state: State) -> Work:
+        problem, main = state.problem, state.of(self._writer)
+        assert main is not None, "every role has answered"
+        aux = state.of(AUX)
+        aux_code = sources.kept_code(aux.code) if aux is not None else ""
+        without = (AUX,) if aux is not None else ()
+        main_code = sources.kept_code(main.code, without)
+        program = whole_program(problem, aux_code, main_code)
+        used = usage(main_code, problem.entry_point) if aux is not None else usage("", "")
+        limit = problem.size_limit
+        work = Work(
+            program=program,
+            aux=aux is not None and sources.defines(aux_code, AUX),
+            main=sources.defines(main_code, problem.entry_point)
+            or bool(sources.method_wrapper(main_code, problem.entry_point)),
+            excess=max(0, sources.main_size(main_code) - limit) if limit is not None else 0,
+            error=sources.syntax_error(program),
+            verdict=worst(problem, problem.tests, "NotReached", ""),
+            visible=worst(problem, problem.tests, "NotReached", ""),
+            called=used.called,
+            thin=used.thin,
+            ignored=used.ignored,
+        )
+        shown = self.feedback_tests(problem)
+        verdict = await self._verdict(problem, work, problem.tests)
+        visible = verdict if shown == problem.tests else await self._verdict(problem, work, shown)
+        return replace(work, verdict=verdict, visible=visible)
+
+    async def _verdict(self, problem: CodeProblem, work: Work, tests: Tests) -> Any:
+        """The verdict on a program; without running it where it can't pass."""
+        if work.error:
+            return worst(problem, tests, "SyntaxError", work.error)
+        if not work.main:
+            return worst(problem, tests, "NotReached", f"there is no function {problem.entry_point}")
+        return await self._judge.judge(problem, work.program, tests)
+
+    def _report(self, work: Work) -> CodeReport:
+        return CodeReport(
+            team=AUX in self._team,
+            aux=work.aux,
+            main=work.main and not work.excess,
+            builds=not work.error,
+            runs=not work.error and work.main and not _never_ran(work),
+            passed=work.verdict.passed,
+            total=work.verdict.total,
+            visible_passed=work.visible.passed,
+            visible_total=work.visible.total,
+            called=work.called,
+            thin=work.thin,
+            ignored=bool(work.ignored),
+        )
+
+
+def _never_ran(work: Work) -> bool:
+    """Whether no test was reached: the program ended, or failed, as it was loaded."""
+    failures = work.verdict.failures
+    return work.verdict.passed == 0 and bool(failures) and all(f.error == "NotReached" for f in failures)
+
+
+def _team(order: Sequence[Sequence[str]], path: str) -> tuple[str, ...]:
+    """The roles of the team.
+
+    Raises:
+        ConfigError: they are not aux and main, or solver.
+    """
+    roles = tuple(chain.from_iterable(order))
+    unknown = [role for role in roles if role not in ROLES]
+    fix = "team.order: [[aux, main]], or [solver]"
+    if unknown:
+        raise ConfigError(
+            f"the environment 'code_collab' has no role '{unknown[0]}'",
+            path=f"team.roles.{unknown[0]}",
+            fix=f"{did_you_mean(unknown[0], ROLES)} {fix}",
+        )
+    if sorted(roles) not in (sorted(PAIR), sorted(SOLO)):
+        raise ConfigError(f"{', '.join(roles)} are no team", path="team.order", fix=fix)
+    return roles

@@ -1,0 +1,138 @@
+"""The judge of code environments: verdicts on programs, each asked for once.
+
+The tests and the program run in two processes of the sandbox (`Sandbox.judge`), so no program ends the run or
+forges its verdict. Equal programs have equal verdicts: siblings often write the same code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, defaultdict
+from collections.abc import Awaitable, Callable, Mapping
+
+from coterie.core.errors import PolicyFault
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import Judged, Limits, Program, Sandbox, TestFailure, Verdict
+from coterie.plugins.envs.code.problem import CodeProblem, Tests
+from coterie.plugins.envs.code.sources import method_wrapper, parsed
+from coterie.plugins.outputs import judge_outputs
+
+KEPT = 4096
+"""Verdicts that are remembered."""
+Key = tuple[str, str, str, Tests]
+
+
+class Judge:
+    """Verdicts on programs of a problem.
+
+    Args:
+        sandbox: runs the programs and their tests.
+        limits: of each program; None: the sandbox's.
+    """
+
+    def __init__(self, sandbox: Sandbox, limits: Limits | None = None) -> None:
+        self._sandbox, self._limits = sandbox, limits
+        self._verdicts: OrderedDict[Key, Verdict] = OrderedDict()
+        self._running: dict[Key, asyncio.Future[Verdict]] = {}
+        self._counts: defaultdict[str, float] = defaultdict(float)
+        self._busy, self._since = 0, 0.0
+
+    async def judge(self, problem: CodeProblem, program: str, tests: Tests) -> Verdict:
+        """The verdict on a program.
+
+        Args:
+            program: a whole program: what the prompt gives, and what the team wrote.
+
+        Raises:
+            SystemFault: the sandbox failed. The next request asks again.
+        """
+        key = (problem.entry_point, problem.given, program, tests)
+        if key in self._verdicts:
+            self._verdicts.move_to_end(key)
+            self._counts["judging/repeated"] += 1
+            return self._verdicts[key]
+        if key in self._running:
+            self._counts["judging/repeated"] += 1
+            return await asyncio.shield(self._running[key])
+        self._counts["judging/programs"] += 1
+        running = asyncio.ensure_future(self._timed(lambda: self._judged(problem, program, tests)))
+        self._running[key] = running
+        running.add_done_callback(lambda done: self._keep(key, done))
+        return await asyncio.shield(running)
+
+    def counted(self) -> Mapping[str, float]:
+        """Since the last call: programs judged, requests that a remembered verdict answered, and the seconds in
+        which at least one program was being judged."""
+        if self._busy:
+            self._count_time()
+        counts, self._counts = self._counts, defaultdict(float)
+        return counts
+
+    def _keep(self, key: Key, done: asyncio.Future[Verdict]) -> None:
+        self._running.pop(key, None)
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._verdicts[key] = done.result()
+        while len(self._verdicts) > KEPT:
+            self._verdicts.popitem(last=False)
+
+    async def _timed(self, judging: Callable[[], Awaitable[Verdict]]) -> Verdict:
+        if not self._busy:
+            self._since = time.monotonic()
+        self._busy += 1
+        try:
+            return await judging()
+        finally:
+            self._busy -= 1
+            if not self._busy:
+                self._count_time()
+
+    def _count_time(self) -> None:
+        now = time.monotonic()
+        self._counts["judging/seconds"] += now - self._since
+        self._since = now
+
+    async def _judged(self, problem: CodeProblem, program: str, tests: Tests) -> Verdict:
+        try:
+            if tests.cases:
+                code = Program(code=program, limits=self._limits)
+                with plugin_call(self._sandbox, "run"):
+                    return await judge_outputs(self._sandbox, code, tests.cases)
+            judged = Judged(
+                candidate=program + method_wrapper(program, problem.entry_point),
+                tests=test_program(problem, tests),
+                calls=(problem.entry_point,),
+                limits=self._limits,
+            )
+            with plugin_call(self._sandbox, "judge"):
+                return await self._sandbox.judge(judged)
+        except PolicyFault as fault:  # it killed its sandbox twice
+            failure = TestFailure(line=1, source="", error="Killed", message=str(fault))
+            return Verdict(passed=0, total=len(tests), failures=(failure,), candidate=str(fault))
+
+
+def test_program(problem: CodeProblem, tests: Tests) -> str:
+    """The tests' side: helpers of the prompt, the tests, and a call of `check` where they define it.
+
+    The tests have helpers of their own, so a program that defines them anew changes no test.
+    """
+    tree = parsed(tests.source)
+    functions = {getattr(node, "name", "") for node in tree.body} if tree is not None else set()
+    call = f"check({problem.entry_point})\n" if "check" in functions else ""
+    return f"{problem.given}candidate = {problem.entry_point}\n{tests.source}\n{call}"
+
+
+test_program.__test__ = False  # type: ignore[attr-defined]  # or pytest collects it
+
+
+def whole_program(problem: CodeProblem, *parts: str) -> str:
+    """What the prompt gives and what roles wrote, as one program."""
+    written = [part for part in (problem.given, *parts) if part.strip()]
+    return "".join(part if part.endswith("\n") else part + "\n" for part in written)
+
+
+def worst(problem: CodeProblem, tests: Tests, error: str, message: str) -> Verdict:
+    """The verdict on a program that isn't run, such as one that doesn't parse."""
+    failure = TestFailure(line=1, source="", error=error, message=message)
+    return Verdict(passed=0, total=len(tests), failures=(failure,))

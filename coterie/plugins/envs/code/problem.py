@@ -1,0 +1,160 @@
+"""A programming problem, read from a record of a data source."""
+
+from __future__ import annotations
+
+import ast
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from coterie.plugins.envs.code.sources import given_code
+
+_TEXTS = (
+    "id",
+    "prompt",
+    "entry_point",
+    "tests",
+    "visible_tests",
+    "solution",
+    "aux_solution",
+    "main_solution",
+    "difficulty",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tests:
+    """Tests of a program: Python asserts, or pairs of stdin and expected stdout."""
+
+    __test__ = False  # or pytest collects it, as every class named Test*
+
+    source: str = ""
+    """Python with asserts, which call the entry point; or which define `check(candidate)`."""
+    cases: tuple[tuple[str, str], ...] = ()
+
+    def __len__(self) -> int:
+        """The number of assert statements, or of cases."""
+        return len(self.cases) or len(_asserts(self.source))
+
+    def sliced(self, number: int) -> Tests:
+        """The first `number` tests; the last `-number` where it is negative; all where it is 0."""
+        if number == 0 or abs(number) >= len(self):
+            return self
+        kept = slice(None, number) if number > 0 else slice(number, None)
+        if self.cases:
+            return Tests(cases=self.cases[kept])
+        return Tests(source=_with_asserts(self.source, kept))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CodeProblem:
+    """A function to write, or a program that reads stdin and writes stdout."""
+
+    prompt: str
+    entry_point: str = ""
+    """The function's name; empty: a program."""
+    tests: Tests = Tests()
+    """Hidden tests: they decide success."""
+    visible: Tests = Tests()
+    """Tests that come with the problem; none: the hidden ones are shown where tests are."""
+    solution: str = ""
+    """A whole reference program; empty: there is none."""
+    aux_solution: str = ""
+    main_solution: str = ""
+    size_limit: int | None = None
+    """Most characters of the main role's code, as `main_size` counts them."""
+    given: str = field(default="", compare=False)
+    """Imports and helpers of the prompt: every program begins with them."""
+
+
+def problem_of(record: Mapping[str, Any]) -> CodeProblem:
+    """The problem of a record.
+
+    Raises:
+        ValueError: a field is of another type, there is no prompt, no test or tests of two forms, or the
+            tests are no Python with an assert.
+    """
+    texts = {name: record.get(name) or "" for name in _TEXTS}
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise ValueError(f"the field '{name}' is no text: {text!r:.60}")
+    if not texts["prompt"].strip():
+        raise ValueError("the field 'prompt' is empty or missing")
+    tests = _tests(record, "tests", "cases", texts["tests"])
+    if not len(tests):
+        raise ValueError("there are neither 'tests' with an assert nor 'cases'")
+    if bool(texts["entry_point"]) == bool(tests.cases):
+        raise ValueError("a function has an 'entry_point' and 'tests', a program 'cases'")
+    limit = record.get("size_limit")
+    if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or limit < 1):
+        raise ValueError(f"the field 'size_limit' is no positive whole number: {limit!r:.60}")
+    return CodeProblem(
+        prompt=texts["prompt"],
+        entry_point=texts["entry_point"],
+        tests=tests,
+        visible=_tests(record, "visible_tests", "visible_cases", texts["visible_tests"]),
+        solution=texts["solution"],
+        aux_solution=texts["aux_solution"],
+        main_solution=texts["main_solution"],
+        size_limit=limit,
+        given=given_code(texts["prompt"], texts["entry_point"]),
+    )
+
+
+def record_of(problem: CodeProblem) -> dict[str, Any]:
+    """The record of a problem, without its empty fields."""
+    fields = {
+        "prompt": problem.prompt,
+        "entry_point": problem.entry_point,
+        "tests": problem.tests.source,
+        "cases": [list(case) for case in problem.tests.cases],
+        "visible_tests": problem.visible.source,
+        "visible_cases": [list(case) for case in problem.visible.cases],
+        "solution": problem.solution,
+        "aux_solution": problem.aux_solution,
+        "main_solution": problem.main_solution,
+        "size_limit": problem.size_limit,
+    }
+    return {name: value for name, value in fields.items() if value}
+
+
+def _tests(record: Mapping[str, Any], name: str, case_name: str, source: str) -> Tests:
+    pairs = record.get(case_name) or ()
+    if not isinstance(pairs, Sequence) or isinstance(pairs, str):
+        raise ValueError(f"the field '{case_name}' is no list of pairs: {pairs!r:.60}")
+    cases = []
+    for number, pair in enumerate(pairs, 1):
+        sound = isinstance(pair, Sequence) and not isinstance(pair, str) and len(pair) == 2
+        if not sound or not all(isinstance(text, str) for text in pair):
+            raise ValueError(f"case {number} of '{case_name}' is no pair of texts: {pair!r:.60}")
+        cases.append((pair[0], pair[1]))
+    if cases and source.strip():
+        raise ValueError(f"give '{name}' or '{case_name}', not both")
+    if source.strip():
+        try:
+            ast.parse(source)
+        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+            raise ValueError(f"'{name}' is no Python: {error}") from None
+    return Tests(source=source, cases=tuple(cases))
+
+
+@functools.lru_cache(maxsize=4096)
+def _asserts(source: str) -> tuple[tuple[int, int], ...]:
+    """(line, column) of every assert statement, in order."""
+    if not source.strip():
+        return ()
+    asserts = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Assert)]
+    return tuple(sorted((node.lineno, node.col_offset) for node in asserts))
+
+
+def _with_asserts(source: str, kept: slice) -> str:
+    """The source with only these of its asserts; all other statements stay."""
+    places = set(_asserts(source)[kept])
+
+    class Drop(ast.NodeTransformer):
+        def visit_Assert(self, node: ast.Assert) -> ast.stmt:
+            dropped = (node.lineno, node.col_offset) not in places
+            return ast.copy_location(ast.Pass(), node) if dropped else node
+
+    return ast.unparse(Drop().visit(ast.parse(source)))

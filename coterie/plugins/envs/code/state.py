@@ -1,0 +1,81 @@
+"""The values of environment `code_collab`: what roles wrote, states and observations."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coterie.core.protocols import Verdict
+from coterie.plugins.envs.code.problem import CodeProblem
+from coterie.plugins.envs.common.parsing import Rendering
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """A role's latest answer."""
+
+    text: str
+    code: str
+    """The code in it; empty where there is none."""
+    turn: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Work:
+    """What the team made in a turn, and what came of it."""
+
+    program: str
+    """Imports, given helpers, `aux` and the entry point."""
+    aux: bool
+    """`aux` is defined and returns something."""
+    main: bool
+    """The entry point is."""
+    excess: int
+    """Characters of the main role's code beyond the problem's limit; 0: none."""
+    error: str
+    """Why the program doesn't parse; empty: it does."""
+    verdict: Verdict
+    """Of the hidden tests."""
+    visible: Verdict
+    """Of the tests that the team may see."""
+    called: bool
+    thin: bool
+    ignored: tuple[str, ...]
+
+    @property
+    def solved(self) -> bool:
+        return self.main and not self.excess and not self.error and self.verdict.ok
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """A value: copied by `dataclasses.replace`, never mutated."""
+
+    problem: CodeProblem
+    latest: tuple[tuple[str, Written], ...] = ()
+    """(role, its latest answer), in the order of the roles' first answers."""
+    work: Work | None = None
+    """Of the last complete turn."""
+    turns: int = 0
+    over: bool = False
+
+    def of(self, role: str) -> Written | None:
+        return dict(self.latest).get(role)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Observation:
+    """The observation of a role of `code_collab`."""
+
+    role: str
+    prompt: str
+    """The problem."""
+    entry_point: str
+    parameters: str
+    """Of the entry point, as the prompt writes them; empty where it has no signature."""
+    helped: bool
+    """Whether the team has a role that writes `aux`."""
+    size_limit: int | None
+    """Most characters of the main role's code."""
+    code: str
+    """The role's latest code; empty before its first answer."""
+    rendering: Rendering

@@ -1,0 +1,120 @@
+"""The tasks of code environments: records of a data source, checked, and kept apart by content."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from coterie.core.errors import ConfigError, DataError
+from coterie.core.plugins.origin import plugin_call
+from coterie.core.protocols import DataSource
+from coterie.core.types import Task
+from coterie.core.types.splits import SPLITS, Split
+from coterie.plugins.envs.code.problem import CodeProblem, problem_of
+
+log = logging.getLogger("coterie")
+
+
+@runtime_checkable
+class LocatesRecords(Protocol):
+    def where(self, index: int) -> tuple[str, int]:
+        """A record's file and line, counted from 1."""
+
+
+class CodeTasks:
+    """The tasks of all splits. Problems of val and test are left out of train, with a warning.
+
+    Args:
+        source: gives records of the record type (docs/code.md).
+        functions: whether problems must be functions (True), programs (False), or may be both (None).
+        path: of the environment in the configuration.
+    """
+
+    def __init__(self, source: DataSource, functions: bool | None, path: str) -> None:
+        self._source, self._functions, self._path = source, functions, path
+        self._read: dict[Split, tuple[Task, ...]] = {}
+
+    def tasks(self, split: Split) -> tuple[Task, ...]:
+        """A split's tasks, in the order of the records.
+
+        Raises:
+            DataError: a record is no problem of this environment.
+            ConfigError: the split is empty or isn't configured, or all of train is also evaluated.
+        """
+        if split not in self._read:
+            tasks = self._tasks(split)
+            if split == "train":
+                tasks = self._without_evaluated(tasks)
+            self._read[split] = tasks
+        return self._read[split]
+
+    def _tasks(self, split: Split) -> tuple[Task, ...]:
+        with plugin_call(self._source, "records"):
+            records = self._source.records(split)
+        tasks = tuple(self._task(split, index, record, records) for index, record in enumerate(records))
+        if not tasks:
+            raise ConfigError(
+                f"split '{split}' has no problems", path=f"data.{split}", fix="name other records"
+            )
+        return tasks
+
+    def _task(self, split: Split, index: int, record: Mapping[str, Any], records: Sequence[Any]) -> Task:
+        try:
+            return task_of(record, f"{split}-{record.get('id') or index}", functions=self._functions)
+        except ValueError as error:
+            located = isinstance(records, LocatesRecords)
+            file, line = records.where(index) if located else (f"split {split}", index + 1)
+            raise DataError(
+                file, line, "-", str(error), fix="docs/code.md has the fields of a problem"
+            ) from None
+
+    def _without_evaluated(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
+        evaluated: dict[str, str] = {}
+        for split in SPLITS:
+            if split == "train":
+                continue
+            try:
+                evaluated |= {content(task.payload): task.id for task in self.tasks(split)}
+            except ConfigError as error:
+                log.info("%s: no problem is compared with those of '%s': %s", self._path, split, error)
+        shared = [
+            (task.id, evaluated[text]) for task in tasks if (text := content(task.payload)) in evaluated
+        ]
+        if shared:
+            named = ", ".join(f"{ours} (= {theirs})" for ours, theirs in shared[:3])
+            log.warning(
+                "%d of %d train problems are also evaluated and are left out of train: %s%s",
+                *(len(shared), len(tasks), named, ", ..." if len(shared) > 3 else ""),
+            )
+        left_out = {ours for ours, _ in shared}
+        kept = tuple(task for task in tasks if task.id not in left_out)
+        if not kept:
+            raise ConfigError(
+                "every problem of train is also evaluated",
+                path="data.train",
+                fix="give train other records than val and test",
+            )
+        return kept
+
+
+def task_of(record: Mapping[str, Any], id: str, *, functions: bool | None = None) -> Task:
+    """The task of a record.
+
+    Raises:
+        ValueError: the record is no problem, or one of another form than asked for.
+    """
+    problem = problem_of(record)
+    if functions is not None and bool(problem.entry_point) != functions:
+        wanted = (
+            "functions: a problem with an 'entry_point'" if functions else "programs: a problem with 'cases'"
+        )
+        raise ValueError(f"this environment is for {wanted}")
+    return Task(
+        id=id, payload=problem, answer=problem.solution or None, stratum=str(record.get("difficulty") or "")
+    )
+
+
+def content(problem: CodeProblem) -> str:
+    """A problem's statement without white space: what no two splits may share."""
+    return "".join(problem.prompt.split())
