@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from coterie.backends.models.uniforms import uniforms as uniforms
     from coterie.backends.remote.vendors import Vendor as Vendor
     from coterie.compose.members import (
+        Build as Build,
         ChecksComponents as ChecksComponents,
         CountsOptimizerSteps as CountsOptimizerSteps,
         Demonstrates as Demonstrates,
@@ -85,7 +86,6 @@ if TYPE_CHECKING:
         ActionView as ActionView,
         AdvantageEstimator as AdvantageEstimator,
         Batch as Batch,
-        Build as Build,
         ChatAnswer as ChatAnswer,
         ChatFormat as ChatFormat,
         ChatModel as ChatModel,
@@ -325,7 +325,7 @@ _PUBLIC = {
     "coterie.core.types.seeding": "generator seed64",
     "coterie.core.types.splits": "Split split_of",
     "coterie.core.protocols": """
-        ActionView AdvantageEstimator Batch Build ChatAnswer ChatFormat ChatModel ChatRequest Codec
+        ActionView AdvantageEstimator Batch ChatAnswer ChatFormat ChatModel ChatRequest Codec
         DataSource Demonstration Engine
         EngineClient EngineContext Environment EpisodeView Executor ExecutorContext JointView Judged
         Length Limits Loss Member NamedRewardSource Plan PlayedAction Program PromptRequest Ran RewardSource
@@ -374,7 +374,7 @@ _PUBLIC = {
     "coterie.backends.remote.vendors": "Vendor",
     "coterie.plugins.outputs": "judge_outputs",
     "coterie.compose.members": """
-        ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
+        Build ChecksComponents CountsOptimizerSteps Demonstrates DrawsTasks FingerprintsTasks HasVocabulary
         MayLackFeedback OmitsTask RecordsTasks TakesWeights UsesRunFolder WarmStarts
     """,
     "coterie.studies": "Claim Method Study above at_most_half",

@@ -1,4 +1,7 @@
-"""Optional members of plugins that no step of training calls: for composing, plans, warm starts and data."""
+"""What composing asks of plugins: their constructor, and optional members that no step of training calls.
+
+Those are for composing, plans, warm starts and data.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,22 @@ from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from coterie.core.config import RunConfig
 from coterie.core.protocols import Demonstration
 from coterie.core.types import Metrics, Task, Weights
+
+
+class Build(Protocol):
+    """The second argument of a plugin's constructor, after its `Config`."""
+
+    name: str
+    """The instance's name in the configuration, e.g. of the role, the reward or the tool."""
+    path: str
+    """The instance's dotted path in the configuration, for error messages."""
+    run: RunConfig
+
+    def make(self, kind: str, table: Any, path: str) -> Any:
+        """Make another component of a kind from its table; `path` is the table's, for error messages."""
 
 
 @runtime_checkable

@@ -1,14 +1,13 @@
 """One protocol for each kind of plugin, with the values that its methods receive and return.
 
 A plugin class may have a nested `Config` (a `coterie.PluginConfig`). Its constructor is called as
-`cls(config, build)`: `build` (a `Build`) names the instance and makes other components. The base class
+`cls(config, build)`: `build` (`coterie.Build`) names the instance and makes other components. The base class
 `coterie.Plugin` stores both. Constructors are cheap: weights, processes and connections are opened in
 `open` and released in `close`, where a kind has these methods.
 """
 
 from __future__ import annotations
 
-from coterie.core.protocols.build import Build as Build
 from coterie.core.protocols.chat_format import ChatFormat as ChatFormat, Codec as Codec
 from coterie.core.protocols.chat_model import (
     ChatAnswer as ChatAnswer,

@@ -244,8 +244,9 @@ class JobContext:
         if isinstance(plugin, CountsMetrics):
             with plugin_call(plugin, "counted"):
                 counted = plugin.counted()
-            for metric, value in contracts.check_counts(plugin, counted).items():
-                self.count(metric, value)
+            contracts.check_metrics(plugin, "counted", counted)
+            for metric, value in counted.items():
+                self.count(metric, float(value))
 
     async def act(self, key: Key, request: PromptRequest) -> Action:
         """Sample one branch: a call; while it uses tools, their results and another call.

@@ -139,10 +139,7 @@ def check_credit(estimator: Any, returned: Any, trees: Sequence[Tree]) -> None:
             if fix:
                 at = key.text() if isinstance(key, Key) else key
                 refuse(estimator, "__call__", {at: value}, f"Credit.{part}: {fix}")
-    check_metric_names(estimator, "__call__", credit.metrics)
-    for name, number in credit.metrics.items():
-        if not converts(number):
-            refuse(estimator, "__call__", {name: number}, "metrics are numbers; NaN: there is none")
+    check_metrics(estimator, "__call__", credit.metrics)
     try:
         json.dumps(state)
     except (TypeError, ValueError):
@@ -172,14 +169,13 @@ def check_metric_names(plugin: Any, method: str, names: Iterable[Any]) -> None:
             refuse(plugin, method, f"the metric {name!r}", fix)
 
 
-def check_counts(plugin: Any, counted: Any) -> Mapping[str, float]:
-    """Of `CountsMetrics.counted`: numbers by metric, none of which is the framework's."""
-    check_table(plugin, "counted", counted)
-    check_metric_names(plugin, "counted", counted)
-    for name, number in counted.items():
+def check_metrics(plugin: Any, method: str, metrics: Any) -> None:
+    """Of metrics that a plugin reports: numbers by names that are none of the framework's."""
+    check_table(plugin, method, metrics)
+    check_metric_names(plugin, method, metrics)
+    for name, number in metrics.items():
         if not converts(number):
-            refuse(plugin, "counted", {name: number}, "return a number for each metric")
-    return {name: float(number) for name, number in counted.items()}
+            refuse(plugin, method, {name: number}, "metrics are numbers; NaN: there is none")
 
 
 def check_rollouts(executor: Any, jobs: Sequence[RolloutJob], rollouts: Any) -> None:

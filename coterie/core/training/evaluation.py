@@ -5,15 +5,17 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import starmap
 from pathlib import Path
 from typing import Any, Literal
 
 from coterie.core.errors import ConfigError
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import RolloutJob
+from coterie.core.rollout.rewards import joint_reward
 from coterie.core.storage.atomic import write_atomic
 from coterie.core.storage.jsonl import to_json
-from coterie.core.training.metrics import step_metrics
+from coterie.core.training.metrics import longest, step_metrics
 from coterie.core.training.run import Run
 from coterie.core.types import Tree
 from coterie.stats import Interval, clustered_bootstrap
@@ -30,6 +32,12 @@ class Evaluation:
     split: str
     per_task: Mapping[str, Sequence[float]]
     """task id -> success of each sample."""
+    returns: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    """task id -> the reward of each sample's last joint action, as a mean over its roles."""
+    lengths: Sequence[int] = ()
+    """By episode, its generated tokens: of roles that act at once, those of the longest action."""
+    seconds: float = 0.0
+    """Of playing and scoring all episodes, as many at once as the engine takes."""
     trees: Sequence[Tree] = field(default=(), repr=False)
 
     def as_dict(self) -> dict[str, Any]:
@@ -88,13 +96,21 @@ async def evaluate(
         for index in range(min(tasks, len(source)))
         for sample in range(samples)
     ]
+    begin = time.perf_counter()
     rollouts = await run.play(jobs)
     scores, trees = await run.score(rollouts, evaluation=True), rollouts.trees
+    seconds = time.perf_counter() - begin
     per_task: dict[str, list[float]] = {}
-    for tree in trees:
-        for _, leaf in tree.leaves():
-            if leaf.outcome is not None and not leaf.lost:
-                per_task.setdefault(tree.task.id, []).append(float(leaf.outcome["success"]))
+    returns: dict[str, list[float]] = {}
+    paths = [(tree.task.id, path) for tree in trees for path in tree.chains()]
+    for task, path in paths:
+        node, index = path[-1]
+        leaf = node.joints[index]
+        if leaf.outcome is not None and not leaf.lost:
+            per_task.setdefault(task, []).append(float(leaf.outcome["success"]))
+            rewards = [joint_reward(node, index, role, scores, run.reward_weights) for role in leaf.branches]
+            if rewards and None not in rewards:
+                returns.setdefault(task, []).append(sum(filter(None, rewards)) / len(rewards))
     metrics = step_metrics(trees, scores, None, run.reward_weights)
     return Evaluation(
         success=clustered_bootstrap(per_task, seed=run.config.seed),
@@ -103,6 +119,9 @@ async def evaluate(
         config_digest=run.resolved.digest(),
         split=split,
         per_task=per_task,
+        returns=returns,
+        lengths=[sum(starmap(longest, path)) for _, path in paths],
+        seconds=seconds,
         trees=trees[: keep * samples : samples],
     )
 

@@ -95,6 +95,13 @@ def step_metrics(
     return metrics
 
 
+def longest(node: Node, index: int) -> int:
+    """The tokens of the longest action of a joint action."""
+    branches = node.joints[index].branches.items()
+    actions = [node.decisions[role].branches[branch] for role, branch in branches]
+    return max((sum(len(call.token_ids) for call in action.calls) for action in actions), default=0)
+
+
 def _outcomes(trees: Sequence[Tree]) -> Metrics:
     played = [list(episodes(tree)) for tree in trees]
     chosen = any(episode.selected for tree in played for episode in tree)
