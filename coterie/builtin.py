@@ -209,6 +209,7 @@ def register_studies(register: Register) -> None:
     register("at-grpo-table1", "coterie.studies.library.at_grpo:TABLE1")
     register("at-grpo-table2", "coterie.studies.library.at_grpo:TABLE2")
     register("at-grpo-table3", "coterie.studies.library.at_grpo:TABLE3")
+    register("magrpo", "coterie.studies.library.magrpo:MAGRPO")
     register("sampling", "coterie.studies.library.sampling:SAMPLING")
     register("teammates", "coterie.studies.library.at_grpo:TEAMMATES")
     register("cooperation", "coterie.studies.library.cooperation:COOPERATION")

@@ -144,8 +144,9 @@ def _variants(study: Study, column: Column) -> set[str]:
 
 
 def _sketch(config: ColumnConfig) -> Column:
-    """A column without variants, which suffices for a study to list its methods."""
-    return Column("", Path(), config.title, tuple(config.roles), config.swap, {}, config.scales, config.paper)
+    """A column whose paths are not resolved yet, which suffices for a study to list its methods."""
+    roles, variants = tuple(config.roles), config.forms
+    return Column("", Path(), config.title, roles, config.swap, variants, config.scales, config.paper)
 
 
 def load_study(name: str) -> Study:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from coterie.stats import Interval
 from coterie.studies.columns import Column
@@ -37,6 +37,10 @@ class Method:
         return (self.variant, *self.parts.values())
 
 
+Value = Literal["success", "return"]
+"""What is compared: success, or the reward of an episode's last joint action."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of checking a claim on one seed."""
@@ -56,6 +60,7 @@ class Claim:
     methods: tuple[str, ...]
     """Ids of the methods that are compared; `check` receives their intervals in this order."""
     check: Callable[..., Verdict]
+    of: Value = "success"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +96,16 @@ class Study:
     model: str | None = None
     """Hub id or folder of the initial weights of every policy. None: the variants' own models."""
     analysis: Analysis | None = None
+    answers: bool = False
+    """Whether the table also has each row's return, and the tokens and seconds of an answer."""
 
 
 # ----------------------------------------------------------------------------------------------------- claims
 
 
-def above(method: str, other: str, statement: str) -> Claim:
+def above(method: str, other: str, statement: str, of: Value = "success") -> Claim:
     """The whole 95 % interval of `method` lies above that of `other`."""
-    return _comparison(method, other, statement, lambda a, b: a.lo > b.hi)
+    return _comparison(method, other, statement, lambda a, b: a.lo > b.hi, of)
 
 
 def at_most_half(method: str, other: str, statement: str) -> Claim:
@@ -106,18 +113,22 @@ def at_most_half(method: str, other: str, statement: str) -> Claim:
     return _comparison(method, other, statement, lambda a, b: b.mean > 0 and a.mean <= b.mean / 2)
 
 
-def order(method: str, other: str, statement: str) -> Claim:
+def order(method: str, other: str, statement: str, of: Value = "success") -> Claim:
     """Which of two methods is higher. It claims nothing, so it can't fail."""
-    return _comparison(method, other, statement, lambda a, b: None)
+    return _comparison(method, other, statement, lambda a, b: None, of)
 
 
 def _comparison(
-    method: str, other: str, statement: str, holds: Callable[[Interval, Interval], bool | None]
+    method: str,
+    other: str,
+    statement: str,
+    holds: Callable[[Interval, Interval], bool | None],
+    of: Value = "success",
 ) -> Claim:
     def check(a: Interval, b: Interval) -> Verdict:
         return Verdict(holds(a, b), _relation(a, b), {method: a.as_dict(), other: b.as_dict()})
 
-    return Claim(statement, (method, other), check)
+    return Claim(statement, (method, other), check, of)
 
 
 def _relation(a: Interval, b: Interval) -> str:

@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from coterie.stats import Interval, clustered_bootstrap, paired_difference
+from coterie.studies import answers
 from coterie.studies.columns import SOLO, WITH_FROZEN_PARTNER, Column
 from coterie.studies.graph import Cell, Plan
 from coterie.studies.runner import Outcome, display_path
-from coterie.studies.study import Method, Verdict
+from coterie.studies.study import Method, Value, Verdict
 
-GAP = "–"
-"""Shown in place of a missing value."""
+GAP = answers.GAP
+VALUES: tuple[Value, Value] = ("success", "return")
 
 
 def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[str, Any]:
@@ -62,22 +63,28 @@ def collect(plan: Plan, outcome: Outcome, folders: Mapping[str, Path]) -> dict[s
 def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, Path]) -> dict[str, Any]:
     tokens, tasks = plan.budgets[column.name]
     methods = plan.methods[column.name]
-    values = {
-        (method.id, seed): _per_task(plan.cells[column.name, method.id, seed], outcome)
-        for method in methods
-        for seed in plan.seeds
-    }
+    values, returns = (
+        {
+            (method.id, seed): _per_task(plan.cells[column.name, method.id, seed], outcome, of)
+            for method in methods
+            for seed in plan.seeds
+        }
+        for of in VALUES
+    )
     entry: dict[str, Any] = {
         "title": column.title,
         "tokens": tokens,
         "tasks": tasks,
         "rows": [_row(plan, column, method, values, outcome) for method in methods],
-        "claims": _claims(plan, values),
+        "claims": _claims(plan, {"success": values, "return": returns}),
         "trained": {
             m.id: plan.trained[column.name, m.id] for m in methods if (column.name, m.id) in plan.trained
         },
     }
     compare(entry, column, plan.name, plan.study.gain_over)
+    if plan.study.answers:
+        for row in entry["rows"]:
+            row["answers"] = answers.measured(row, plan.seeds, returns, outcome)
     analysis = plan.study.analysis
     if analysis is not None:
         by_seed = {}
@@ -90,12 +97,13 @@ def _column(plan: Plan, column: Column, outcome: Outcome, folders: Mapping[str, 
     return entry
 
 
-def _per_task(cell: Cell, outcome: Outcome) -> Mapping[str, Sequence[float]] | None:
-    """task -> success of each sample; None: the evaluation has no result."""
+def _per_task(cell: Cell, outcome: Outcome, of: Value) -> Mapping[str, Sequence[float]] | None:
+    """task -> success (or return) of each sample; None: the evaluation has no result."""
     result = outcome.results.get(cell.evaluation)
-    if result is None:
+    if result is None or (of == "return" and cell.changed):
         return None
-    per_task: Mapping[str, Sequence[float]] = result["changed_per_task" if cell.changed else "per_task"]
+    name = "returns" if of == "return" else "changed_per_task" if cell.changed else "per_task"
+    per_task: Mapping[str, Sequence[float]] | None = result.get(name)  # results of 0.1 have no returns
     return per_task
 
 
@@ -174,13 +182,15 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _claims(
-    plan: Plan, values: Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None]
+    plan: Plan, values: Mapping[Value, Mapping[tuple[str, int], Mapping[str, Sequence[float]] | None]]
 ) -> list[dict[str, Any]]:
     claims = []
     for claim in plan.study.claims:
         seeds: list[dict[str, Any]] = []
         for seed in plan.seeds:
-            per_method = [per_task for id_ in claim.methods if (per_task := values.get((id_, seed)))]
+            per_method = [
+                per_task for id_ in claim.methods if (per_task := values[claim.of].get((id_, seed)))
+            ]
             if len(per_method) < len(claim.methods):
                 seeds.append({"seed": seed, "holds": None, "told": GAP, "numbers": {}})
                 continue
@@ -226,7 +236,8 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: st
     names = [f"seed {seed}" for seed in seeds]
     all_seeds = ["all seeds"] if len(seeds) > 1 else []
     compared = ["paper"] if gain_over is None else ["gain", "paper", "paper's gain"]
-    head = ["row", *all_seeds, *names, *compared, "tokens", "seconds"]
+    measured = answers.HEAD if any("answers" in row for row in column["rows"]) else ()
+    head = ["row", *all_seeds, *names, *measured, *compared, "tokens", "seconds"]
     base = [row["title"] for row in column["rows"] if row["id"] == gain_over]
     lines = [
         f"## {column['title']}",
@@ -241,6 +252,7 @@ def _column_lines(column: Mapping[str, Any], seeds: Sequence[int], gain_over: st
         _cells(["---", *["---:"] * (len(head) - 1)]),
         *(_cells(_row_cells(row, bool(all_seeds), bool(gain_over))) for row in column["rows"]),
         "",
+        *([answers.NOTE, ""] if measured else []),
         *([column["note"], ""] if column["note"] else []),
     ]
     if column["claims"]:
@@ -296,7 +308,9 @@ def _row_cells(row: Mapping[str, Any], pooled: bool, gains: bool) -> list[str]:
     if gains:
         ours = GAP if row["gain"] is None else f"{100 * row['gain']:+.1f}"
         compared = [ours, *compared, GAP if row["paper_gain"] is None else f"{row['paper_gain']:+g}"]
-    return [row["title"], *([mean] if pooled else []), *map(_seed, row["seeds"]), *compared, tokens, seconds]
+    measured = answers.cells(row["answers"]) if "answers" in row else []
+    shown = [*([mean] if pooled else []), *map(_seed, row["seeds"]), *measured, *compared]
+    return [row["title"], *shown, tokens, seconds]
 
 
 def _seed(seed: Mapping[str, Any]) -> str:

@@ -17,7 +17,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -162,10 +162,20 @@ def evaluate(spec: Mapping[str, Any], folder: Path, interrupt: threading.Event) 
         swap=tuple(spec["swap"]) if spec["swap"] else None,
         policies=spec["policies"],
     )
-    result = {**evaluation.as_dict(), "per_task": dict(evaluation.per_task)}
+    result = {
+        **evaluation.as_dict(),
+        "per_task": dict(evaluation.per_task),
+        "returns": dict(evaluation.returns),
+        "answer_tokens": _mean(evaluation.lengths),
+        "answer_seconds": evaluation.seconds / len(evaluation.lengths) if evaluation.lengths else None,
+    }
     if evaluation.comparison is not None:
         result["changed_per_task"] = dict(evaluation.comparison.changed_per_task)
     return result
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return sum(values) / len(values) if values else None
 
 
 def check_vocabulary(spec: Mapping[str, Any]) -> None:
