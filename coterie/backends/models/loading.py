@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.backends.models.byte_tokenizer import bytes_tokenizer
 from coterie.backends.models.hub import hub, unfetched
 from coterie.backends.models.policy import ModelInit, TensorFields, check_init, local_folder
 from coterie.backends.models.sources import bounded_context
@@ -83,13 +84,16 @@ def load_tokenizer(config: TensorFields, *, policy: str, vocabulary: tuple[str, 
     if isinstance(config.model, str):
         return _tokenizer(config.model, config.revision, f"policies.{policy}.model")
     check_init(config.model, f"policies.{policy}")
+    if config.model.tokenizer == "bytes":
+        return bytes_tokenizer()
     if config.model.tokenizer != "words":
         return _tokenizer(config.model.tokenizer, None, f"policies.{policy}.model.tokenizer")
     if not vocabulary:
         raise ConfigError(
             "`tokenizer: words` needs the words of the environment, and there are none",
             path=f"policies.{policy}.model.tokenizer",
-            fix="give the environment a `vocabulary()`, or name a tokenizer's hub id or folder",
+            fix="give the environment a `vocabulary()`, set tokenizer=bytes, or name a tokenizer's hub id or "
+            "folder",
         )
     return words_tokenizer(vocabulary)
 

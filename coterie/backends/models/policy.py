@@ -146,7 +146,7 @@ class TensorPolicy(TensorFields):
             local_folder(self.model, f"{path}.model")
         else:
             check_init(self.model, path)
-            if self.model.tokenizer != "words":
+            if self.model.tokenizer not in ("words", "bytes"):
                 local_folder(self.model.tokenizer, f"{path}.model.tokenizer")
         check_context(self, path)
         super().check(path, run)

@@ -23,7 +23,8 @@ class ModelInit(Strict):
     context: int = Field(512, ge=2, description="Longest prompt plus completion, in tokens.")
     tie_embeddings: bool = True
     tokenizer: str = Field(
-        "words", description="`words` (one id per word), or a tokenizer's hub id or folder."
+        "words",
+        description="`words` (an id per word), `bytes` (an id per byte), or a tokenizer's hub id or folder.",
     )
 
 

@@ -1,0 +1,72 @@
+"""Scripts for `oracles.OracleEngine`: answers of roles at every level of their rewards."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from coterie.core.plugins import plugins
+from coterie.core.types import Request
+
+SPLITS = ("train", "val", "test")
+NO_CODE = "I would need more time."
+UNPARSABLE = "def {name}(value):\n    return (value\n"
+NOTHING = "def {name}(*values):\n    return None\n"
+
+
+def code(request: Request, prompt: str, draws: random.Random) -> str:
+    """An answer of a role of `code_collab` or `code_tests`: its part of the reference, or a usual fault.
+
+    The tasks are those of data source `cooperative`, found by the id of the task.
+    """
+    record = _records()[request.key.task.partition("-")[2]]
+    return draws.choice(_answers(request.key.role, record))
+
+
+def _answers(role: str, record: Mapping[str, Any]) -> list[str]:
+    name = record["entry_point"]
+    if role == "aux":
+        faults = [NO_CODE, UNPARSABLE.format(name="aux"), "def aux(value):\n    pass\n"]
+        return [_fenced(record["aux_solution"])] * 3 + faults
+    if role == "tester":
+        return [_fenced(record["visible_tests"]), f"```python\nassert {name}() == 'never'\n```", NO_CODE]
+    faults = [NO_CODE, UNPARSABLE.format(name=name), NOTHING.format(name=name)]
+    if role == "main":
+        thin = f"def {name}(*values):\n    return aux(*values)\n"
+        unused = f"{record['solo_solution']}\n{name}_alone = {name}\n\ndef {name}(*values):\n"
+        unused += f"    aux\n    return {name}_alone(*values)\n"
+        return [_fenced(record["main_solution"])] * 3 + [record["solo_solution"], thin, unused, *faults]
+    if role == "solver" and "visible_tests" in record:
+        both = f"{_fenced(record['solution'])}\n\nTests:\n{_fenced(record['visible_tests'])}"
+        return [_fenced(record["solution"]), both, *faults]
+    return [_fenced(record["solution"])] * 2 + faults
+
+
+def _fenced(code: str) -> str:
+    return f"```python\n{code.rstrip()}\n```"
+
+
+@cache
+def _records() -> Mapping[str, Mapping[str, Any]]:
+    """The records of data source `cooperative`, by id."""
+    source = plugins().registry.load("data_source", "cooperative")
+    made = source(source.Config(), None)
+    return {record["id"]: record for split in SPLITS for record in made.records(split)}
+
+
+WORDS = (
+    "rain falls on old roofs while rivers carry leaves past quiet mills toward distant harbours".split()  # noqa: SIM905
+)
+
+
+def writing(request: Request, prompt: str, draws: random.Random) -> str:
+    """A text of a role of `writing`: of a length, and with words, at which levels pass or fail."""
+    short = request.key.role == "first"
+    count = draws.choice((2, 12, 30) if short else (2, 40, 90))
+    words = [draws.choice(WORDS) + draws.choice(("", "s")) for _ in range(count)]
+    if draws.random() < 0.7:
+        words[::7] = ["However," for _ in words[::7]]
+    text = " ".join(words)
+    return f"{' '.join(words[: count // 3])}\n---\n{text}" if request.key.role == "solver" else text
