@@ -89,7 +89,7 @@ async def counted(made):
     try:
         await open_run(made)
         (rollout,) = (await made.play(made.jobs(1))).rollouts
-        return dict((await rollout.scoring).counts)
+        return dict((await rollout.scored).counts)
     finally:
         await made.close()
 
