@@ -147,7 +147,7 @@ def overlays_table() -> str:
 
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("Runs from Python", ("coterie.api", "coterie.recipes")),
-    ("What every plugin uses", ("coterie.core.plugins", "coterie.core.config")),
+    ("What every plugin uses", ("coterie.core.plugins", "coterie.core.config", "coterie.compose")),
     ("Errors", ("coterie.core.errors",)),
     ("Values", ("coterie.core.types",)),
     ("Kinds: their Protocols, and what their methods receive and return", ("coterie.core.protocols",)),

@@ -89,7 +89,7 @@ async def counted(made):
     try:
         await open_run(made)
         (rollout,) = (await made.play(made.jobs(1))).rollouts
-        return dict((await rollout.scored).counts)
+        return dict((await rollout.scored).metrics)
     finally:
         await made.close()
 
