@@ -24,6 +24,9 @@ def register_environments(register: Register) -> None:
 
 @hookimpl
 def register_roles(register: Register) -> None:
+    register("code_aux", "coterie.plugins.agents.code:CodeAux")
+    register("code_main", "coterie.plugins.agents.code:CodeMain")
+    register("code_solver", "coterie.plugins.agents.code:CodeSolver")
     register("math_code_executor", "coterie.plugins.agents.math:MathCodeExecutor")
     register("math_problem_solver", "coterie.plugins.agents.math:MathProblemSolver")
     register("math_reasoner", "coterie.plugins.agents.math:MathReasoner")
@@ -51,8 +54,11 @@ def register_roles(register: Register) -> None:
 @hookimpl
 def register_rewards(register: Register) -> None:
     register("coach", "coterie.plugins.rewards.coach.source:Coach")
+    register("code_structure", "coterie.plugins.rewards.code_structure:CodeStructure")
     register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
     register("function", "coterie.plugins.rewards.function:FunctionReward")
+    register("golden_tests", "coterie.plugins.rewards.unit_tests:GoldenTests")
+    register("unit_tests", "coterie.plugins.rewards.unit_tests:UnitTests")
 
 
 @hookimpl
