@@ -30,7 +30,9 @@ def usage(code: str, entry_point: str) -> Usage:
     if function is None:
         return Usage()
     references = [node for node in ast.walk(function) if isinstance(node, ast.Name) and node.id == AUX]
-    if not any(isinstance(node.ctx, ast.Load) for node in references):
+    loaded = [isinstance(node.ctx, ast.Load) for node in references]
+    parameters = {node.arg for node in ast.walk(function) if isinstance(node, ast.arg)}
+    if not any(loaded) or not all(loaded) or AUX in parameters:  # the name stands for something of its own
         return Usage()
     return Usage(called=True, ignored=_ignored(function), thin=_is_thin(function))
 
