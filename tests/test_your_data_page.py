@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from coterie.compose import make_rollout_parts
-from coterie.core.config import TEAM_KEYS
+from coterie.compose.tables import TEAM_KEYS
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.types import Action
 from coterie.plugins.agents import parsers

@@ -86,12 +86,15 @@ ELSEWHERE = {
     ("engine", "mixed"),
     ("engine", "vllm"),
     ("trainer", "deepspeed"),
+    ("environment", "code_collab"),
     ("environment", "math"),
+    *(("role", f"code_{name}") for name in ("aux", "main", "solver")),
+    *(("reward", name) for name in ("code_structure", "golden_tests", "unit_tests")),
     *(("role", f"math_{name}") for name in (*MATH_ROLES, "tool")),
     ("reward", "coach"),
 }
 """Plugins that need a network, whose own tests fake one, those that tests/scale checks, and those whose own
-tests run the check: mathematics (tests/plugins/envs/math, tests/plugins/agents) and the coach."""
+tests run the check: mathematics and code (tests/plugins/envs, tests/plugins/agents) and the coach."""
 
 
 def names(kind: str) -> list[str]:

@@ -85,14 +85,14 @@ class CodeMain(CodeRole):
 
     role = "main"
     task = (
-        "You write the main function for a team of two that solves a programming problem. At the same time the "
-        "helper role writes a function aux(...), which you can call and do not see."
+        "You write the main function for a team of two that solves a programming problem. At the same time "
+        "the helper role writes a function aux(...), which you can call and do not see."
     )
 
     def asked(self, seen: Observation) -> str:
         return (
-            f"Write only the function {_signature(seen)}. Call aux(...), use what it returns, and do the rest "
-            f"of the work yourself. Don't define aux.{_limit(seen)} {_FORM}"
+            f"Write only the function {_signature(seen)}. Call aux(...), use what it returns, and do the "
+            f"rest of the work yourself. Don't define aux.{_limit(seen)} {_FORM}"
         )
 
 

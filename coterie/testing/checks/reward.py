@@ -60,7 +60,8 @@ def check_reward(
     - While its backend fails (`outage`), scores are missing: a number or the floor is refused, unless the
       working system gave the same. At least one score is missing.
     - `open` and `close` are asynchronous and are called, as in a run, also those of a chat model or a sandbox
-      that its Config holds; `concurrency` is 1 or more; `per_role` names its own components.
+      that its Config, or the environment's, holds; `concurrency` is 1 or more; `per_role` names its own
+      components.
     - `feedback`, where the source has it, returns a text for each score, for a missing one and for the floor.
       Roles read it in time: the scope is action, joint or siblings, and `background` is not set.
     - `score` leaves the view unchanged, and repeats (unless `repeats` is False, for a judge that draws).
@@ -86,10 +87,12 @@ def check_reward(
         if environment is not None:
             team = players(roles, act, order, role_plugins)
             tasks = environment.tasks("train", seed)
-            for number in range(episodes):
-                rng = generator(seed, f"episode {number}", "check_reward")
-                played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
-                all_views += _views(source.scope, played, environment)
+            async with opened(environment, engine):
+                for number in range(episodes):
+                    rng = generator(seed, f"episode {number}", "check_reward")
+                    task = tasks[number % len(tasks)]
+                    played = await episode(environment, task, team, turns, rng, unread=0.2)
+                    all_views += _views(source.scope, played, environment)
         await _check_views(source, all_views, name, repeats, outage, engine)
 
     asyncio.run(check())

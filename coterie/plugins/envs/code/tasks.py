@@ -40,12 +40,15 @@ class CodeTasks:
 
         Raises:
             DataError: a record is no problem of this environment.
-            ConfigError: the split is empty or isn't configured, or all of train is also evaluated.
+            ConfigError: the split is empty or isn't configured, a problem of test is also in val, or all of
+                train is also evaluated.
         """
         if split not in self._read:
             tasks = self._tasks(split)
             if split == "train":
                 tasks = self._without_evaluated(tasks)
+            if split == "test":
+                self._check_test(tasks)
             self._read[split] = tasks
         return self._read[split]
 
@@ -70,15 +73,32 @@ class CodeTasks:
                 file, line, "-", str(error), fix="docs/code.md has the fields of a problem"
             ) from None
 
+    def _check_test(self, tasks: tuple[Task, ...]) -> None:
+        known = {content(task.payload): task.id for task in self._optional("val")}
+        for task in tasks:
+            other = known.get(content(task.payload))
+            if other is not None:
+                raise ConfigError(
+                    f"the problem '{task.id}' is also in val, as '{other}'",
+                    path="data.test",
+                    fix="give val and test other records",
+                )
+
+    def _optional(self, split: Split) -> tuple[Task, ...]:
+        """A split's tasks; none where the source doesn't give it."""
+        try:
+            return self.tasks(split)
+        except ConfigError as error:
+            log.info("%s: no problem is compared with those of '%s': %s", self._path, split, error)
+            return ()
+
     def _without_evaluated(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
-        evaluated: dict[str, str] = {}
-        for split in SPLITS:
-            if split == "train":
-                continue
-            try:
-                evaluated |= {content(task.payload): task.id for task in self.tasks(split)}
-            except ConfigError as error:
-                log.info("%s: no problem is compared with those of '%s': %s", self._path, split, error)
+        evaluated = {
+            content(task.payload): task.id
+            for split in SPLITS
+            if split != "train"
+            for task in self._optional(split)
+        }
         shared = [
             (task.id, evaluated[text]) for task in tasks if (text := content(task.payload)) in evaluated
         ]

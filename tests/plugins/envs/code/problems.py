@@ -28,7 +28,8 @@ SHIFT: dict[str, Any] = {
 """Its tests call a helper that the prompt gives, as HumanEval/38 does."""
 ROOT: dict[str, Any] = {
     "id": "root",
-    "prompt": "import math\n\ndef value(c, x):\n    return sum(a * math.pow(x, i) for i, a in enumerate(c))\n\n"
+    "prompt": "import math\n\ndef value(c, x):\n"
+    "    return sum(a * math.pow(x, i) for i, a in enumerate(c))\n\n"
     'def root(c):\n    """A root of a line c[0] + c[1] x."""\n',
     "entry_point": "root",
     "tests": "def check(candidate):\n    for a in range(-3, 4):\n        for b in (1, 2):\n"
@@ -36,6 +37,13 @@ ROOT: dict[str, Any] = {
     "solution": "def root(c):\n    return -c[0] / c[1]\n",
 }
 """Floats, a tolerance and a helper of the prompt, as in HumanEval/32."""
+HALF: dict[str, Any] = {
+    "id": "half",
+    "prompt": 'def half(x):\n    """Half of x."""\n',
+    "entry_point": "half",
+    "tests": "assert half(3) == 1.5\nassert half(0) == 0\n",
+    "solution": "def half(x):\n    return x / 2\n",
+}
 SUM_LINES: dict[str, Any] = {
     "id": "sum",
     "prompt": "Read numbers, one a line. Print their sum.",

@@ -28,7 +28,7 @@ OURS = {record["id"]: problem_of(record) for record in (ADD, SHIFT, ROOT)}
 def humaneval():
     """The problems by id."""
     file = Path(os.environ["COTERIE_TEST_DATA"]) / "HumanEval.jsonl.gz"
-    records = [json.loads(line) for line in gzip.open(file, "rt")]
+    records = [json.loads(line) for line in gzip.decompress(file.read_bytes()).splitlines()]
     return {
         record["task_id"]: problem_of(
             {

@@ -69,7 +69,8 @@ def test_deep_nesting_is_an_error_and_no_crash():
 
 def test_what_a_prompt_gives_is_all_but_the_entry_point():
     prompt = (
-        'from typing import List\nimport math\n\nLIMIT = 3\n\ndef helper(x):\n    """Doc."""\n    return x\n\n'
+        "from typing import List\nimport math\n\nLIMIT = 3\n\n"
+        'def helper(x):\n    """Doc."""\n    return x\n\n'
         'def f(xs: List[int]) -> int:\n    """Add.\n    >>> f([1])\n    1\n    """\n'
     )
     given_part = sources.given_code(prompt, "f")
@@ -84,7 +85,8 @@ def test_a_prompt_in_prose_gives_the_code_at_its_end():
 
 
 def test_statements_that_run_when_a_program_is_loaded_are_left_out():
-    code = f"import sys\nprint('hi')\n{F}assert f(1) == 2\nexit()\nLIMIT = 2\nif __name__ == '__main__':\n    f(1)\n"
+    run = "assert f(1) == 2\nexit()\nLIMIT = 2\nif __name__ == '__main__':\n    f(1)\n"
+    code = f"import sys\nprint('hi')\n{F}{run}"
     kept = sources.kept_code(code)
     assert kept == "import sys\ndef f(x):\n    return x + 1\nLIMIT = 2\n"
 
