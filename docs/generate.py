@@ -155,7 +155,7 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("For samplers", ("coterie.plugins.samplers", "coterie.core.rollout.turns")),
     ("For estimators", ("coterie.plugins.algos", "coterie.core.rollout.rewards")),
     ("For losses", ("coterie.plugins.losses",)),
-    ("For sources that judge programs", ("coterie.backends.sandboxes",)),
+    ("For sources that judge programs", ("coterie.plugins.outputs",)),
     ("For vendors of chat models", ("coterie.backends.chat_models", "coterie.backends.remote")),
     ("For engines and trainers", ("coterie.backends", "coterie.core.concurrency")),
     ("For studies", ("coterie.studies",)),

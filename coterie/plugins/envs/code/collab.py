@@ -37,8 +37,8 @@ class CodeCollabConfig(PluginConfig):
     )
     feedback_tests: FunctionReference | None = Field(
         None,
-        description="`module:function` (problem) -> Python with asserts: the tests that feedback may tell of. "
-        "Default: the hidden tests.",
+        description="`module:function` (problem) -> Python with asserts: the tests that feedback may tell "
+        "of. Default: the hidden tests.",
     )
     limits: Limits | None = Field(None, description="Of a program; default: the sandbox's.")
     sandbox: Annotated[Any, Composed("sandbox")] = Field(

@@ -62,7 +62,7 @@ class Judge:
         return await asyncio.shield(running)
 
     def counted(self) -> Mapping[str, float]:
-        """Since the last call: programs judged, requests that a remembered verdict answered, and the seconds in
+        """Since the last call: programs judged, requests that a remembered verdict answered, and seconds in
         which at least one program was being judged."""
         if self._busy:
             self._count_time()

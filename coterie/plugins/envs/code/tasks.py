@@ -63,8 +63,9 @@ class CodeTasks:
         try:
             return task_of(record, f"{split}-{record.get('id') or index}", functions=self._functions)
         except ValueError as error:
-            located = isinstance(records, LocatesRecords)
-            file, line = records.where(index) if located else (f"split {split}", index + 1)
+            file, line = f"split {split}", index + 1
+            if isinstance(records, LocatesRecords):
+                file, line = records.where(index)
             raise DataError(
                 file, line, "-", str(error), fix="docs/code.md has the fields of a problem"
             ) from None
