@@ -55,7 +55,7 @@ def question(task: Sequence[Message], role: str, answers: Mapping[str, str]) -> 
             "The latest answers:",
             *written,
             "Write an edit for each role: the lines to change, or a whole answer in place of a wrong or "
-            "missing one, in the form that the task asks for. Where nothing has to change, say so in one line.",
+            "missing one, in the form that the task asks for. Where nothing has to change, say so in a line.",
             f"Answer with one JSON object and nothing else, with a text in each field: {form}",
         )
     )

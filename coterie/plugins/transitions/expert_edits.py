@@ -98,8 +98,8 @@ class ExpertEdits(Revision):
             raise ConfigError(
                 "there is no expert",
                 path=f"{path}.expert_model",
-                fix="set expert_model=deepseek-coder (or another vendor's model), or model=NAME of an entry of "
-                f"chat_models; or {INSTEAD}",
+                fix="set expert_model=deepseek-coder (or another vendor's model), or model to the name of an "
+                f"entry of chat_models; or {INSTEAD}",
             )
 
     def _vendors_model(self) -> Any:
