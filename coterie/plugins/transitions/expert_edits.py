@@ -79,7 +79,10 @@ class ExpertEdits(Revision):
         inner = getattr(self._model, "model", self._model)
         if hasattr(inner, "instead"):
             inner.instead = INSTEAD
-        self._order = tuple(chain.from_iterable(as_tuple(build.run.team.order)))
+        stages = as_tuple(build.run.team.order)
+        self._order = tuple(chain.from_iterable(stages))
+        shares = isinstance(build.environment, GivesLatestAnswers)
+        self.calls_per_view = 1 if shares else max(map(len, stages))
         self._answers: SharedAnswers[dict[str, str] | None] = SharedAnswers(
             joins=not hasattr(self._model, "use_engine")
         )

@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from coterie.api.cost import count
+from coterie.api.train import train
 from coterie.core.errors import ConfigError, PluginError, UserError
 from coterie.plugins.transitions.expert import MalformedEdits, question, read_edits
 from coterie.plugins.transitions.expert_edits import NO_EDIT, ExpertEdits
@@ -105,8 +107,8 @@ def test_an_environment_without_the_latest_answers_has_each_role_ask_about_its_o
     made, model = expert('{"aux": "1"}', '{"main": "2"}', env="Talker")
     assert told(made, "aux")[-2] == "1"
     assert told(made, "main")[-2] == "2"
-    assert ("aux\">" in prompts(model)[0], "main\">" in prompts(model)[0]) == (True, False)
-    assert ("aux\">" in prompts(model)[1], "main\">" in prompts(model)[1]) == (False, True)
+    assert ('aux">' in prompts(model)[0], 'main">' in prompts(model)[0]) == (True, False)
+    assert ('aux">' in prompts(model)[1], 'main">' in prompts(model)[1]) == (False, True)
 
 
 def test_a_long_edit_is_told_in_parts_that_the_core_does_not_cut():
@@ -211,7 +213,7 @@ def test_a_failed_call_is_no_edit_counted_and_warned_of(caplog, texts):
 
 def test_an_environment_with_a_wrong_latest_is_named():
     made, _ = expert(env={"type": f"{TOYS}:CodeTeam", "wrong": True})
-    with pytest.raises(PluginError, match="latest returned {'aux': 5, 'main': 5}"):
+    with pytest.raises(PluginError, match=r"latest returned \{'aux': 5, 'main': 5\}"):
         told(made, "aux")
 
 
@@ -223,9 +225,7 @@ def telling_at_once(made, model, roles, states, cancel=()):
 
     async def go():
         model.gate = asyncio.Event()
-        tasks = [
-            asyncio.create_task(telling(made, role, state=state)) for state in states for role in roles
-        ]
+        tasks = [asyncio.create_task(telling(made, role, state=state)) for state in states for role in roles]
         while len(model.asked) < len(set(states)):
             await asyncio.sleep(0)
         for number in cancel:
@@ -312,7 +312,9 @@ def test_an_expert_is_needed_and_the_modes_without_one_are_named():
     assert "asks no expert: plain, passed, level_passed, level_feedback" in caught.value.fix
 
 
-@pytest.mark.parametrize(("key", "value"), [("expert_model", "gpt-4o"), ("base_url", "http://h/v1"), ("api_key", "${K}")])
+@pytest.mark.parametrize(
+    ("key", "value"), [("expert_model", "gpt-4o"), ("base_url", "http://h/v1"), ("api_key", "${K}")]
+)
 def test_a_second_expert_is_refused(key, value):
     with pytest.raises(ConfigError, match="nothing reads this") as caught:
         mode("expert_edits", model={"type": f"{TOYS}:Expert"}, **{key: value})
@@ -414,24 +416,33 @@ def test_a_server_that_fails_for_good_touches_no_score(fault, caplog):
     assert sum("a call failed" in record.getMessage() for record in caplog.records) == 1
 
 
-def test_the_counts_are_metrics_of_the_step():
-    from coterie.api import train
-
+def test_the_counts_are_metrics_of_the_step(tmp_path):
     with one_store_of_certificates(), OpenAIServer(answer=lambda body: "no JSON") as server:
         run = team_run(model=server_model(server))
-        row = wait(_row(run))
-    assert train
-    # two tasks, of which each is asked about once, twice for the malformed answer
-    assert (row["expert/none"], row["expert/edits"], row["expert/malformed"]) == (4, 0, 4)
+        train(run.resolved.table, overrides=["schedule.tasks_per_step=1"], out=tmp_path / "run")
+    (row,) = map(json.loads, (tmp_path / "run" / "metrics.jsonl").read_text().splitlines())
+    # One state is asked about, for two roles, and again after the malformed answer.
+    counts = {name: row[f"expert/{name}"] for name in ("edits", "none", "malformed", "failed")}
+    assert counts == {"edits": 0, "none": 2, "malformed": 2, "failed": 0}
 
 
-async def _row(run):
-    from coterie.api.open_run import open_run
-
-    async with open_run(run):
-        async for _, rollout in run.rollouts():
-            scored = await run.score(rollout)
-            return dict(rollout.counts) if hasattr(rollout, "counts") else scored.counts
+@pytest.mark.parametrize(("env", "shared"), [("CodeTeam", 1), ("Talker", 2)])
+def test_a_plan_counts_the_calls_that_a_step_makes(env, shared):
+    run = coterie_run(
+        lambda request, prompt: f"{request.key} {request.key.branch}",
+        env={"type": f"{TOYS}:{env}"},
+        order=[["aux", "main"]],
+        max_turns=3,
+        sampler={"branches": 2, "expand": "all"},
+        transition={"type": "expert_edits", "model": {"type": f"{TOYS}:Expert"}},
+    )
+    counts = count(run)
+    play_episode(run, tasks=2)
+    model = run.team.transition.config.model.model
+    assert counts.outside_calls == {"transition": len(model.asked)} == {"transition": 2 * (2 + 4) * shared}
+    assert any(note.startswith("the outside calls of transition leave out") for note in counts.notes)
+    assert count(team_run(model={"type": f"{TOYS}:Expert"})).outside_calls == {"transition": 2}
+    assert count(coterie_run(max_turns=2)).outside_calls == {}
 
 
 def test_a_missing_key_stops_the_run_before_the_first_step(monkeypatch):
@@ -464,7 +475,12 @@ def test_the_kit_accepts_the_mode(env):
     made, _ = expert(EDITS, "no JSON", "FAULT", '{"aux": 1}', env=env)
     roles = ["aux", "main"]
     check_transition(
-        made, made.build.environment, roles=roles, order=[roles], act=["def aux", "", "x\n" * 3000], repeats=False
+        made,
+        made.build.environment,
+        roles=roles,
+        order=[roles],
+        act=["def aux", "", "x\n" * 3000],
+        repeats=False,
     )
 
 
