@@ -22,7 +22,7 @@ class Shape:
     are, else 1."""
     waves: tuple[Mapping[str, int], ...]
     """For each stage of the last turn, which is the widest: by role, decisions at the same depth."""
-    told: int = 0
+    later: int = 0
     """Nodes at which the transition mode tells roles something: one of them has acted before."""
 
 
