@@ -56,6 +56,7 @@ class SharedAnswers(Generic[T]):
         if kept is None or not kept.unread[role]:
             answer = await (self._joined(key, ask) if self._joins else ask())
             kept = self._kept.get(key) or _Kept(answer)
+            kept.answer = answer  # newer than what a lost episode left
         if kept.unread[role]:
             kept.unread[role] -= 1
         else:

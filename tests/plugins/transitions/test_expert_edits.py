@@ -281,6 +281,15 @@ def test_an_answer_that_no_teammate_reads_is_forgotten_in_the_end(monkeypatch):
     assert len(model.asked) == 21
 
 
+def test_a_failure_that_no_teammate_has_read_is_replaced_by_a_later_answer():
+    made, model = expert("FAULT", EDITS)
+    assert told(made, "aux")[-2] == NO_EDIT
+    assert told(made, "aux")[-2] == "return x", "a later episode asks anew"
+    assert [told(made, "main")[-2] for _ in range(2)] == ["call aux"] * 2
+    assert len(model.asked) == 2
+    assert not made._answers._kept
+
+
 def test_behind_the_runs_engine_no_episode_waits_for_anothers_call():
     """A batch of the engine begins when all episodes wait for it: one that joined a call never would."""
     asked = []
