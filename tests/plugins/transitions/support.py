@@ -13,15 +13,16 @@ TOYS = "tests.plugins.transitions.toys"
 AUX = "```python\ndef aux(x):\n    return x  \n```"
 MAIN = "<think>no</think>\n\n  def add(x, y):  # <|im_end|>\n\treturn aux(x)  #1"
 SOLVER = "def add(x, y):\n    return x + y  #0 #1 #2"
+EDITS = '{"aux": "return x", "main": "call aux"}'
 TEAMS = {"team": (("aux", AUX), ("main", MAIN)), "solver": (("solver", SOLVER),)}
 
 
-def mode(name: str, team: str = "team", env: Any = "CodeTeam", order: Any = None, **settings: Any) -> Any:
+def mode(name: str, team: str = "team", env: Any = "CodeTeam", **settings: Any) -> Any:
     """A transition mode of a run with a team and a toy environment."""
     roles = [role for role, _ in TEAMS[team]]
     table = {"type": name, **settings}
     environment = {"type": f"{TOYS}:{env}"} if isinstance(env, str) else env
-    return build("transition", table, order=order or [roles], env=environment)
+    return build("transition", table, order=[roles], env=environment)
 
 
 def entry(role: str, text: str, turn: int = 0) -> HistoryEntry:
@@ -49,3 +50,12 @@ async def telling(made: Any, role: str, *earlier: str, team: str = "team", state
 def second_node(trees: Any) -> Any:
     """The node of turn 2 of the first tree."""
     return next(joint.child for joint in trees[0].root.joints if joint.child is not None)
+
+
+def expert(
+    *texts: str, team: str = "team", env: Any = "CodeTeam", settings: Any = None, **model: Any
+) -> tuple[Any, Any]:
+    """The mode with an expert that answers these texts, and the expert."""
+    table = {"type": f"{TOYS}:Expert", **({"texts": list(texts)} if texts else {}), **model}
+    made = mode("expert_edits", team, env, model=table, **(settings or {}))
+    return made, made.config.model.model
