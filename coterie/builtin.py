@@ -89,8 +89,13 @@ def register_losses(register: Register) -> None:
 
 @hookimpl
 def register_transitions(register: Register) -> None:
-    register("none", "coterie.plugins.transitions.none:NoFeedback")
     register("diagnosis", "coterie.plugins.transitions.diagnosis:Diagnosis")
+    register("expert_edits", "coterie.plugins.transitions.expert_edits:ExpertEdits")
+    register("level_feedback", "coterie.plugins.transitions.level_feedback:LevelFeedback")
+    register("level_passed", "coterie.plugins.transitions.level_passed:LevelPassed")
+    register("none", "coterie.plugins.transitions.none:NoFeedback")
+    register("passed", "coterie.plugins.transitions.passed:Passed")
+    register("plain", "coterie.plugins.transitions.plain:Plain")
 
 
 @hookimpl

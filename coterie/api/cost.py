@@ -23,6 +23,7 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import Codec, EngineClient, Environment, Plan, RolloutJob, TaskSource, Team
 from coterie.core.protocols.reward import CountsCalls, RewardSource
 from coterie.core.protocols.role import Remembers
+from coterie.core.protocols.transition import TransitionMode
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Key
@@ -50,12 +51,13 @@ class ActsOften(Protocol):
 
 def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
     """The largest tree over `turns` turns of `order`."""
-    nodes, joints = 1, 0
+    nodes, joints, later = 1, 0, 0
     decisions = dict.fromkeys((role for stage in order for role in stage), 0)
     waves: list[dict[str, int]] = []
     for _ in range(turns):
         waves = []
         for stage in order:
+            later += nodes * any(decisions[role] for role in stage)
             for role in stage:
                 decisions[role] += nodes
             waves.append(dict.fromkeys(stage, nodes))
@@ -64,7 +66,7 @@ def shape_of(order: Order, turns: int, plan: Plan) -> Shape:
             joints += nodes * (joint_actions + recombined)
             if plan.expand not in ("best", "sampled"):
                 nodes *= joint_actions
-    return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves))
+    return Shape(decisions=decisions, joints=joints, leaves=nodes, waves=tuple(waves), later=later)
 
 
 def layouts(order: Order, decides: bool, often: Mapping[str, int] | None = None) -> list[Order]:
@@ -130,6 +132,7 @@ def _count(run: Run, decides: bool) -> Counts:
         "trajectory": leaves,
     }
     calls = {source.name: _calls_per_view(source.plugin) for source in run.reward_sources}
+    in_transitions = trees * max(shape.later for shape in shapes) * _calls_per_view(team.transition)
     return Counts(
         trees=trees,
         actions=actions,
@@ -145,9 +148,10 @@ def _count(run: Run, decides: bool) -> Counts:
             source.name: calls[source.name] * views[source.scope]
             for source in run.reward_sources
             if calls[source.name]
-        },
+        }
+        | ({"transition": in_transitions} if in_transitions else {}),
         evaluation=_evaluation(run) if schedule.evaluate_every else 0,
-        notes=(*_notes(run.config, team, plan, decides, often), *_outside_notes(calls)),
+        notes=(*_notes(run.config, team, plan, decides, often), *_outside_notes(calls, in_transitions)),
     )
 
 
@@ -185,8 +189,8 @@ def _policy_counts(run: Run, policy: str, decisions: Mapping[str, int]) -> Polic
     )
 
 
-def _calls_per_view(source: RewardSource) -> int:
-    return source.calls_per_view if isinstance(source, CountsCalls) else 0
+def _calls_per_view(plugin: RewardSource | TransitionMode) -> int:
+    return plugin.calls_per_view if isinstance(plugin, CountsCalls) else 0
 
 
 def _by_policy(team: Team, wave: Mapping[str, int]) -> dict[str, int]:
@@ -204,9 +208,11 @@ def _evaluation(run: Run) -> int:
     return int(run.config.schedule.evaluate_tasks * plan.chains * plan.branches * calls)
 
 
-def _outside_notes(calls: Mapping[str, int]) -> list[str]:
+def _outside_notes(calls: Mapping[str, int], in_transitions: int) -> list[str]:
     """What the calls of outside services leave out."""
-    names = [f"rewards.{name}" for name, number in calls.items() if number]
+    names = [f"rewards.{name}" for name, number in calls.items() if number] + ["transition"] * (
+        in_transitions > 0
+    )
     left_out = "attempts after a failure, a second question after a malformed answer, and evaluations"
     return [f"the outside calls of {', '.join(names)} leave out {left_out}"] if names else []
 

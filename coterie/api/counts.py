@@ -22,6 +22,8 @@ class Shape:
     are, else 1."""
     waves: tuple[Mapping[str, int], ...]
     """For each stage of the last turn, which is the widest: by role, decisions at the same depth."""
+    later: int = 0
+    """Nodes at which the transition mode tells roles something: one of them has acted before."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +112,7 @@ class Counts:
     waves: tuple[Wave, ...]
     """Decisions that are generated together, stage by stage."""
     outside_calls: Mapping[str, int]
-    """By reward source: calls of an outside service, such as a coach or a judge."""
+    """By reward source, and of the transition mode: calls of an outside service, such as a coach."""
     evaluation: int
     """Generations of one evaluation on `val`; 0 where there is none."""
     notes: tuple[str, ...] = field(default_factory=tuple)

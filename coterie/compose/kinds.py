@@ -73,6 +73,7 @@ CAPABILITIES: dict[str, tuple[type, ...]] = {
     "transition": (
         HasVocabulary,
         protocols.transition.RepeatsTask,
+        protocols.reward.CountsCalls,
         protocols.tool.CountsMetrics,
     ),
     "reward": (

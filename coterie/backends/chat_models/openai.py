@@ -16,7 +16,7 @@ from coterie.backends.remote.faults import Refused
 from coterie.backends.remote.openai_wire import client_of, completion_of, posted, sent_message
 from coterie.backends.remote.request_fields import LIMITS, further_fields, omitted_fields
 from coterie.backends.remote.secrets import key_of, path_of, redacted, secrets_in
-from coterie.backends.remote.vendors import VENDORS, Json, Vendor
+from coterie.backends.remote.vendors import AUTO, VENDORS, Json, Vendor, vendor_of
 from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import MayChange
 from coterie.core.protocols import ChatRequest
@@ -48,7 +48,7 @@ def _omitted(names: Any, info: ValidationInfo) -> Any:
 
 
 def _known_vendor(name: Any, info: ValidationInfo) -> Any:
-    if name is not None and name not in VENDORS:
+    if name is not None and name != AUTO and name not in VENDORS:
         fix = f"{did_you_mean(str(name), VENDORS)}; or set base_url and api_key"
         raise ConfigError(f"no vendor is called '{name}'", path=path_of(info, "vendor"), fix=fix)
     return name
@@ -58,7 +58,9 @@ class OpenAIChatConfig(RemoteChatConfig):
     """Asks a model behind an endpoint with OpenAI's protocol, by /chat/completions."""
 
     vendor: Annotated[str | None, BeforeValidator(_known_vendor), MayChange()] = Field(
-        None, description="Name of a vendor, for its address and the variable of its key; default: openai."
+        None,
+        description="Name of a vendor, for its address and the variable of its key; default: openai. `auto`: "
+        "the vendor whose models have such names.",
     )
     json_form: Literal["auto", "schema", "object", "off"] = Field(
         "auto",
@@ -96,8 +98,9 @@ class OpenAIChat(RemoteChatModel):
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
         settings = self.config
-        known = self.row is not None or settings.vendor is not None or settings.base_url is None
-        named = VENDORS[settings.vendor or "openai"] if self.row is None or settings.vendor else self.row
+        vendor = _vendor_by_model(settings, self.path) if settings.vendor == AUTO else settings.vendor
+        known = self.row is not None or vendor is not None or settings.base_url is None
+        named = VENDORS[vendor or "openai"] if self.row is None or vendor else self.row
         self._vendor = named if known else Vendor(settings.base_url or "")
         self._json: Json = self._vendor.json if settings.json_form == "auto" else settings.json_form
         self._client: Any = None
@@ -207,6 +210,25 @@ class OpenAIChat(RemoteChatModel):
         wish = f"Answer with one JSON object by this JSON schema, and nothing else: {json.dumps(schema)}"
         body["messages"] = [*body["messages"][:-1], _with(body["messages"][-1], wish)]
         return body
+
+
+def _vendor_by_model(settings: OpenAIChatConfig, path: str) -> str | None:
+    """The vendor of the model's name; None with `base_url`: an address of one's own gets no vendor's key.
+
+    Raises:
+        ConfigError: no vendor is known for the name.
+    """
+    if settings.base_url is not None:
+        return None
+    vendor = vendor_of(settings.model)
+    if vendor is None:
+        raise ConfigError(
+            f"no vendor is known for the model '{redacted(settings.model)}'",
+            path=f"{path}.vendor",
+            fix="set base_url, and api_key=${NAME} where the endpoint needs a key; or name the vendor: "
+            + ", ".join(sorted(VENDORS)),
+        )
+    return vendor
 
 
 _IN_WORDS = {

@@ -14,7 +14,7 @@ from coterie.backends.chat_models.versions import VersionWatch
 from coterie.backends.remote.answers import Answer, expected
 from coterie.backends.remote.calls import FOLDER, RemoteCalls
 from coterie.backends.remote.settings import RemoteSettings
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, UserError
 from coterie.core.plugins import MayChange, Plugin
 from coterie.core.protocols import ChatAnswer, ChatRequest
 
@@ -36,6 +36,8 @@ class RemoteChatModel(Plugin, ABC):
     Config = RemoteChatConfig
     config: RemoteChatConfig
     structured = True
+    instead = ""
+    """What else can be done where it can't open, such as without a key; a component that asks may set it."""
 
     def __init__(self, config: Any = None, build: Any = None) -> None:
         super().__init__(config, build)
@@ -93,7 +95,11 @@ class RemoteChatModel(Plugin, ABC):
             UserError: the database of the cache does not work where it has to.
             MissingExtra: the SDK is not installed.
         """
-        endpoint = await self.connect()
+        try:
+            endpoint = await self.connect()
+        except UserError as error:
+            error.fix = "; or ".join(filter(None, (error.fix, self.instead)))
+            raise
         file = None if self._folder is None else self._folder / FOLDER / f"version-{self._files}.json"
         self._versions = VersionWatch(self.path, self.config.model, file)
         calls = RemoteCalls(

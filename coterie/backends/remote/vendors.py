@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -55,3 +56,30 @@ VENDORS: dict[str, Vendor] = {
     "zhipu": Vendor("https://open.bigmodel.cn/api/paas/v4", "ZHIPUAI_API_KEY", "object"),
 }
 """By name. A plugin adds a vendor as a chat model of its own: a class with the row in its `row`."""
+
+AUTO = "auto"
+"""In place of a vendor's name: the vendor that `vendor_of` knows for the model."""
+_MODELS = {
+    "anthropic": "claude-",
+    "dashscope": "qwen|qwq-|qvq-",
+    "deepseek": "deepseek-",
+    "gemini": "gemini-",
+    "mistral": "mistral-|ministral-|codestral-|devstral-|magistral-|pixtral-|open-mi[sx]tral-",
+    "moonshot": "kimi-|moonshot-",
+    "openai": r"(ft:)?(gpt-(?!oss)|chatgpt-|o\d)",
+    "perplexity": "sonar",
+    "xai": "grok-",
+    "zhipu": "glm-",
+}
+"""By vendor: how the names of its own models begin."""
+
+
+def vendor_of(model: str) -> str | None:
+    """The vendor whose own models have such a name; None: no vendor is known.
+
+    A name with a slash is that of an open model on the Hugging Face Hub, which many vendors serve.
+    """
+    if "/" in model:
+        return None
+    matches = (name for name, beginning in _MODELS.items() if re.match(beginning, model.lower()))
+    return next(matches, None)

@@ -43,7 +43,7 @@ class RewardSource(Protocol):
 @runtime_checkable
 class CountsCalls(Protocol):
     calls_per_view: int
-    """Calls of an external model (a judge, a coach) per `score`, for `coterie plan`."""
+    """Calls of an external model (a judge, a coach) per `score` or state told of, for `coterie plan`."""
 
 
 @runtime_checkable

@@ -32,7 +32,13 @@ class Diagnosis(Plugin):
         """One sentence; none before the role's first action, or where the diagnosis is empty."""
         if not history:
             return ()
-        with plugin_call(environment, "diagnose"):
-            diagnosis = environment.diagnose(state, role)
-            sentence = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
+        sentence = await diagnosis_of(environment, state, role)
         return (sentence,) if sentence else ()
+
+
+async def diagnosis_of(environment: Any, state: Any, role: str) -> str:
+    """The environment's diagnosis for a role; it may be a coroutine."""
+    with plugin_call(environment, "diagnose"):
+        diagnosis = environment.diagnose(state, role)
+        text: str = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
+    return text

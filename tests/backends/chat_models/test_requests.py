@@ -10,7 +10,7 @@ import pytest
 from coterie import ConfigError, SystemFault
 from coterie.backends.chat_models.openai import OpenAIChat
 from coterie.backends.chat_models.remote import RemoteChatModel
-from coterie.backends.remote.vendors import VENDORS, Vendor
+from coterie.backends.remote.vendors import VENDORS, Vendor, vendor_of
 from coterie.core.errors import PluginError
 from coterie.core.protocols import ChatAnswer, ChatRequest
 from coterie.testing import build, check_chat_model
@@ -249,6 +249,57 @@ def test_a_vendor_has_an_address_and_the_variable_of_its_key(name, monkeypatch):
         monkeypatch.delenv(row.key, raising=False)
         with pytest.raises(ConfigError, match=f"{row.key} is not set"):
             asyncio.run(made.open())
+
+
+BY_MODEL = {
+    "anthropic": ["claude-3-5-sonnet-20241022", "claude-opus-4-1"],
+    "dashscope": ["qwen3-coder", "qwen-max", "qwq-plus", "Qwen2.5-72b-instruct"],
+    "deepseek": ["deepseek-coder", "deepseek-chat", "deepseek-reasoner"],
+    "gemini": ["gemini-2.5-flash"],
+    "mistral": ["codestral-latest", "mistral-large-latest", "open-mixtral-8x22b", "devstral-small-2507"],
+    "moonshot": ["kimi-k2-0711-preview", "moonshot-v1-8k"],
+    "openai": ["gpt-4o", "chatgpt-4o-latest", "o1", "o3-mini", "o4-mini", "ft:gpt-4o-mini:me::x"],
+    "perplexity": ["sonar", "sonar-pro"],
+    "xai": ["grok-4"],
+    "zhipu": ["glm-4.6"],
+    None: [
+        "",
+        "llama-3-70b",
+        "gpt-oss-120b",
+        "deepseek-ai/DeepSeek-V3",
+        "Qwen/Qwen3-32B",
+        "my-gpt-4o",
+        "other",
+    ],
+}
+
+
+@pytest.mark.parametrize("vendor", BY_MODEL)
+def test_the_vendor_of_a_models_name(vendor):
+    assert {name: vendor_of(name) for name in BY_MODEL[vendor]} == dict.fromkeys(BY_MODEL[vendor], vendor)
+    assert vendor is None or vendor in VENDORS
+
+
+def test_vendor_auto_is_the_vendor_of_the_models_name(monkeypatch):
+    monkeypatch.setenv("DEEPSEEK_API_KEY", "value-of-deepseek")
+    table = {"type": "openai", "vendor": "auto", "model": "deepseek-coder"}
+    assert asyncio.run(build("chat_model", table).connect()) == "https://api.deepseek.com/v1"
+    with pytest.raises(ConfigError, match="no vendor is known for the model 'mystery'") as caught:
+        build("chat_model", {**table, "model": "mystery"}, name="judge")
+    assert caught.value.path == "chat_models.judge.vendor"
+    with server("openai") as loopback:
+        answers(model("openai", loopback.url, vendor="auto", model="deepseek-coder", api_key=None), request())
+        (asked,) = loopback.asked
+    assert asked.headers["authorization"] == "Bearer none", "an address of one's own gets no vendor's key"
+
+
+def test_what_else_can_be_done_without_a_key_is_in_the_fix(monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    made = build("chat_model", {"type": "openai", "model": "m"})
+    made.instead = "ask nobody"
+    with pytest.raises(ConfigError, match="OPENAI_API_KEY is not set") as caught:
+        asyncio.run(made.open())
+    assert caught.value.fix == "export OPENAI_API_KEY=YOUR_KEY; or ask nobody"
 
 
 def test_a_vendor_behind_another_address_keeps_its_key(monkeypatch):
