@@ -73,6 +73,6 @@ class GoldenTests(TestShares):
         share = report["passed"] / report["total"] if report["total"] else 0.0
         scores: dict[tuple[str, str], float | None] = {(TEAM, "golden_tests"): share}
         if self.config.role in view.actions:
-            own = {"builds": float(report["builds"]), "runs": float(report["runs"]), "golden": share}
-            scores |= {(self.config.role, name): value for name, value in own.items()}
+            of_role = {"builds": float(report["builds"]), "runs": float(report["runs"]), "golden": share}
+            scores |= {(self.config.role, name): value for name, value in of_role.items()}
         return scores

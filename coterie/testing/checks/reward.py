@@ -11,7 +11,15 @@ from coterie.core.protocols import ActionView, EpisodeView, JointView, SiblingsV
 from coterie.core.protocols.reward import ShowsFeedback
 from coterie.core.types import Score
 from coterie.core.types.seeding import generator
-from coterie.testing.support.episodes import Act, PlayedStage, episode, episode_view, players, unreadable
+from coterie.testing.support.episodes import (
+    Act,
+    PlayedStage,
+    Players,
+    episode,
+    episode_view,
+    players,
+    unreadable,
+)
 from coterie.testing.support.failure import (
     finite,
     guarded,
@@ -86,16 +94,23 @@ def check_reward(
         all_views = list(views)
         if environment is not None:
             team = players(roles, act, order, role_plugins)
-            tasks = environment.tasks("train", seed)
             async with opened(environment, engine):
-                for number in range(episodes):
-                    rng = generator(seed, f"episode {number}", "check_reward")
-                    task = tasks[number % len(tasks)]
-                    played = await episode(environment, task, team, turns, rng, unread=0.2)
-                    all_views += _views(source.scope, played, environment)
+                all_views += await _played_views(source.scope, environment, team, turns, episodes, seed)
         await _check_views(source, all_views, name, repeats, outage, engine)
 
     asyncio.run(check())
+
+
+async def _played_views(
+    scope: str, environment: Any, team: Players, turns: int, episodes: int, seed: int
+) -> list[Any]:
+    """The views of a scope along episodes."""
+    tasks, views = environment.tasks("train", seed), list[Any]()
+    for number in range(episodes):
+        rng = generator(seed, f"episode {number}", "check_reward")
+        played = await episode(environment, tasks[number % len(tasks)], team, turns, rng, unread=0.2)
+        views += _views(scope, played, environment)
+    return views
 
 
 async def _check_views(
