@@ -176,6 +176,15 @@ def register_chat_models(register: Register) -> None:
 
 @hookimpl
 def register_data_sources(register: Register) -> None:
+    sets = "coterie.backends.data.sets.source"
+    register("apps", f"{sets}:APPS")
+    register("arxiv", f"{sets}:ArXiv")
+    register("code_contests", f"{sets}:CodeContests")
+    register("coop_humaneval", f"{sets}:CoopHumanEval")
+    register("humaneval", f"{sets}:HumanEval")
+    register("live_code_bench", f"{sets}:LiveCodeBench")
+    register("mbpp", f"{sets}:MBPP")
+    register("tldr", f"{sets}:TLDR")
     register("jsonl", "coterie.backends.data.jsonl:JsonlData")
     register("parquet", "coterie.backends.data.parquet:ParquetData")
     register("hub", "coterie.backends.data.hub:HubData")

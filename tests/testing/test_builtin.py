@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 import coterie.builtin
+from coterie.backends.data.sets.forms import FORMS
 from coterie.backends.models.wordcodec import word_id
 from coterie.core.plugins import plugins
 from coterie.testing import (
@@ -82,6 +83,7 @@ CHECKED = {
 """Plugins whose checks need arguments, by kind; the plugins of other kinds are checked by name."""
 ELSEWHERE = {
     ("data_source", "hub"),
+    *(("data_source", name) for name in FORMS),
     ("engine", "openai"),
     ("engine", "mixed"),
     ("engine", "vllm"),
@@ -94,7 +96,8 @@ ELSEWHERE = {
     ("reward", "coach"),
 }
 """Plugins that need a network, whose own tests fake one, those that tests/scale checks, and those whose own
-tests run the check: mathematics and code (tests/plugins/envs, tests/plugins/agents) and the coach."""
+tests run the check: mathematics and code (tests/plugins/envs, tests/plugins/agents), data sets
+(tests/backends/data/sets) and the coach."""
 
 
 def names(kind: str) -> list[str]:

@@ -1,0 +1,1 @@
+"""Known data sets of problems and texts, as records of one type (docs/code.md)."""

@@ -1,0 +1,268 @@
+"""The published forms of data sets: one function a set, from a row to a record of ours."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from coterie.backends.data.sets import programs
+from coterie.core.types.splits import Split
+
+Row = Mapping[str, Any]
+Record = dict[str, Any]
+
+
+class Unusable(Exception):
+    """Why a row that is as published can't be used; it is dropped and counted."""
+
+
+class WrongRow(ValueError):
+    """(field, what is wrong) of a row that is not as the set publishes it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """A data set."""
+
+    hub: str
+    """Id on the Hub."""
+    read: Callable[[Row, int], Record]
+    """(row, its index) -> record; raises Unusable or WrongRow."""
+    splits: Mapping[Split, str]
+    """Default expressions of our splits."""
+    subset: str | None = None
+
+
+def text(row: Row, *names: str, required: bool = True) -> str:
+    """The first of these fields that the row has.
+
+    Raises:
+        WrongRow: it is no text, or the row has none of them.
+    """
+    for name in names:
+        if row.get(name) is not None:
+            if not isinstance(row[name], str):
+                raise WrongRow(name, f"is no text: {row[name]!r:.60}")
+            return str(row[name])
+    if required:
+        raise WrongRow(names[0], "is missing")
+    return ""
+
+
+def parsed(row: Row, name: str) -> Any:
+    """The JSON of a field that is a text of JSON, or the field as it is.
+
+    Raises:
+        WrongRow: it is no JSON.
+    """
+    value = row.get(name)
+    if not isinstance(value, str):
+        return value
+    if not value.strip():
+        return None
+    try:
+        return json.loads(value)
+    except (ValueError, RecursionError) as error:
+        raise WrongRow(name, f"is no JSON: {error}") from None
+
+
+def humaneval(row: Row, index: int) -> Record:
+    """HumanEval and CoopHumanEval: `check(candidate)`, and a solution that continues the prompt."""
+    prompt = text(row, "prompt")
+    solution = text(row, "canonical_solution", required=False)
+    return {
+        "id": text(row, "task_id", required=False) or str(index),
+        "prompt": prompt,
+        "entry_point": text(row, "entry_point"),
+        "tests": text(row, "test"),
+        "solution": prompt + solution if solution.strip() else "",
+    }
+
+
+def mbpp(row: Row, index: int) -> Record:
+    """MBPP, sanitized and full: the entry point is the function of the reference that the asserts call."""
+    code = text(row, "code")
+    asserts = _texts(row, "test_list")
+    if not asserts:
+        raise Unusable("it has no tests")
+    setup = _texts(row, "test_imports") or [text(row, "test_setup_code", required=False)]
+    name = programs.called_function(code, asserts)
+    if not name:
+        raise Unusable("its tests call no function of its reference")
+    before = "\n".join(filter(None, setup))
+    challenge = _texts(row, "challenge_test_list")
+    return {
+        "id": str(row.get("task_id", index)),
+        "prompt": programs.stub(code, name, text(row, "prompt", "text")),
+        "entry_point": name,
+        "tests": "\n".join(filter(None, (before, *asserts, *challenge))) + "\n",
+        "visible_tests": "\n".join(filter(None, (before, asserts[0]))) + "\n",
+        "solution": code.replace("\r\n", "\n"),
+    }
+
+
+def apps(row: Row, index: int) -> Record:
+    """APPS: programs with inputs and outputs, or functions named in `fn_name`."""
+    tests = parsed(row, "input_output")
+    if not isinstance(tests, Mapping) or not tests.get("inputs"):
+        raise Unusable("it has no tests")
+    inputs, outputs = tests["inputs"], tests.get("outputs") or []
+    if len(inputs) != len(outputs):
+        raise Unusable("it has not as many outputs as inputs")
+    solutions = parsed(row, "solutions") or [""]
+    starter = text(row, "starter_code", required=False)
+    record = {
+        "id": str(row.get("problem_id", row.get("id", index))),
+        "prompt": "\n".join(filter(None, (text(row, "question"), starter))),
+        "solution": str(solutions[0]),
+        "difficulty": text(row, "difficulty", required=False),
+    }
+    name = tests.get("fn_name")
+    if name:
+        return {**record, "entry_point": str(name), "tests": programs.calls(str(name), inputs, outputs)}
+    return {**record, "cases": [[_stream(i), _stream(o)] for i, o in zip(inputs, outputs, strict=True)]}
+
+
+PYTHON3 = 3
+"""The language of a solution of CodeContests."""
+DIFFICULTIES = ("unknown", "easy", "medium", "hard", "harder", "hardest", "external")
+
+
+def code_contests(row: Row, index: int) -> Record:
+    """CodeContests: programs; the public tests are visible, all others are hidden too."""
+    description = text(row, "description")
+    if "<image>" in description:
+        raise Unusable("its statement has a picture")
+    public = _pairs(row, "public_tests")
+    hidden = [*_pairs(row, "private_tests"), *_pairs(row, "generated_tests")]
+    if not public and not hidden:
+        raise Unusable("it has no tests")
+    solutions = row.get("solutions") or {}
+    if not isinstance(solutions, Mapping):
+        raise WrongRow("solutions", f"is no table: {solutions!r:.60}")
+    written = zip(solutions.get("language") or (), solutions.get("solution") or (), strict=False)
+    python = [code for language, code in written if language in (PYTHON3, "PYTHON3")]
+    difficulty = row.get("difficulty")
+    named = isinstance(difficulty, int) and 0 <= difficulty < len(DIFFICULTIES)
+    return {
+        "id": text(row, "name", required=False) or str(index),
+        "prompt": description,
+        "cases": [*public, *hidden],
+        "visible_cases": public,
+        "solution": python[0] if python else "",
+        "difficulty": DIFFICULTIES[difficulty] if named else str(difficulty or ""),  # type: ignore[index]
+    }
+
+
+def live_code_bench(row: Row, index: int) -> Record:
+    """LiveCodeBench: programs, or functions with a starter; it has no reference solutions."""
+    public = parsed(row, "public_test_cases") or []
+    hidden = programs.private_tests(text(row, "private_test_cases", required=False))
+    tests = [*public, *hidden]
+    if not tests:
+        raise Unusable("it has no tests")
+    starter = text(row, "starter_code", required=False)
+    record = {
+        "id": text(row, "question_id", required=False) or str(index),
+        "title": text(row, "question_title", required=False),
+        "prompt": "\n".join(filter(None, (text(row, "question_content"), starter))),
+        "difficulty": text(row, "difficulty", required=False),
+    }
+    if all(test.get("testtype") == "stdin" for test in tests):
+        shown = [[str(test["input"]), str(test["output"])] for test in public]
+        return {
+            **record,
+            "cases": [[str(t["input"]), str(t["output"])] for t in tests],
+            "visible_cases": shown,
+        }
+    name = (parsed(row, "metadata") or {}).get("func_name")
+    if not name:
+        raise Unusable("its tests call a function without a name")
+    name = str(name).rpartition(".")[2]
+    return {
+        **record,
+        "entry_point": name,
+        "tests": programs.json_calls(name, tests),
+        "visible_tests": programs.json_calls(name, public) if public else "",
+    }
+
+
+def tldr(row: Row, index: int) -> Record:
+    """TLDR: posts, and the author's own summary."""
+    reference = text(row, "completion", "summary", "label", required=False)
+    return {"id": str(row.get("id", index)), "prompt": text(row, "prompt"), "reference": reference}
+
+
+def arxiv(row: Row, index: int) -> Record:
+    """Abstracts of arXiv."""
+    return {
+        "id": str(row.get("id", row.get("article_id", index))),
+        "prompt": text(row, "abstract_text", "abstract"),
+        "title": text(row, "title", required=False),
+    }
+
+
+def _texts(row: Row, name: str) -> list[str]:
+    value = row.get(name)
+    if value is None:
+        return []
+    if isinstance(value, str) or not isinstance(value, Sequence):
+        raise WrongRow(name, f"is no list: {value!r:.60}")
+    return [str(item) for item in value]
+
+
+def _pairs(row: Row, name: str) -> list[list[str]]:
+    table = row.get(name) or {}
+    if not isinstance(table, Mapping):
+        raise WrongRow(name, f"is no table: {table!r:.60}")
+    inputs, outputs = table.get("input") or [], table.get("output") or []
+    if len(inputs) != len(outputs):
+        raise WrongRow(name, "has not as many outputs as inputs")
+    return [[str(i), str(o)] for i, o in zip(inputs, outputs, strict=True)]
+
+
+def _stream(value: Any) -> str:
+    """What a program reads or writes: some rows have its lines in a list."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "\n".join(map(str, value)) + "\n"
+    return str(value)
+
+
+FORMS: dict[str, Form] = {
+    "humaneval": Form(
+        "openai/openai_humaneval",
+        humaneval,
+        {"train": "test[33:163]", "val": "test[:16]", "test": "test[16:32]"},
+    ),
+    "coop_humaneval": Form(
+        "CoMLRL/CoopHumanEval",
+        humaneval,
+        {"train": "test[32:]", "val": "test[:16]", "test": "test[16:32]"},
+    ),
+    "mbpp": Form(
+        "google-research-datasets/mbpp",
+        mbpp,
+        {"train": "train", "val": "validation", "test": "test"},
+        subset="sanitized",
+    ),
+    "apps": Form("codeparrot/apps", apps, {"train": "train", "val": "test[:500]", "test": "test[500:1000]"}),
+    "code_contests": Form(
+        "deepmind/code_contests", code_contests, {"train": "train", "val": "valid", "test": "test"}
+    ),
+    "live_code_bench": Form(
+        "livecodebench/code_generation_lite",
+        live_code_bench,
+        {"train": "test[:60%]", "val": "test[60%:70%]", "test": "test[70%:]"},
+    ),
+    "tldr": Form(
+        "trl-lib/tldr", tldr, {"train": "train[:1100]", "val": "validation[:1100]", "test": "test[:1100]"}
+    ),
+    "arxiv": Form(
+        "OpenMLRL/arXiv_abstract",
+        arxiv,
+        {"train": "train[:1100]", "val": "val[:1100]", "test": "val[1100:2200]"},
+    ),
+}
+"""By name of the data source."""

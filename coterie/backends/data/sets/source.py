@@ -1,0 +1,223 @@
+"""The data sources of known sets: their published rows, read as records of one type."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from pydantic import Field, field_validator
+
+from coterie.backends.data.records import Records
+from coterie.backends.data.sets.expressions import WrongExpression, chosen, parse
+from coterie.backends.data.sets.forms import FORMS, Form, Unusable, WrongRow
+from coterie.core.errors import ConfigError, DataError
+from coterie.core.plugins import Plugin, PluginConfig
+from coterie.core.types.splits import SPLITS, Split
+
+log = logging.getLogger("coterie")
+
+
+class SetConfig(PluginConfig):
+    file: str | dict[str, str] | None = Field(
+        None,
+        description="A local copy in the published form: JSONL, a JSON list (.gz too) or Parquet, which "
+        "stands for every published split; or files by published split. Default: the set on the Hub.",
+    )
+    hub: str | None = Field(None, description="Id on the Hub, or a folder. Default: the set's.")
+    subset: str | None = Field(None, description="Of the set on the Hub. Default: the set's.")
+    revision: str | None = Field(None, description="Branch, tag or commit of the set on the Hub.")
+    train: str | None = Field(
+        None,
+        description="Rows of published splits, such as test[:20] or train+validation. Default: the set's.",
+    )
+    val: str | None = Field(None, description="As `train`.")
+    test: str | None = Field(None, description="As `train`.")
+
+    @field_validator("train", "val", "test")
+    @classmethod
+    def _is_an_expression(cls, expression: str | None) -> str | None:
+        if expression is not None:
+            parse(expression)
+        return expression
+
+
+class SetData(Plugin):
+    """Records of a known set (docs/code.md has their fields).
+
+    A row that the set publishes and that can't be used, such as one without tests, is dropped, and a warning
+    counts them. Rows of one of our splits are in no other.
+    """
+
+    Config = SetConfig
+    config: SetConfig
+    name: ClassVar[str] = ""
+
+    def __init__(self, config: SetConfig, build: Any) -> None:
+        super().__init__(config, build)
+        self._form: Form = FORMS[self.name]
+        self._published: dict[str, Records] = {}
+        self._warned: set[str] = set()
+        self._check()
+
+    def records(self, split: Split) -> Records:
+        """The records of a split, in the order of its expression.
+
+        Raises:
+            ConfigError: the split's expression chooses nothing, or shares rows with another split's; or the
+                set can't be loaded.
+            DataError: a row is not as the set publishes it.
+            MissingExtra: `datasets` is not installed.
+        """
+        rows = self._chosen(split)
+        for other in SPLITS:
+            if other != split and self._expression(other) is not None:
+                self._check_overlap(split, other, set(rows))
+        kept, dropped = [], list[str]()
+        for published, index in rows:
+            source = self._rows(published)
+            file, line = source.where(index)
+            try:
+                kept.append((self._form.read(source[index], index), file, line))
+            except Unusable as why:
+                dropped.append(f"line {line} of {file}: {why}")
+            except WrongRow as error:
+                raise DataError(file, line, *error.args, fix=f"a row as {self._form.hub} has it") from None
+            except ValueError as error:
+                raise DataError(file, line, "-", str(error)) from None
+        if dropped and split not in self._warned:
+            self._warned.add(split)
+            log.warning(
+                "%s: %d of %d rows for '%s' can't be used and are left out, the first: %s",
+                *(self.build.path, len(dropped), len(rows), split, dropped[0]),
+            )
+        return Records(kept)
+
+    # ---- inside --------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        config, path = self.config, self.build.path
+        beside = [key for key in ("hub", "subset", "revision") if getattr(config, key)]
+        if config.file is not None and beside:
+            raise ConfigError(
+                f"a file has no {beside[0]}", path=f"{path}.{beside[0]}", fix="remove it, or `file`"
+            )
+
+    def _expression(self, split: Split) -> str | None:
+        """The rows of a split; None: it has none. Defaults fit each other, and no rows that somebody chose."""
+        given = {name: getattr(self.config, name) for name in SPLITS}
+        return given[split] if any(given.values()) else self._form.splits.get(split)
+
+    def _chosen(self, split: Split) -> list[tuple[str, int]]:
+        """(published split, index) of the rows of a split."""
+        expression, path = self._expression(split), f"{self.build.path}.{split}"
+        if expression is None:
+            why = "defaults hold only where none of train, val and test is set"
+            raise ConfigError(
+                f"no rows are chosen for '{split}'", path=path, why=why, fix=f"set {path}=test[:20]"
+            )
+        sizes = {part.split: len(self._rows(part.split)) for part in parse(expression)}
+        try:
+            one = isinstance(self.config.file, str)  # whatever its split is called
+            rows = [("" if one else published, index) for published, index in chosen(expression, sizes)]
+        except WrongExpression as error:
+            raise ConfigError(str(error), path=path) from None
+        if len(set(rows)) < len(rows):
+            raise ConfigError(
+                f"'{expression}' chooses a row twice", path=path, fix="let its parts be disjoint"
+            )
+        return rows
+
+    def _check_overlap(self, split: Split, other: Split, rows: set[tuple[str, int]]) -> None:
+        try:
+            shared = rows & set(self._chosen(other))
+        except ConfigError:
+            if getattr(self.config, other) is not None:
+                raise
+            return  # a default of a published split that this copy of the set doesn't have
+        if shared:
+            ours, theirs = self._expression(split), self._expression(other)
+            raise ConfigError(
+                f"'{ours}' ({split}) and '{theirs}' ({other}) share {len(shared)} rows",
+                path=f"{self.build.path}.{split}",
+                fix="choose slices that don't overlap",
+            )
+
+    def _rows(self, published: str) -> Records:
+        """The rows of a published split."""
+        if published not in self._published:
+            table = self._table(published)
+            source = self.build.make("data_source", table, self.build.path)
+            try:
+                self._published[published] = source.records("train")
+            except ConfigError as error:
+                error.path = f"{self.build.path}.{'file' if self.config.file is not None else 'hub'}"
+                raise
+        return self._published[published]
+
+    def _table(self, published: str) -> dict[str, Any]:
+        config, form = self.config, self._form
+        if config.file is None:
+            subset = config.subset or (None if config.hub else form.subset)
+            table = {"type": "hub", "name": config.hub or form.hub, "splits": {"train": published}}
+            further = {"subset": subset, "revision": config.revision}
+            return table | {key: value for key, value in further.items() if value}
+        file = config.file
+        if isinstance(file, Mapping):
+            if published not in file:
+                raise ConfigError(
+                    f"there is no file for the published split '{published}'",
+                    path=f"{self.build.path}.file",
+                    why=f"it has {', '.join(file) or 'none'}",
+                    fix=f"add file.{published}, or choose other splits for train, val and test",
+                )
+            file = file[published]
+        return {"type": "parquet" if file.endswith(".parquet") else "jsonl", "train": file}
+
+
+class HumanEval(SetData):
+    """HumanEval (arXiv 2107.03374): 164 functions with tests, in one split."""
+
+    name = "humaneval"
+
+
+class CoopHumanEval(SetData):
+    """CoopHumanEval (arXiv 2508.04652): 82 functions that fall into two parts."""
+
+    name = "coop_humaneval"
+
+
+class MBPP(SetData):
+    """MBPP (arXiv 2108.07732): functions with asserts, sanitized by default (`subset: full` for all)."""
+
+    name = "mbpp"
+
+
+class APPS(SetData):
+    """APPS (arXiv 2105.09938): programs and functions, with difficulties."""
+
+    name = "apps"
+
+
+class CodeContests(SetData):
+    """CodeContests (arXiv 2203.07814): programs of contests."""
+
+    name = "code_contests"
+
+
+class LiveCodeBench(SetData):
+    """LiveCodeBench (arXiv 2403.07974): programs and functions of recent contests, without references."""
+
+    name = "live_code_bench"
+
+
+class TLDR(SetData):
+    """TLDR: posts to be summarised."""
+
+    name = "tldr"
+
+
+class ArXiv(SetData):
+    """Abstracts of arXiv, to be expanded to introductions."""
+
+    name = "arxiv"
