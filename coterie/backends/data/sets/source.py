@@ -104,7 +104,7 @@ class SetData(Plugin):
             )
 
     def _expression(self, split: Split) -> str | None:
-        """The rows of a split; None: it has none. Defaults fit each other, and no rows that somebody chose."""
+        """The rows of a split; None: none. The defaults of a set hold where no split has rows of its own."""
         given = {name: getattr(self.config, name) for name in SPLITS}
         return given[split] if any(given.values()) else self._form.splits.get(split)
 
@@ -118,8 +118,8 @@ class SetData(Plugin):
             )
         sizes = {part.split: len(self._rows(part.split)) for part in parse(expression)}
         try:
-            one = isinstance(self.config.file, str)  # whatever its split is called
-            rows = [("" if one else published, index) for published, index in chosen(expression, sizes)]
+            single = isinstance(self.config.file, str)  # whatever its split is called
+            rows = [("" if single else published, index) for published, index in chosen(expression, sizes)]
         except WrongExpression as error:
             raise ConfigError(str(error), path=path) from None
         if len(set(rows)) < len(rows):

@@ -1,0 +1,68 @@
+"""docs/code.md: its commands resolve, and its tables are what the code has."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+from coterie.backends.data.sets.forms import FORMS
+from coterie.plugins.envs.code.problem import problem_of, record_of
+from coterie.plugins.rewards import code_structure
+from coterie.recipes import load, recipes
+from tests.plugins.envs.code.problems import ADD, SUM_LINES
+
+PAGE = (Path(__file__).resolve().parents[1] / "docs" / "code.md").read_text(encoding="utf-8")
+
+
+def rows(heading: str) -> list[list[str]]:
+    """The rows of the tables in a section, without their heads."""
+    part = PAGE.partition(f"## {heading}\n")[2].partition("\n## ")[0]
+    lines = [line for line in part.splitlines() if line.startswith("| ")]
+    return [[cell.strip().strip("`") for cell in line.strip("|").split("|")] for line in lines]
+
+
+@pytest.mark.parametrize("line", re.findall(r"^coterie run ([^\n]+)", PAGE, re.MULTILINE))
+def test_commands_resolve(line):
+    recipe, *overrides = shlex.split(line, comments=True)
+    assert load(recipe, overrides=overrides).config.env["type"] == "code_collab"
+
+
+def test_every_set_is_listed_with_its_defaults():
+    listed = {name: (hub, *splits) for name, hub, *splits in rows("Known sets") if name != "source"}
+    ours = {
+        name: (form.hub, *(form.splits[split] for split in ("train", "val", "test")))
+        for name, form in FORMS.items()
+    }
+    assert {name: tuple(cell.strip("`") for cell in cells) for name, cells in listed.items()} == ours
+
+
+def test_the_fields_of_a_problem_are_those_that_are_read():
+    listed = {
+        name.strip("` ") for field, _ in rows("Problems") if field != "field" for name in field.split(",")
+    }
+    read = set(record_of(problem_of({**ADD, "size_limit": 9, "visible_tests": "assert f(0, 0) == 0"})))
+    read |= set(record_of(problem_of({**SUM_LINES, "visible_cases": [["1", "1"]]})))
+    assert listed == read | {"id", "difficulty"}
+
+
+def test_the_levels_are_those_of_the_reward():
+    values = [float(row[-1]) for row in rows("Rewards") if re.fullmatch(r"-?\d\.\d", row[-1])]
+    names = ("AUX", "MAIN", "SYNTAX", "TESTS", "CALLED", "NOT_THIN", "IGNORED")
+    assert values == [getattr(code_structure, name) for name in names]
+    assert code_structure.HIGHEST == 4.0 and "add up to 4" in PAGE
+
+
+def test_every_recipe_is_listed_with_its_turns():
+    listed = {}
+    for names, team, turns in rows("Recipes"):
+        for name in re.findall(r"\w*magrpo_\w+|grpo_\w+", names):
+            listed[name] = (team, int(turns[0]))
+    ours = {}
+    for info in recipes():
+        config = load(info.name).config
+        if config.env["type"] == "code_collab":
+            ours[info.name] = (" and ".join(config.team.roles), config.team.max_turns)
+    assert listed == ours
