@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import fields, replace
-from itertools import chain
-from typing import Annotated, Any
+from typing import Any
 
 from pydantic import Field
 
-from coterie.core.errors import ConfigError, SystemFault, did_you_mean
-from coterie.core.plugins import Composed, Plugin, PluginConfig
-from coterie.core.protocols import DataSource, Limits, StepContext, TaskSource
+from coterie.core.errors import ConfigError
+from coterie.core.protocols import StepContext, Verdict
 from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task, as_tuple
-from coterie.core.types.splits import Split
 from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.analysis import AUX, usage
-from coterie.plugins.envs.code.judging import Judge, whole_program, worst
-from coterie.plugins.envs.code.problem import CodeProblem, Tests, record_of
+from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment, check_not_lost, team_of
+from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
+from coterie.plugins.envs.code.problem import CodeProblem, Tests
 from coterie.plugins.envs.code.state import Observation, State, Work, Written
-from coterie.plugins.envs.code.tasks import CodeTasks, content, task_of
 from coterie.plugins.functions import FunctionReference, load_function
 from coterie.plugins.reports import CodeReport
 
@@ -28,10 +25,7 @@ SOLO = ("solver",)
 ROLES = (*PAIR, *SOLO)
 
 
-class CodeCollabConfig(PluginConfig):
-    data: Annotated[DataSource | None, Composed("data_source")] = Field(
-        None, description="Problems. Default: the run's table `data`."
-    )
+class CodeCollabConfig(CodeConfig):
     end_when_solved: bool = Field(
         False, description="The episode ends once every hidden test passes. False: all turns are played."
     )
@@ -40,13 +34,9 @@ class CodeCollabConfig(PluginConfig):
         description="`module:function` (problem) -> Python with asserts: the tests that feedback may tell "
         "of. Default: the hidden tests.",
     )
-    limits: Limits | None = Field(None, description="Of a program; default: the sandbox's.")
-    sandbox: Annotated[Any, Composed("sandbox")] = Field(
-        None, description="Runs the programs. Default: the run's table `sandbox`."
-    )
 
 
-class CodeCollab(Plugin):
+class CodeCollab(CodeEnvironment):
     """Write a function in two parts; success is that every hidden test passes.
 
     Source: MAGRPO (arXiv 2508.04652). `aux` writes a function `aux`; `main` writes the entry point, which may
@@ -63,50 +53,16 @@ class CodeCollab(Plugin):
     weights: Mapping[str, float] = {"solved": 1.0, "passed": 0.0}
     reports = ("code",)
     fields = tuple(field.name for field in fields(Observation))
-    concurrent = True
+    functions = True
 
     def __init__(self, config: CodeCollabConfig, build: Any) -> None:
         super().__init__(config, build)
-        self._team = _team(as_tuple(build.run.team.order), build.path)
+        order = as_tuple(build.run.team.order)
+        self._team = team_of(order, (PAIR, SOLO), "code_collab", build.path)
         self._writer = "main" if "main" in self._team else "solver"
-        if config.data is None:
-            raise ConfigError(
-                "there are no problems",
-                path=f"{build.path}.data",
-                fix="set data=humaneval, or data=cooperative for problems that come with Coterie",
-            )
-        if config.sandbox is None:
-            raise ConfigError(
-                "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
-            )
         self._tests = None
         if config.feedback_tests is not None:
             self._tests = load_function(config.feedback_tests, f"{build.path}.feedback_tests")
-        self._tasks = CodeTasks(config.data, True, build.path)
-        self._judge = Judge(config.sandbox, config.limits)
-
-    # ---- tasks ---------------------------------------------------------------------------------------------
-
-    def tasks(self, split: Split, seed: int) -> TaskSource:
-        """The problems of a split.
-
-        Raises:
-            DataError: a record is no function with tests.
-            ConfigError: the split is empty or isn't configured.
-        """
-        return self._tasks.tasks(split)
-
-    def record(self, task: Task) -> dict[str, Any]:
-        """The task as JSON, of the record type of code sources."""
-        return {**record_of(task.payload), "difficulty": task.stratum}
-
-    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
-        """The task of a record; ValueError: it is no function with tests."""
-        return task_of(record, id, functions=True)
-
-    def fingerprints(self, task: Task) -> dict[str, str]:
-        """`content`: the statement without white space."""
-        return {"content": content(task.payload)}
 
     # ---- the game ------------------------------------------------------------------------------------------
 
@@ -135,9 +91,7 @@ class CodeCollab(Plugin):
         Raises:
             SystemFault: an action was lost, or the sandbox failed.
         """
-        lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
-        if lost:
-            raise SystemFault(f"the action of '{lost[0]}' was lost")
+        check_not_lost(actions)
         latest = dict(state.latest)
         for role, action in actions.items():
             code = sources.answered_code(action.text)
@@ -172,10 +126,6 @@ class CodeCollab(Plugin):
             "pass_rate": work.verdict.passed / work.verdict.total if work.verdict.total else 0.0,
             "aux_usage": float(work.called and not work.ignored),
         }
-
-    def counted(self) -> Mapping[str, float]:
-        """What the judge counted."""
-        return self._judge.counted()
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
@@ -257,13 +207,8 @@ class CodeCollab(Plugin):
         visible = verdict if shown == problem.tests else await self._verdict(problem, work, shown)
         return replace(work, verdict=verdict, visible=visible)
 
-    async def _verdict(self, problem: CodeProblem, work: Work, tests: Tests) -> Any:
-        """The verdict on a program; without running it where it can't pass."""
-        if work.error:
-            return worst(problem, tests, "SyntaxError", work.error)
-        if not work.main:
-            return worst(problem, tests, "NotReached", f"there is no function {problem.entry_point}")
-        return await self._judge.judge(problem, work.program, tests)
+    async def _verdict(self, problem: CodeProblem, work: Work, tests: Tests) -> Verdict:
+        return await self.verdict(problem, work.program, tests, error=work.error, defined=work.main)
 
     def _report(self, work: Work) -> CodeReport:
         return CodeReport(
@@ -271,7 +216,7 @@ class CodeCollab(Plugin):
             aux=work.aux,
             main=work.main and not work.excess,
             builds=not work.error,
-            runs=not work.error and work.main and not _never_ran(work),
+            runs=not work.error and work.main and not never_ran(work.verdict),
             passed=work.verdict.passed,
             total=work.verdict.total,
             visible_passed=work.visible.passed,
@@ -280,29 +225,3 @@ class CodeCollab(Plugin):
             thin=work.thin,
             ignored=bool(work.ignored),
         )
-
-
-def _never_ran(work: Work) -> bool:
-    """Whether no test was reached: the program ended, or failed, as it was loaded."""
-    failures = work.verdict.failures
-    return work.verdict.passed == 0 and bool(failures) and all(f.error == "NotReached" for f in failures)
-
-
-def _team(order: Sequence[Sequence[str]], path: str) -> tuple[str, ...]:
-    """The roles of the team.
-
-    Raises:
-        ConfigError: they are not aux and main, or solver.
-    """
-    roles = tuple(chain.from_iterable(order))
-    unknown = [role for role in roles if role not in ROLES]
-    fix = "team.order: [[aux, main]], or [solver]"
-    if unknown:
-        raise ConfigError(
-            f"the environment 'code_collab' has no role '{unknown[0]}'",
-            path=f"team.roles.{unknown[0]}",
-            fix=f"{did_you_mean(unknown[0], ROLES)} {fix}",
-        )
-    if sorted(roles) not in (sorted(PAIR), sorted(SOLO)):
-        raise ConfigError(f"{', '.join(roles)} are no team", path="team.order", fix=fix)
-    return roles

@@ -136,3 +136,9 @@ def worst(problem: CodeProblem, tests: Tests, error: str, message: str) -> Verdi
     """The verdict on a program that isn't run, such as one that doesn't parse."""
     failure = TestFailure(line=1, source="", error=error, message=message)
     return Verdict(passed=0, total=len(tests), failures=(failure,))
+
+
+def never_ran(verdict: Verdict) -> bool:
+    """Whether no test was reached: the program ended, or failed, as it was loaded."""
+    failures = verdict.failures
+    return verdict.passed == 0 and bool(failures) and all(f.error == "NotReached" for f in failures)

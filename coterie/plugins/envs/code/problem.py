@@ -98,7 +98,7 @@ def problem_of(record: Mapping[str, Any]) -> CodeProblem:
         aux_solution=texts["aux_solution"],
         main_solution=texts["main_solution"],
         size_limit=limit,
-        given=given_code(texts["prompt"], texts["entry_point"]),
+        given=given_code(texts["prompt"], texts["entry_point"]) if texts["entry_point"] else "",
     )
 
 

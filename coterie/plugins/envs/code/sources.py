@@ -44,10 +44,10 @@ def answered_code(text: str) -> str:
     With fences: the last block marked as Python, else the last one without a language; one that isn't closed
     counts up to the end. Without: the text from its first definition or import on, up to a line of prose.
     """
-    blocks = list(_blocks(text))
-    if blocks:
-        named = [code for language, code in blocks if language in ("python", "py", "python3")]
-        plain = [code for language, code in blocks if not language]
+    found = list(blocks(text))
+    if found:
+        named = [code for language, code in found if language in ("python", "py", "python3")]
+        plain = [code for language, code in found if not language]
         return (named or plain or [""])[-1]
     lines = text.split("\n")
     start = next((number for number, line in enumerate(lines) if _BEGINS.match(line)), None)
@@ -159,7 +159,7 @@ def main_size(code: str) -> int:
     return len("\n".join(ast.unparse(node) for node in kept))
 
 
-def _blocks(text: str) -> Iterator[tuple[str, str]]:
+def blocks(text: str) -> Iterator[tuple[str, str]]:
     """(language, code) of every fenced block; the last may be open."""
     fence, language, lines = "", "", list[str]()
     for line in text.split("\n"):

@@ -26,13 +26,13 @@ class CodeTasks:
     """The tasks of all splits. Problems of val and test are left out of train, with a warning.
 
     Args:
-        source: gives records of the record type (docs/code.md).
+        sources: by split, what gives records of the record type (docs/code.md).
         functions: whether problems must be functions (True), programs (False), or may be both (None).
         path: of the environment in the configuration.
     """
 
-    def __init__(self, source: DataSource, functions: bool | None, path: str) -> None:
-        self._source, self._functions, self._path = source, functions, path
+    def __init__(self, sources: Mapping[Split, DataSource], functions: bool | None, path: str) -> None:
+        self._sources, self._functions, self._path = sources, functions, path
         self._read: dict[Split, tuple[Task, ...]] = {}
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
@@ -53,8 +53,8 @@ class CodeTasks:
         return self._read[split]
 
     def _tasks(self, split: Split) -> tuple[Task, ...]:
-        with plugin_call(self._source, "records"):
-            records = self._source.records(split)
+        with plugin_call(self._sources[split], "records"):
+            records = self._sources[split].records(split)
         tasks = tuple(self._task(split, index, record, records) for index, record in enumerate(records))
         if not tasks:
             raise ConfigError(

@@ -1,0 +1,139 @@
+"""What the code environments share: their problems, the sandbox and the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import Annotated, Any, ClassVar
+
+from pydantic import Field
+
+from coterie.core.errors import ConfigError, SystemFault, did_you_mean
+from coterie.core.plugins import Composed, Plugin, PluginConfig
+from coterie.core.protocols import DataSource, Limits, TaskSource, Verdict
+from coterie.core.types import Action, Task
+from coterie.core.types.splits import Split
+from coterie.plugins.envs.code.judging import Judge, worst
+from coterie.plugins.envs.code.problem import CodeProblem, Tests, record_of
+from coterie.plugins.envs.code.tasks import CodeTasks, content, task_of
+
+
+class CodeConfig(PluginConfig):
+    data: Annotated[DataSource | None, Composed("data_source")] = Field(
+        None, description="Problems. Default: the run's table `data`."
+    )
+    limits: Limits | None = Field(None, description="Of a program; default: the sandbox's.")
+    sandbox: Annotated[Any, Composed("sandbox")] = Field(
+        None, description="Runs the programs. Default: the run's table `sandbox`."
+    )
+
+
+class CodeEnvironment(Plugin):
+    """The base of environments that judge programs: tasks, verdicts, and what the judge counted."""
+
+    config: CodeConfig
+    functions: ClassVar[bool | None] = None
+    """Whether problems must be functions (True), programs (False), or may be both (None)."""
+    concurrent = True
+
+    def __init__(self, config: CodeConfig, build: Any) -> None:
+        super().__init__(config, build)
+        if config.data is None:
+            raise ConfigError(
+                "there are no problems",
+                path=f"{build.path}.data",
+                fix="set data=humaneval, or data=cooperative for problems that come with Coterie",
+            )
+        if config.sandbox is None:
+            raise ConfigError(
+                "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
+            )
+        self._tasks = CodeTasks(self.sources(config.data), self.functions, build.path)
+        self._judge = Judge(config.sandbox, config.limits)
+
+    def sources(self, data: DataSource) -> Mapping[Split, DataSource]:
+        """The data source of each split."""
+        return {"train": data, "val": data, "test": data}
+
+    def tasks(self, split: Split, seed: int) -> TaskSource:
+        """The problems of a split.
+
+        Raises:
+            DataError: a record is no problem of this environment.
+            ConfigError: the split is empty or isn't configured.
+        """
+        return self._tasks.tasks(split)
+
+    def record(self, task: Task) -> dict[str, Any]:
+        """The task as JSON, of the record type of code sources."""
+        return {**record_of(task.payload), "difficulty": task.stratum}
+
+    def task_of(self, record: Mapping[str, Any], id: str) -> Task:
+        """The task of a record; ValueError: it is no problem of this environment."""
+        return task_of(record, id, functions=self.functions)
+
+    def fingerprints(self, task: Task) -> dict[str, str]:
+        """`content`: the statement without white space."""
+        return {"content": content(task.payload)}
+
+    def counted(self) -> Mapping[str, float]:
+        """What the judge counted."""
+        return self._judge.counted()
+
+    async def verdict(
+        self, problem: CodeProblem, program: str, tests: Tests, *, error: str, defined: bool
+    ) -> Verdict:
+        """The verdict on a program; without running it where it can't pass.
+
+        Args:
+            error: why it doesn't parse; empty: it does.
+            defined: whether it has what the problem asks for.
+
+        Raises:
+            SystemFault: the sandbox failed.
+        """
+        if error:
+            return worst(problem, tests, "SyntaxError", error)
+        if not defined:
+            missing = f"function {problem.entry_point}" if problem.entry_point else "program"
+            return worst(problem, tests, "NotReached", f"there is no {missing}")
+        return await self._judge.judge(problem, program, tests)
+
+
+def check_not_lost(actions: Mapping[str, Action]) -> None:
+    """Refuse to play on after an answer that the system lost.
+
+    Raises:
+        SystemFault: there is one.
+    """
+    lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
+    if lost:
+        raise SystemFault(f"the action of '{lost[0]}' was lost")
+
+
+def team_of(
+    order: Sequence[Sequence[str]], forms: Sequence[tuple[str, ...]], environment: str, path: str
+) -> tuple[str, ...]:
+    """The roles of a team, in the order in which they act.
+
+    Args:
+        forms: the roles of each form of a team that the environment knows.
+        path: of the environment in the configuration.
+
+    Raises:
+        ConfigError: they are those of no form.
+    """
+    roles = tuple(chain.from_iterable(order))
+    known = tuple(chain.from_iterable(forms))
+    unknown = [role for role in roles if role not in known]
+    choices = [f"[[{', '.join(form)}]]" if len(form) > 1 else f"[{form[0]}]" for form in forms]
+    fix = f"team.order: {', or '.join(choices)}"
+    if unknown:
+        raise ConfigError(
+            f"the environment '{environment}' has no role '{unknown[0]}'",
+            path=f"team.roles.{unknown[0]}",
+            fix=f"{did_you_mean(unknown[0], known)} {fix}",
+        )
+    if sorted(roles) not in map(sorted, forms):
+        raise ConfigError(f"{', '.join(roles)} are no team", path="team.order", fix=fix)
+    return roles
