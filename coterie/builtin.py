@@ -15,6 +15,7 @@ from coterie.core.plugins.hookspecs import Register
 @hookimpl
 def register_environments(register: Register) -> None:
     register("code_collab", "coterie.plugins.envs.code.collab:CodeCollab")
+    register("code_tests", "coterie.plugins.envs.code.code_tests:CodeTests")
     register("math", "coterie.plugins.envs.math.env:Math")
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
     register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")
@@ -27,6 +28,9 @@ def register_roles(register: Register) -> None:
     register("code_aux", "coterie.plugins.agents.code:CodeAux")
     register("code_main", "coterie.plugins.agents.code:CodeMain")
     register("code_solver", "coterie.plugins.agents.code:CodeSolver")
+    register("code_tests_coder", "coterie.plugins.agents.code_tests:CodeTestsCoder")
+    register("code_tests_solver", "coterie.plugins.agents.code_tests:CodeTestsSolver")
+    register("code_tests_tester", "coterie.plugins.agents.code_tests:CodeTestsTester")
     register("math_code_executor", "coterie.plugins.agents.math:MathCodeExecutor")
     register("math_problem_solver", "coterie.plugins.agents.math:MathProblemSolver")
     register("math_reasoner", "coterie.plugins.agents.math:MathReasoner")
@@ -58,6 +62,7 @@ def register_rewards(register: Register) -> None:
     register("environment", "coterie.plugins.rewards.environment:EnvironmentReward")
     register("function", "coterie.plugins.rewards.function:FunctionReward")
     register("golden_tests", "coterie.plugins.rewards.unit_tests:GoldenTests")
+    register("test_quality", "coterie.plugins.rewards.test_quality:TestQuality")
     register("unit_tests", "coterie.plugins.rewards.unit_tests:UnitTests")
 
 

@@ -89,9 +89,11 @@ ELSEWHERE = {
     ("engine", "vllm"),
     ("trainer", "deepspeed"),
     ("environment", "code_collab"),
+    ("environment", "code_tests"),
     ("environment", "math"),
     *(("role", f"code_{name}") for name in ("aux", "main", "solver")),
-    *(("reward", name) for name in ("code_structure", "golden_tests", "unit_tests")),
+    *(("role", f"code_tests_{name}") for name in ("coder", "solver", "tester")),
+    *(("reward", name) for name in ("code_structure", "golden_tests", "test_quality", "unit_tests")),
     *(("role", f"math_{name}") for name in (*MATH_ROLES, "tool")),
     ("reward", "coach"),
 }

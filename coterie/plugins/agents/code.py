@@ -1,4 +1,4 @@
-"""Roles of environment `code_collab`: aux and main; solver."""
+"""Roles of environment `code_collab`: aux and main; solver. Their base serves `code_tests` too."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from coterie.plugins.agents.names import check_name
 from coterie.plugins.envs.code.sources import answered_code
 from coterie.plugins.envs.code.state import Observation
 
-_FORM = "Answer with the code alone, in a block that starts with ```python and ends with ```."
+FORM = "Answer with the code alone, in a block that starts with ```python and ends with ```."
 
 
 class CodeRole(Plugin):
-    """A role of environment `code_collab`. Its prompt: the problem, the feedback, what to write."""
+    """A role that writes code. Its prompt: the problem, what it made, the feedback, what to write."""
 
     class Config(PluginConfig):
         system: str | None = Field(None, description="System prompt; null: the built-in one; empty: none.")
@@ -32,15 +32,17 @@ class CodeRole(Plugin):
     """The name that the role must have in the team."""
     task: ClassVar[str] = ""
     """The built-in system prompt."""
+    environment: ClassVar[str] = "code_collab"
 
     def __init__(self, config: Config, build: Any) -> None:
         super().__init__(config, build)
-        check_name(build, self.role, "code_collab")
+        check_name(build, self.role, self.environment)
 
     def render(self, role_input: RoleInput) -> Sequence[Message]:
         """A system message, where there is one, and a user message."""
-        seen: Observation = role_input.observation
+        seen = role_input.observation
         parts = ["Problem:", seen.prompt.strip("\n"), ""] if role_input.shows_task else []
+        parts += self.shown(seen)
         parts += [*role_input.feedback, ""] if role_input.feedback else []
         parts.append(self.asked(seen) if self.config.ask is None else self.config.ask)
         system = self.task if self.config.system is None else self.config.system
@@ -58,7 +60,11 @@ class CodeRole(Plugin):
             raise PolicyFault("there is no code in the answer")
         return code
 
-    def asked(self, seen: Observation) -> str:
+    def shown(self, seen: Any) -> Sequence[str]:
+        """What the prompt shows of earlier answers, beside the feedback."""
+        return ()
+
+    def asked(self, seen: Any) -> str:
         """The built-in last lines of the prompt."""
         raise NotImplementedError
 
@@ -76,7 +82,7 @@ class CodeAux(CodeRole):
     def asked(self, seen: Observation) -> str:
         return (
             f"Write only the function aux(...), which returns data that is of use to {seen.entry_point}: the "
-            f"main role guesses its arguments and result from the problem, so choose the plainest. {_FORM}"
+            f"main role guesses its arguments and result from the problem, so choose the plainest. {FORM}"
         )
 
 
@@ -91,8 +97,8 @@ class CodeMain(CodeRole):
 
     def asked(self, seen: Observation) -> str:
         return (
-            f"Write only the function {_signature(seen)}. Call aux(...), use what it returns, and do the "
-            f"rest of the work yourself. Don't define aux.{_limit(seen)} {_FORM}"
+            f"Write only the function {signature(seen)}. Call aux(...), use what it returns, and do the "
+            f"rest of the work yourself. Don't define aux.{_limit(seen)} {FORM}"
         )
 
 
@@ -103,10 +109,11 @@ class CodeSolver(CodeRole):
     task = "You solve a programming problem by writing one function."
 
     def asked(self, seen: Observation) -> str:
-        return f"Write the function {_signature(seen)}.{_limit(seen)} {_FORM}"
+        return f"Write the function {signature(seen)}.{_limit(seen)} {FORM}"
 
 
-def _signature(seen: Observation) -> str:
+def signature(seen: Any) -> str:
+    """The entry point with its parameters, as the prompt has them."""
     return f"{seen.entry_point}({seen.parameters})"
 
 

@@ -23,15 +23,15 @@ def findings(
         verdict: of the tests that feedback may tell of.
         helped: whether the team has a role that writes `aux`.
     """
-    main = [_definition("main", problem.entry_point, work.main)]
+    main = [definition("main", problem.entry_point, work.main)]
     if work.excess and problem.size_limit is not None:
         summary = f"Size of {problem.entry_point}: too long"
         detail = f"{summary}, {work.excess} characters over its limit of {problem.size_limit}"
         main.append(Finding(name="size", passed=False, summary=summary, details=(detail,)))
-    aux = [_definition(AUX, AUX, work.aux)] if helped else []
+    aux = [definition(AUX, AUX, work.aux)] if helped else []
     parts = [*aux, *main] if role == AUX else [*main, *aux]
     usage = _usage(work) if helped and role != AUX and work.main else []
-    return (*parts, _syntax(work), _tests(verdict), *usage)
+    return (*parts, syntax(work.error), tests_finding(verdict), *usage)
 
 
 def sentences(parts: Sequence[Finding]) -> str:
@@ -45,7 +45,8 @@ def sentences(parts: Sequence[Finding]) -> str:
     return "\n".join(lines)
 
 
-def _definition(name: str, function: str, defined: bool) -> Finding:
+def definition(name: str, function: str, defined: bool) -> Finding:
+    """Whether a function is defined."""
     state = "FOUND" if defined else "MISSING"
     detail = f"Definition of {function}: {state}"
     if not defined:
@@ -54,14 +55,20 @@ def _definition(name: str, function: str, defined: bool) -> Finding:
     return Finding(name=name, passed=defined, summary=summary, details=(detail,))
 
 
-def _syntax(work: Work) -> Finding:
-    if not work.error:
+def syntax(error: str) -> Finding:
+    """Whether a program parses.
+
+    Args:
+        error: why it doesn't; empty: it does.
+    """
+    if not error:
         return Finding(name="syntax", passed=True, summary="Syntax: correct", details=("Syntax: OK",))
-    detail = f"Syntax: ERROR, {work.error}"
+    detail = f"Syntax: ERROR, {error}"
     return Finding(name="syntax", passed=False, summary="Syntax: incorrect", details=(detail,))
 
 
-def _tests(verdict: Verdict) -> Finding:
+def tests_finding(verdict: Verdict) -> Finding:
+    """How many tests passed, and those that did not."""
     passed, total = verdict.passed, verdict.total
     if not total:
         return Finding(name="tests", passed=False, summary="Tests: there are none")

@@ -43,6 +43,7 @@ def run(
 ) -> Any:
     order = order or TEAM
     names = [role for stage in order for role in ([stage] if isinstance(stage, str) else stage)]
+    of_team = tables.pop("roles", None) or {name: ROLES[name] for name in names}
     settings = {
         "rewards": {"code_structure": {"type": "code_structure"}},
         "sandbox": {"type": "local", "workers": 2},
@@ -51,7 +52,7 @@ def run(
         answers,
         env={"type": "code_collab", **(env or {})},
         order=order,
-        roles={name: ROLES[name] for name in names},
+        roles=of_team,
         data=data_of(folder, *records),
         **{**settings, **tables},
     )
