@@ -6,16 +6,24 @@ import pytest
 
 from coterie.compose import compose
 from coterie.core.plugins import plugins
-from coterie.studies.catalogue import load_column
+from coterie.studies.catalogue import columns_of, load_column
 from coterie.studies.columns import BASE
 from coterie.studies.graph import plan, plan as plan_jobs, resolve
 from coterie.studies.library.at_grpo import TABLE1, TABLE3, TEAMMATES
+from coterie.studies.library.magrpo import MAGRPO, MODES
+
+STUDIES = {"at-grpo-table1": TABLE1, "magrpo": MAGRPO}
 
 CPU = ("plan_path", "sokoban", "sudoku")
+CODE = {"apps": "apps", "code_contests": "code_contests", "live_code_bench": "live_code_bench"}
+"""By column the set of its test problems."""
 MATH = ("aime24", "aime25", "olympiadbench")
 FIGURES = {
     "aime24": ([13.4, 10, 13.3, 16.7, 13.3], [18.3, 18.3, 36.6, 50, 57]),
     "aime25": ([9.8, 6.7, 13, 16.7, 18.3], [20, 26.67, 30, 35.2, 40]),
+    "apps": ([16.2, 17, 16.6, 17.6, 18.6], [30.2, 37, 44.4, 45.8, 46.5]),
+    "code_contests": ([3.6, 3, 3.6, 4.8, 7.8], [15.75, 12.12, 17.6, 18.1, 18.1]),
+    "live_code_bench": ([11.6, 18.8, 19, 20.9, 24], [22.8, 25.7, 28, 30.28, 33.1]),
     "olympiadbench": ([22.2, 23.8, 35.9, 39.6, 35.2], [55, 54.8, 56.5, 56.8, 56.6]),
 }
 """Of the paper's tables 1 and 2, in the order of its columns."""
@@ -78,19 +86,50 @@ def test_with_a_frozen_partner_one_role_learns_and_has_the_whole_budget():
         assert {name for name, policy in policies.items() if policy.train != "none"} == {learner}
 
 
-@pytest.mark.parametrize("name", MATH)
-def test_maths_has_all_figures_of_both_tables_and_its_own_test_set(name):
+@pytest.mark.parametrize("name", [*MATH, *CODE])
+def test_a_column_has_all_figures_of_both_tables(name):
     column = load_column(name)
     methods = [method.id for method in TABLE1.methods(column) if not method.scales]
     for study, figures in zip(("at-grpo-table1", "at-grpo-table2"), FIGURES[name], strict=True):
         assert [column.paper[study][id_] for id_ in methods] == figures
     assert list(column.scales) == ["gpu"], "the compact rendering can't show programs"
+
+
+@pytest.mark.parametrize("name", MATH)
+def test_maths_has_its_own_test_set(name):
+    column = load_column(name)
     for variant in column.variants:
         config = resolve(column, variant, "gpu", [])[3].config
         assert (config.env["train"], config.env["test"]) == ("polaris", name)
 
 
-@pytest.mark.parametrize("name", [*CPU, *(f"{game}_code" for game in CPU), *MATH])
+@pytest.mark.parametrize(("name", "tested"), CODE.items())
+def test_code_has_its_own_test_set_and_trains_by_one_with_references(name, tested):
+    column = load_column(name)
+    for variant in column.variants:
+        config = resolve(column, variant, "gpu", [])[3].config
+        data = config.data["type"]
+        assert config.env.get("test", data) == tested and data in ("apps", "code_contests")
+
+
+@pytest.mark.parametrize("name", ["humaneval", "coop_humaneval"])
+def test_columns_of_magrpo_have_every_mode(name):
+    column = load_column(name)
+    rows = [method.id for method in MAGRPO.methods(column)]
+    assert rows == ["team", "single_grpo", "magrpo", *(f"mt_{mode}" for mode in MODES)]
+    for mode in MODES:
+        config = resolve(column, f"mt_{mode}", "gpu", [])[3].config
+        assert (config.transition["type"], config.team.max_turns) == (mode, 2)
+        assert config.data["type"] == name
+
+
+def test_a_study_takes_the_columns_that_are_made_for_it():
+    of = {study: [c.name for c in columns_of(s, None, "gpu")] for study, s in STUDIES.items()}
+    assert {*CODE, *MATH, *CPU} <= {*of["at-grpo-table1"]} and not {*of["at-grpo-table1"]} & {*of["magrpo"]}
+    assert {"humaneval", "coop_humaneval"} <= {*of["magrpo"]}
+
+
+@pytest.mark.parametrize("name", [*CPU, *(f"{game}_code" for game in CPU), *MATH, *CODE])
 def test_on_a_gpu_all_weights_are_trained_as_in_the_paper(name):
     column = load_column(name)
     for variant in column.variants:

@@ -14,12 +14,15 @@ _IN_RETURN = "in return (disjoint 95 % intervals)"
 
 
 def methods(column: Column) -> Sequence[Method]:
-    """Untrained team; single agent with GRPO; MAGRPO; MT-MAGRPO in each mode that the column has."""
+    """Untrained team; single agent with GRPO; MAGRPO; MT-MAGRPO in each mode that the column has.
+
+    A column's variants `magrpo` and `grpo` are a team in one turn and a single agent, trained by these.
+    """
     turns = [mode for mode in MODES if f"mt_{mode}" in column.variants]
     return (
-        Method(id="team", title="Team, untrained", variant="per_role"),
-        Method(id="single_grpo", title="Single agent + GRPO", variant="single", trained=True),
-        Method(id="magrpo", title="Team + MAGRPO", variant="per_role", trained=True),
+        Method(id="team", title="Team, untrained", variant="magrpo"),
+        Method(id="single_grpo", title="Single agent + GRPO", variant="grpo", trained=True),
+        Method(id="magrpo", title="Team + MAGRPO", variant="magrpo", trained=True),
         *(
             Method(
                 id=f"mt_{mode}",

@@ -31,7 +31,7 @@ def _answers(role: str, record: Mapping[str, Any]) -> list[str]:
         faults = [NO_CODE, UNPARSABLE.format(name="aux"), "def aux(value):\n    pass\n"]
         return [_fenced(record["aux_solution"])] * 3 + faults
     if role == "tester":
-        return [_fenced(record["visible_tests"]), f"```python\nassert {name}() == 'never'\n```", NO_CODE]
+        return [_tests(record["visible_tests"]), _tests(f"assert {name}() == 'never'"), NO_CODE]
     faults = [NO_CODE, UNPARSABLE.format(name=name), NOTHING.format(name=name)]
     if role == "main":
         thin = f"def {name}(*values):\n    return aux(*values)\n"
@@ -39,13 +39,17 @@ def _answers(role: str, record: Mapping[str, Any]) -> list[str]:
         unused += f"    aux\n    return {name}_alone(*values)\n"
         return [_fenced(record["main_solution"])] * 3 + [record["solo_solution"], thin, unused, *faults]
     if role == "solver" and "visible_tests" in record:
-        both = f"{_fenced(record['solution'])}\n\nTests:\n{_fenced(record['visible_tests'])}"
+        both = f"{_fenced(record['solution'])}\n{_tests(record['visible_tests'])}"
         return [_fenced(record["solution"]), both, *faults]
     return [_fenced(record["solution"])] * 2 + faults
 
 
 def _fenced(code: str) -> str:
     return f"```python\n{code.rstrip()}\n```"
+
+
+def _tests(asserts: str) -> str:
+    return f"```tests\n{asserts.rstrip()}\n```"
 
 
 @cache
