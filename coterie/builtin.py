@@ -185,6 +185,7 @@ def register_data_sources(register: Register) -> None:
     register("apps", f"{sets}:APPS")
     register("arxiv", f"{sets}:ArXiv")
     register("code_contests", f"{sets}:CodeContests")
+    register("cooperative", "coterie.backends.data.cooperative:Cooperative")
     register("coop_humaneval", f"{sets}:CoopHumanEval")
     register("humaneval", f"{sets}:HumanEval")
     register("live_code_bench", f"{sets}:LiveCodeBench")

@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from coterie.backends.data.cooperative import Cooperative
 from coterie.backends.data.sets.forms import FORMS
 from coterie.plugins.envs.code.problem import problem_of, record_of
+from coterie.plugins.envs.code.written_tests import written_tests
 from coterie.plugins.rewards import code_structure
 from coterie.recipes import load, recipes
 from tests.plugins.envs.code.problems import ADD, SUM_LINES
@@ -27,7 +29,9 @@ def rows(heading: str) -> list[list[str]]:
 @pytest.mark.parametrize("line", re.findall(r"^coterie run ([^\n]+)", PAGE, re.MULTILINE))
 def test_commands_resolve(line):
     recipe, *overrides = shlex.split(line, comments=True)
-    assert load(recipe, overrides=overrides).config.env["type"] == "code_collab"
+    scale = overrides[1] if overrides[:1] == ["--scale"] else None
+    config = load(recipe, overrides=overrides[2 * bool(scale) :], scale=scale).config
+    assert config.env["type"] in ("code_collab", "code_tests")
 
 
 def test_every_set_is_listed_with_its_defaults():
@@ -48,6 +52,18 @@ def test_the_fields_of_a_problem_are_those_that_are_read():
     assert listed == read | {"id", "difficulty"}
 
 
+def test_our_problems_are_as_many_as_it_says():
+    source = Cooperative(Cooperative.Config(), None)
+    count = sum(len(source.records(split)) for split in ("train", "val", "test"))
+    assert f"a set of {count} functions" in PAGE
+
+
+def test_what_testers_can_write_without_a_test_is_as_it_says():
+    kept = [len(written_tests(f"```tests\n{line}\n```", "f", 9).tests) for line in (
+        "assert f(1) is not None", "assert f(1) in range(10**9)")]  # fmt: skip
+    assert kept == [0, 1]
+
+
 def test_the_levels_are_those_of_the_reward():
     values = [float(row[-1]) for row in rows("Rewards") if re.fullmatch(r"-?\d\.\d", row[-1])]
     names = ("AUX", "MAIN", "SYNTAX", "TESTS", "CALLED", "NOT_THIN", "IGNORED")
@@ -58,11 +74,11 @@ def test_the_levels_are_those_of_the_reward():
 def test_every_recipe_is_listed_with_its_turns():
     listed = {}
     for names, team, turns in rows("Recipes"):
-        for name in re.findall(r"\w*magrpo_\w+|grpo_\w+", names):
+        for name in re.findall(r"`(\w+)`", names):
             listed[name] = (team, int(turns[0]))
     ours = {}
     for info in recipes():
         config = load(info.name).config
-        if config.env["type"] == "code_collab":
+        if config.env["type"] in ("code_collab", "code_tests"):
             ours[info.name] = (" and ".join(config.team.roles), config.team.max_turns)
     assert listed == ours

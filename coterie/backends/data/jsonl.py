@@ -7,7 +7,7 @@ import gzip
 import json
 import re
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any, cast
 
@@ -58,9 +58,18 @@ def _open(file: Path) -> IO[bytes]:
 
 def _lines(file: Path) -> Iterator[Located]:
     with _open(file) as lines:
-        for number, line in enumerate(lines, 1):
-            if line.strip():
-                yield _object(line, str(file), number), str(file), number
+        yield from read_objects(lines, str(file))
+
+
+def read_objects(lines: Iterable[bytes], file: str) -> Iterator[Located]:
+    """The objects of lines of JSON; blank lines are skipped.
+
+    Raises:
+        DataError: a line is no JSON object, or no UTF-8; names the file and the line.
+    """
+    for number, line in enumerate(lines, 1):
+        if line.strip():
+            yield _object(line, file, number), file, number
 
 
 def _items(file: Path) -> Iterator[Located]:

@@ -24,6 +24,7 @@ split_option = click.option(
     "--split", "splits", type=click.Choice(SPLITS), multiple=True, help="Repeatable [all three]."
 )
 out_option = click.option(
+    "-o",
     "--out",
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
@@ -132,6 +133,7 @@ def _fewer(split: str, count: int, available: int, wanted: int | None) -> str:
 
 @command.command(short_help="Split records by content and drop duplicates.")
 @click.argument("source")
+@click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @out_option
 @click.option(
     "--key",
@@ -159,6 +161,7 @@ def _fewer(split: str, count: int, available: int, wanted: int | None) -> str:
 @plugin_option
 def prepare(
     source: str,
+    settings: tuple[str, ...],
     out: Path,
     keys: tuple[str, ...],
     renames: tuple[str, ...],
@@ -174,12 +177,31 @@ def prepare(
     With --keep-splits, records of the source's test split are dropped from the others. A --limit holds for
     each split that is kept, and for the records that are split.
 
+    SOURCE may also be the name of a known set, such as humaneval: its records are written in the form that
+    our environments read, with the set's splits, or those that `KEY=VALUE` settings choose.
+
     \b
         coterie data prepare openai/gsm8k --subset main --keep-splits --key question --out data/gsm8k
+        coterie data prepare humaneval file=HumanEval.jsonl.gz "train=test[:100]" -o data/humaneval
     """
     from coterie.cli.data_output import show_files
+    from coterie.cli.data_sets import is_known, prepare_set
     from coterie.cli.split_options import counts
 
+    if is_known(source):
+        given = {"key": keys, "rename": renames, **options}
+        manifest, notes = prepare_set(source, overrides(settings), given, out, force=force)
+        if as_json:
+            print_json({**manifest, "notes": notes})
+        else:
+            show_files(out, manifest, notes)
+        return
+    if settings:
+        raise UserError(
+            f"{source} takes no settings such as '{settings[0]}'",
+            why="they are for known sets, by name",
+            fix="use the options of this command; `coterie plugins --kind data_source` lists the sets",
+        )
     prepared, facts, notes = _prepared(source, out, keys, renames, force, **options)
     manifest = _write_splits(out, prepared, facts, force=force)
     if as_json:

@@ -52,6 +52,8 @@ class SetData(Plugin):
     Config = SetConfig
     config: SetConfig
     name: ClassVar[str] = ""
+    published = True
+    """It needs no settings: `coterie data prepare` takes its name."""
 
     def __init__(self, config: SetConfig, build: Any) -> None:
         super().__init__(config, build)

@@ -80,7 +80,7 @@ class CodeCollab(CodeEnvironment):
             entry_point=problem.entry_point,
             parameters=sources.parameters(problem.prompt, problem.entry_point),
             helped=AUX in self._team,
-            size_limit=problem.size_limit,
+            size_limit=self._limit(problem) if role == self._writer else None,
             code=mine.code if mine is not None else "",
             rendering="prose",
         )
@@ -188,7 +188,7 @@ class CodeCollab(CodeEnvironment):
         main_code = sources.kept_code(main.code, without)
         program = whole_program(problem, aux_code, main_code)
         used = usage(main_code, problem.entry_point) if aux is not None else usage("", "")
-        limit = problem.size_limit
+        limit = self._limit(problem)
         work = Work(
             program=program,
             aux=aux is not None and sources.defines(aux_code, AUX),
@@ -209,6 +209,10 @@ class CodeCollab(CodeEnvironment):
 
     async def _verdict(self, problem: CodeProblem, work: Work, tests: Tests) -> Verdict:
         return await self.verdict(problem, work.program, tests, error=work.error, defined=work.main)
+
+    def _limit(self, problem: CodeProblem) -> int | None:
+        """Most characters of the main role's code; a solver has no helper, and so no limit."""
+        return problem.size_limit if AUX in self._team else None
 
     def _report(self, work: Work) -> CodeReport:
         return CodeReport(

@@ -1,0 +1,77 @@
+"""`--scale smoke` of the recipes of code and writing: a script writes a share of a tiny model's answers.
+
+One of every environment, transition mode and algorithm runs from end to end; the rest compose and plan.
+"""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from coterie.api.train import train
+from coterie.compose import compose
+from coterie.recipes import load, recipes
+from coterie.testing import play_episode
+from tests.backends.loopback import one_store_of_certificates
+from tests.backends.remote.server import OpenAIServer
+from tests.cli.support import coterie
+
+ENVIRONMENTS = ("code_collab", "code_tests", "writing")
+NAMES = [info.name for info in recipes() if load(info.name).config.env["type"] in ENVIRONMENTS]
+RUN = [
+    ("magrpo_humaneval", []), ("grpo_humaneval", []), ("code_at_grpo", []), ("code_single", []),
+    *(("mt_magrpo_humaneval", [f"transition={mode}"])
+      for mode in ("plain", "passed", "level_passed", "level_feedback")),
+]  # fmt: skip
+"""One of every environment, mode and algorithm."""
+
+
+def test_one_of_every_environment_is_run():
+    here = {load(name).config.env["type"] for name in NAMES}
+    assert {load(name).config.env["type"] for name, _ in RUN} == here and len(NAMES) > len(RUN)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_recipe_composes_and_plans(name):
+    config = compose(load(name, scale="smoke")).config
+    assert config.transition["type"] != "expert_edits", "no key is needed"
+    done = coterie("plan", name, "--scale", "smoke")
+    assert done.exit_code == 0, done.output
+
+
+def trained(name, overrides, folder):
+    """The rows of metrics of a run from end to end."""
+    result = train(name, scale="smoke", overrides=overrides, out=folder)
+    assert result.finished and result.step == 2
+    return [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize(("name", "overrides"), RUN, ids=lambda value: str(value) if value else "")
+def test_it_runs_from_end_to_end(name, overrides, tmp_path):
+    rows = trained(name, overrides, tmp_path / "run")
+    assert all(row["loss/grad_norm"] >= 0 for row in rows if "loss/grad_norm" in row)
+    assert all(row["judging/programs"] >= 1 for row in rows)
+
+
+def test_experts_run_from_end_to_end(tmp_path):
+    """An expert behind an endpoint, which answers for both roles."""
+    edits = json.dumps({"aux": "def aux(x):\n    return x\n", "main": "return aux(x)"})
+    with one_store_of_certificates(), OpenAIServer(answer=lambda body: edits) as server:
+        model = f"{{type: openai, model: tiny-1, base_url: '{server.url}', retries: 1}}"
+        rows = trained(
+            "mt_magrpo_humaneval", [f"transition={{type: expert_edits, model: {model}}}"], tmp_path / "run"
+        )
+        assert len(server.asked) >= 1
+    assert any(value for row in rows for key, value in row.items() if "expert" in key or "edit" in key)
+
+
+def test_every_level_of_the_reward_occurs():
+    """The values of `code_structure`, worked out by hand from the levels of the paper."""
+    run = compose(load("magrpo_humaneval", scale="smoke", overrides=["sampler.branches=8"]))
+    _, scores = play_episode(run, tasks=12)
+    values = {round(score.value, 6) for *_, name, score in scores if name == "code_structure"}
+    # Nothing; aux alone; both or main alone, and no syntax; no test; all tests and what aux is worth.
+    assert {0.0, 0.4, 1.0} <= values and 4.0 in values
+    assert any(1.5 <= value < 2.5 for value in values), "a program that parses, without a test that passes"
+    assert len(values) >= 8, sorted(values)
