@@ -21,6 +21,7 @@ def register_environments(register: Register) -> None:
     register("sokoban", "coterie.plugins.envs.sokoban:Sokoban")
     register("sudoku", "coterie.plugins.envs.sudoku:Sudoku")
     register("team_task", "coterie.plugins.envs.team_task.env:TeamTask")
+    register("writing", "coterie.plugins.envs.writing.env:Writing")
 
 
 @hookimpl
@@ -53,6 +54,9 @@ def register_roles(register: Register) -> None:
     register("sudoku_solver", "coterie.plugins.agents.sudoku:SudokuSolver")
     register("sudoku_tool", "coterie.plugins.agents.sudoku:SudokuTool")
     register("template", "coterie.plugins.agents.template:TemplateRole")
+    register("writing_first", "coterie.plugins.agents.writing:WritingFirst")
+    register("writing_second", "coterie.plugins.agents.writing:WritingSecond")
+    register("writing_solver", "coterie.plugins.agents.writing:WritingSolver")
 
 
 @hookimpl
@@ -64,6 +68,7 @@ def register_rewards(register: Register) -> None:
     register("golden_tests", "coterie.plugins.rewards.unit_tests:GoldenTests")
     register("test_quality", "coterie.plugins.rewards.test_quality:TestQuality")
     register("unit_tests", "coterie.plugins.rewards.unit_tests:UnitTests")
+    register("writing", "coterie.plugins.rewards.writing:WritingReward")
 
 
 @hookimpl
@@ -185,11 +190,12 @@ def register_data_sources(register: Register) -> None:
     register("apps", f"{sets}:APPS")
     register("arxiv", f"{sets}:ArXiv")
     register("code_contests", f"{sets}:CodeContests")
-    register("cooperative", "coterie.backends.data.cooperative:Cooperative")
+    register("cooperative", "coterie.backends.data.shipped:Cooperative")
     register("coop_humaneval", f"{sets}:CoopHumanEval")
     register("humaneval", f"{sets}:HumanEval")
     register("live_code_bench", f"{sets}:LiveCodeBench")
     register("mbpp", f"{sets}:MBPP")
+    register("posts", "coterie.backends.data.shipped:Posts")
     register("tldr", f"{sets}:TLDR")
     register("jsonl", "coterie.backends.data.jsonl:JsonlData")
     register("parquet", "coterie.backends.data.parquet:ParquetData")

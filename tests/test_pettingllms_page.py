@@ -16,7 +16,7 @@ from tests.cli.support import coterie, parsed
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = (ROOT / "docs" / "pettingllms.md").read_text(encoding="utf-8")
 LEVELS = (ROOT / "docs" / "levels.md").read_text(encoding="utf-8")
-NOT_RUN = re.compile(r"_tool|one_gpu|math|Polaris|gsm8k|code_contests")
+NOT_RUN = re.compile(r"_tool|one_gpu|math|Polaris|gsm8k|code_contests|live_code_bench|prepare apps")
 """Recipes with programs, for a GPU, or with data from a hub: the tests resolve them and don't run them."""
 GENERATED = ("env.train=null", "env.val=null", "env.test=null")
 """Problems that are made instead of those of a hub."""

@@ -52,7 +52,7 @@ def prepare_set(
     table = layers.table
     records, notes = records_of_set(name, table)
     claim(out, force=force)
-    files = {}
+    files: dict[str, tuple[Path, int]] = {}
     for split, rows in records.items():
         path = out / f"{split}.jsonl"
         files[split] = path, write_records(path, rows)

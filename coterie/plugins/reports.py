@@ -56,7 +56,7 @@ class WritingReport(TypedDict):
     """`info["writing"]`: two texts, measured. Values are shares in [0, 1], 0 after a failed level."""
 
     structure: float
-    ratio: float
+    length: float
     vocabulary: float
     style: float
 

@@ -17,6 +17,7 @@ STUDIES = {"at-grpo-table1": TABLE1, "magrpo": MAGRPO}
 CPU = ("plan_path", "sokoban", "sudoku")
 CODE = {"apps": "apps", "code_contests": "code_contests", "live_code_bench": "live_code_bench"}
 """By column the set of its test problems."""
+MAGRPO_COLUMNS = ("tldr", "arxiv", "humaneval", "coop_humaneval")
 MATH = ("aime24", "aime25", "olympiadbench")
 FIGURES = {
     "aime24": ([13.4, 10, 13.3, 16.7, 13.3], [18.3, 18.3, 36.6, 50, 57]),
@@ -112,7 +113,7 @@ def test_code_has_its_own_test_set_and_trains_by_one_with_references(name, teste
         assert config.env.get("test", data) == tested and data in ("apps", "code_contests")
 
 
-@pytest.mark.parametrize("name", ["humaneval", "coop_humaneval"])
+@pytest.mark.parametrize("name", MAGRPO_COLUMNS)
 def test_columns_of_magrpo_have_every_mode(name):
     column = load_column(name)
     rows = [method.id for method in MAGRPO.methods(column)]
@@ -126,7 +127,7 @@ def test_columns_of_magrpo_have_every_mode(name):
 def test_a_study_takes_the_columns_that_are_made_for_it():
     of = {study: [c.name for c in columns_of(s, None, "gpu")] for study, s in STUDIES.items()}
     assert {*CODE, *MATH, *CPU} <= {*of["at-grpo-table1"]} and not {*of["at-grpo-table1"]} & {*of["magrpo"]}
-    assert {"humaneval", "coop_humaneval"} <= {*of["magrpo"]}
+    assert {*of["magrpo"]} == {*MAGRPO_COLUMNS}
 
 
 @pytest.mark.parametrize("name", [*CPU, *(f"{game}_code" for game in CPU), *MATH, *CODE])

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from itertools import chain
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar
 
 from pydantic import Field
 
-from coterie.core.errors import ConfigError, SystemFault, did_you_mean
+from coterie.core.errors import ConfigError
 from coterie.core.plugins import Composed, Plugin, PluginConfig
 from coterie.core.protocols import DataSource, Limits, TaskSource, Verdict
-from coterie.core.types import Action, Task
+from coterie.core.types import Task
 from coterie.core.types.splits import Split
 from coterie.plugins.envs.code.judging import Judge, worst
-from coterie.plugins.envs.code.problem import CodeProblem, Tests, record_of
-from coterie.plugins.envs.code.tasks import CodeTasks, content, task_of
+from coterie.plugins.envs.code.problem import CodeProblem, Tests, content, record_of, task_of
+from coterie.plugins.envs.common.record_tasks import RecordTasks
 
 
 class CodeConfig(PluginConfig):
@@ -48,7 +47,13 @@ class CodeEnvironment(Plugin):
             raise ConfigError(
                 "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
             )
-        self._tasks = CodeTasks(self.sources(config.data), self.functions, build.path)
+        self._tasks = RecordTasks(
+            self.sources(config.data),
+            self.task_of,
+            lambda task: content(task.payload),
+            path=build.path,
+            page="docs/code.md",
+        )
         self._judge = Judge(config.sandbox, config.limits)
 
     def sources(self, data: DataSource) -> Mapping[Split, DataSource]:
@@ -98,42 +103,3 @@ class CodeEnvironment(Plugin):
             missing = f"function {problem.entry_point}" if problem.entry_point else "program"
             return worst(problem, tests, "NotReached", f"there is no {missing}")
         return await self._judge.judge(problem, program, tests)
-
-
-def check_not_lost(actions: Mapping[str, Action]) -> None:
-    """Refuse to play on after an answer that the system lost.
-
-    Raises:
-        SystemFault: there is one.
-    """
-    lost = [role for role, action in actions.items() if action.fault and action.fault.kind == "system"]
-    if lost:
-        raise SystemFault(f"the action of '{lost[0]}' was lost")
-
-
-def team_of(
-    order: Sequence[Sequence[str]], forms: Sequence[tuple[str, ...]], environment: str, path: str
-) -> tuple[str, ...]:
-    """The roles of a team, in the order in which they act.
-
-    Args:
-        forms: the roles of each form of a team that the environment knows.
-        path: of the environment in the configuration.
-
-    Raises:
-        ConfigError: they are those of no form.
-    """
-    roles = tuple(chain.from_iterable(order))
-    known = tuple(chain.from_iterable(forms))
-    unknown = [role for role in roles if role not in known]
-    choices = [f"[[{', '.join(form)}]]" if len(form) > 1 else f"[{form[0]}]" for form in forms]
-    fix = f"team.order: {', or '.join(choices)}"
-    if unknown:
-        raise ConfigError(
-            f"the environment '{environment}' has no role '{unknown[0]}'",
-            path=f"team.roles.{unknown[0]}",
-            fix=f"{did_you_mean(unknown[0], known)} {fix}",
-        )
-    if sorted(roles) not in map(sorted, forms):
-        raise ConfigError(f"{', '.join(roles)} are no team", path="team.order", fix=fix)
-    return roles

@@ -13,10 +13,11 @@ from coterie.core.protocols import StepContext, Verdict
 from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task, as_tuple
 from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.analysis import AUX, usage
-from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment, check_not_lost, team_of
+from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
 from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests
 from coterie.plugins.envs.code.state import Observation, State, Work, Written
+from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.functions import FunctionReference, load_function
 from coterie.plugins.reports import CodeReport
 

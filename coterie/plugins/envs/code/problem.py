@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from coterie.core.types import Task
 from coterie.plugins.envs.code.sources import given_code
 
 _TEXTS = (
@@ -158,3 +159,25 @@ def _with_asserts(source: str, kept: slice) -> str:
             return ast.copy_location(ast.Pass(), node) if dropped else node
 
     return ast.unparse(Drop().visit(ast.parse(source)))
+
+
+def task_of(record: Mapping[str, Any], id: str, *, functions: bool | None = None) -> Task:
+    """The task of a record.
+
+    Raises:
+        ValueError: the record is no problem, or one of another form than asked for.
+    """
+    problem = problem_of(record)
+    if functions is not None and bool(problem.entry_point) != functions:
+        wanted = (
+            "functions: a problem with an 'entry_point'" if functions else "programs: a problem with 'cases'"
+        )
+        raise ValueError(f"this environment is for {wanted}")
+    return Task(
+        id=id, payload=problem, answer=problem.solution or None, stratum=str(record.get("difficulty") or "")
+    )
+
+
+def content(problem: CodeProblem) -> str:
+    """A problem's statement without white space: what no two splits may share."""
+    return "".join(problem.prompt.split())

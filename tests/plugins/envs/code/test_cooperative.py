@@ -8,7 +8,7 @@ from collections import Counter
 
 import pytest
 
-from coterie.backends.data.cooperative import Cooperative
+from coterie.backends.data.shipped import Cooperative
 from coterie.core.types import Request
 from coterie.core.types.splits import SPLITS
 from coterie.plugins.envs.code import sources

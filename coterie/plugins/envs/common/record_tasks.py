@@ -1,9 +1,9 @@
-"""The tasks of code environments: records of a data source, checked, and kept apart by content."""
+"""Tasks of environments that read a data source: records, checked, and kept apart by content."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
 from coterie.core.errors import ConfigError, DataError
@@ -11,7 +11,6 @@ from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols import DataSource
 from coterie.core.types import Task
 from coterie.core.types.splits import SPLITS, Split
-from coterie.plugins.envs.code.problem import CodeProblem, problem_of
 
 log = logging.getLogger("coterie")
 
@@ -22,17 +21,28 @@ class LocatesRecords(Protocol):
         """A record's file and line, counted from 1."""
 
 
-class CodeTasks:
+class RecordTasks:
     """The tasks of all splits. Problems of val and test are left out of train, with a warning.
 
     Args:
-        sources: by split, what gives records of the record type (docs/code.md).
-        functions: whether problems must be functions (True), programs (False), or may be both (None).
+        sources: by split, what gives the records.
+        make: (record, id) -> task; ValueError: the record is none of this environment.
+        content: of a task, what no two splits may share.
         path: of the environment in the configuration.
+        page: of the documentation, with the fields of a record.
     """
 
-    def __init__(self, sources: Mapping[Split, DataSource], functions: bool | None, path: str) -> None:
-        self._sources, self._functions, self._path = sources, functions, path
+    def __init__(
+        self,
+        sources: Mapping[Split, DataSource],
+        make: Callable[[Mapping[str, Any], str], Task],
+        content: Callable[[Task], str],
+        *,
+        path: str,
+        page: str,
+    ) -> None:
+        self._sources, self._make, self._content = sources, make, content
+        self._path, self._page = path, page
         self._read: dict[Split, tuple[Task, ...]] = {}
 
     def tasks(self, split: Split) -> tuple[Task, ...]:
@@ -64,19 +74,19 @@ class CodeTasks:
 
     def _task(self, split: Split, index: int, record: Mapping[str, Any], records: Sequence[Any]) -> Task:
         try:
-            return task_of(record, f"{split}-{record.get('id') or index}", functions=self._functions)
+            return self._make(record, f"{split}-{record.get('id') or index}")
         except ValueError as error:
             file, line = f"split {split}", index + 1
             if isinstance(records, LocatesRecords):
                 file, line = records.where(index)
             raise DataError(
-                file, line, "-", str(error), fix="docs/code.md has the fields of a problem"
+                file, line, "-", str(error), fix=f"{self._page} has the fields of a record"
             ) from None
 
     def _check_test(self, tasks: tuple[Task, ...]) -> None:
-        known = {content(task.payload): task.id for task in self._optional("val")}
+        known = {self._content(task): task.id for task in self._optional("val")}
         for task in tasks:
-            other = known.get(content(task.payload))
+            other = known.get(self._content(task))
             if other is not None:
                 raise ConfigError(
                     f"the problem '{task.id}' is also in val, as '{other}'",
@@ -94,14 +104,12 @@ class CodeTasks:
 
     def _without_evaluated(self, tasks: tuple[Task, ...]) -> tuple[Task, ...]:
         evaluated = {
-            content(task.payload): task.id
+            self._content(task): task.id
             for split in SPLITS
             if split != "train"
             for task in self._optional(split)
         }
-        shared = [
-            (task.id, evaluated[text]) for task in tasks if (text := content(task.payload)) in evaluated
-        ]
+        shared = [(task.id, evaluated[text]) for task in tasks if (text := self._content(task)) in evaluated]
         if shared:
             named = ", ".join(f"{ours} (= {theirs})" for ours, theirs in shared[:3])
             log.warning(
@@ -117,25 +125,3 @@ class CodeTasks:
                 fix="give train other records than val and test",
             )
         return kept
-
-
-def task_of(record: Mapping[str, Any], id: str, *, functions: bool | None = None) -> Task:
-    """The task of a record.
-
-    Raises:
-        ValueError: the record is no problem, or one of another form than asked for.
-    """
-    problem = problem_of(record)
-    if functions is not None and bool(problem.entry_point) != functions:
-        wanted = (
-            "functions: a problem with an 'entry_point'" if functions else "programs: a problem with 'cases'"
-        )
-        raise ValueError(f"this environment is for {wanted}")
-    return Task(
-        id=id, payload=problem, answer=problem.solution or None, stratum=str(record.get("difficulty") or "")
-    )
-
-
-def content(problem: CodeProblem) -> str:
-    """A problem's statement without white space: what no two splits may share."""
-    return "".join(problem.prompt.split())

@@ -1,0 +1,1 @@
+"""Two texts on one source, measured by levels."""

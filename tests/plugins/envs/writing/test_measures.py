@@ -1,0 +1,130 @@
+"""The measures of two texts: numbers worked out by hand, and properties."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, strategies as st
+
+from coterie.plugins.envs.writing.measures import FORMS, Band, categories, measure, overlap
+from coterie.plugins.envs.writing.words import TRANSITIONS
+
+TLDR, ARXIV = FORMS["tldr"], FORMS["arxiv"]
+FIRST = "my dog ate the whole cake today again"
+"""8 words, 37 characters, 8 distinct."""
+
+
+def words(count, start=0):
+    """Distinct words of three letters."""
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    return " ".join(f"{letters[n // 26 % 26]}{letters[n % 26]}q" for n in range(start, start + count))
+
+
+@pytest.mark.parametrize(("ratio", "value"), [
+    (1.09, None), (1.1, 0.0), (1.35, 0.5), (1.6, 1.0), (2.0, 1.0), (3.2, 1.0), (4.1, 0.5), (5.0, 0.0), (5.01,
+    None),
+])  # fmt: skip
+def test_the_length_of_tldr_has_linear_shoulders(ratio, value):
+    assert TLDR.length.value(ratio) == (None if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize(("ratio", "value"), [
+    (0.79, None), (0.8, 0.0), (1.05, 0.5), (1.3, 1.0), (1.6, 1.0), (1.8, 0.5), (2.0, 0.0), (2.01, None),
+])  # fmt: skip
+def test_the_length_of_arxiv(ratio, value):
+    assert ARXIV.length.value(ratio) == (None if value is None else pytest.approx(value))
+
+
+@pytest.mark.parametrize(("form", "ratio", "value"), [
+    (TLDR, 1.29, None), (TLDR, 1.3, 0.0), (TLDR, 1.65, 0.5), (TLDR, 2.0, 1.0), (TLDR, 50.0, 1.0),
+    (ARXIV, 0.49, None), (ARXIV, 0.6, 0.5), (ARXIV, 0.7, 1.0), (ARXIV, 1.3, 1.0), (ARXIV, 1.5, 0.5), (ARXIV,
+    1.8, None),
+])  # fmt: skip
+def test_the_vocabulary(form, ratio, value):
+    assert form.vocabulary.value(ratio) == (None if value is None else pytest.approx(value))
+
+
+@given(st.floats(0, 10), st.floats(0, 10))
+def test_bands_are_bounded_and_rise_and_fall_once(left, right):
+    low, high = sorted((left, right))
+    for band in (TLDR.length, ARXIV.length, ARXIV.vocabulary, TLDR.vocabulary):
+        values = [band.value(low) or 0.0, band.value(high) or 0.0]
+        assert all(0.0 <= value <= 1.0 for value in values)
+        assert high > band.low or values[0] <= values[1]
+        assert low < band.high or values[0] >= values[1]
+
+
+def test_two_summaries_that_fit():
+    """Ratio 3 in distinct words, about 2.5 in characters; one common word of 24; two kinds of transitions."""
+    second = f"However the cake was also eaten {words(18)}"
+    found = measure(FIRST, second, TLDR)
+    assert found.words == (8, 24) and found.word_ratio == 3.0
+    assert found.length_ratio == pytest.approx(len(second) / 37)
+    assert (found.structure, found.length, found.vocabulary) == (1.0, 1.0, 1.0)
+    assert found.categories == 2  # contrast and elaboration
+    # Without stop words: dog ate whole cake today again | however cake eaten and 18 words; cake is in both.
+    assert found.common == pytest.approx(1 / 26)
+    assert found.style == pytest.approx(0.4 * (0.4 + 0.05) + 0.6)
+
+
+def test_the_overlap_is_capped_and_scaled():
+    """Less than the cap earns its share: of 100 words one in common is .01 of .03."""
+    first, second = f"{words(30)} shared", f"shared {words(69, 100)}"
+    found = measure(first, second, TLDR)
+    assert found.common == pytest.approx(0.01)
+    assert found.style == pytest.approx(0.6 * 0.01 / 0.03)
+
+
+@pytest.mark.parametrize(("first", "second", "failed"), [
+    ("seven words are one too few here", words(20), "structure"), (FIRST, words(257), "structure"), ("", "",
+    "structure"), (FIRST, words(8), "length"), (FIRST, words(70), "length"), (FIRST, "word " * 16,
+    "vocabulary"),
+])  # fmt: skip
+def test_a_level_that_fails_ends_the_measuring(first, second, failed):
+    found = measure(first, second, TLDR)
+    order = ("structure", "length", "vocabulary", "style")
+    at = order.index(failed)
+    assert all(getattr(found, name) is not None for name in order[:at])
+    assert all(getattr(found, name) is None for name in order[at:])
+
+
+def test_texts_without_words_have_no_vocabulary():
+    signs = "! " * 10
+    assert measure(signs, "? " * 20, TLDR).vocabulary is None
+
+
+def test_transition_words_are_words():
+    """The original finds `so` in "also" and "some", `if` in "life", `as` in "was"."""
+    assert categories("Some life was sold lastingly, a shift of gifts") == frozenset()
+    assert categories("So it ended. If not, wait!") == {"cause", "condition"}
+    assert categories("ON the\nother   hand") == {"contrast"}
+    assert len(TRANSITIONS) == 12
+    for name, phrases in TRANSITIONS.items():
+        assert all(name in categories(f"x {phrase}, y") for phrase in phrases), name
+
+
+def test_transition_words_of_the_first_text_count_for_arxiv_alone():
+    first = f"However {words(139)}"
+    for form, count in ((ARXIV, 1), (TLDR, 0)):
+        assert measure(first, words(150, 200), form).categories == count
+
+
+def test_the_join_of_two_texts_makes_no_word():
+    """The original joins without white space: "...so" and "me..." would be "some"."""
+    assert measure(f"{words(130)} so", f"me {words(150, 200)}", ARXIV).categories == 1
+
+
+def test_the_overlap_leaves_stop_words_out():
+    assert overlap("the cat", "the dog") == 0.0 and overlap("", "") == 0.0 == overlap("the", "the")
+    assert overlap("a red cat", "the red dog") == pytest.approx(1 / 3)
+
+
+@given(st.text(max_size=300), st.text(max_size=300))
+def test_levels_are_shares(first, second):
+    for form in (TLDR, ARXIV):
+        found = measure(first, second, form)
+        for value in (found.structure, found.length, found.vocabulary, found.style):
+            assert value is None or 0.0 <= value <= 1.0
+
+
+def test_a_band_without_an_upper_end():
+    assert Band(1.0, 2.0).value(1e9) == 1.0 and Band(1.0, 2.0).value(float("inf")) == 1.0
