@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from coterie.backends.data.shipped import Cooperative
 from coterie.backends.data.sets.forms import FORMS
+from coterie.backends.data.shipped import Cooperative
 from coterie.plugins.envs.code.problem import problem_of, record_of
 from coterie.plugins.envs.code.written_tests import written_tests
 from coterie.plugins.rewards import code_structure
