@@ -15,6 +15,7 @@ from coterie.core.plugins.hookspecs import Register
 @hookimpl
 def register_environments(register: Register) -> None:
     register("code_collab", "coterie.plugins.envs.code.collab:CodeCollab")
+    register("code_game", "coterie.plugins.envs.code.game:CodeGame")
     register("code_tests", "coterie.plugins.envs.code.code_tests:CodeTests")
     register("math", "coterie.plugins.envs.math.env:Math")
     register("plan_path", "coterie.plugins.envs.plan_path:PlanPath")
@@ -27,6 +28,9 @@ def register_environments(register: Register) -> None:
 @hookimpl
 def register_roles(register: Register) -> None:
     register("code_aux", "coterie.plugins.agents.code:CodeAux")
+    register("code_game_aux", "coterie.plugins.agents.code_game:CodeGameAux")
+    register("code_game_main", "coterie.plugins.agents.code_game:CodeGameMain")
+    register("code_game_solver", "coterie.plugins.agents.code_game:CodeGameSolver")
     register("code_main", "coterie.plugins.agents.code:CodeMain")
     register("code_solver", "coterie.plugins.agents.code:CodeSolver")
     register("code_tests_coder", "coterie.plugins.agents.code_tests:CodeTestsCoder")

@@ -16,7 +16,7 @@ from coterie.compose.members import WarmStarts
 from coterie.core.errors import ConfigError, PolicyFault
 from coterie.core.protocols import Demonstration, PromptRequest, RolloutJob, StepContext
 from coterie.core.rollout.context import JobContext
-from coterie.core.rollout.turns import History, extended, first_stage, next_stage
+from coterie.core.rollout.turns import History, Stage, extended, first_stage, named_roles, next_stage
 from coterie.core.training.curriculum import trained_on
 from coterie.core.training.run import Run
 from coterie.core.types import Action, Call, Key, Message
@@ -62,7 +62,7 @@ async def warm_start(run: Run) -> None:
         settings = configured.get(group[0])
         if settings is None:
             continue
-        source = Oracle(run, group, settings.noise)
+        source = Oracle(run, group, settings.noise, asyncio.get_running_loop())
         log.info(
             "warm start of %s: %d steps of %d demonstrations",
             ", ".join(group),
@@ -84,10 +84,17 @@ class Oracle:
     Args:
         policies: the policies whose roles are demonstrated.
         noise: the oracle's rate of errors, as `demonstrate` takes it.
+        loop: the event loop that opened the run, whose sandbox serves no other. None: games need none.
     """
 
-    def __init__(self, run: Run, policies: Sequence[str], noise: float) -> None:
-        self._run, self._noise = run, noise
+    def __init__(
+        self,
+        run: Run,
+        policies: Sequence[str],
+        noise: float,
+        loop: asyncio.AbstractEventLoop | None = None,
+    ) -> None:
+        self._run, self._noise, self._loop = run, noise, loop
         self._roles = [
             role for stage in run.team.order for role in stage if run.team.policies[role] in policies
         ]
@@ -97,7 +104,10 @@ class Oracle:
 
     def batch(self, step: int, count: int) -> list[Demonstration]:
         """`count` demonstrations, in equal shares of the roles. Runs in the trainer's thread."""
-        return asyncio.run(self._batch(step, count))
+        games = self._batch(step, count)
+        if self._loop is None:
+            return asyncio.run(games)
+        return asyncio.run_coroutine_threadsafe(games, self._loop).result()
 
     async def _batch(self, step: int, count: int) -> list[Demonstration]:
         demonstrations, parts = [], len(self._played)
@@ -157,6 +167,8 @@ class Oracle:
                     prompt_ids=request.prompt.ids,
                 )
                 demonstrations.append((role, demonstration))
+            if self._is_last(env, state, stage):
+                break
             after = await env.step(
                 state, actions, StepContext(task=task, turn=stage.turn, seed=int(rng.integers(2**63)))
             )
@@ -165,6 +177,12 @@ class Oracle:
             team = run.team
             stage, _ = next_stage(env, team.order, team.max_turns, stage, after, team.max_stages)
         return demonstrations
+
+    def _is_last(self, env: Any, state: Any, stage: Stage) -> bool:
+        """Whether no prompt depends on what comes of a stage, whose step may wait for the sandbox."""
+        team = self._run.team
+        fixed = named_roles(env, team.order, state) is None
+        return fixed and stage.stage + 1 >= len(team.order) and stage.turn + 1 >= team.max_turns
 
     def _too_long(self, request: PromptRequest, action: Action, context: JobContext) -> str:
         """Why a demonstration doesn't fit the context; empty where it does, or where that stops the run."""

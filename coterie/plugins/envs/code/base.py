@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar, Protocol
 
 from pydantic import Field
 
@@ -15,6 +15,12 @@ from coterie.core.types.splits import Split
 from coterie.plugins.envs.code.judging import Judge, worst
 from coterie.plugins.envs.code.problem import CodeProblem, Tests, content, record_of, task_of
 from coterie.plugins.envs.common.record_tasks import RecordTasks
+
+
+class ProblemSource(Protocol):
+    """The problems of all splits."""
+
+    def tasks(self, split: Split, seed: int) -> TaskSource: ...
 
 
 class CodeConfig(PluginConfig):
@@ -37,24 +43,33 @@ class CodeEnvironment(Plugin):
 
     def __init__(self, config: CodeConfig, build: Any) -> None:
         super().__init__(config, build)
-        if config.data is None:
-            raise ConfigError(
-                "there are no problems",
-                path=f"{build.path}.data",
-                fix="set data=humaneval, or data=cooperative for problems that come with Coterie",
-            )
         if config.sandbox is None:
             raise ConfigError(
                 "programs need a sandbox", path=f"{build.path}.sandbox", fix="set sandbox=local"
             )
-        self._tasks = RecordTasks(
-            self.sources(config.data),
+        self._judge = Judge(config.sandbox, config.limits)
+        self._tasks = self.problems()
+
+    def problems(self) -> ProblemSource:
+        """The problems of all splits: those of the data source.
+
+        Raises:
+            ConfigError: there is none.
+        """
+        data, path = self.config.data, self.build.path
+        if data is None:
+            raise ConfigError(
+                "there are no problems",
+                path=f"{path}.data",
+                fix="set data=humaneval, or data=cooperative for problems that come with Coterie",
+            )
+        return RecordTasks(
+            self.sources(data),
             self.task_of,
             lambda task: content(task.payload),
-            path=build.path,
+            path=path,
             page="docs/code.md",
         )
-        self._judge = Judge(config.sandbox, config.limits)
 
     def sources(self, data: DataSource) -> Mapping[Split, DataSource]:
         """The data source of each split."""
@@ -67,7 +82,7 @@ class CodeEnvironment(Plugin):
             DataError: a record is no problem of this environment.
             ConfigError: the split is empty or isn't configured.
         """
-        return self._tasks.tasks(split)
+        return self._tasks.tasks(split, seed)
 
     def record(self, task: Task) -> dict[str, Any]:
         """The task as JSON, of the record type of code sources."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import Field
 
@@ -53,13 +53,14 @@ class CodeCollab(CodeEnvironment):
     """`solved`: every hidden test passes; `passed`: their share."""
     weights: Mapping[str, float] = {"solved": 1.0, "passed": 0.0}
     reports = ("code",)
+    name: ClassVar[str] = "code_collab"
     fields = tuple(field.name for field in fields(Observation))
     functions = True
 
     def __init__(self, config: CodeCollabConfig, build: Any) -> None:
         super().__init__(config, build)
         order = as_tuple(build.run.team.order)
-        self._team = team_of(order, (PAIR, SOLO), "code_collab", build.path)
+        self._team = team_of(order, (PAIR, SOLO), self.name, build.path)
         self._writer = "main" if "main" in self._team else "solver"
         self._tests = None
         if config.feedback_tests is not None:
@@ -95,7 +96,7 @@ class CodeCollab(CodeEnvironment):
         check_not_lost(actions)
         latest = dict(state.latest)
         for role, action in actions.items():
-            code = sources.answered_code(action.text)
+            code = self.code_of(role, action.text)
             latest[role] = Written(text=action.text, code=code, turn=ctx.turn)
         after = replace(state, latest=tuple(latest.items()), turns=ctx.turn + 1)
         info: dict[str, Any] = {"wrote": {role: latest[role].code for role in actions}}
@@ -107,6 +108,10 @@ class CodeCollab(CodeEnvironment):
         share = work.verdict.passed / work.verdict.total if work.verdict.total else 0.0
         scores = {(TEAM, "solved"): float(work.solved), (TEAM, "passed"): share}
         return Step(state=after, scores=scores, info=info)
+
+    def code_of(self, role: str, text: str) -> str:
+        """The code in a role's answer; empty: there is none."""
+        return sources.answered_code(text)
 
     def outcome(self, state: State) -> dict[str, float]:
         """`success`, `turns`, and of the last turn: the program parses (`syntax`), the share of hidden tests

@@ -45,8 +45,8 @@ class RecordTasks:
         self._path, self._page = path, page
         self._read: dict[Split, tuple[Task, ...]] = {}
 
-    def tasks(self, split: Split) -> tuple[Task, ...]:
-        """A split's tasks, in the order of the records.
+    def tasks(self, split: Split, seed: int = 0) -> tuple[Task, ...]:
+        """A split's tasks, in the order of the records, whatever the seed.
 
         Raises:
             DataError: a record is no problem of this environment.
