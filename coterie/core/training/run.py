@@ -350,9 +350,12 @@ class Run:
             counted.update(rollout.scored.result().metrics)
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         rollouts.lap("record")
-        seconds = time.perf_counter() - rollouts.started
+        seconds = max(time.perf_counter() - rollouts.started, 1e-9)
         row |= {**counted, **{f"time/{part}": value for part, value in rollouts.laps.items()}}
-        row |= {"time/step": seconds, "time/tokens_per_second": generated / max(seconds, 1e-9)}
+        row |= {
+            f"{name[:-7]}share": value / seconds for name, value in counted.items() if name[-8:] == "/seconds"
+        }
+        row |= {"time/step": seconds, "time/tokens_per_second": generated / seconds}
         return row
 
     def finish(self, step: int, row: Mapping[str, Any]) -> None:
