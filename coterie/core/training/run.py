@@ -351,10 +351,8 @@ class Run:
         check_metric_names(self.sampler, "count", counted.keys() - {"prompts/truncated"})  # ours
         rollouts.lap("record")
         seconds = max(time.perf_counter() - rollouts.started, 1e-9)
-        row |= {**counted, **{f"time/{part}": value for part, value in rollouts.laps.items()}}
-        row |= {
-            f"{name[:-7]}share": value / seconds for name, value in counted.items() if name[-8:] == "/seconds"
-        }
+        shares = {name[:-7] + "share": v / seconds for name, v in counted.items() if name[-8:] == "/seconds"}
+        row |= {**counted, **shares, **{f"time/{part}": value for part, value in rollouts.laps.items()}}
         row |= {"time/step": seconds, "time/tokens_per_second": generated / seconds}
         return row
 
