@@ -2,11 +2,11 @@
 
     python benchmarks/code_game.py [--seeds 0 1 2]
 
-Train `magrpo_code_game --scale cpu`, one seed after the other, on one thread, and measure the team's return
-(0 to 4) and its success on 600 unseen problems, sampled, before and after. Then train two turns, with one
-policy for both roles, with the transition modes `plain` and `level_feedback`, and measure the same after
-turn 2. Print Markdown tables, and write results/code_game.json. Exit with 1 where a seed's intervals of the
-return before and after overlap.
+Train `magrpo_code_game --scale cpu`, each on one thread, and measure the team's return (0 to 4) and its
+success on 600 unseen problems, sampled, before and after. Then train two turns, with one policy for both
+roles and smaller numbers, with the transition modes `plain` and `level_feedback`, and measure the same after turn
+2. Print Markdown tables, and write results/code_game.json. Exit with 1 where a seed's intervals of the return
+before and after overlap.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import platform
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -33,7 +35,8 @@ TASKS = 600
 MODES = ("plain", "level_feedback")
 TWO_TURNS = (
     "team.max_turns=2",
-    "policies.*.warm_start={demonstrations: oracle, noise: 0.05, steps: 300, batch: 128}",
+    "env.largest=12",  # fewer problems: the sandbox judges each program of the warm start once
+    "policies.*.warm_start={demonstrations: oracle, noise: 0.05, steps: 250, batch: 128}",
     "schedule.steps=60",
     "schedule.tasks_per_step=8",
 )
@@ -41,7 +44,7 @@ TWO_TURNS = (
 
 def measured(source: str | Path, **settings: Any) -> dict[str, Any]:
     """{"return": {"mean", "ci95", "n"}, "success": the same} on the problems of test."""
-    found = coterie.evaluate(source, split="test", tasks=TASKS, **settings)
+    found = coterie.evaluate(source, split="test", **{"tasks": TASKS, **settings})
     return {
         "return": clustered_bootstrap(found.returns, seed=0).as_dict(),
         "success": clustered_bootstrap(found.per_task, seed=0).as_dict(),
@@ -64,7 +67,18 @@ def two_turns(seed: int, mode: str, folder: Path) -> dict[str, Any]:
     begin = time.perf_counter()
     coterie.train(RECIPE, scale="cpu", overlays=["shared"], overrides=overrides, out=folder)
     seconds = round(time.perf_counter() - begin, 1)
-    return {"seed": seed, "mode": mode, "after": measured(folder), "seconds": seconds}
+    after = measured(folder, tasks=None, samples=4)
+    return {"seed": seed, "mode": mode, "after": after, "seconds": seconds}
+
+
+def row_of(asked: tuple[int, str | None]) -> dict[str, Any]:
+    """The results of (seed, mode of two turns; None: one turn)."""
+    seed, mode = asked
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name) / "run"
+        row = one_turn(seed, folder) if mode is None else two_turns(seed, mode, folder)
+    print(f"seed {seed}, {mode or 'one turn'}: {row['seconds']:.0f} s", file=sys.stderr, flush=True)
+    return row
 
 
 def disjoint(row: dict[str, Any]) -> bool:
@@ -99,17 +113,14 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--jobs", type=int, default=2, help="trainings at a time")
     parser.add_argument("--json", type=Path, default=HERE / "results" / "code_game.json")
     options = parser.parse_args()
-    one: list[dict[str, Any]] = []
-    two: list[dict[str, Any]] = []
-    for seed in options.seeds:
-        with tempfile.TemporaryDirectory() as folder:
-            one.append(one_turn(seed, Path(folder) / "run"))
-            print(f"seed {seed}: {one[-1]['seconds']:.0f} s", file=sys.stderr, flush=True)
-            for mode in MODES:
-                two.append(two_turns(seed, mode, Path(folder) / mode))
-                print(f"seed {seed}, {mode}: {two[-1]['seconds']:.0f} s", file=sys.stderr, flush=True)
+    asked = [(seed, mode) for mode in (None, *MODES) for seed in options.seeds]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(row_of, asked))
+    one = [row for row in rows if "before" in row]
+    two = sorted((row for row in rows if "mode" in row), key=lambda row: row["seed"])
     options.json.parent.mkdir(parents=True, exist_ok=True)
     facts = {
         "command": " ".join(["python", "benchmarks/code_game.py", *sys.argv[1:]]),

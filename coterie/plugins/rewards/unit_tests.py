@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import Field
 
+from coterie.core.errors import ConfigError, did_you_mean
 from coterie.core.plugins import Plugin, PluginConfig
 from coterie.core.protocols import JointView
 from coterie.core.types import TEAM, ComponentKind
@@ -64,6 +65,17 @@ class GoldenTests(TestShares):
     }
     weights: Mapping[str, float] = {"golden_tests": 1.0, "builds": 0.1, "runs": 0.1, "golden": 0.8}
     per_role: Sequence[str] = ("builds", "runs", "golden")
+
+    def __init__(self, config: Config, build: Any) -> None:
+        super().__init__(config, build)
+        roles = list(build.run.team.roles)
+        if config.role not in roles:
+            hint = did_you_mean(config.role, roles)
+            raise ConfigError(
+                f"the team has no role '{config.role}', which would earn the scores of its program",
+                path=f"{build.path}.role",
+                fix=f"{hint} name the role that writes the program: {', '.join(roles)}",
+            )
 
     async def score(self, view: JointView) -> Mapping[tuple[str, str], float | None]:
         """The scores of the team and of the role that wrote the program; nothing where none was judged."""

@@ -285,3 +285,10 @@ def test_each_role_earns_what_it_wrote(tmp_path):
     assert values["coder", "builds"] == values["coder", "runs"] == 1.0
     assert values["tester", "valid"] == values["tester", "right"] == 1.0
     assert not {("tester", "golden"), ("coder", "right")} & set(values)
+
+
+def test_golden_tests_needs_a_role_of_the_team(tmp_path):
+    tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
+    with pytest.raises(ConfigError, match="no role 'coder'") as refused:
+        build("reward", "golden_tests", env={"type": "code_tests"}, order=["solver"], **tables)
+    assert refused.value.path.endswith(".role") and "solver" in refused.value.fix

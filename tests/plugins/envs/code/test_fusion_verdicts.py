@@ -1,4 +1,7 @@
-"""The sandboxes `local` and `sandbox_fusion` judge code alike; benchmarks/code_verdicts.py has all of HumanEval."""
+"""The sandboxes `local` and `sandbox_fusion` judge code alike.
+
+benchmarks/code_verdicts.py does this on all of HumanEval.
+"""
 
 from __future__ import annotations
 
