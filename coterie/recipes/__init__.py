@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from coterie.recipes.layers import (
+    TableFrom as TableFrom,
     file_of as file_of,
     gather as gather,
     load as load,

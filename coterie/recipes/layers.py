@@ -37,6 +37,14 @@ from coterie.recipes.yaml_errors import file_error, is_misread, override_error
 log = logging.getLogger("coterie")
 
 
+class TableFrom(dict[str, Any]):
+    """A configuration's table with its origin, which stands beside its values in place of `python`."""
+
+    def __init__(self, table: Mapping[str, Any], origin: str) -> None:
+        super().__init__(table)
+        self.origin = origin
+
+
 def load(
     source: str | Path | Mapping[str, Any] | RunConfig,
     *,
@@ -65,7 +73,8 @@ def gather(source: str | Path | Mapping[str, Any] | RunConfig, overlays: Sequenc
     if isinstance(source, Mapping):
         old: list[str] = []
         name = str(source.get("name", "run"))
-        _extend(merged, copy.deepcopy(dict(source)), "python", None, ())
+        origin = source.origin if isinstance(source, TableFrom) else "python"
+        _extend(merged, copy.deepcopy(dict(source)), origin, None, ())
     else:
         recipe, old = current(source)
         path, origin, name = locate(recipe)

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.cli.comlrl import FromCommand, from_option, translated
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json
 from coterie.core.errors import MissingExtra
 
 if TYPE_CHECKING:
+    from coterie.api.comlrl import Flags
     from coterie.core.config import Resolved
 
 log = logging.getLogger("coterie")
@@ -22,14 +24,20 @@ PLAIN = re.compile(r"[A-Za-z_][\w./+-]*")
 RESERVED = frozenset({"true", "false", "null", "yes", "no", "on", "off"})
 
 
-@click.command(short_help="Show a configuration and where each value came from.")
+@click.command(cls=FromCommand, short_help="Show a configuration and where each value came from.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @layer_options
+@from_option
 @json_option
 @plugin_option
 def command(
-    source: str, settings: tuple[str, ...], overlays: tuple[str, ...], scale: str | None, as_json: bool
+    source: str,
+    settings: tuple[str, ...],
+    overlays: tuple[str, ...],
+    scale: str | None,
+    as_json: bool,
+    flags: Flags | None,
 ) -> None:
     """Show a recipe with its overlays, scale and overrides applied, each value with where it came from.
 
@@ -39,7 +47,8 @@ def command(
     from coterie.core.config import flatten
     from coterie.recipes import load
 
-    resolved = load(source, overrides=overrides(settings), scale=scale, overlays=overlays)
+    chosen: Any = source if flags is None else translated(source, settings, flags).table
+    resolved = load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays)
     _check(resolved)
     table = with_defaults(resolved.table)
     origins = {path: resolved.origins.get(path, "default") for path, _ in flatten(table)}

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from coterie.cli.comlrl import FromCommand, from_option, translated
 from coterie.cli.options import json_option, layer_options, overrides, plugin_option
 from coterie.cli.output import print_json, rendered
 from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show_verdict, size
@@ -14,6 +15,7 @@ from coterie.cli.plan_fit import GB, LARGE, Capacity, fit, loads, share_of, show
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from coterie.api.comlrl import Flags
     from coterie.api.counts import Counts, PolicyCounts
     from coterie.cli.memory import Footprint
     from coterie.core.config import ScheduleConfig
@@ -35,7 +37,7 @@ PASSING = ("gradients", "activations", "kv")
 """Parts that exist for one policy at a time, so that they don't add up over policies."""
 
 
-@click.command(short_help="Estimate what a run costs, without loading a model.")
+@click.command(cls=FromCommand, short_help="Estimate what a run costs, without loading a model.")
 @click.argument("source", metavar="RECIPE|FILE|RUN_DIR")
 @click.argument("settings", metavar="[KEY=VALUE]...", nargs=-1)
 @click.option("--gpus", metavar="N", type=click.IntRange(min=1), help="Also estimate the fit to N GPUs.")
@@ -49,6 +51,7 @@ PASSING = ("gradients", "activations", "kv")
 )
 @click.option("--yes", is_flag=True, help="Plan a step of more than 20,000 generations too.")
 @layer_options
+@from_option
 @json_option
 @plugin_option
 def command(
@@ -60,6 +63,7 @@ def command(
     overlays: tuple[str, ...],
     scale: str | None,
     as_json: bool,
+    flags: Flags | None,
 ) -> None:
     """Estimate a run's generations and memory, by step and policy, before anything is played or loaded.
 
@@ -80,7 +84,8 @@ def command(
     from coterie.compose import compose
     from coterie.recipes import load
 
-    run = compose(load(source, overrides=overrides(settings), scale=scale, overlays=overlays))
+    chosen: Any = source if flags is None else translated(source, settings, flags).table
+    run = compose(load(chosen, overrides=overrides(settings), scale=scale, overlays=overlays))
     counts = count(run)
     if not yes:
         check_size(counts)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from coterie.cli.comlrl import FromCommand, from_option, run_folder, translated
 from coterie.cli.errors import INTERRUPTED, exits_reported
 from coterie.cli.interrupt import interruptible
 from coterie.cli.options import layer_options, plugin_option, source_and_overrides
@@ -16,10 +17,11 @@ from coterie.cli.progress import progress
 from coterie.core.errors import UserError
 
 if TYPE_CHECKING:
+    from coterie.api.comlrl import Flags
     from coterie.api.train import TrainResult
 
 
-@click.command(short_help="Train a team.")
+@click.command(cls=FromCommand, short_help="Train a team.")
 @click.argument("arguments", metavar="[RECIPE|FILE] [KEY=VALUE]...", nargs=-1)
 @click.option(
     "--out", metavar="DIR", type=click.Path(path_type=Path), help="The run's folder [runs/<recipe>-<time>]."
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     "--allow-change", is_flag=True, help="With --resume: accept changes of what the run does from then on."
 )
 @layer_options
+@from_option
 @plugin_option
 def command(
     arguments: tuple[str, ...],
@@ -39,6 +42,7 @@ def command(
     overlays: tuple[str, ...],
     scale: str | None,
     allow_change: bool,
+    flags: Flags | None,
 ) -> None:
     """Train a team from a recipe or a YAML file; KEY=VALUE overrides a setting.
 
@@ -46,12 +50,20 @@ def command(
         coterie run plan_path algorithm.alpha=0.5 --scale cpu
         coterie run sudoku_split --with per_role,one_gpu
         coterie run --resume runs/plan_path-20260101-120000 schedule.steps=200
+        coterie run --from comlrl configs/mt_magrpo_he_config.yaml --num_turns 2
 
     Ctrl-C finishes the step, saves, and prints how to resume; a second one stops at once.
     """
     from coterie.api.train import train
 
+    source: Any
     source, overrides = source_and_overrides(arguments)
+    if flags is not None:
+        if resume is not None:
+            why = "the run's folder has its configuration"
+            raise UserError("--from and --resume exclude each other", why=why, fix="leave --from out")
+        translation = translated(source, overrides, flags)
+        source, out = translation.table, out or run_folder(translation)
     if source is None and resume is None:
         raise no_recipe()
     if out is not None and resume is not None:
