@@ -4,9 +4,9 @@
 
 Train `magrpo_code_game --scale cpu`, each on one thread, and measure the team's return (0 to 4) and its
 success on 600 unseen problems, sampled, before and after. Then train two turns, with one policy for both
-roles and smaller numbers, with the transition modes `plain` and `level_feedback`, and measure the same after turn
-2. Print Markdown tables, and write results/code_game.json. Exit with 1 where a seed's intervals of the return
-before and after overlap.
+roles and smaller numbers, with the transition modes `plain` and `level_feedback`, and measure the same
+after turn 2. Print Markdown tables, and write results/code_game.json. Exit with 1 where a seed's intervals
+of the return before and after overlap.
 """
 
 from __future__ import annotations
