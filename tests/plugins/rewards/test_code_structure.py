@@ -64,7 +64,8 @@ def test_one_more_test_never_pays_less(report, passed):
 
 def scored(plugin, info, roles=("aux", "main"), **settings):
     environment = SimpleNamespace(reports=("code",))
-    source = make(plugin, Build(order=["coder", "tester"], path="rewards.x", environment=environment), **settings)
+    build = Build(order=["coder", "tester"], path="rewards.x", environment=environment)
+    source = make(plugin, build, **settings)
     view = SimpleNamespace(info=info, actions=dict.fromkeys(roles))
     return asyncio.run(source.score(view)), source
 

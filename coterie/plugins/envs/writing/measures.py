@@ -104,7 +104,7 @@ def measure(first: str, second: str, form: Form) -> Measures:
     common = overlap(first, second)
     structure = 1.0 if all(form.least <= count <= form.most for count in counts) else None
     length = form.length.value(length_ratio) if structure is not None else None
-    vocabulary = form.vocabulary.value(word_ratio) if length is not None and distinct[0] else None
+    vocabulary = form.vocabulary.value(word_ratio) if length is not None else None
     style = None
     if vocabulary is not None:
         transitions = min(1.0, FIRST_CATEGORY + FURTHER_CATEGORY * (len(kinds) - 1)) if kinds else 0.0

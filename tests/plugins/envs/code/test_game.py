@@ -9,7 +9,7 @@ import pytest
 
 from coterie.api.train import train
 from coterie.core.errors import ConfigError, PolicyFault
-from coterie.core.types import RoleInput
+from coterie.core.types import RoleInput, all_passed
 from coterie.plugins.envs.code import game_words
 from coterie.plugins.envs.code.game_words import Formula, Operation, code, demonstration, formula, formulas
 from coterie.testing import build, check_environment, check_role, coterie_run, play_episode
@@ -34,6 +34,7 @@ def outcome_of(answers, problem=PROBLEM, order=None):
             texts = {role: action(text) for role, text in answers.items()}
             step = await env.step(env.reset(task, 0), texts, context(task))
             told = await env.findings(step.state, "main", 0)
+            assert all_passed(tuple(told)) is bool(env.outcome(step.state)["success"])
             return env.outcome(step.state)["success"], [finding.summary for finding in told]
 
     return asyncio.run(go())

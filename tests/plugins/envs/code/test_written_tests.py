@@ -59,6 +59,8 @@ def test_asserts_beside_code_are_read_without_a_block_of_tests():
         len(written_tests("```python\ndef f(x):\n    return x\n\nassert f(1) == 1\n```", "f", 5).tests) == 1
     )
     assert len(written_tests("assert f(1) == 1\nassert f(2) == 2", "f", 5).tests) == 2
+    two = "```tests\nassert f(0) == 0\n```\n```tests\nassert f(2) == 2\n```"
+    assert written_tests(two, "f", 5).tests.source == "assert f(2) == 2\n", "the last block, as of code"
     both = "```tests\nassert f(0) == 0\n```\n```python\nassert f(1) == 1\n```"
     assert written_tests(both, "f", 5).tests.source == "assert f(0) == 0\n"
 

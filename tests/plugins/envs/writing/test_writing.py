@@ -134,6 +134,8 @@ def test_a_failed_level_leaves_the_later_ones_out(tmp_path):
 def test_a_single_agent_writes_both(tmp_path):
     _, outcome, _, _ = played(tmp_path, [(0, {"solver": BOTH})], ["solver"])
     assert outcome["success"] == 1.0
+    _, spaced, _, _ = played(tmp_path, [(0, {"solver": f"{FIRST}\n  --- \n{LONG}"})], ["solver"])
+    assert spaced == outcome, "white space around the line makes no difference"
     values = reward_of(tmp_path, {"solver": BOTH}, ["solver"])
     assert values["style"] == pytest.approx(0.78)
     _, outcome, _, _ = played(tmp_path, [(0, {"solver": f"{FIRST} {LONG}"})], ["solver"])
