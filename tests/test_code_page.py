@@ -16,6 +16,7 @@ from coterie.plugins.rewards import code_structure
 from coterie.recipes import load, recipes
 from tests.plugins.envs.code.problems import ADD, SUM_LINES
 
+ENVIRONMENTS = ("code_collab", "code_game", "code_tests")
 PAGE = (Path(__file__).resolve().parents[1] / "docs" / "code.md").read_text(encoding="utf-8")
 
 
@@ -31,7 +32,7 @@ def test_commands_resolve(line):
     recipe, *overrides = shlex.split(line, comments=True)
     scale = overrides[1] if overrides[:1] == ["--scale"] else None
     config = load(recipe, overrides=overrides[2 * bool(scale) :], scale=scale).config
-    assert config.env["type"] in ("code_collab", "code_tests")
+    assert config.env["type"] in ENVIRONMENTS
 
 
 def test_every_set_is_listed_with_its_defaults():
@@ -79,6 +80,6 @@ def test_every_recipe_is_listed_with_its_turns():
     ours = {}
     for info in recipes():
         config = load(info.name).config
-        if config.env["type"] in ("code_collab", "code_tests"):
+        if config.env["type"] in ENVIRONMENTS:
             ours[info.name] = (" and ".join(config.team.roles), config.team.max_turns)
     assert listed == ours

@@ -17,11 +17,11 @@ from tests.backends.loopback import one_store_of_certificates
 from tests.backends.remote.server import OpenAIServer
 from tests.cli.support import coterie
 
-ENVIRONMENTS = ("code_collab", "code_tests", "writing")
+ENVIRONMENTS = ("code_collab", "code_game", "code_tests", "writing")
 NAMES = [info.name for info in recipes() if load(info.name).config.env["type"] in ENVIRONMENTS]
 RUN = [
     ("magrpo_humaneval", []), ("grpo_humaneval", []), ("code_at_grpo", []), ("code_single", []),
-    ("magrpo_tldr", []), ("grpo_arxiv", []),
+    ("magrpo_tldr", []), ("grpo_arxiv", []), ("magrpo_code_game", []),
     *(("mt_magrpo_humaneval", [f"transition={mode}"])
       for mode in ("plain", "passed", "level_passed", "level_feedback")),
 ]  # fmt: skip

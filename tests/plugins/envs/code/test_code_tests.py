@@ -184,6 +184,12 @@ def test_fewer_tests_than_asked_for_are_less_valid(tmp_path):
         assert (step.info["tests"]["valid"], step.info["tests"]["right"]) == (valid, 1.0)
 
 
+def test_tests_that_can_not_be_read_make_the_rest_less_valid(tmp_path):
+    mixed = TESTS.replace("\n```", "\nassert True\nassert f\nassert f(1, 2) != 0\n```")
+    [step], _, _, _ = played(tmp_path, [(0, {"coder": RIGHT, "tester": mixed})])
+    assert (step.info["tests"]["count"], step.info["tests"]["valid"]) == (3, 0.5)
+
+
 def test_a_problem_without_reference_has_no_right_tests(tmp_path):
     record = {key: value for key, value in ADD.items() if "solution" not in key}
     answers = [(0, {"coder": RIGHT, "tester": TESTS})]

@@ -96,6 +96,18 @@ def test_code_over_its_limit_counts_as_missing(tmp_path):
     assert any("1 characters over its limit" in line for f in told["main"] for line in f.details)
 
 
+def test_a_solver_has_no_limit(tmp_path):
+    [step], outcome, told, env = played(
+        tmp_path, [{"solver": ALONE}], ["solver"], records=[{**ADD, "size_limit": 1}]
+    )
+    assert outcome["success"] == 1.0 and env.observe(step.state, "solver").size_limit is None
+    assert not any(finding.name == "size" for finding in told["solver"])
+    assert (
+        environment(tmp_path, records=[{**ADD, "size_limit": 1}]).observe(step.state, "aux").size_limit
+        is None
+    )
+
+
 def test_the_program_is_judged_when_the_last_role_of_the_turn_has_written(tmp_path):
     order = ["aux", "main"]
     steps, outcome, _, _ = played(tmp_path, [{"aux": AUX}, {"main": MAIN}], order)
