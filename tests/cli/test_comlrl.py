@@ -360,3 +360,25 @@ def test_a_file_of_another_program_is_refused(section, tmp_path):
     assert done.exit_code == 2
     wanted = f"is of the program '{section}'" if section else "has no section grpo or magrpo"
     assert wanted in done.stderr
+
+
+@pytest.mark.parametrize(("section", "kind", "roles"), [
+    ("magrpo", "tldr", ["first", "second"]), ("magrpo", "arxiv", ["first", "second"]),
+    ("grpo", "tldr", ["solver"]),
+])  # fmt: skip
+@pytest.mark.parametrize(("enabled", "scale"), [(None, 2.0), (True, 2.0), (False, 1.0)])
+def test_files_of_writing_process_rewards_unless_they_say_otherwise(
+    section, kind, roles, enabled, scale, tmp_path
+):
+    table = {"scale_factor": 2.0, "shift": -1.0} | ({} if enabled is None else {"enabled": enabled})
+    lines = [
+        f"dataset: {{type: {kind}}}",
+        f"{section}: {{num_train_epochs: 2}}",
+        f"reward_processor: {json.dumps(table)}",
+    ]
+    file = tmp_path / "writing.yaml"
+    file.write_text("\n".join(lines), encoding="utf-8")
+    config, _ = resolved("--from", "comlrl", str(file))
+    assert (config["env"]["type"], config["env"]["kind"]) == ("writing", kind)
+    assert config["schedule"]["epochs"] == 2 and set(config["policies"]) == set(roles)
+    assert config["rewards"]["writing"].get("scale", 1.0) == scale

@@ -81,7 +81,8 @@ def translate(original: Original) -> Translation:
         turns=turns,
         mode=_mode(original) if turns > 1 else "",
         roles=ROLES[kind.turns][agents == 1],
-        processed=truth(original.get("reward_processor.enabled", False), "reward_processor.enabled"),
+        # The programs of writing process rewards by default, those of code don't.
+        processed=truth(original.get("reward_processor.enabled", not kind.turns), "reward_processor.enabled"),
     )
     prefix = "grpo" if agents == 1 else "mt_magrpo" if turns > 1 else "magrpo"
     recipe = f"{prefix}_{kind.name}"
