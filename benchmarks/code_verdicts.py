@@ -38,11 +38,11 @@ from tests.plugins.envs.code.mutants import SECONDS, mutants  # noqa: E402
 
 MUTATED = 20
 """Problems of each set whose mutants are judged."""
-Asked = list[tuple[str, CodeProblem, str]]
+Programs = list[tuple[str, CodeProblem, str]]
 """(name, problem, program)."""
 
 
-def asked(problems: dict[str, CodeProblem]) -> tuple[Asked, Asked]:
+def asked(problems: dict[str, CodeProblem]) -> tuple[Programs, Programs]:
     """The references of all problems, and the mutants of some."""
     references = [(name, p, whole_program(p, kept_code(p.solution))) for name, p in problems.items()]
     step = max(1, len(problems) // MUTATED)
@@ -55,7 +55,7 @@ def asked(problems: dict[str, CodeProblem]) -> tuple[Asked, Asked]:
     return references, changed
 
 
-async def judged(sandbox: Any, programs: Asked, limits: Limits | None) -> list[Verdict]:
+async def judged(sandbox: Any, programs: Programs, limits: Limits | None) -> list[Verdict]:
     """The verdicts, in order."""
     await sandbox.open()
     try:
@@ -65,7 +65,7 @@ async def judged(sandbox: Any, programs: Asked, limits: Limits | None) -> list[V
         await sandbox.close()
 
 
-def compared(url: str, programs: Asked, limits: Limits | None) -> dict[str, Any]:
+def compared(url: str, programs: Programs, limits: Limits | None) -> dict[str, Any]:
     """How many verdicts are alike, and those that differ; seconds of each sandbox."""
     verdicts, seconds = {}, {}
     for name, sandbox in (

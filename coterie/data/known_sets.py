@@ -41,12 +41,12 @@ def records_of_set(name: str, settings: Mapping[str, Any]) -> tuple[dict[Split, 
     without_run: Any = SimpleNamespace(data=None, sandbox=None)
     source = ComponentBuilder(run=without_run).make("data_source", {"type": name, **settings}, name)
     given = [split for split in SPLITS if split in settings]
-    found: dict[Split, list[Record]] = {}
+    by_split: dict[Split, list[Record]] = {}
     notes: list[str] = []
     for split in SPLITS:
         if given and split not in given:
             notes.append(f"{split} is left out: no rows are chosen for it")
             continue
         with plugin_call(source, "records"):
-            found[split] = list(source.records(split))
-    return found, notes
+            by_split[split] = list(source.records(split))
+    return by_split, notes

@@ -165,23 +165,23 @@ class CodeTests(CodeEnvironment):
             SystemFault: the sandbox failed.
         """
         attempt, suite = state.attempt, state.suite
-        found: list[Finding] = []
+        parts: list[Finding] = []
         if attempt is not None:
             if state.problem.entry_point:
-                found.append(feedback.definition("coder", state.problem.entry_point, attempt.defined))
-            found.append(feedback.syntax(attempt.error))
+                parts.append(feedback.definition("coder", state.problem.entry_point, attempt.defined))
+            parts.append(feedback.syntax(attempt.error))
         if suite is not None:
-            found.append(_reading(suite, self.config.asked))
+            parts.append(_reading(suite, self.config.asked))
         if attempt is not None and suite is not None and state.compared is not None:
             chosen = suite.read.tests.sliced(tests)
-            found.append(feedback.tests_finding(await self._on_program(state, chosen)))
-        return tuple(found)
+            parts.append(feedback.tests_finding(await self._on_program(state, chosen)))
+        return tuple(parts)
 
     async def diagnose(self, state: State, role: str) -> str:
         """What is wrong with the latest program and tests, in sentences; empty: nothing. Without the tests
         that the program failed where prompts show them."""
-        found = await self.findings(state, role, 0)
-        return feedback.sentences([f for f in found if f.name != "tests" or not self.config.show_compared])
+        parts = await self.findings(state, role, 0)
+        return feedback.sentences([f for f in parts if f.name != "tests" or not self.config.show_compared])
 
     def latest(self, state: State) -> dict[str, str]:
         """The latest answer of every role, for an expert that edits them."""

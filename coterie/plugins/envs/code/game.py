@@ -91,11 +91,11 @@ class CodeGame(CodeCollab):
         if work is None:
             return ()
         verdict = await self._verdict(state.problem, work, state.problem.tests.sliced(tests))
-        found = [_defined("main", work.main)]
+        parts = [_defined("main", work.main)]
         if AUX in self._team:
-            found.insert(0, _defined(AUX, work.aux))
+            parts.insert(0, _defined(AUX, work.aux))
         text = f"tests {verdict.passed} of {verdict.total} passed"
-        return (*found, Finding(name="tests", passed=verdict.ok, summary=text))
+        return (*parts, Finding(name="tests", passed=verdict.ok, summary=text))
 
     def demonstrate(self, state: State, role: str, noise: float, rng: Any) -> str:
         """A right answer, either of the two that a role of the pair may give; each operation is wrong with

@@ -44,10 +44,10 @@ def answered_code(text: str) -> str:
     With fences: the last block marked as Python, else the last one without a language; one that isn't closed
     counts up to the end. Without: the text from its first definition or import on, up to a line of prose.
     """
-    found = list(blocks(text))
-    if found:
-        named = [code for language, code in found if language in ("python", "py", "python3")]
-        plain = [code for language, code in found if not language]
+    fenced = list(blocks(text))
+    if fenced:
+        named = [code for language, code in fenced if language in ("python", "py", "python3")]
+        plain = [code for language, code in fenced if not language]
         return (named or plain or [""])[-1]
     lines = text.split("\n")
     start = next((number for number, line in enumerate(lines) if _BEGINS.match(line)), None)

@@ -171,8 +171,8 @@ class Writing(Plugin):
 
     async def diagnose(self, state: State, role: str) -> str:
         """The levels that did not pass, in sentences; empty: all did."""
-        found = await self.findings(state, role, 0)
-        return "\n".join(line for f in found if f.passed is False for line in f.details)
+        levels = await self.findings(state, role, 0)
+        return "\n".join(line for f in levels if f.passed is False for line in f.details)
 
     def latest(self, state: State) -> dict[str, str]:
         """The latest text of every role, for an expert that edits them."""

@@ -11,7 +11,7 @@ from coterie.plugins.envs.writing.measures import TRANSITIONS, Band, Form, Measu
 def findings(measured: Measures, form: Form) -> tuple[Finding, ...]:
     """The levels in order; those after one that failed are not there."""
     first, second = measured.words
-    found = [
+    levels = [
         _finding(
             "structure",
             "Words of each text",
@@ -20,16 +20,16 @@ def findings(measured: Measures, form: Form) -> tuple[Finding, ...]:
         )
     ]
     if measured.structure is not None:
-        found.append(_ratio("length", "Length", measured.length, measured.length_ratio, form.length))
+        levels.append(_ratio("length", "Length", measured.length, measured.length_ratio, form.length))
     if measured.length is not None:
-        found.append(
+        levels.append(
             _ratio("vocabulary", "Distinct words", measured.vocabulary, measured.word_ratio, form.vocabulary)
         )
     if measured.vocabulary is not None:
         style = f"Style: {measured.categories} of {len(TRANSITIONS)} kinds of transition words"
         detail = f"{style}; {measured.common:.0%} of the words are in both texts"
-        found.append(Finding(name="style", passed=None, summary=style, details=(detail,)))
-    return tuple(found)
+        levels.append(Finding(name="style", passed=None, summary=style, details=(detail,)))
+    return tuple(levels)
 
 
 def _ratio(name: str, title: str, value: float | None, ratio: float, band: Band) -> Finding:
