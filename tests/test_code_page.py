@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
@@ -83,3 +84,38 @@ def test_every_recipe_is_listed_with_its_turns():
         if config.env["type"] in ENVIRONMENTS:
             ours[info.name] = (" and ".join(config.team.roles), config.team.max_turns)
     assert listed == ours
+
+
+RESULTS = Path(__file__).resolve().parents[1] / "benchmarks" / "results"
+
+
+def test_the_game_s_figures_are_those_of_its_benchmark():
+    results = json.loads((RESULTS / "code_game.json").read_text())
+    seeds = results["one_turn"]
+    assert len(seeds) == 3 and all(s["before"]["return"]["ci95"][1] < s["after"]["return"]["ci95"][0] for s in seeds)
+    assert all(seed["after"]["return"]["n"] == results["tasks"] >= 500 for seed in seeds)
+    wanted = [
+        [str(seed["seed"]), *(interval(seed[when][key], digits) for key, digits in (("return", 2), ("success", 3))
+                              for when in ("before", "after"))]
+        for seed in seeds
+    ]  # fmt: skip
+    listed = rows("The coding game")
+    assert [row for row in listed if len(row) == 5 and row[0].isdigit()] == wanted
+    modes = {(str(row["seed"]), row["mode"]): interval(row["after"]["success"], 3) for row in results["two_turns"]}
+    turns = {
+        (row[0], mode): cell
+        for row in listed
+        if len(row) == 3 and row[0].isdigit()
+        for mode, cell in zip(("plain", "level_feedback"), row[1:], strict=True)
+    }
+    assert turns == modes and len(modes) == 6
+
+
+def interval(value, digits):
+    low, high = value["ci95"]
+    return f"{value['mean']:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+
+
+def test_judging_takes_the_share_that_the_page_says():
+    share = json.loads((RESULTS / "code_judging.json").read_text())["median_share"]
+    assert share <= 0.1 and f"{share:.1%} of a step" in PAGE.replace(" %", "%")
