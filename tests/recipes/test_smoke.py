@@ -52,7 +52,7 @@ def trained(name, overrides, folder):
 def test_it_runs_from_end_to_end(name, overrides, tmp_path):
     rows = trained(name, overrides, tmp_path / "run")
     assert all(row["loss/grad_norm"] >= 0 for row in rows if "loss/grad_norm" in row)
-    if "tldr" not in name and "arxiv" not in name:
+    if "humaneval" in name or name.startswith("code_"):  # the script's programs parse
         assert all(row["judging/programs"] >= 1 and 0 < row["judging/share"] <= 1 for row in rows)
         assert rows[0]["judging/share"] == pytest.approx(rows[0]["judging/seconds"] / rows[0]["time/step"])
 
