@@ -31,14 +31,18 @@ class GeneratedFormulas:
 
     def __init__(self, largest: int) -> None:
         self._by_split: dict[Split, list[str]] = {"train": [], "val": [], "test": []}
+        self._made: dict[tuple[Split, int], tuple[Task, ...]] = {}
         for formula in game_words.formulas(largest):
             self._by_split[split_of(str(formula))].append(str(formula))
 
     def tasks(self, split: Split, seed: int) -> TaskSource:
         """The problems of a split."""
-        texts = self._by_split[split]
-        order = generator(seed, f"{split}", "code_game").permutation(len(texts))
-        return tuple(_task(texts[place], f"{split}-{number}") for number, place in enumerate(order))
+        if (split, seed) not in self._made:
+            texts = self._by_split[split]
+            order = generator(seed, split, "code_game").permutation(len(texts))
+            tasks = (_task(texts[place], f"{split}-{number}") for number, place in enumerate(order))
+            self._made[split, seed] = tuple(tasks)
+        return self._made[split, seed]
 
 
 class CodeGame(CodeCollab):
