@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,23 @@ def is_known(source: str) -> bool:
     from coterie.data.known_sets import known_sets
 
     return not Path(source).exists() and source in known_sets()
+
+
+def check_spelling(source: str) -> None:
+    """Refuse a name that is nearly that of a known set, before it is looked for on the Hub.
+
+    Raises:
+        UserError: it is.
+    """
+    from coterie.data.known_sets import known_sets
+
+    if "/" in source or Path(source).exists():
+        return
+    for name in difflib.get_close_matches(source.lower(), known_sets(), n=1, cutoff=0.8):
+        raise UserError(
+            f"there is no set '{source}'",
+            fix=f"did you mean '{name}'? A set of the Hub has its whole id, OWNER/NAME",
+        )
 
 
 def prepare_set(

@@ -101,3 +101,15 @@ def test_an_existing_data_set_is_kept(tmp_path):
     for options, code in (((), 0), ((), 2), (("--force",), 0)):
         done = coterie("data", "prepare", "cooperative", "-o", tmp_path / "out", *options)
         assert done.exit_code == code, done.output
+
+
+@pytest.mark.parametrize(("name", "meant"), [("humanevl", "humaneval"), ("code_contest", "code_contests")])
+def test_a_misspelt_name_is_not_looked_for_on_the_hub(tmp_path, name, meant):
+    done = coterie("data", "prepare", name, "-o", tmp_path / "out")
+    assert done.exit_code == 2 and f"did you mean '{meant}'?" in done.output
+
+
+def test_what_is_written_is_what_the_source_gives(tmp_path):
+    output("prepare", "cooperative", "-o", tmp_path / "out")
+    for split, records in records_of_set("cooperative", {})[0].items():
+        assert read(tmp_path / "out" / f"{split}.jsonl") == records

@@ -185,7 +185,7 @@ def prepare(
         coterie data prepare humaneval file=HumanEval.jsonl.gz "train=test[:100]" -o data/humaneval
     """
     from coterie.cli.data_output import show_files
-    from coterie.cli.data_sets import is_known, prepare_set
+    from coterie.cli.data_sets import check_spelling, is_known, prepare_set
     from coterie.cli.split_options import counts
 
     if is_known(source):
@@ -196,6 +196,7 @@ def prepare(
         else:
             show_files(out, manifest, notes)
         return
+    check_spelling(source)
     if settings:
         raise UserError(
             f"{source} takes no settings such as '{settings[0]}'",
