@@ -208,7 +208,7 @@ def test_no_cases_are_no_pass():
 
 
 def test_the_page_shows_what_its_program_prints(capsys):
-    page = (Path(__file__).parents[4] / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[3] / "docs" / "sandbox.md").read_text(encoding="utf-8")
     program, printed = re.search(
         r'```python title="outputs.py"\n(.*?)```.*?```text\n(.*?)```', page, re.DOTALL
     ).groups()
