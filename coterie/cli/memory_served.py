@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # the backends of models import torch, and a plan of tables works without it
+    from torch import Tensor
+
     from coterie.api.counts import Counts
     from coterie.backends.engines.lean.weights import LeanWeights
     from coterie.backends.models.sizes import Blueprint
@@ -46,63 +47,71 @@ async def served(
     )
     made: dict[str, int] = {}
     lean: set[str] = set()
-    with _no_collection():
+    with _Made() as new:
         for model in models:
-            decoders = len(_decoders())
+            decoders = len(new.decoders())
             for name, (module, adapter) in model.modules.items():
-                before = meta_bytes()
+                before = new.meta_bytes()
                 await engine.load_weights(Weights(policy=name, version=0, module=module, adapter=adapter))
-                _write_positions(longest)
-                made[name] = meta_bytes() - before
-            before = meta_bytes()
+                new.write_positions(longest)
+                made[name] = new.meta_bytes() - before
+            before = new.meta_bytes()
             for wave in counts.waves:
                 names = [name for name in model.modules if name in wave]
                 engine.prepare({name: wave[name] * run.sampler.plan.branches for name in names})
-            _write_positions(longest)
-            made[next(iter(model.modules))] += meta_bytes() - before
-            if len(_decoders()) > decoders:
+            new.write_positions(longest)
+            made[next(iter(model.modules))] += new.meta_bytes() - before
+            if len(new.decoders()) > decoders:
                 lean.update(model.modules)
     batch_policy = {name: engine.batch_of(name) for name in made}
     await engine.close()
     return made, batch_policy, lean
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Switch garbage collection off: tensors that it freed would be subtracted from the count."""
-    enabled = gc.isenabled()
-    gc.collect()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
+class _Made:
+    """What is made on the meta device inside the block.
+
+    Garbage collection is off meanwhile: tensors that it freed would be subtracted from the count. Older
+    objects are frozen, since a search through all objects of a large process takes a second.
+    """
+
+    def __enter__(self) -> _Made:
+        self._enabled = gc.isenabled()
+        gc.disable()
+        self._older = {tensor.untyped_storage()._cdata: tensor for tensor in _meta_tensors()}
+        gc.freeze()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        gc.unfreeze()
+        self._older.clear()
+        if self._enabled:
             gc.enable()
 
+    def meta_bytes(self) -> int:
+        """Bytes of the tensors on the meta device, each storage counted once."""
+        storages = (tensor.untyped_storage() for tensor in _meta_tensors())
+        sizes = {storage._cdata: storage.nbytes() for storage in storages}
+        return sum(size for key, size in sizes.items() if key not in self._older)
 
-def _decoders() -> list[LeanWeights]:
-    """The weights of lean decoders on the meta device."""
-    from coterie.backends.engines.lean.weights import LeanWeights
+    def decoders(self) -> list[LeanWeights]:
+        """The weights of lean decoders on the meta device."""
+        from coterie.backends.engines.lean.weights import LeanWeights
 
-    return [
-        weights
-        for weights in gc.get_objects()
-        if type(weights) is LeanWeights and weights.device.type == "meta"
-    ]
+        return [
+            weights
+            for weights in gc.get_objects()
+            if type(weights) is LeanWeights and weights.device.type == "meta"
+        ]
+
+    def write_positions(self, longest: int) -> None:
+        """Make the tables of positions that lean decoders make in their first batch."""
+        for weights in self.decoders():
+            weights.rotary(longest)
 
 
-def _write_positions(longest: int) -> None:
-    """Make the tables of positions that lean decoders make in their first batch."""
-    for weights in _decoders():
-        weights.rotary(longest)
-
-
-def meta_bytes() -> int:
-    """Bytes of all tensors on the meta device, each storage counted once."""
+def _meta_tensors() -> list[Tensor]:
+    """The tensors on the meta device, those made before a freeze left out."""
     import torch
 
-    tensors = [
-        tensor for tensor in gc.get_objects() if issubclass(type(tensor), torch.Tensor) and tensor.is_meta
-    ]
-    storages = {tensor.untyped_storage()._cdata: tensor.untyped_storage().nbytes() for tensor in tensors}
-    return sum(storages.values())
+    return [thing for thing in gc.get_objects() if issubclass(type(thing), torch.Tensor) and thing.is_meta]
