@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 
 import pytest
@@ -47,6 +48,15 @@ def test_overrides_and_scales_count():
     plan = planned("quickstart", "schedule.tasks_per_step=7", "sampler.branches=3")
     assert plan["step"]["generations"] == 7 * 3 * 2 * 3
     assert planned("plan_path", "--scale", "smoke")["step"]["tasks"] == 4
+
+
+def test_a_plan_in_a_used_process_is_that_of_a_fresh_one_and_leaves_its_objects_as_they_were():
+    import torch
+
+    fresh = planned("quickstart")
+    kept = [torch.empty(7, device="meta")]
+    assert planned("quickstart") == fresh and kept
+    assert gc.isenabled() and gc.get_freeze_count() == 0
 
 
 def test_a_tree_past_the_bound_is_refused_unless_told_yes():
