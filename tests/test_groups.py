@@ -1,0 +1,10 @@
+"""Tests of one `xdist_group` share a process: some versions of pytest and pytest-xdist ignore groups in silence."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.mark.xdist_group("groups")
+def test_a_test_of_a_group_is_sent_with_its_group(request, worker_id):
+    assert request.node.nodeid.endswith("@groups") == (worker_id != "master")
