@@ -201,7 +201,7 @@ def _rewards(
                 raise ConfigError(
                     f"component '{component}' also comes from rewards.{owner[component]}",
                     path=f"rewards.{name}",
-                    fix="give one of them another name",
+                    fix="remove one of the two; a plugin of yours may call its component otherwise",
                 )
             owner[component], kinds[component] = name, kind
             weights[component] = _number(

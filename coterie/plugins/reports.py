@@ -22,7 +22,7 @@ class CodeReport(TypedDict):
     main: bool
     """The main role wrote the entry point, and it returns something (a program: there is code)."""
     builds: bool
-    """Imports, given helpers, `aux` and the entry point parse together."""
+    """There is code, and imports, given helpers, `aux` and the entry point parse together."""
     runs: bool
     """The program could be loaded, and at least one test was reached."""
     passed: int

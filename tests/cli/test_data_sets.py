@@ -113,3 +113,8 @@ def test_what_is_written_is_what_the_source_gives(tmp_path):
     output("prepare", "cooperative", "-o", tmp_path / "out")
     for split, records in records_of_set("cooperative", {})[0].items():
         assert read(tmp_path / "out" / f"{split}.jsonl") == records
+
+
+def test_an_empty_name_is_refused(tmp_path):
+    done = coterie("data", "prepare", "", "-o", str(tmp_path / "out"))
+    assert done.exit_code == 2 and "SOURCE is empty" in done.stderr and "Traceback" not in done.output

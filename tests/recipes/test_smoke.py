@@ -13,9 +13,11 @@ from coterie.api.train import train
 from coterie.compose import compose
 from coterie.recipes import load, recipes
 from coterie.testing import play_episode
+from coterie.testing.support import oracle_texts
 from tests.backends.loopback import one_store_of_certificates
 from tests.backends.remote.server import OpenAIServer
 from tests.cli.support import coterie
+from tests.plugins.envs.code.problems import ADD
 
 ENVIRONMENTS = ("code_collab", "code_game", "code_tests", "writing")
 NAMES = [info.name for info in recipes() if load(info.name).config.env["type"] in ENVIRONMENTS]
@@ -55,6 +57,19 @@ def test_it_runs_from_end_to_end(name, overrides, tmp_path):
     if "humaneval" in name or name.startswith("code_"):  # the script's programs parse
         assert all(row["judging/programs"] >= 1 and 0 < row["judging/share"] <= 1 for row in rows)
         assert rows[0]["judging/share"] == pytest.approx(rows[0]["judging/seconds"] / rows[0]["time/step"])
+
+
+@pytest.mark.parametrize("name", ["magrpo_humaneval", "code_at_grpo"])
+def test_problems_that_the_script_does_not_know_are_answered_by_its_faults(name, tmp_path, caplog):
+    oracle_texts._warn.cache_clear()
+    file = tmp_path / "mine.jsonl"
+    file.write_text(
+        "".join(
+            json.dumps({**ADD, "id": f"p{n}", "prompt": f"# {n}\n{ADD['prompt']}"}) + "\n" for n in range(30)
+        )
+    )
+    rows = trained(name, [f"data={{type: jsonl, path: {file}}}"], tmp_path / "run")
+    assert len(rows) >= 2 and caplog.text.count("knows the solutions of data source 'cooperative' alone") == 1
 
 
 def test_experts_run_from_end_to_end(tmp_path):

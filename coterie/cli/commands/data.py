@@ -188,6 +188,8 @@ def prepare(
     from coterie.cli.data_sets import check_spelling, is_known, prepare_set
     from coterie.cli.split_options import counts
 
+    if not source.strip():
+        raise UserError("SOURCE is empty", fix="name a file, a set of the Hub as OWNER/NAME, or a known set")
     if is_known(source):
         given = {"key": keys, "rename": renames, **options}
         manifest, notes = prepare_set(source, overrides(settings), given, out, force=force)

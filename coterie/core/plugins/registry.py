@@ -17,7 +17,7 @@ from coterie.core.plugins.base import PluginConfig
 from coterie.core.plugins.kinds import DECLARING, FILES, KINDS, UNCONFIGURED
 from coterie.extras import EXTRA_OF
 
-IN_A_FILE = "If a file of yours has it: -p FILE.py (in Python: coterie.api.plugin_files.load_plugin_file)"
+IN_A_FILE = "if a file of yours has it: -p FILE.py; in Python: coterie.api.plugin_files.load_plugin_file"
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Registry:
 
     def hints(self, name: str, known: Iterable[str], fix: str = "") -> dict[str, Any]:
         """`why` and `fix` of an error about an unknown name: the nearest, and plugins that may have it."""
-        return {"why": "; ".join(self.absent), "fix": f"{did_you_mean(name, known)}{fix}. {IN_A_FILE}"}
+        return {"why": "; ".join(self.absent), "fix": f"{did_you_mean(name, known)}{fix} ({IN_A_FILE})"}
 
     def load(self, kind: str, name: str, *, path: str = "") -> Any:
         """The plugin object itself.

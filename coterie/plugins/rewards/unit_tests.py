@@ -70,11 +70,10 @@ class GoldenTests(TestShares):
         super().__init__(config, build)
         roles = list(build.run.team.roles)
         if config.role not in roles:
-            hint = did_you_mean(config.role, roles)
             raise ConfigError(
                 f"the team has no role '{config.role}', which would earn the scores of its program",
                 path=f"{build.path}.role",
-                fix=f"{hint} name the role that writes the program: {', '.join(roles)}",
+                fix=f"name the role that writes the program; {did_you_mean(config.role, roles)}",
             )
 
     async def score(self, view: JointView) -> Mapping[tuple[str, str], float | None]:

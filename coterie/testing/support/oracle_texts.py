@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 import random
+import re
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
 from coterie.core.plugins import plugins
 from coterie.core.types import Request
+
+log = logging.getLogger("coterie")
 
 SPLITS = ("train", "val", "test")
 NO_CODE = "I would need more time."
@@ -19,10 +23,31 @@ NOTHING = "def {name}(*values):\n    return None\n"
 def code(request: Request, prompt: str, draws: random.Random) -> str:
     """An answer of a role of `code_collab` or `code_tests`: its part of the reference, or a usual fault.
 
-    The tasks are those of data source `cooperative`, found by the id of the task.
+    Its problems are those of data source `cooperative`, found by the id of the task; for others it writes the
+    faults alone.
     """
-    record = _records()[request.key.task.partition("-")[2]]
+    record = _records().get(request.key.task.partition("-")[2])
+    if record is None:
+        _warn()
+        return draws.choice(_faults(request.key.role, prompt))
     return draws.choice(_answers(request.key.role, record))
+
+
+def _faults(role: str, prompt: str) -> list[str]:
+    """The usual faults of a role, for a problem whose solution is not known."""
+    defined = re.search(r"def (\w+)\(", prompt)
+    name = "aux" if role == "aux" else defined[1] if defined else "main"
+    if role == "tester":
+        return [_tests(f"assert {name}() == 'never'"), NO_CODE]
+    return [NO_CODE, UNPARSABLE.format(name=name), NOTHING.format(name=name)]
+
+
+@cache
+def _warn() -> None:
+    log.warning(
+        "the script of --scale smoke knows the solutions of data source 'cooperative' alone: for other "
+        "problems it writes faults (engine.share=0 leaves all answers to the model)"
+    )
 
 
 def _answers(role: str, record: Mapping[str, Any]) -> list[str]:

@@ -51,6 +51,19 @@ def text(row: Row, *names: str, required: bool = True) -> str:
     return ""
 
 
+def source(row: Row, *names: str) -> str:
+    """The text that a team is to write about.
+
+    Raises:
+        WrongRow: as `text`.
+        Unusable: it is empty.
+    """
+    given = text(row, *names)
+    if not given.strip():
+        raise Unusable("it has no text")
+    return given
+
+
 def parsed(row: Row, name: str) -> Any:
     """The JSON of a field that is a text of JSON, or the field as it is.
 
@@ -70,13 +83,17 @@ def parsed(row: Row, name: str) -> Any:
 
 def humaneval(row: Row, index: int) -> Record:
     """HumanEval and CoopHumanEval: `check(candidate)`, and a solution that continues the prompt."""
-    prompt = text(row, "prompt")
+    prompt, tests = text(row, "prompt"), text(row, "test")
     solution = text(row, "canonical_solution", required=False)
+    if not tests.strip():
+        raise Unusable("it has no tests")
+    if error := programs.syntax_error(tests):
+        raise WrongRow("test", f"doesn't parse: {error}")
     return {
         "id": text(row, "task_id", required=False) or str(index),
         "prompt": prompt,
         "entry_point": text(row, "entry_point"),
-        "tests": text(row, "test"),
+        "tests": tests,
         "solution": prompt + solution if solution.strip() else "",
     }
 
@@ -192,14 +209,14 @@ def live_code_bench(row: Row, index: int) -> Record:
 def tldr(row: Row, index: int) -> Record:
     """TLDR: posts, and the author's own summary."""
     reference = text(row, "completion", "summary", "label", required=False)
-    return {"id": str(row.get("id", index)), "prompt": text(row, "prompt"), "reference": reference}
+    return {"id": str(row.get("id", index)), "prompt": source(row, "prompt"), "reference": reference}
 
 
 def arxiv(row: Row, index: int) -> Record:
     """Abstracts of arXiv."""
     return {
         "id": str(row.get("id", row.get("article_id", index))),
-        "prompt": text(row, "abstract_text", "abstract"),
+        "prompt": source(row, "abstract_text", "abstract"),
         "title": text(row, "title", required=False),
     }
 

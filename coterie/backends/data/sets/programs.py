@@ -27,6 +27,15 @@ def called_function(code: str, asserts: Sequence[str]) -> str:
     return next((name for name in reversed(functions) if name in called), "")
 
 
+def syntax_error(code: str) -> str:
+    """Why the code doesn't parse; empty: it does."""
+    try:
+        ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        return str(error)
+    return ""
+
+
 def stub(code: str, name: str, statement: str) -> str:
     """Imports and signature of the reference, with the statement as docstring."""
     tree = ast.parse(code)

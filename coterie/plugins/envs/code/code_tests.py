@@ -136,14 +136,14 @@ class CodeTests(CodeEnvironment):
         return Step(state=after, scores=scores, info=info)
 
     def outcome(self, state: State) -> dict[str, float]:
-        """`success`, `turns`, and of the latest program and tests: the program parses (`syntax`), the share
-        of hidden tests that pass (`pass_rate`), the share of written tests that can be read (`valid_tests`),
-        the program passes them (`agreed`)."""
+        """`success`, `turns`, and of the latest program and tests: there is code that parses (`syntax`), the
+        share of hidden tests that pass (`pass_rate`), the share of written tests that can be read
+        (`valid_tests`), the program passes them (`agreed`)."""
         attempt, suite, compared = state.attempt, state.suite, state.compared
         return {
             "success": float(attempt is not None and attempt.solved),
             "turns": float(state.turns),
-            "syntax": float(attempt is not None and not attempt.error),
+            "syntax": float(attempt is not None and attempt.builds),
             "pass_rate": attempt.share if attempt is not None else 0.0,
             "valid_tests": suite.valid if suite is not None else 0.0,
             "agreed": float(compared is not None and compared.ok),
@@ -230,6 +230,7 @@ class CodeTests(CodeEnvironment):
             visible = await self.verdict(problem, whole, shown, error=error, defined=defined)
         return Attempt(
             code=code,
+            written=bool(written.strip()),
             whole=whole,
             turn=turn,
             defined=defined,
@@ -298,7 +299,7 @@ def _code_report(attempt: Attempt) -> CodeReport:
         team=False,
         aux=False,
         main=attempt.defined,
-        builds=not attempt.error,
+        builds=attempt.builds,
         runs=not attempt.error and attempt.defined and not never_ran(attempt.verdict),
         passed=attempt.verdict.passed,
         total=attempt.verdict.total,

@@ -114,8 +114,8 @@ class CodeCollab(CodeEnvironment):
         return sources.answered_code(text)
 
     def outcome(self, state: State) -> dict[str, float]:
-        """`success`, `turns`, and of the last turn: the program parses (`syntax`), the share of hidden tests
-        that pass (`pass_rate`), the entry point uses what `aux` returns (`aux_usage`)."""
+        """`success`, `turns`, and of the last turn: there is code that parses (`syntax`), the share of hidden
+        tests that pass (`pass_rate`), the entry point uses what `aux` returns (`aux_usage`)."""
         work = state.work
         if work is None:
             return {
@@ -128,7 +128,7 @@ class CodeCollab(CodeEnvironment):
         return {
             "success": float(work.solved),
             "turns": float(state.turns),
-            "syntax": float(not work.error),
+            "syntax": float(work.builds),
             "pass_rate": work.verdict.passed / work.verdict.total if work.verdict.total else 0.0,
             "aux_usage": float(work.called and not work.ignored),
         }
@@ -197,6 +197,7 @@ class CodeCollab(CodeEnvironment):
         limit = self._limit(problem)
         work = Work(
             program=program,
+            written=bool(aux_code.strip() or main_code.strip()),
             aux=aux is not None and sources.defines(aux_code, AUX),
             main=sources.defines(main_code, problem.entry_point)
             or bool(sources.method_wrapper(main_code, problem.entry_point)),
@@ -225,7 +226,7 @@ class CodeCollab(CodeEnvironment):
             team=AUX in self._team,
             aux=work.aux,
             main=work.main and not work.excess,
-            builds=not work.error,
+            builds=work.builds,
             runs=not work.error and work.main and not never_ran(work.verdict),
             passed=work.verdict.passed,
             total=work.verdict.total,

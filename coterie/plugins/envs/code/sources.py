@@ -42,7 +42,8 @@ def answered_code(text: str) -> str:
     """The code of an answer.
 
     With fences: the last block marked as Python, else the last one without a language; one that isn't closed
-    counts up to the end. Without: the text from its first definition or import on, up to a line of prose.
+    counts up to the end. Without: the text from its first definition or import on, up to a line of prose;
+    else the whole text where it is a program. A word or a number is none.
     """
     fenced = list(blocks(text))
     if fenced:
@@ -52,13 +53,19 @@ def answered_code(text: str) -> str:
     lines = text.split("\n")
     start = next((number for number, line in enumerate(lines) if _BEGINS.match(line)), None)
     if start is None:
-        return text if parsed(text) is not None else ""
+        tree = parsed(text)
+        return text if tree is not None and any(map(_acts, tree.body)) else ""
     kept: list[str] = []
     for line in lines[start:]:
         if kept and _PROSE.match(line):
             break
         kept.append(line)
     return "\n".join(kept).rstrip() + "\n"
+
+
+def _acts(node: ast.stmt) -> bool:
+    """Whether a statement does something: an expression without a call has no effect."""
+    return not isinstance(node, ast.Expr) or any(isinstance(part, ast.Call) for part in ast.walk(node))
 
 
 def given_code(prompt: str, entry_point: str) -> str:

@@ -25,6 +25,8 @@ class Work:
 
     program: str
     """Imports, given helpers, `aux` and the entry point."""
+    written: bool
+    """A role wrote code."""
     aux: bool
     """`aux` is defined and returns something."""
     main: bool
@@ -40,6 +42,11 @@ class Work:
     called: bool
     thin: bool
     ignored: tuple[str, ...]
+
+    @property
+    def builds(self) -> bool:
+        """There is code, and it parses."""
+        return self.written and not self.error
 
     @property
     def solved(self) -> bool:

@@ -19,6 +19,8 @@ class Attempt:
 
     code: str
     """The code in the answer; empty where there is none."""
+    written: bool
+    """There is code, apart from calls and prints of a function's file."""
     whole: str
     """With the imports and helpers that the prompt gives."""
     turn: int
@@ -30,6 +32,11 @@ class Attempt:
     """Of the hidden tests."""
     visible: Verdict
     """Of the tests that come with the problem."""
+
+    @property
+    def builds(self) -> bool:
+        """There is code, and it parses."""
+        return self.written and not self.error
 
     @property
     def solved(self) -> bool:

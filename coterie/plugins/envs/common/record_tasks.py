@@ -22,7 +22,8 @@ class LocatesRecords(Protocol):
 
 
 class RecordTasks:
-    """The tasks of all splits. Problems of val and test are left out of train, with a warning.
+    """The tasks of all splits. Problems of val and test are left out of train, and those of test out of val
+    of a published set, each with a warning.
 
     Args:
         sources: by split, what gives the records.
@@ -44,25 +45,31 @@ class RecordTasks:
         self._sources, self._make, self._content = sources, make, content
         self._path, self._page = path, page
         self._read: dict[Split, tuple[Task, ...]] = {}
+        self._kept: dict[Split, tuple[Task, ...]] = {}
 
     def tasks(self, split: Split, seed: int = 0) -> tuple[Task, ...]:
         """A split's tasks, in the order of the records, whatever the seed.
 
         Raises:
-            DataError: a record is no problem of this environment.
-            ConfigError: the split is empty or isn't configured, a problem of test is also in val, or all of
-                train is also evaluated.
+            DataError: a record is no problem of this environment, or has the id of an earlier one.
+            ConfigError: the split is empty or isn't configured, a problem of test is also in val where
+                the records are the user's, or all of train or val is also evaluated.
         """
-        if split not in self._read:
+        if split not in self._kept:
             tasks = self._tasks(split)
-            if split == "train":
-                tasks = self._without_evaluated(tasks)
-            if split == "test":
-                self._check_test(tasks)
-            self._read[split] = tasks
-        return self._read[split]
+            if "val" not in self._kept and (val := self._optional("val")):
+                self._kept["val"] = self._without_test(val)
+            if split != "val":
+                self._kept[split] = self._without_evaluated(tasks) if split == "train" else tasks
+        return self._kept[split]
 
     def _tasks(self, split: Split) -> tuple[Task, ...]:
+        """All tasks of a split's records."""
+        if split not in self._read:
+            self._read[split] = self._made(split)
+        return self._read[split]
+
+    def _made(self, split: Split) -> tuple[Task, ...]:
         with plugin_call(self._sources[split], "records"):
             records = self._sources[split].records(split)
         tasks = tuple(self._task(split, index, record, records) for index, record in enumerate(records))
@@ -70,34 +77,49 @@ class RecordTasks:
             raise ConfigError(
                 f"split '{split}' has no problems", path=f"data.{split}", fix="name other records"
             )
+        first: dict[str, int] = {}
+        for index, task in enumerate(tasks):
+            if (earlier := first.setdefault(task.id, index)) < index:
+                file, line = _where(records, split, earlier)
+                what = f"'{task.id.removeprefix(f'{split}-')}' is also the id of line {line} of {file}"
+                raise DataError(*_where(records, split, index), "id", what, fix="give each record another id")
         return tasks
 
     def _task(self, split: Split, index: int, record: Mapping[str, Any], records: Sequence[Any]) -> Task:
         try:
             return self._make(record, f"{split}-{record.get('id') or index}")
         except ValueError as error:
-            file, line = f"split {split}", index + 1
-            if isinstance(records, LocatesRecords):
-                file, line = records.where(index)
-            raise DataError(
-                file, line, "-", str(error), fix=f"{self._page} has the fields of a record"
-            ) from None
+            fix = f"{self._page} has the fields of a record"
+            raise DataError(*_where(records, split, index), "-", str(error), fix=fix) from None
 
-    def _check_test(self, tasks: tuple[Task, ...]) -> None:
-        known = {self._content(task): task.id for task in self._optional("val")}
-        for task in tasks:
-            other = known.get(self._content(task))
-            if other is not None:
-                raise ConfigError(
-                    f"the problem '{task.id}' is also in val, as '{other}'",
-                    path="data.test",
-                    fix="give val and test other records",
-                )
+    def _without_test(self, val: tuple[Task, ...]) -> tuple[Task, ...]:
+        """The tasks of val that test doesn't have.
+
+        Raises:
+            ConfigError: test has some, and the records are the user's, who can choose others; or it has all.
+        """
+        tested = {self._content(task): task.id for task in self._optional("test")}
+        shared = {task.id: tested[text] for task in val if (text := self._content(task)) in tested}
+        if not shared:
+            return val
+        ours, theirs = next(iter(shared.items()))
+        if not getattr(self._sources["val"], "published", False) or len(shared) == len(val):
+            raise ConfigError(
+                f"the problem '{theirs}' is also in val, as '{ours}'",
+                path="data.test",
+                why=f"val and test share {len(shared)} of {len(val)} problems of val",
+                fix="give val and test other records",
+            )
+        log.warning(
+            "%d of %d val problems are also in test and are left out of val: %s (= %s)%s",
+            *(len(shared), len(val), ours, theirs, ", ..." if len(shared) > 1 else ""),
+        )
+        return tuple(task for task in val if task.id not in shared)
 
     def _optional(self, split: Split) -> tuple[Task, ...]:
         """A split's tasks; none where the source doesn't give it."""
         try:
-            return self.tasks(split)
+            return self._tasks(split)
         except ConfigError as error:
             log.info("%s: no problem is compared with those of '%s': %s", self._path, split, error)
             return ()
@@ -125,3 +147,10 @@ class RecordTasks:
                 fix="give train other records than val and test",
             )
         return kept
+
+
+def _where(records: Sequence[Any], split: Split, index: int) -> tuple[str, int]:
+    """File and line of a record; of a source that has no files, the split and the record's number."""
+    if isinstance(records, LocatesRecords):
+        return records.where(index)
+    return f"split {split}", index + 1

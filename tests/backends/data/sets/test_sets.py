@@ -182,6 +182,9 @@ def test_texts(tmp_path):
 @pytest.mark.parametrize(
     ("kind", "row", "why"),
     [
+        ("humaneval", {**humaneval(9), "test": " \n"}, "no tests"),
+        ("tldr", {"prompt": " "}, "no text"),
+        ("arxiv", {"abstract_text": ""}, "no text"),
         ("mbpp", {**MBPP, "test_list": []}, "no tests"),
         ("mbpp", {**MBPP, "test_list": ["assert True"]}, "call no function"),
         ("apps", {**APPS_STDIN, "input_output": ""}, "no tests"),
@@ -189,7 +192,8 @@ def test_texts(tmp_path):
     ],
 )
 def test_rows_that_can_not_be_used_are_left_out_and_counted(tmp_path, caplog, kind, row, why):
-    good = {"mbpp": MBPP, "apps": APPS_STDIN, "code_contests": CONTEST}[kind]
+    good = {"humaneval": humaneval(1), "tldr": {"prompt": "A post."}, "arxiv": {"abstract_text": "We show."}}
+    good = {**good, "mbpp": MBPP, "apps": APPS_STDIN, "code_contests": CONTEST}[kind]
     made = source(tmp_path, kind, [row, good, good, good], train="all[:2]", val="all[2:3]", test="all[3:]")
     assert len(made.records("train")) == 1
     assert (
@@ -204,6 +208,7 @@ def test_rows_that_can_not_be_used_are_left_out_and_counted(tmp_path, caplog, ki
     [
         ("humaneval", {**humaneval(1), "prompt": 3}, "prompt"),
         ("humaneval", {key: value for key, value in humaneval(1).items() if key != "test"}, "test"),
+        ("humaneval", {**humaneval(1), "test": "def check(candidate:\n"}, "test"),
         ("mbpp", {**MBPP, "test_list": "assert double(2) == 4"}, "test_list"),
         ("apps", {**APPS_STDIN, "input_output": "{"}, "input_output"),
         ("code_contests", {**CONTEST, "public_tests": {"input": ["1"], "output": []}}, "public_tests"),

@@ -98,6 +98,14 @@ def test_a_program_that_passes_its_tests_ends_the_episode(tmp_path):
     assert json.loads(json.dumps(step.info)) == step.info, "plain data"
 
 
+@pytest.mark.parametrize(
+    "answer", ["I do not know", "```python\nprint(1)\n```", fenced("def f(x, y):\n    return (\n")]
+)
+def test_without_code_that_parses_nothing_builds(tmp_path, answer):
+    [step], outcome, _, _ = played(tmp_path, [(0, {"coder": answer, "tester": TESTS})])
+    assert outcome["syntax"] == 0.0 and step.info["code"]["builds"] is False
+
+
 def test_agreement_is_not_success(tmp_path):
     """Wrong tests that fit a wrong program end the episode, and hidden tests decide."""
     tests = "```tests\nassert f(1, 2) == 3\nassert f(0, 3) == 3\nassert f(2, 2) == 4\n```"

@@ -197,9 +197,40 @@ def test_a_problem_of_test_that_is_also_in_val_is_an_error(tmp_path):
     splits = {"train": [ADD], "val": [ROOT], "test": [ROOT]}
     table = data_of(tmp_path, **splits)
     env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
-    with pytest.raises(ConfigError, match="is also in val") as refused:
-        env.tasks("test", 0)
-    assert refused.value.path == "data.test"
+    for split in ("train", "val", "test"):
+        with pytest.raises(ConfigError, match="is also in val") as refused:
+            env.tasks(split, 0)
+        assert refused.value.path == "data.test"
+
+
+def test_problems_of_test_are_left_out_of_val_of_a_known_set_with_one_warning(tmp_path, caplog):
+    from tests.backends.data.sets.test_sets import humaneval, written
+
+    rows = [humaneval(0), humaneval(1), {**humaneval(2), "prompt": humaneval(3)["prompt"]}, humaneval(3)]
+    table = {"type": "humaneval", "file": str(written(tmp_path, rows))}
+    splits = {"train": "test[:1]", "val": "test[1:3]", "test": "test[3:]"}
+    env = build("environment", {"type": "code_collab"}, order=TEAM, data=table | splits, sandbox="local")
+    sizes = [len(env.tasks(split, 0)) for split in ("train", "val", "test", "val")]
+    assert sizes == [1, 1, 1, 1]
+    assert caplog.text.count("1 of 2 val problems are also in test and are left out of val") == 1
+    table |= {"train": "test[:1]", "val": "test[2:3]", "test": "test[3:]"}
+    env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
+    with pytest.raises(ConfigError, match="share 1 of 1 problems of val"):
+        env.tasks("val", 0)
+
+
+def test_a_record_with_the_id_of_another_names_both_lines(tmp_path):
+    table = data_of(tmp_path, train=[ADD, {**ROOT, "id": "x"}, {**SHIFT, "id": "x"}], val=[ADD], test=[ADD])
+    env = build("environment", {"type": "code_collab"}, order=TEAM, data=table, sandbox="local")
+    with pytest.raises(DataError, match=r"train\.jsonl, line 3, field 'id': 'x' is also the id of line 2 of"):
+        env.tasks("train", 0)
+
+
+def test_without_code_nothing_builds(tmp_path):
+    [step], outcome, _, _ = played(tmp_path, [{"aux": "No idea.", "main": "42"}])
+    assert outcome["syntax"] == 0.0 and step.info["code"]["builds"] is False
+    [step], outcome, _, _ = played(tmp_path, [{"aux": AUX, "main": "No idea."}])
+    assert outcome["syntax"] == 1.0 and step.info["code"]["builds"] is True
 
 
 @pytest.mark.parametrize(

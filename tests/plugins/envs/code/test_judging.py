@@ -84,6 +84,19 @@ def test_a_program_that_ends_itself_fails_its_tests_and_nothing_else():
     assert [verdict.ok for verdict in results] == [False] * 6 + [True]
 
 
+def test_what_ends_one_test_and_what_ends_the_rest():
+    """An endless loop takes the rest of the time; an exit and a deep recursion cost one test."""
+    record = {**ADD, "tests": "".join(f"assert f({n}, 0) == {n * n}\n" for n in (1, 2, 3, 4))}
+    bodies = ["exit()", "return f(x, y)", "raise KeyError", "while True: pass"]
+    programs = [
+        (record, f"def f(x, y):\n    if x == {n}:\n        {body}\n    return x * x + y * y\n")
+        for body in bodies
+        for n in (1, 4)
+    ]
+    passed = [verdict.passed for verdict in verdicts(*programs, limits=Limits(cpu_seconds=1))]
+    assert passed == [3, 3, 3, 3, 3, 3, 0, 3]
+
+
 def test_equal_programs_are_judged_once_also_at_the_same_time():
     async def go():
         sandbox, problem = Slow(), problem_of(ADD)

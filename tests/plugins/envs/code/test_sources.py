@@ -40,9 +40,17 @@ def test_a_longer_fence_may_hold_a_shorter_one():
     assert sources.answered_code(f"````python\n{code}````") == code
 
 
-@pytest.mark.parametrize("text", ["", "No idea.", "I can't, sorry. Ask again later.", "```json\n{}\n```"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "No idea.", "nothing", "42", "yes, sure", "I can't, sorry. Ask again later.", "```json\n{}\n```"],
+)
 def test_an_answer_without_code_has_none(text):
     assert not sources.answered_code(text).strip()
+
+
+@pytest.mark.parametrize("text", ["print(int(input()) * 2)", "x = 1", "nothing()\n42"])
+def test_a_program_without_definitions_is_code(text):
+    assert sources.answered_code(text) == text
 
 
 def test_a_syntax_error_stays_in_the_code_with_its_place():
