@@ -118,6 +118,14 @@ class ExpertEdits(Revision):
         try:
             return self.build.make("chat_model", table, path)
         except ConfigError as error:
+            if error.path == f"{path}.vendor":
+                error.fix = (
+                    f"set {path}.base_url, and {path}.api_key=${{NAME}} where the endpoint needs a key; or "
+                )
+                error.fix += (
+                    f"{path}.model={{type: openai, model: {config.expert_model}, vendor: NAME}} with a name "
+                )
+                error.fix += "of docs/chat_models.md in place of expert_model"
             if error.path in (f"{path}.vendor", f"{path}.model"):
                 error.path = f"{path}.expert_model"
             raise

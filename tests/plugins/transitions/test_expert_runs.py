@@ -74,7 +74,10 @@ def test_an_unknown_model_asks_for_an_address(name):
     with pytest.raises(ConfigError, match=f"no vendor is known for the model '{name}'") as caught:
         mode("expert_edits", expert_model=name)
     assert caught.value.path == "transition.expert_model"
-    assert "set base_url, and api_key=${NAME}" in caught.value.fix
+    assert "set transition.base_url, and transition.api_key=${NAME}" in caught.value.fix
+    assert f"transition.model={{type: openai, model: {name}, vendor: NAME}}" in caught.value.fix
+    table = {"type": "openai", "model": name, "vendor": "deepseek"}
+    assert mode("expert_edits", model=table).config.model
     assert mode("expert_edits", expert_model=name, base_url="http://localhost:8000/v1")
 
 

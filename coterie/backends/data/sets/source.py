@@ -139,10 +139,12 @@ class SetData(Plugin):
             return  # a default of a published split that this copy of the set doesn't have
         if shared:
             ours, theirs = self._expression(split), self._expression(other)
+            single = isinstance(self.config.file, str)
             raise ConfigError(
                 f"'{ours}' ({split}) and '{theirs}' ({other}) share {len(shared)} rows",
                 path=f"{self.build.path}.{split}",
-                fix="choose slices that don't overlap",
+                why="one file stands for every published split" if single else "",
+                fix="set train, val and test to slices that don't overlap, such as test[:80%]",
             )
 
     def _rows(self, published: str) -> Records:

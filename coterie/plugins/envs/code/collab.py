@@ -15,7 +15,7 @@ from coterie.plugins.envs.code import feedback, sources
 from coterie.plugins.envs.code.analysis import AUX, usage
 from coterie.plugins.envs.code.base import CodeConfig, CodeEnvironment
 from coterie.plugins.envs.code.judging import never_ran, whole_program, worst
-from coterie.plugins.envs.code.problem import CodeProblem, Tests
+from coterie.plugins.envs.code.problem import CodeProblem, Tests, tests_of
 from coterie.plugins.envs.code.state import Observation, State, Work, Written
 from coterie.plugins.envs.common.teams import check_not_lost, team_of
 from coterie.plugins.functions import FunctionReference, load_function
@@ -139,8 +139,22 @@ class CodeCollab(CodeEnvironment):
         """The tests that feedback may tell of: the hidden ones, unless `feedback_tests` names others.
 
         A subclass may replace it.
+
+        Raises:
+            ConfigError: what `feedback_tests` names gives no Python with an assert.
         """
-        return problem.tests if self._tests is None else Tests(source=str(self._tests(problem)))
+        if self._tests is None:
+            return problem.tests
+        given = self._tests(problem)
+        path = f"{self.build.path}.feedback_tests"
+        if not isinstance(given, str):
+            raise ConfigError(
+                f"it gave {given!r:.60}, and no text", path=path, fix="return Python with asserts"
+            )
+        try:
+            return tests_of(given)
+        except ValueError as error:
+            raise ConfigError(str(error), path=path, fix="return Python with asserts") from None
 
     async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
         """The checks of the last turn's program, the role's own part first; none before it.

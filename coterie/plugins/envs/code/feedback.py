@@ -78,15 +78,22 @@ def tests_finding(verdict: Verdict) -> Finding:
         summary = f"Tests: {passed} of {total} passed"
     else:
         summary = f"Tests: none of {total} passed"
-    details = [f"Tests: {passed}/{total} passed", *map(_failure, verdict.failures)]
+    details = [f"Tests: {passed}/{total} passed"]
+    details += [_failure(failure, verdict.candidate) for failure in verdict.failures]
     left = total - passed - len(verdict.failures)
     if left > 0:
         details.append(f"  ... and {left} more failed")
     return Finding(name="tests", passed=passed == total, summary=summary, details=tuple(details))
 
 
-def _failure(failure: TestFailure) -> str:
-    what = failure.error + (f": {_cut(failure.message)}" if failure.message else "")
+def _failure(failure: TestFailure, ended: str) -> str:
+    """A failed test.
+
+    Args:
+        ended: how the program ended, where it did.
+    """
+    message = ended if failure.error == "CandidateEnded" and ended else failure.message
+    what = failure.error + (f": {_cut(message)}" if message else "")
     return f"  Failed: {_cut(failure.source)} -> {what}" if failure.source else f"  Failed: {what}"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import keyword
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -74,12 +75,14 @@ def problem_of(record: Mapping[str, Any]) -> CodeProblem:
 
     Raises:
         ValueError: a field is of another type, there is no prompt, no test or tests of two forms, or the
-            tests are no Python with an assert.
+            tests are no Python with an assert, or no function can have the name of the entry point.
     """
     texts = {name: record.get(name) or "" for name in _TEXTS}
     for name, text in texts.items():
         if not isinstance(text, str):
             raise ValueError(f"the field '{name}' is no text: {text!r:.60}")
+    if texts["entry_point"] and not is_name(texts["entry_point"]):
+        raise ValueError(f"'entry_point' is no name of a function: {texts['entry_point']!r:.60}")
     if not texts["prompt"].strip():
         raise ValueError("the field 'prompt' is empty or missing")
     tests = _tests(record, "tests", "cases", texts["tests"])
@@ -103,6 +106,11 @@ def problem_of(record: Mapping[str, Any]) -> CodeProblem:
     )
 
 
+def is_name(text: str) -> bool:
+    """Whether a Python function can have this name."""
+    return text.isidentifier() and not keyword.iskeyword(text)
+
+
 def record_of(problem: CodeProblem) -> dict[str, Any]:
     """The record of a problem, without its empty fields."""
     fields = {
@@ -120,6 +128,24 @@ def record_of(problem: CodeProblem) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value}
 
 
+def tests_of(source: str, name: str = "tests") -> Tests:
+    """Tests from Python.
+
+    Args:
+        name: of them in an error.
+
+    Raises:
+        ValueError: it doesn't parse, or has no assert.
+    """
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ValueError(f"'{name}' is no Python: {error}") from None
+    if not _asserts(source):
+        raise ValueError(f"'{name}' has no assert")
+    return Tests(source=source)
+
+
 def _tests(record: Mapping[str, Any], name: str, case_name: str, source: str) -> Tests:
     pairs = record.get(case_name) or ()
     if not isinstance(pairs, Sequence) or isinstance(pairs, str):
@@ -133,11 +159,8 @@ def _tests(record: Mapping[str, Any], name: str, case_name: str, source: str) ->
     if cases and source.strip():
         raise ValueError(f"give '{name}' or '{case_name}', not both")
     if source.strip():
-        try:
-            ast.parse(source)
-        except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise ValueError(f"'{name}' is no Python: {error}") from None
-    return Tests(source=source, cases=tuple(cases))
+        return tests_of(source, name)
+    return Tests(cases=tuple(cases))
 
 
 @functools.lru_cache(maxsize=4096)

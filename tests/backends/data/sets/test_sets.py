@@ -245,6 +245,13 @@ def test_two_names_of_one_file_are_the_same_rows(tmp_path):
     assert refused.value.path == "data.val"
 
 
+def test_one_file_with_default_splits_asks_for_slices(tmp_path):
+    made = build("data_source", {"type": "mbpp", "file": written(tmp_path, [MBPP] * 3)})
+    with pytest.raises(ConfigError, match="share 3 rows") as refused:
+        made.records("train")
+    assert refused.value.why == "one file stands for every published split"
+
+
 def test_the_defaults_of_a_set_fit_each_other(tmp_path):
     made = build(
         "data_source", {"type": "humaneval", "file": written(tmp_path, [humaneval(n) for n in range(164)])}

@@ -154,6 +154,22 @@ def only_zero(problem):
     return "assert f(0, 0) == 0\n"
 
 
+@pytest.mark.parametrize(
+    ("given", "what"), [(5, "gave 5"), (None, "gave None"), ("", "no assert"), ("assert f(", "is no Python")]
+)
+def test_feedback_tests_that_are_none_are_refused(tmp_path, given, what):
+    with pytest.raises(ConfigError, match=what) as refused:
+        played(tmp_path, [{"aux": AUX, "main": MAIN}], feedback_tests=lambda problem: given)
+    assert refused.value.path == "env.feedback_tests"
+
+
+def test_feedback_says_how_a_program_ended(tmp_path):
+    endless = fenced("def f(x, y):\n    while True:\n        aux(x)\n    return x\n")
+    _, _, told, _ = played(tmp_path, [{"aux": AUX, "main": endless}], limits={"cpu_seconds": 0.5})
+    tests = next(finding for finding in told["main"] if finding.name == "tests")
+    assert tests.details[1].endswith("-> CandidateEnded: timeout")
+
+
 def test_findings_have_the_role_s_own_part_first_and_the_failed_tests(tmp_path):
     wrong = fenced("def f(x, y):\n    return aux(x)\n")
     _, _, told, _ = played(tmp_path, [{"aux": AUX, "main": wrong}])
