@@ -297,6 +297,16 @@ def test_a_value_is_read_as_the_original_reads_it(word, value):
     assert literal(word) == value
 
 
+@pytest.mark.parametrize(
+    ("threshold", "shift", "ends"),
+    [(-0.2, None, True), (0.1, None, False), (-4, -4, True), (-0.2, -4, False)],
+)
+def test_a_threshold_that_every_joint_action_earns_is_mentioned(threshold, shift, ends, tmp_path):
+    settings = {"early_termination_threshold": threshold, "reward_shift": shift, "external_mode": "plain"}
+    _, warned = resolved("--from", "comlrl", write(tmp_path, "mt_magrpo_he", magrpo=settings))
+    assert "plays no further turn" in warned and ("no joint action plays a second turn" in warned) is ends
+
+
 # ------------------------------------------------------------------------------------------------ wrong input
 
 
@@ -318,6 +328,7 @@ def test_a_value_is_read_as_the_original_reads_it(word, value):
         ("model.name=3", "model.name", "a name, or a list of names is needed"),
         ("agents=['x']", "agents", "give 2 values, one for each role"),
         ("model.model_kwargs.torch_dtype=int8", "model.model_kwargs.torch_dtype", "unknown value 'int8'"),
+        ("external=3", "external", "a table is needed, not 3"),
         ("grpo.num_turns=2", "magrpo", "has the sections grpo and magrpo"),
         ("num_turns", "--override", "is not of the form key=value"),
         ("=2", "--override", "is not of the form key=value"),

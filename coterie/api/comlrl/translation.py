@@ -60,7 +60,8 @@ class Translation:
         name = self.table.origin.removeprefix("file ")
         if self.dropped:
             keys = [f"\n  {key}: {why}" for key, why in self.dropped.items()]
-            log.warning("of %s, %d keys change nothing:%s", name, len(keys), "".join(keys))
+            count = "1 key changes" if len(keys) == 1 else f"{len(keys)} keys change"
+            log.warning("of %s, %s nothing:%s", name, count, "".join(keys))
         for key, mention in self.mentions.items():
             log.warning("%s of %s: %s", key, name, mention)
 
@@ -98,6 +99,7 @@ def translate(original: Original) -> Translation:
         key = _apply(row, original, case, settings, dropped)
         mentions |= {key: row.mention} if key and row.mention else {}
     dropped |= _others(original, case)
+    mentions |= _one_turn(mentions, settings)
     table = _nested(settings) | {"extends": recipe, "name": original.file.stem, "summary": _summary(original)}
     table["scales"] = {"smoke": _smoke(table)}
     base = original.get("output.base_dir")
@@ -189,6 +191,15 @@ def _apply(
     return key
 
 
+def _one_turn(mentions: Mapping[str, str], settings: Mapping[str, Any]) -> dict[str, str]:
+    """What to add to the mention of a threshold that every joint action earns: levels begin at 0."""
+    lowest = settings.get("rewards.*.shift", 0.0)
+    if settings.get("algorithm.termination_threshold", lowest + 1) > lowest:
+        return {}
+    added = f". The lowest reward is {lowest:g}, so no joint action plays a second turn"
+    return {key: text + added for key, text in mentions.items() if "threshold" in key}
+
+
 def _check_length(row: Row, key: str, value: Any, case: Case) -> None:
     """Refuse a list that has not one entry for each turn or role."""
     wanted = {"algorithm.turn_weights": (case.turns, "turn"), "policies.*.model": (len(case.roles), "role")}
@@ -206,7 +217,11 @@ def _set_below(original: Original, keys: Sequence[str]) -> Iterator[str]:
 
 
 def _others(original: Original, case: Case) -> dict[str, str]:
-    """Keys that change nothing although they are no row's: unknown ones, and a mode with one turn."""
+    """Keys that change nothing although they are no row's: unknown ones, and a mode with one turn.
+
+    Raises:
+        ConfigError: a section is no table.
+    """
     known = [key for row in ROWS for key in row.keys] + [key for keys in CHOOSING.values() for key in keys]
     known = [key.format(p=original.program) for key in known]
     modes = [key.format(p=original.program) for key in CHOOSING["`transition.type`"]]
@@ -221,8 +236,11 @@ def _others(original: Original, case: Case) -> dict[str, str]:
         elif not any(name == key or name.startswith(key + ".") for key in known):
             hint = did_you_mean(name, known) if name.count(".") else ""
             near = f"; {hint}" if hint.startswith("did") else ""
-            # An empty section, such as `external: null`, holds nothing to name.
-            if original.get(name) is not None or not any(key.startswith(name + ".") for key in known):
+            within = [key for key in known if key.startswith(name + ".")]
+            if within and original.get(name) is not None:
+                what = f"a table is needed, not {original.get(name)!r:.60}"
+                raise ConfigError(what, path=name, fix=f"write its keys below it, such as {within[0]}")
+            if not within:  # an empty section, such as `external: null`, holds nothing to name
                 dropped[name] = f"an unknown key{near}"
     return dropped
 
