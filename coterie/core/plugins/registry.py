@@ -187,6 +187,7 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         MissingExtra: an optional dependency of Coterie is missing.
     """
     module_name, _, attribute = target.partition(":")
+    failed = f"{what} can't be imported from '{target}'"
     try:
         target_object = importlib.import_module(module_name)
         for part in attribute.split("."):
@@ -195,11 +196,10 @@ def import_object(target: str, what: str, path: str = "") -> Any:
         root = (error.name or "").split(".")[0]
         if root in EXTRA_OF:
             raise MissingExtra(root, EXTRA_OF[root], needed_by=what) from error
-        raise PluginError(
-            f"{what} can't be imported from '{target}'", path=path, why=f"{error}{renamed(error)}"
-        ) from error
+        fix = f"install its package, or put the module's folder on PYTHONPATH; {IN_A_FILE}"
+        raise PluginError(failed, path=path, why=f"{error}{renamed(error)}", fix=fix) from error
     except AttributeError as error:
-        raise PluginError(f"{what} can't be imported from '{target}'", path=path, why=str(error)) from error
+        raise PluginError(failed, path=path, why=str(error)) from error
     except MissingExtra:
         raise
     except Exception as error:  # a plugin's module may fail in any way

@@ -239,7 +239,7 @@ def test_a_missing_extra_names_what_to_install(monkeypatch, tmp_path):
         built_ins().registry.load("tracker", "needs_mcp:X")
     with pytest.raises(PluginError, match="No module named 'a_package_that_is_no_extra'") as caught:
         built_ins().registry.load("tracker", "needs_another:X")
-    assert "coterie[" not in str(caught.value)
+    assert "coterie[" not in str(caught.value) and "on PYTHONPATH; if a file of yours" in caught.value.fix
 
 
 def test_one_file_is_a_plugin(tmp_path):
