@@ -95,7 +95,11 @@ class Measures:
 
 
 def measure(first: str, second: str, form: Form) -> Measures:
-    """Measure two texts. A level that fails ends the measuring: later ones have no value."""
+    """Measure two texts. A level that fails ends the measuring: later ones have no value.
+
+    A run of white space counts as one character: a text can't be lengthened by spaces.
+    """
+    first, second = (" ".join(text.split()) for text in (first, second))
     counts = (len(first.split()), len(second.split()))
     length_ratio = len(second) / len(first) if first else 0.0
     distinct = [set(_WORD.findall(text.lower())) for text in (first, second)]

@@ -128,3 +128,10 @@ def test_levels_are_shares(first, second):
 
 def test_a_band_without_an_upper_end():
     assert Band(1.0, 2.0).value(1e9) == 1.0 and Band(1.0, 2.0).value(float("inf")) == 1.0
+
+
+@given(st.lists(st.sampled_from([" ", "  ", "\n\n", "\t", " " * 400]), min_size=40, max_size=40))
+def test_spaces_lengthen_no_text(spaces):
+    plain = words(40).split()
+    padded = "".join(word + space for word, space in zip(plain, spaces, strict=True))
+    assert measure(FIRST, padded, TLDR) == measure(FIRST, " ".join(plain), TLDR)
