@@ -25,6 +25,7 @@ from coterie.core.config import RunConfig
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.loop import train as train_loop
 from coterie.core.storage.atomic import written
+from coterie.core.storage.jsonl import read_lines
 from coterie.core.storage.run_folder import RunFolder
 from coterie.core.training.run import Progress, Run
 from coterie.recipes import load
@@ -163,6 +164,7 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         begin = time.perf_counter()
         row = await train_loop(run)
         run.checkpoint(run.state.step)  # where it stopped, for whatever reason
+        _warn_of_unscored(run)
         return TrainResult(
             run.folder.path,
             run.state.step,
@@ -174,6 +176,20 @@ async def _train(run: Run, store: CheckpointStore, resumed: Resumption | None) -
         )
     finally:
         await run.close()
+
+
+def _warn_of_unscored(run: Run) -> None:
+    """Warn of components with a weight that no step has scored: what a source leaves out adds nothing."""
+    assert run.folder is not None
+    rows = [row for _, row in read_lines(run.folder.metrics) if row is not None]
+    scored = {key.split("/", 2)[2] for row in rows for key in row if key.startswith("score/")}
+    never = [name for name, weight in run.reward_weights.weights.items() if weight and name not in scored]
+    if rows and never:
+        log.warning(
+            "no step of this run has a score of: %s. Their sources gave none, not even a missing one, so "
+            "they added nothing to any reward",
+            ", ".join(sorted(never)),
+        )
 
 
 def _out_of_time(run: Run) -> bool:

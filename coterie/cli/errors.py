@@ -10,7 +10,7 @@ from typing import IO, Any
 
 import click
 
-from coterie.core.errors import CoterieError, UserError
+from coterie.core.errors import CoterieError, PolicyFault, UserError
 
 INTERRUPTED = 130
 """Exit code after SIGINT: 128 + 2, the convention of shells."""
@@ -42,6 +42,8 @@ def reported() -> Iterator[None]:
             traceback.print_exc()
         notes: list[str] = getattr(error, "__notes__", [])  # the plugin that raised it, and its method
         message = "\n  ".join([str(error), *notes])
+        if isinstance(error, PolicyFault) and notes:  # where it means something, it is caught
+            message = f"PolicyFault: {message}\n  fix: raise it only in parse, step, score and run"
         raise (WrongInput if isinstance(error, UserError) else Failure)(message) from error
     except KeyboardInterrupt:
         click.echo("stopped", err=True)

@@ -29,7 +29,13 @@ from coterie.core import protocols
 from coterie.core.errors import PluginError, did_you_mean
 from coterie.core.plugins import DECLARING, Plugin
 from coterie.core.plugins.origin import origin_of, plugin_call
-from coterie.core.protocols.reward import BoundsCalls, RunsInBackground, ScoresRoles, ShowsFeedback
+from coterie.core.protocols.reward import (
+    BoundsCalls,
+    CountsCalls,
+    RunsInBackground,
+    ScoresRoles,
+    ShowsFeedback,
+)
 
 PROTOCOL: dict[str, type] = {
     "environment": protocols.Environment,
@@ -198,6 +204,9 @@ def check_attributes(plugin: Any, kind: str) -> None:
     if "components" in members(PROTOCOL[kind]) and (unknown := set(plugin.weights) - set(plugin.components)):
         what = f"{origin}: `weights` names {sorted(unknown)}, and `components` does not"
         raise PluginError(what, path=origin.path, fix=did_you_mean(min(unknown), plugin.components))
+    if isinstance(plugin, CountsCalls) and plugin.calls_per_view < 0:
+        what, fix = f"{origin}: `calls_per_view` is {plugin.calls_per_view}", "a number of calls, 0 or more"
+        raise PluginError(what, path=origin.path, fix=fix)
     check_coroutines(plugin, kind)
     if kind == "reward":
         check_source_attributes(plugin)

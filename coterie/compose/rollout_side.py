@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -298,7 +298,10 @@ def _vocabulary(parts: Sequence[Any], team: Team) -> tuple[str, ...]:
     for part in (*parts, *(member.role for member in team.members.values())):
         if isinstance(part, HasVocabulary):
             with plugin_call(part, "vocabulary"):
-                given = list(part.vocabulary())
+                given = part.vocabulary()
+            if isinstance(given, str) or not isinstance(given, Iterable):
+                refuse(part, "vocabulary", given, "return a list of words")
+            given = list(given)
             for word in given:
                 if not isinstance(word, str):
                     refuse(part, "vocabulary", word, "every word is a text")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import ClassVar
 
 import coterie
 
@@ -13,3 +14,24 @@ def test_a_script_needs_neither_progress_nor_interrupt(tmp_path):
     result = coterie.train(RECIPE, overrides=["schedule.steps=1"], out=tmp_path / "run")
     assert (result.step, result.steps, result.finished) == (1, 1, True)
     assert result.tokens > 0 and result.metrics["tokens/total"] == result.tokens
+
+
+class Silent(coterie.Plugin):
+    """A reward source that scores nothing."""
+
+    scope = "joint"
+    components: ClassVar[dict] = {"quiet": "increment", "free": "increment"}
+    weights: ClassVar[dict] = {"free": 0.0}
+    policy_fault = 0.0
+
+    async def score(self, view):
+        return {}
+
+
+def test_a_component_that_nothing_scored_is_named_at_the_end(tmp_path, caplog):
+    source = f"rewards={{environment: {{type: environment}}, mine: {{type: '{__name__}:Silent'}}}}"
+    coterie.train(RECIPE, overrides=["schedule.steps=1", source], out=tmp_path / "run")
+    assert caplog.text.count("no step of this run has a score of: quiet. Their sources gave none") == 1
+    caplog.clear()
+    coterie.train(RECIPE, overrides=["schedule.steps=1"], out=tmp_path / "sound")
+    assert "has a score of" not in caplog.text

@@ -10,7 +10,7 @@ import pytest
 
 from coterie import __version__
 from coterie.cli.main import COMMANDS, cli
-from coterie.core.errors import ConfigError, SystemFault, TooManyMissing
+from coterie.core.errors import ConfigError, PolicyFault, SystemFault, TooManyMissing
 from coterie.core.plugins import plugins
 from tests.cli.support import coterie, plugin_package, process
 
@@ -187,6 +187,16 @@ def test_a_failure_that_a_plugin_caused_names_it(monkeypatch):
     done = fails_with(monkeypatch, fault)
     assert done.exit_code == 1
     assert done.stderr == "Error: the server is gone\n  in engine 'far' of coterie-far: open\n"
+
+
+def test_a_policy_fault_where_it_means_nothing_says_where_it_means_something(monkeypatch):
+    fault = PolicyFault("too long")
+    fault.add_note("in transition 'mine' of mine: tell")
+    done = fails_with(monkeypatch, fault)
+    assert done.exit_code == 1 and done.stderr == (
+        "Error: PolicyFault: too long\n  in transition 'mine' of mine: tell\n"
+        "  fix: raise it only in parse, step, score and run\n"
+    )
 
 
 def test_a_traceback_of_a_plugin_names_it_and_whom_to_tell(tmp_path):

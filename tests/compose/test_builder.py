@@ -19,9 +19,19 @@ HERE = "tests.compose.test_builder"
 
 def made(kind, **members):
     """Build a plugin of a kind whose class has these members."""
-    bases = {"environment": (NumberGame,), "reward": (Source,), "role": (EchoRole,)}[kind]
+    bases = {
+        "environment": (NumberGame,),
+        "reward": (Source,),
+        "role": (EchoRole,),
+        "transition": (Silence,),
+    }[kind]
     globals()["Made"] = type("Made", bases, members)
     return build(kind, f"{HERE}:Made")
+
+
+class Silence(Plugin):
+    async def tell(self, role, state, history, environment):
+        return ()
 
 
 class Source(Plugin):
@@ -96,6 +106,8 @@ def test_a_missing_member_names_the_one_that_is_near():
         ("reward", {"scope": "joints"}, ("`scope` is 'joints'", "did you mean 'joint'?")),
         ("reward", {"policy_fault": None}, ("`policy_fault` is None",)),
         ("reward", {"calls_per_view": 1.5}, ("`calls_per_view` is 1.5",)),
+        ("reward", {"calls_per_view": -2}, ("`calls_per_view` is -2",)),
+        ("transition", {"calls_per_view": -2}, ("`calls_per_view` is -2", "0 or more")),
         ("reward", {"background": 1}, ("`background` is 1",)),
         ("reward", {"weights": {"wrong": 1.0}}, ("`weights` names ['wrong']",)),
         ("role", {"remembers": "yes"}, ("`remembers` is 'yes'",)),

@@ -313,6 +313,22 @@ class NumbersForWords(NumberGame):
         return (number for number in range(3))
 
 
+class NoWords(NumberGame):
+    def vocabulary(self):
+        return None
+
+
+class TextForWords(NumberGame):
+    def vocabulary(self):
+        return "0123"
+
+
+@pytest.mark.parametrize("name", ["NoWords", "TextForWords"])
+def test_a_vocabulary_that_is_no_list_names_the_environment(name):
+    with pytest.raises(PluginError, match=f"{name}' of tests: vocabulary returned "):
+        coterie_run(env={"type": f"{__name__}:{name}"}, order=["one"])
+
+
 def test_a_vocabulary_of_no_words_names_the_environment_before_the_engine_is_made():
     with pytest.raises(PluginError, match="vocabulary returned 0") as caught:
         coterie_run(env={"type": f"{__name__}:NumbersForWords"}, order=["one"])

@@ -56,6 +56,19 @@ def test_a_sound_one_passes():
     )
 
 
+def test_an_outcome_may_have_no_number_now_and_then():
+    class Sometimes(Count):
+        def outcome(self, state: Any) -> Any:
+            return {**super().outcome(state), "pace": float("nan")}
+
+    class Never(Count):
+        def outcome(self, state: Any) -> Any:
+            return {"success": float("nan")}
+
+    check(Sometimes())
+    caught("success is nan", check, Never())
+
+
 def test_a_turn_that_never_ends_is_caught_and_not_waited_for():
     async def nothing_happens(self: Any, state: Any, actions: Any, ctx: Any) -> Step:
         return Step(state=state)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import sys
 import time
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any
@@ -58,6 +59,7 @@ def digits(self, text, observation):
     ({"parse": lambda self, text, observation: lambda: text}, "can't be pickled"),
     ({"parse": lambda self, text, observation: next(TICK)}, "then as"),
     ({"parse": lambda self, text, observation: observation.update(text=text)}, "changed the observation"),
+    ({"parse": lambda self, text, observation: sys.exit(3)}, "raised SystemExit: 3"),
     ({"render": lambda self, role_input: []}, "render: returned []"),
     ({"render": lambda self, role_input: "text"}, "render: returned 'text'"),
     ({"render": lambda self, role_input: [{"content": "x"}]}, "is no message"),
@@ -117,7 +119,8 @@ def check(reward: Any, **keywords: Any) -> None:
 
 def test_a_sound_source_passes_in_every_scope():
     check(Brevity())
-    check(source(scope="joint", score=scores(lambda view: {(role, "brief"): None for role in view.actions})))
+    some = lambda view: {(role, "brief"): None if role == "b" else 0.5 for role in view.actions}  # noqa: E731
+    check(source(scope="joint", score=scores(some)))
     check(
         source(scope="siblings", score=scores(lambda view: [{(view.role, "brief"): 1.0}] * len(view.actions)))
     )
@@ -191,6 +194,8 @@ def lost(view):
     ({"score": scores(lambda view: {(TEAM, "brief"): len(view.action.parsed)})}, "raised TypeError"),
     ({"score": scores(lambda view: {(TEAM, "brief"): float(next(TICK))})}, "scored the same view"),
     ({"score": scores(lost)}, "so nothing was checked"),
+    ({"score": scores(lambda view: {})}, "gave no score for any of"),
+    ({"score": scores(lambda view: {(TEAM, "brief"): None})}, "gave no score for any of"),
     ({"scope": "joint", "score": scores(lambda view: view.info.update(seen=1) or {})}, "changed the view"),
     ({"scope": "siblings", "score": scores(lambda view: [{}])}, "for 4 actions"),
 ])  # fmt: skip
@@ -209,7 +214,7 @@ def test_a_source_is_opened_before_it_is_asked_and_closed_afterwards():
 
     async def score(self: Any, view: Any) -> Any:
         events.append("score")
-        return {}
+        return {(TEAM, "brief"): 1.0}
 
     check(source(open=opened, close=closed, score=score))
     assert events[0] == "open" and events[-1] == "close" and set(events[1:-1]) == {"score"}
@@ -363,6 +368,18 @@ def test_a_sound_transition_passes():
 ])  # fmt: skip
 def test_a_broken_transition_is_caught(tell, message):
     caught(message, check_mode, mode(tell))
+
+
+def test_what_a_transition_counts_and_writes_is_checked():
+    def with_members(**members):
+        made = mode(lambda role, state, history: [])
+        return type("Mode", (type(made),), members)()
+
+    check_mode(with_members(counted=lambda self: {"mine/x": 1.0}, vocabulary=lambda self: ["two"]))
+    for counted in ({"success": 1.0}, None, {"mine/x": "a"}):
+        caught("counted: returned", check_mode, with_members(counted=lambda self, given=counted: given))
+    caught("vocabulary: raised TypeError", check_mode, with_members(vocabulary=lambda self: None))
+    caught("is the text '0123'", check_mode, with_members(vocabulary=lambda self: "0123"))
 
 
 def test_a_transition_is_not_asked_before_a_roles_first_decision():

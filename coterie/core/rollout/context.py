@@ -273,7 +273,7 @@ class JobContext:
             return action.build(fault=Fault(kind="policy", reason=str(fault)))
         except SystemFault as fault:
             return action.build(fault=Fault(kind="system", reason=failure(role, "parse", fault)))
-        except Exception as error:  # the text broke the parser, so it is a fault of the output
+        except (Exception, SystemExit) as error:  # the text broke the parser: a fault of the output
             reason, kind = failure(role, "parse", error), (request.role, type(error).__name__)
             if kind not in self.warned:
                 self.warned.add(kind)

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -163,7 +162,7 @@ def write(
 ) -> None:
     """Write what a source returned for one place.
 
-    A component that is not a finite number is missing. Where the source failed as a whole, each of its
+    A component that is no number up to 1e100 is missing. Where the source failed as a whole, each of its
     components gets the same Score, under the owner.
     """
     if not isinstance(table, Score):
@@ -185,7 +184,7 @@ def _score(source: NamedRewardSource, value: Any) -> Score:
     given = value if isinstance(value, Score) else Score(value)
     if given.value is None:
         score = _missing(source, given.reason or "no score")
-    elif not math.isfinite(number := float(given.value)):
+    elif not abs(number := float(given.value)) <= 1e100:  # sums of larger ones overflow; NaN is not
         score = _missing(source, f"{number} is no number")
     else:
         score = Score(number, "", source.name)

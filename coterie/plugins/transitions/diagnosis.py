@@ -10,6 +10,7 @@ from coterie.core.errors import ConfigError
 from coterie.core.plugins import Plugin
 from coterie.core.plugins.origin import plugin_call
 from coterie.core.protocols.environment import Diagnoses
+from coterie.core.rollout.contracts import refuse
 from coterie.core.types import HistoryEntry
 
 
@@ -37,8 +38,14 @@ class Diagnosis(Plugin):
 
 
 async def diagnosis_of(environment: Any, state: Any, role: str) -> str:
-    """The environment's diagnosis for a role; it may be a coroutine."""
+    """The environment's diagnosis for a role; it may be a coroutine.
+
+    Raises:
+        PluginError: it is no text.
+    """
     with plugin_call(environment, "diagnose"):
         diagnosis = environment.diagnose(state, role)
-        text: str = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
+        text: Any = await diagnosis if inspect.isawaitable(diagnosis) else diagnosis
+    if not isinstance(text, str):
+        refuse(environment, "diagnose", text, "return a text; an empty one: nothing is wrong")
     return text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
+import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -82,7 +83,7 @@ def check_environment(
     - `acting_roles` names roles of the team, or returns () or None; some at first. Every turn ends.
     - Scores are {(role that acted or TEAM, declared component): finite number or None}; info is plain data.
     - Actions that can't be read (a policy fault) are stepped like others.
-    - `outcome` has finite numbers, and `success` from 0 to 1.
+    - `outcome` has finite numbers (NaN: there is none), and `success` from 0 to 1.
     - Optional members: `digest`, `diagnose`, `vocabulary`, `demonstrate`, `open` and `close` (as in a run).
     - Tasks as data, where the environment has them: `record` gives JSON; `task_of` makes the same task of a
       record, ignores further fields, and raises only ValueError where the record is no task; `fingerprints`
@@ -378,8 +379,11 @@ class _EpisodeChecker:
             outcome, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))
         require("success" in outcome, "has no `success`", where=where, fix="0 or 1, or a share")
         for metric, value in outcome.items():
-            require(finite(value), f"{metric} is {value!r}", where=where, fix="a finite number")
+            none = metric != "success" and isinstance(value, float) and math.isnan(value)
+            fix = "a finite number" if metric == "success" else "a finite number; NaN: there is none"
+            require(none or finite(value), f"{metric} is {value!r}", where=where, fix=fix)
         require(
             0 <= outcome["success"] <= 1, f"success is {outcome['success']}", where=where, fix="from 0 to 1"
         )
-        require(outcome == again, "gives other numbers when called twice", where=where, fix="no draws")
+        same = fingerprint(outcome) == fingerprint(again)
+        require(same, "gives other numbers when called twice", where=where, fix="no draws")

@@ -131,6 +131,12 @@ async def _check_views(
             where=f"{name}.score",
             fix="give views, or an `act`, with answers that it can score",
         )
+        require(
+            any(_scored(answer) for _, answer in answers),
+            f"gave no score for any of {len(answers)} views, so nothing was checked",
+            where=f"{name}.score",
+            fix="give views, or an environment and an `act`, that it can score",
+        )
         if isinstance(source, ShowsFeedback):
             _check_feedback(source, [answer for _, answer in answers], f"{name}.feedback")
         if outage is not None:
@@ -237,6 +243,13 @@ async def _check_scores(source: Any, view: Any, name: str, repeats: bool) -> Any
         fix="check with repeats=False if the source draws",
     )
     return answers[-1]
+
+
+def _scored(answer: Any) -> bool:
+    """Whether an answer, or one of a list, has a score that is not missing."""
+    tables = answer if isinstance(answer, (list, tuple)) else [answer]
+    values = [value for table in tables if isinstance(table, Mapping) for value in table.values()]
+    return any((value.value if isinstance(value, Score) else value) is not None for value in values)
 
 
 def _roles(view: Any) -> tuple[str, ...]:

@@ -134,7 +134,7 @@ def _check_parse(role: Any, kind: str, text: str, observation: Any) -> bool:
             results.append(role.parse(text, observation))
         except PolicyFault as fault:
             results.append(fault)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise ConformanceError(
                 f"{shown!r} raised {type(error).__name__}: {error}",
                 where=where,

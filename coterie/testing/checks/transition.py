@@ -7,11 +7,19 @@ import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from coterie.core.errors import SystemFault
+from coterie.core.errors import PluginError, SystemFault
+from coterie.core.protocols.tool import CountsMetrics
+from coterie.core.rollout.contracts import check_metrics
 from coterie.core.types import HistoryEntry
 from coterie.core.types.seeding import generator
 from coterie.testing.support.episodes import Act, episode, players
-from coterie.testing.support.failure import guarded, require, require_kind
+from coterie.testing.support.failure import (
+    ConformanceError,
+    check_vocabulary,
+    guarded,
+    require,
+    require_kind,
+)
 from coterie.testing.support.opening import opened
 from coterie.testing.support.values import fingerprint
 
@@ -37,6 +45,7 @@ def check_transition(
       raise SystemFault, but not each time.
     - `tell` leaves the state and the history unchanged, and a second call gives the same sentences (unless
       `repeats` is False, for an expert that draws).
+    - `vocabulary` gives words and `counted` metrics, where it has them.
     - A chat model or a sandbox that its Config holds is opened before, and closed afterwards.
 
     Args:
@@ -50,6 +59,7 @@ def check_transition(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(transition, "transition")
+    check_vocabulary(transition, name)
     team = players(roles, act, order, role_plugins)
 
     async def check() -> None:
@@ -71,10 +81,24 @@ def check_transition(
                         answer = await _feedback(transition, role, state, history, environment, name, repeats)
                         given.append(answer is not None)
                     histories[role] = (*history, stage.history_entry(role))
+        _check_counted(transition, name)
         what, fix = "raised SystemFault each time", "start what it asks, or put a stand-in there"
         require(any(given) or not given, what, where=f"{name}.tell", fix=fix)
 
     asyncio.run(check())
+
+
+def _check_counted(transition: Any, name: str) -> None:
+    """Require metrics of `counted`, where the transition has it, as a run reads them."""
+    if not isinstance(transition, CountsMetrics):
+        return
+    where = f"{name}.counted"
+    with guarded(where):
+        counted = transition.counted()
+        try:
+            check_metrics(transition, "counted", counted)
+        except PluginError as error:
+            raise ConformanceError(f"returned {counted!r}", where=where, fix=error.fix) from None
 
 
 async def _feedback(

@@ -138,7 +138,8 @@ async def stepped(env: Any, pending: PendingStage, actions: Mapping[str, Action]
     """
     where = f"{type(env).__name__}.step"
     faulty = [role for role, action in actions.items() if action.fault is not None]
-    fix = "the action can't be read (parsed is None, fault.kind 'policy'): score it" if faulty else ""
+    fix = "an action of this step can't be read (parsed is None, fault.kind 'policy'): it is scored too"
+    fix = fix if faulty else ""
     with guarded(where, fix):
         answer = env.step(pending.state, actions, ctx)
         if not inspect.isawaitable(answer):

@@ -112,7 +112,9 @@ def check_vocabulary(plugin: Any, where: str) -> None:
     if isinstance(plugin, HasVocabulary):
         where = f"{where}.vocabulary"
         with guarded(where):
-            words = list(plugin.vocabulary())
+            given = plugin.vocabulary()
+            require(not isinstance(given, str), f"is the text {given!r}", where=where, fix="a list of words")
+            words = list(given)
         wrong = [word for word in words if not isinstance(word, str) or word.split() != [word]]
         require(not wrong, f"{wrong[:1]!r} is no word", where=where, fix="texts without white space")
 

@@ -26,7 +26,9 @@ async def answer_of(source: Any, view: Any, where: str, fix: str = "") -> Any:
         ConformanceError: `score` is not asynchronous, or raised something else.
     """
     try:
-        with guarded(where, fix or "raise coterie.PolicyFault for what the output caused"):
+        with guarded(
+            where, fix or "raise coterie.PolicyFault for what the output caused, SystemFault for an outage"
+        ):
             answer = source.score(view)
             if not inspect.isawaitable(answer):
                 what = "is not asynchronous"

@@ -50,6 +50,10 @@ def inf(view):
     return float("inf")
 
 
+def huge(view):
+    return 1e308  # a sum of two is infinite
+
+
 def minus_inf(view):
     return float("-inf")
 
@@ -110,6 +114,7 @@ def test_an_output_that_hangs_the_verifier_earns_less_than_a_wrong_one():
 
 @pytest.mark.parametrize(("name", "reason"), [
     ("nan", "nan is no number"), ("inf", "inf is no number"), ("minus_inf", "-inf is no number"),
+    ("huge", "1e+308 is no number"),
 ])  # fmt: skip
 def test_what_is_not_finite_is_missing(name, reason):
     rewards, scores = values(

@@ -395,3 +395,13 @@ def test_telling_twice_at_once_is_telling_twice():
     first, second, *others = asyncio.run(twice())
     assert others[::2] == [first] * 7
     assert others[1::2] == [second] * 7
+
+
+@pytest.mark.parametrize("given", [None, ["wrong"], 3, b"wrong"])
+@pytest.mark.parametrize("name", ["passed", "level_passed", "level_feedback", "diagnosis"])
+def test_a_diagnosis_that_is_no_text_names_the_environment(name, given, monkeypatch):
+    """None would be told as success by the modes with levels."""
+    made = mode(name, env="Talker")
+    monkeypatch.setattr(type(made.build.environment), "diagnose", lambda self, state, role: given)
+    with pytest.raises(PluginError, match="Talker' of tests: diagnose returned "):
+        told(made, "aux", "5", state=Work(latest=(("aux", "5"),)))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from dataclasses import fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from pydantic import Field
 
-from coterie.core.errors import ConfigError
+from coterie.core.errors import ConfigError, PluginError
 from coterie.core.protocols import StepContext, Verdict
 from coterie.core.types import TEAM, Action, ComponentKind, Finding, Step, Task, as_tuple
 from coterie.plugins.envs.code import feedback, sources
@@ -135,26 +136,11 @@ class CodeCollab(CodeEnvironment):
 
     # ---- the optional part ---------------------------------------------------------------------------------
 
-    def feedback_tests(self, problem: CodeProblem) -> Tests:
-        """The tests that feedback may tell of: the hidden ones, unless `feedback_tests` names others.
-
-        A subclass may replace it.
-
-        Raises:
-            ConfigError: what `feedback_tests` names gives no Python with an assert.
+    def feedback_tests(self, problem: CodeProblem) -> Tests | str:
+        """The tests that feedback may tell of, as `Tests` or Python with asserts: the hidden ones, unless
+        `feedback_tests` names others. A subclass may replace it.
         """
-        if self._tests is None:
-            return problem.tests
-        given = self._tests(problem)
-        path = f"{self.build.path}.feedback_tests"
-        if not isinstance(given, str):
-            raise ConfigError(
-                f"it gave {given!r:.60}, and no text", path=path, fix="return Python with asserts"
-            )
-        try:
-            return tests_of(given)
-        except ValueError as error:
-            raise ConfigError(str(error), path=path, fix="return Python with asserts") from None
+        return problem.tests if self._tests is None else cast(str, self._tests(problem))
 
     async def findings(self, state: State, role: str, tests: int) -> tuple[Finding, ...]:
         """The checks of the last turn's program, the role's own part first; none before it.
@@ -165,7 +151,7 @@ class CodeCollab(CodeEnvironment):
         work = state.work
         if work is None:
             return ()
-        chosen = self.feedback_tests(state.problem).sliced(tests)
+        chosen = self._shown_tests(state.problem).sliced(tests)
         verdict = await self._verdict(state.problem, work, chosen)
         return feedback.findings(state.problem, work, verdict, role, helped=AUX in self._team)
 
@@ -223,13 +209,35 @@ class CodeCollab(CodeEnvironment):
             thin=used.thin,
             ignored=used.ignored,
         )
-        shown = self.feedback_tests(problem)
+        shown = self._shown_tests(problem)
         verdict = await self._verdict(problem, work, problem.tests)
         visible = verdict if shown == problem.tests else await self._verdict(problem, work, shown)
         return replace(work, verdict=verdict, visible=visible)
 
     async def _verdict(self, problem: CodeProblem, work: Work, tests: Tests) -> Verdict:
         return await self.verdict(problem, work.program, tests, error=work.error, defined=work.main)
+
+    def _shown_tests(self, problem: CodeProblem) -> Tests:
+        """What `feedback_tests` gives, checked.
+
+        Raises:
+            PluginError: it raised, or gave no test.
+        """
+        path = f"{self.build.path}.feedback_tests" if self._tests is not None else self.build.path
+        try:
+            given = self.feedback_tests(problem)
+            if inspect.iscoroutine(given):
+                given.close()  # else Python warns that it was never awaited
+            if isinstance(given, str):
+                given = tests_of(given)
+            if not isinstance(given, Tests) or not len(given):
+                raise ValueError(f"it gave {given!r:.60}")
+        except Exception as error:
+            why = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+            what = f"there are no feedback tests for the problem of '{problem.entry_point}'"
+            fix = "let `def feedback_tests(problem)` return Python with asserts, or Tests"
+            raise PluginError(what, path=path, why=why, fix=fix) from error
+        return given
 
     def _limit(self, problem: CodeProblem) -> int | None:
         """Most characters of the main role's code; a solver has no helper, and so no limit."""

@@ -72,9 +72,8 @@ def test_programs_of_stdin_conform(tmp_path):
 def test_reward_sources_conform(tmp_path, source):
     tables = {"data": data_of(tmp_path), "sandbox": {"type": "local", "workers": 2}}
     reward = build("reward", {"type": source}, env={"type": "code_tests"}, order=PAIR, **tables)
-    check_reward(
-        reward, environment=made(tmp_path), roles=["coder", "tester"], order=PAIR, act=ACT, episodes=3
-    )
+    env = made(tmp_path, records=[{**ADD, "visible_tests": "assert f(1, 2) == 5\n"}])
+    check_reward(reward, environment=env, roles=["coder", "tester"], order=PAIR, act=ACT, episodes=3)
 
 
 @pytest.mark.parametrize("name", ["coder", "tester", "solver"])

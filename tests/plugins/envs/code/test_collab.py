@@ -8,8 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from coterie.core.errors import ConfigError, DataError, SystemFault
+from coterie.core.errors import ConfigError, DataError, PluginError, SystemFault
 from coterie.core.types import Fault, all_passed
+from coterie.plugins.envs.code.collab import CodeCollab
+from coterie.plugins.envs.code.problem import Tests
 from coterie.testing import build, check_environment, check_reward, check_role, play_episode
 from coterie.testing.support.opening import opened
 from tests.plugins.envs.code.problems import ADD, ROOT, SHIFT, SUM_LINES
@@ -158,9 +160,37 @@ def only_zero(problem):
     ("given", "what"), [(5, "gave 5"), (None, "gave None"), ("", "no assert"), ("assert f(", "is no Python")]
 )
 def test_feedback_tests_that_are_none_are_refused(tmp_path, given, what):
-    with pytest.raises(ConfigError, match=what) as refused:
+    with pytest.raises(PluginError, match="no feedback tests for the problem of 'f'") as refused:
         played(tmp_path, [{"aux": AUX, "main": MAIN}], feedback_tests=lambda problem: given)
-    assert refused.value.path == "env.feedback_tests"
+    assert refused.value.path == "env.feedback_tests" and what in refused.value.why
+
+
+async def later(problem):
+    return "assert f(0, 0) == 0"
+
+
+@pytest.mark.parametrize(("function", "what"), [(lambda: "", "TypeError"), (later, "gave <coroutine")])
+def test_feedback_tests_that_fail_end_the_run(tmp_path, function, what):
+    with pytest.raises(PluginError) as refused:
+        played(tmp_path, [{"aux": AUX, "main": MAIN}], feedback_tests=function)
+    assert refused.value.path == "env.feedback_tests" and what in refused.value.why
+
+
+class GivesText(CodeCollab):
+    def feedback_tests(self, problem):
+        return only_zero(problem)
+
+
+class GivesTests(CodeCollab):
+    def feedback_tests(self, problem):
+        return Tests(source=only_zero(problem))
+
+
+@pytest.mark.parametrize("name", ["GivesText", "GivesTests"])
+def test_a_subclass_may_give_the_feedback_tests(tmp_path, name):
+    table = {"type": f"tests.plugins.envs.code.test_collab:{name}"}
+    env = build("environment", table, order=TEAM, data=data_of(tmp_path), sandbox="local")
+    assert env._shown_tests(env.tasks("train", 0)[0].payload) == Tests(source=only_zero(None))
 
 
 def test_feedback_says_how_a_program_ended(tmp_path):
