@@ -59,6 +59,20 @@ def test_a_plan_in_a_used_process_is_that_of_a_fresh_one_and_leaves_its_objects_
     assert gc.isenabled() and gc.get_freeze_count() == 0
 
 
+def test_a_view_of_an_older_tensor_is_not_made_anew():
+    import torch
+
+    from coterie.cli.memory_served import _Made
+
+    older = torch.empty(100, device="meta")
+    with _Made() as new:
+        view = older[:50]
+        assert new.meta_bytes() == 0
+        made = torch.empty(8, device="meta", dtype=torch.float32)
+        halves = made[:4], made[4:]
+        assert new.meta_bytes() == 32 and len(halves) == 2 and view.is_meta
+
+
 def test_a_tree_past_the_bound_is_refused_unless_told_yes():
     tree = ("team.max_turns=4", "schedule.tasks_per_step=1", *CROSS)
     refused(coterie("plan", TABULAR, *tree), "34,952 generations", "20,000", "65,536 leaves", "--yes")

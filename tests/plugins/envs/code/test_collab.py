@@ -198,6 +198,12 @@ def test_feedback_says_how_a_program_ended(tmp_path):
     _, _, told, _ = played(tmp_path, [{"aux": AUX, "main": endless}], limits={"cpu_seconds": 0.5})
     tests = next(finding for finding in told["main"] if finding.name == "tests")
     assert tests.details[1].endswith("-> CandidateEnded: timeout")
+    record = {**ADD, "tests": "assert f(1, 2) == 5\nassert f(0, 3) == 9\n"}
+    leaves = fenced("import os\ndef f(x, y):\n    if not x:\n        os._exit(3)\n    return aux(x) - y\n")
+    _, _, told, _ = played(tmp_path, [{"aux": AUX, "main": leaves}], records=[record])
+    tests = next(finding for finding in told["main"] if finding.name == "tests")
+    wrong, ended = tests.details[1:]
+    assert "f(1, 2)" in wrong and "exit code" not in wrong and ended.endswith("CandidateEnded: exit code 3")
 
 
 def test_findings_have_the_role_s_own_part_first_and_the_failed_tests(tmp_path):
