@@ -379,7 +379,7 @@ class _EpisodeChecker:
             outcome, again = dict(self.env.outcome(state)), dict(self.env.outcome(state))
         require("success" in outcome, "has no `success`", where=where, fix="0 or 1, or a share")
         for metric, value in outcome.items():
-            none = metric != "success" and isinstance(value, float) and math.isnan(value)
+            none = isinstance(value, float) and math.isnan(value)
             fix = "a finite number" if metric == "success" else "a finite number; NaN: there is none"
             require(none or finite(value), f"{metric} is {value!r}", where=where, fix=fix)
         require(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from dataclasses import replace
 from typing import ClassVar
 
@@ -29,6 +30,8 @@ class Parser(EchoRole):
             return numbr(text)  # noqa: F821
         if text == "number":
             return int(text)
+        if text == "exit":
+            sys.exit(3)
         if text in ("bad", "system"):
             raise PolicyFault("said bad") if text == "bad" else SystemFault("the service is down")
         return text
@@ -70,6 +73,12 @@ def test_an_exception_of_a_parser_is_told_once_a_kind_however_many_rollouts_have
     for message, kind in zip(sorted(messages), ("NameError", "ValueError"), strict=True):
         assert f"role '{HERE}:Parser' of tests: parse raised {kind}: " in message
         assert "fault of the policy" in message and "raise PolicyFault" in message
+
+
+def test_an_exit_of_a_parser_is_a_fault_of_the_output_by_the_role_s_name():
+    exited, fine = faults(one("exit", "fine"))
+    assert exited.kind == "policy" and "Parser' of tests: parse raised SystemExit: 3" in exited.reason
+    assert fine is None
 
 
 def test_a_parser_that_breaks_on_every_action_ends_the_run():

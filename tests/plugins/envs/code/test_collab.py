@@ -186,6 +186,18 @@ class GivesTests(CodeCollab):
         return Tests(source=only_zero(problem))
 
 
+class GivesNone(CodeCollab):
+    def feedback_tests(self, problem):
+        return Tests()
+
+
+def test_a_subclass_that_gives_no_tests_is_named(tmp_path):
+    table = {"type": "tests.plugins.envs.code.test_collab:GivesNone"}
+    env = build("environment", table, order=TEAM, data=data_of(tmp_path), sandbox="local")
+    with pytest.raises(PluginError, match="no feedback tests for the problem of 'f'"):
+        env._shown_tests(env.tasks("train", 0)[0].payload)
+
+
 @pytest.mark.parametrize("name", ["GivesText", "GivesTests"])
 def test_a_subclass_may_give_the_feedback_tests(tmp_path, name):
     table = {"type": f"tests.plugins.envs.code.test_collab:{name}"}
