@@ -40,13 +40,11 @@ def check_transition(
 ) -> None:
     """Check a transition mode along episodes of an environment.
 
-    - `tell` is asynchronous and returns a list or tuple of sentences, none of them empty.
-    - As in a run, `tell` is not called for a role's first decision, and the history is never empty. It may
-      raise SystemFault, but not each time.
+    - `tell` is asynchronous and returns a list or tuple of sentences, none of them empty. It may raise
+      SystemFault, but not each time. As in a run, it is not called for a role's first decision.
     - `tell` leaves the state and the history unchanged, and a second call gives the same sentences (unless
       `repeats` is False, for an expert that draws).
-    - `vocabulary` gives words and `counted` metrics, where it has them.
-    - A chat model or a sandbox that its Config holds is opened before, and closed afterwards.
+    - `vocabulary` gives words, `counted` metrics. What its Config holds is opened before and closed after.
 
     Args:
         roles, act, order, role_plugins, turns: as in `check_environment`.
@@ -59,7 +57,6 @@ def check_transition(
         ConformanceError: what is wrong, where, and how to fix it.
     """
     name = require_kind(transition, "transition")
-    check_vocabulary(transition, name)
     team = players(roles, act, order, role_plugins)
 
     async def check() -> None:
@@ -81,15 +78,16 @@ def check_transition(
                         answer = await _feedback(transition, role, state, history, environment, name, repeats)
                         given.append(answer is not None)
                     histories[role] = (*history, stage.history_entry(role))
-        _check_counted(transition, name)
-        what, fix = "raised SystemFault each time", "start what it asks, or put a stand-in there"
-        require(any(given) or not given, what, where=f"{name}.tell", fix=fix)
+        _check_optional(transition, name)
+        fix = "start what it asks, or put a stand-in there"
+        require(any(given) or not given, "raised SystemFault each time", where=f"{name}.tell", fix=fix)
 
     asyncio.run(check())
 
 
-def _check_counted(transition: Any, name: str) -> None:
-    """Require metrics of `counted`, where the transition has it, as a run reads them."""
+def _check_optional(transition: Any, name: str) -> None:
+    """Require words of `vocabulary` and metrics of `counted`, where the transition has them."""
+    check_vocabulary(transition, name)
     if not isinstance(transition, CountsMetrics):
         return
     where = f"{name}.counted"
