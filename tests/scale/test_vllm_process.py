@@ -27,12 +27,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def playing(runner):
-    """Two adapters and their frozen base, on one server."""
+def playing(runner, tmp_path_factory):
+    """Two adapters and their frozen base, on one server: the first of this machine, with no cache."""
     base = adapted(module(tied=True, seed=1), {"planner": 4, "worker": 12})
     modules = {"planner": (base, "planner"), "worker": (base, "worker"), "frozen": (base, None)}
     trains = {"planner": "lora", "worker": "lora", "frozen": "none"}
-    yield from opened(runner, Playing(modules, trains, process="own", kv_gib=0.25))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("VLLM_CACHE_ROOT", str(tmp_path_factory.mktemp("vllm")))
+        yield from opened(runner, Playing(modules, trains, process="own", kv_gib=0.25))
 
 
 @pytest.fixture(scope="module")

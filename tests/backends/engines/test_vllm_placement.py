@@ -1,6 +1,8 @@
 """Where servers of their own processes run, how weights reach them, and what is left of killed runs."""
 
+import multiprocessing
 import os
+import secrets
 import signal
 import subprocess
 import sys
@@ -174,6 +176,24 @@ def test_marked_processes_end_with_their_parent_however_it_ends(end):
     finally:
         parent.kill()
         reaper.kill(token)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="vLLM and the reaper are for Linux")
+def test_a_program_that_vllm_runs_as_it_starts_is_none_of_its_processes(monkeypatch):
+    """Else the marks of the environment end before vLLM's first process has them: nothing would end it."""
+    token = secrets.token_hex(8)
+    monkeypatch.setenv(reaper.VARIABLE, f"{token}.1.")
+    tool = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    own = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    try:
+        assert eventually(lambda: reaper.owned(token) == [tool.pid]) and reaper.spawned(token) == []
+        own.start()
+        assert eventually(lambda: reaper.spawned(token) == [own.pid])
+        assert sorted(reaper.owned(token)) == sorted([tool.pid, own.pid])
+    finally:
+        reaper.kill(token)
+        tool.wait()
+        own.join()
 
 
 KEEPS = """

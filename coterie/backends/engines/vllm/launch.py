@@ -124,7 +124,7 @@ def _variables(spec: ServerSpec, placement: Placement, mark: str) -> Iterator[No
 
     def watch() -> None:
         # The next replica may start as soon as this one's first process has its environment.
-        while not ended.wait(0.1) and not reaper.owned(mark):
+        while not ended.wait(0.1) and not reaper.spawned(mark):
             pass
         time.sleep(0.1)
         restore()

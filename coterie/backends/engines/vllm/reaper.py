@@ -88,6 +88,26 @@ def owned(token: str) -> list[int]:
     return pids
 
 
+def spawned(token: str) -> list[int]:
+    """Those of a token that multiprocessing has started: vLLM's own, which give themselves its name.
+
+    While vLLM is configured it runs other programs too, such as lscpu, and a Python that inspects the model's
+    class where no cache has that; they end soon.
+    """
+
+    def command(pid: int) -> bytes:
+        try:
+            return Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return b""  # ended
+
+    return [
+        pid
+        for pid in owned(token)
+        if any(mark in command(pid) for mark in (b"--multiprocessing-fork", b"VLLM"))
+    ]
+
+
 def segments(token: str) -> set[str]:
     """Names of Python's shared memory and semaphores that only the processes of a token have.
 
