@@ -299,9 +299,9 @@ def _vocabulary(parts: Sequence[Any], team: Team) -> tuple[str, ...]:
         if isinstance(part, HasVocabulary):
             with plugin_call(part, "vocabulary"):
                 given = part.vocabulary()
-            if isinstance(given, str) or not isinstance(given, Iterable):
-                refuse(part, "vocabulary", given, "return a list of words")
-            given = list(given)
+                if isinstance(given, str) or not isinstance(given, Iterable):
+                    refuse(part, "vocabulary", given, "return a list of words")
+                given = list(given)  # it may be a generator, which can still raise
             for word in given:
                 if not isinstance(word, str):
                     refuse(part, "vocabulary", word, "every word is a text")

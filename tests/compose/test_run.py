@@ -329,6 +329,18 @@ def test_a_vocabulary_that_is_no_list_names_the_environment(name):
         coterie_run(env={"type": f"{__name__}:{name}"}, order=["one"])
 
 
+class BreakingWords(NumberGame):
+    def vocabulary(self):
+        yield "1"
+        raise KeyError("words")
+
+
+def test_a_vocabulary_that_breaks_half_way_names_the_environment():
+    with pytest.raises(KeyError) as caught:
+        coterie_run(env={"type": f"{__name__}:BreakingWords"}, order=["one"])
+    assert any("BreakingWords' of tests: vocabulary" in note for note in caught.value.__notes__)
+
+
 def test_a_vocabulary_of_no_words_names_the_environment_before_the_engine_is_made():
     with pytest.raises(PluginError, match="vocabulary returned 0") as caught:
         coterie_run(env={"type": f"{__name__}:NumbersForWords"}, order=["one"])

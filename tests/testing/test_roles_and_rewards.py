@@ -119,7 +119,7 @@ def check(reward: Any, **keywords: Any) -> None:
 
 def test_a_sound_source_passes_in_every_scope():
     check(Brevity())
-    some = lambda view: {(role, "brief"): None if role == "b" else 0.5 for role in view.actions}  # noqa: E731
+    some = lambda view: {(role, "brief"): None if role == "two" else 0.5 for role in view.actions}  # noqa: E731
     check(source(scope="joint", score=scores(some)))
     check(
         source(scope="siblings", score=scores(lambda view: [{(view.role, "brief"): 1.0}] * len(view.actions)))

@@ -185,7 +185,7 @@ def _score(source: NamedRewardSource, value: Any) -> Score:
     if given.value is None:
         score = _missing(source, given.reason or "no score")
     elif not abs(number := float(given.value)) <= 1e100:  # sums of larger ones overflow; NaN is not
-        score = _missing(source, f"{number} is no number")
+        score = _missing(source, f"{number} is no number up to 1e100")
     else:
         score = Score(number, "", source.name)
     return replace(score, comment=encodable(given.comment)) if given.comment else score

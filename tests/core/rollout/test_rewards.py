@@ -113,15 +113,16 @@ def test_an_output_that_hangs_the_verifier_earns_less_than_a_wrong_one():
 
 
 @pytest.mark.parametrize(("name", "reason"), [
-    ("nan", "nan is no number"), ("inf", "inf is no number"), ("minus_inf", "-inf is no number"),
-    ("huge", "1e+308 is no number"),
+    ("nan", "nan"), ("inf", "inf"), ("minus_inf", "-inf"), ("huge", "1e+308"),
 ])  # fmt: skip
 def test_what_is_not_finite_is_missing(name, reason):
     rewards, scores = values(
         coterie_run(rewards={"r": source(name)}, order=["one"], schedule={"max_missing": 1.0})
     )
     assert rewards == [None] * 3
-    assert {(score.value, score.reason) for _, _, _, score in scores} == {(None, reason)}
+    assert {(score.value, score.reason) for _, _, _, score in scores} == {
+        (None, f"{reason} is no number up to 1e100")
+    }
 
 
 class Answers(Plugin):
