@@ -22,10 +22,11 @@ def levels(report: CodeReport) -> float:
 
     .4: the helper wrote a function `aux` that returns something; .6: the main role wrote the entry point
     (else it ends here); .5: the program parses (else it ends here); the share of tests that pass; and where a
-    test passed and there is an `aux`: .5 the entry point calls it, 1 the entry point does more than that, -.5
-    it uses no result. Without a helper, the parts of `aux` are left out: at most 2.1.
+    test passed and there is an `aux`: .5 the entry point calls it, 1 the entry point is no mere call of it
+    (also where it doesn't call it), -.5 it calls it and uses no result. Without a helper, the parts of `aux`
+    are left out: at most 2.1.
     """
-    total = AUX * report["aux"]
+    total = AUX * (report["team"] and report["aux"])
     if not report["main"]:
         return total
     total += MAIN

@@ -30,6 +30,7 @@ GOOD = {
         ({"passed": 1}, 3.25),  # 1.5 + .25 + 1.5
         ({"passed": 3, "called": False}, 3.25),  # 1.5 + .75 + 1: it does more than call aux
         ({"thin": True}, 3.0),
+        ({"team": False}, 2.1),  # whatever a report says of aux
         ({"ignored": True}, 3.5),
         ({"thin": True, "ignored": True}, 2.5),
         ({"total": 0, "passed": 0}, 1.5),
