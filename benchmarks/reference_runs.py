@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from coterie.api.rollouts import read_rollouts
+
 RENAMED: Mapping[str, Mapping[str, str]] = {
     "node": {"notes": "annotations"},
     "branch": {"notes": "annotations"},
@@ -69,14 +71,14 @@ ABSENT = "absent"
 def read_run(folder: Path) -> dict[Part, Rows]:
     """Rollouts, metrics and weights' digests of a run's folder, under the new names."""
     parts: dict[Part, Rows] = {}
-    for path in sorted(folder.glob("rollouts/step-*.jsonl")):
+    for path in sorted(folder.glob("rollouts/step-*.jsonl*")):
         # A row without a kind is a header, such as one that gives the format; so is that of a whole step.
-        kept_rows = [row for row in _json_lines(path) if row.get("kind", "step") != "step"]
+        kept_rows = [row for row in read_rollouts(path) if row["kind"] != "step"]
         for row in kept_rows:
             if row.get("annotations") == {}:  # a file without annotations, of before they were recorded too
                 del row["annotations"]
         rows = [renamed(row, row["kind"]) for row in kept_rows]
-        parts[_step(path), 0, f"rollouts/{path.name}"] = rows
+        parts[_step(path), 0, f"rollouts/{path.name.removesuffix('.gz')}"] = rows
     for row in _json_lines(folder / "metrics.jsonl"):
         kept = {key: value for key, value in row.items() if not key.startswith(MACHINE)}
         parts[row["step"], 1, "metrics.jsonl"] = [renamed(kept, "metrics")]
@@ -113,7 +115,7 @@ def _json_lines(path: Path) -> Rows:
 
 
 def _step(path: Path) -> int:
-    return int(path.stem.removeprefix("step-"))
+    return int(path.name.removeprefix("step-").partition(".")[0])
 
 
 # ------------------------------------------------------------------------------------------------ comparing

@@ -107,7 +107,7 @@ def test_a_run_that_trains_nothing_plays_with_a_warning(tmp_path, caplog):
     )
     assert "nothing is trained: every policy has train: none" in caplog.text
     assert "`coterie eval`" in caplog.text
-    assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl").is_file()
+    assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl.gz").is_file()
     caplog.clear()
     assert len(coterie.evaluate(RECIPE, overlays=[*PER_ROLE, "l0"], scale=SCALE, tasks=3).per_task) == 3
     coterie.train(

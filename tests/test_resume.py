@@ -43,7 +43,7 @@ def weights(folder: Path) -> dict[str, str]:
 
 
 def rollouts(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted((folder / "rollouts").glob("*.jsonl"))}
+    return {path.name: path.read_bytes() for path in sorted((folder / "rollouts").glob("*.jsonl.gz"))}
 
 
 def same(first: Path, second: Path) -> None:

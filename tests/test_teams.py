@@ -139,7 +139,7 @@ def test_swapping_two_roles_of_one_policy_is_refused():
 
 
 def test_the_rollouts_file_suffices_to_compute_the_advantages_again(per_role):
-    rows = read_rollouts(per_role / "rollouts" / "step-000001.jsonl")
+    rows = read_rollouts(per_role / "rollouts" / "step-000001.jsonl.gz")
     groups: dict[tuple[str, str], list[dict]] = {}
     for row in rows:
         if row["kind"] == "branch":
@@ -162,7 +162,7 @@ def test_recorded_logprobs_are_those_of_the_weights_that_sampled(per_role):
     model = AutoModelForCausalLM.from_pretrained(
         export(per_role, "planner", per_role / "exported", checkpoint=1)
     )
-    rows = read_rollouts(per_role / "rollouts" / "step-000002.jsonl")
+    rows = read_rollouts(per_role / "rollouts" / "step-000002.jsonl.gz")
     prompts = {(row["node"], row["role"]): row["prompt_ids"] for row in rows if row["kind"] == "node"}
     branches = [row for row in rows if row["kind"] == "branch" and row["role"] == "planner"]
     assert branches

@@ -111,7 +111,7 @@ def coach_report(path: Path, source: str | None = None, quality: str | None = No
     config = read_yaml(folder.config)
     name, table = _source(config, source)
     component, scale = str(table.get("component", "process")), float(table.get("scale", 1.0))
-    files = sorted(folder.rollouts.glob("step-*.jsonl"))
+    files = folder.rollout_files()
     if not files:
         raise RunFolderError(
             f"{path} has no rollouts", why="the report reads them", fix="set schedule.record_every"

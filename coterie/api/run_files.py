@@ -76,8 +76,8 @@ def truncate_files(folder: RunFolder, step: int) -> None:
         WriteError: a file can't be removed.
     """
     with written(f"the run folder {folder.path}"):
-        for path in (*folder.rollouts.glob("step-*.jsonl"), *folder.eval.glob("step-*.json")):
-            match = re.fullmatch(r"step-(\d+)\.jsonl?", path.name)
+        for path in (*folder.rollout_files(), *folder.eval.glob("step-*.json")):
+            match = re.fullmatch(r"step-(\d+)\.json(l|l\.gz)?", path.name)
             if match is not None and int(match[1]) > step:
                 path.unlink()
 

@@ -205,7 +205,7 @@ def test_advantages_follow_from_the_file_alone(
     for role, settings in table["team"]["roles"].items():
         settings["policy"] = role
     coterie.train(table, out=tmp_path / "run")
-    file = File(tmp_path / "run" / "rollouts" / "step-000002.jsonl")
+    file = File(tmp_path / "run" / "rollouts" / "step-000002.jsonl.gz")
     advantages = formula(file)
     recorded = {place: row["advantage"] for place, row in file.branches.items()}
     assert {place for place, value in recorded.items() if value is not None} == advantages.keys()

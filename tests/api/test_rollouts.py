@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import statistics
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
+from hypothesis import given, strategies as st
 
-from coterie.api.rollouts import read_rollouts, rollout_recorder, rollout_rows, write_rollouts
+from coterie.api.rollouts import FORMAT, read_rollouts, rollout_recorder, rollout_rows, write_rollouts
 from coterie.api.run_files import create_run
 from coterie.core.errors import RunFolderError
 from coterie.core.protocols import Batch
@@ -165,7 +168,7 @@ def test_a_runs_file_begins_with_what_its_rewards_are_summed_with(tmp_path):
     rollout_recorder(folder)(3, batch, {"coder": 0.1}, credit)
     first, *rows = read_rollouts(folder.rollout_file(3))
     assert first == {
-        "kind": "step", "format": 2, "step": 3, "weights": {"format": 0.5}, "team_weight": 2.0,
+        "kind": "step", "format": 3, "step": 3, "weights": {"format": 0.5}, "team_weight": 2.0,
         "kinds": {"progress": "potential"}, "state": {"coder": 0.1},
     }  # fmt: skip
     (row,) = [row for row in rows if row.get("annotations")]
@@ -183,21 +186,71 @@ def test_a_rollout_file_is_whole_or_absent(tmp_path):
     assert os.listdir(tmp_path / "rollouts") == []
 
 
+def test_a_file_of_before_it_was_compressed_is_read_exactly(tmp_path):
+    path = tmp_path / "step-000001.jsonl"
+    values = [-0.1, -1 / 3, float(np.float32(-0.1))]
+    row = {"kind": "branch", "format": 2, "completion": "a\u2028b", "annotations": {"values": values},
+           "calls": [{"token_ids": [1, 2, 3], "logprobs": values, "finish": "stop"}]}  # fmt: skip
+    path.write_text(json.dumps(row, ensure_ascii=False) + "\n", encoding="utf-8")
+    assert read_rollouts(path) == [{**row, "format": FORMAT}]
+
+
+FLOATS = st.floats(allow_nan=False, allow_infinity=False)
+NUMBERS = st.lists(FLOATS, max_size=4) | st.lists(
+    st.floats(allow_nan=False, allow_infinity=False, width=32), max_size=4
+)
+
+
+@given(calls=st.lists(NUMBERS, max_size=3), annotations=st.dictionaries(st.sampled_from("abc"), NUMBERS))
+def test_every_number_comes_back_whatever_its_precision(calls, annotations):
+    row = {"kind": "branch", "format": FORMAT, "annotations": annotations,
+           "calls": [{"finish": "stop", "logprobs": logprobs} for logprobs in calls]}  # fmt: skip
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "step-000001.jsonl.gz"
+        write_rollouts(path, [row])
+        assert repr(read_rollouts(path)) == repr([row])  # repr: -0.0 is not 0.0
+
+
+def test_a_file_takes_a_third_of_its_rows_text(tmp_path):
+    """At most, even where nothing repeats: sampled tokens of a large vocabulary and their log-probs."""
+    draws = np.random.default_rng(0)
+    rows = []
+    for index in range(50):
+        ids = np.minimum(draws.zipf(1.2, 200), 150_000).tolist()
+        logprobs = (-draws.exponential(0.5, 200)).astype(np.float32).astype(float).tolist()
+        calls = [{"token_ids": ids, "logprobs": logprobs, "finish": "stop"}]
+        rows.append({"kind": "branch", "format": FORMAT, "branch": index, "calls": calls, "annotations": {}})
+    path = tmp_path / "step-000001.jsonl.gz"
+    write_rollouts(path, rows)
+    assert read_rollouts(path) == rows
+    assert path.stat().st_size <= sum(len(json.dumps(row)) for row in rows) / 3
+
+
+@pytest.mark.parametrize("harm", [lambda raw: raw[:-20], lambda raw: raw[:40] + b"xx" + raw[42:]])
+def test_a_damaged_file_is_named(tmp_path, harm):
+    path = tmp_path / "step-000001.jsonl.gz"
+    write_rollouts(path, [{"kind": "joint", "format": FORMAT, "rule": "best"}] * 3)
+    path.write_bytes(harm(path.read_bytes()))
+    with pytest.raises(RunFolderError, match="is damaged") as caught:
+        read_rollouts(path)
+    assert str(path) in str(caught.value) and caught.value.fix
+
+
 def test_rows_of_format_1_are_read_under_the_new_names(tmp_path):
     path = tmp_path / "step-000001.jsonl"
     joint = {"kind": "joint", "pick": {"a": 1}, "terminal": True, "cut": False, "reward": {"a": 0.5}}
     branch = {"kind": "branch", "notes": {"ref_logprobs": [-0.5]}, "completion": "x"}
     write_rollouts(path, [joint, branch])
     assert read_rollouts(path) == [
-        {"kind": "joint", "format": 2, "branches": {"a": 1}, "terminated": True, "truncated": False,
+        {"kind": "joint", "format": 3, "branches": {"a": 1}, "terminated": True, "truncated": False,
          "reward": {"a": 0.5}},
-        {"kind": "branch", "format": 2, "annotations": {"ref_logprobs": [-0.5]}, "completion": "x"},
+        {"kind": "branch", "format": 3, "annotations": {"ref_logprobs": [-0.5]}, "completion": "x"},
     ]  # fmt: skip
 
 
 def test_rows_of_a_later_format_are_refused(tmp_path):
     path = tmp_path / "step-000001.jsonl"
-    write_rollouts(path, [{"kind": "joint", "format": 3}])
-    with pytest.raises(RunFolderError, match="format 3") as caught:
+    write_rollouts(path, [{"kind": "joint", "format": 4}])
+    with pytest.raises(RunFolderError, match="format 4") as caught:
         read_rollouts(path)
     assert caught.value.fix

@@ -3,7 +3,7 @@
 <run>/config.yaml                  the resolved configuration; a folder without it is not a run
      /resolved.yaml                every setting with its default, versions (`api/run_record.py`)
      /metrics.jsonl                one row per step (`core/storage/jsonl.py`)
-     /rollouts/step-000040.jsonl   rows of kind node, branch and joint (`api/rollouts.py`)
+     /rollouts/step-000040.jsonl.gz  rows of kind node, branch and joint (`api/rollouts.py`)
      /checkpoints/                 (`core/storage/checkpoint.py`)
      /eval/                        evaluations
 """
@@ -55,8 +55,12 @@ class RunFolder:
     def eval(self) -> Path:
         return self.path / "eval"
 
+    def rollout_files(self) -> list[Path]:
+        """Those of all steps, in order; before format 3 they were not compressed."""
+        return sorted(self.rollouts.glob("step-*.jsonl*"))
+
     def rollout_file(self, step: int) -> Path:
-        return self.rollouts / f"step-{step:06d}.jsonl"
+        return self.rollouts / f"step-{step:06d}.jsonl.gz"
 
 
 def _runs_nearby(path: Path) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated, Any
 
 import pytest
 
 from coterie import ChatAnswer, ChatRequest, Composed, Plugin, PluginConfig, PolicyFault, Score, SystemFault
+from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import ConfigError, PluginError, TooManyMissing
 from coterie.core.rollout.contracts import FEEDBACK_CHARACTERS
 from coterie.core.types import TEAM
@@ -362,6 +362,6 @@ def test_a_run_goes_on_over_a_transition_mode_that_is_down(tmp_path):
     ).resolved.table  # fmt: skip
     train(table, out=tmp_path / "run")
     assert len((tmp_path / "run/metrics.jsonl").read_text().splitlines()) == 2
-    lines = (tmp_path / "run/rollouts/step-000001.jsonl").read_text(encoding="utf-8").splitlines()
-    branches = [row for row in map(json.loads, lines) if row["kind"] == "branch" and row["fault"] is None]
+    rows = read_rollouts(tmp_path / "run/rollouts/step-000001.jsonl.gz")
+    branches = [row for row in rows if row["kind"] == "branch" and row["fault"] is None]
     assert branches and {row["comments"]["a_score"] for row in branches} == {"a reason \ufffd"}

@@ -302,7 +302,7 @@ def test_a_run_goes_on_and_a_resumed_one_is_the_same(tmp_path, overflow):
     train(resume=tmp_path / "parts", overrides=["schedule.steps=3"])
     for name in ("step-000002", "step-000003"):
         whole, parts = (
-            (tmp_path / run / "rollouts" / f"{name}.jsonl").read_text() for run in ("whole", "parts")
+            (tmp_path / run / "rollouts" / f"{name}.jsonl.gz").read_bytes() for run in ("whole", "parts")
         )
         assert whole == parts
     rows = [json.loads(line) for line in (tmp_path / "parts" / "metrics.jsonl").read_text().splitlines()]

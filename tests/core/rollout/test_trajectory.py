@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
 
 from coterie import PolicyFault, Score, SystemFault, UserError, train
+from coterie.api.rollouts import read_rollouts
 from coterie.core.errors import ConfigError, PluginError
 from coterie.core.types import TEAM
 from coterie.testing import coterie_run, play_episode
@@ -119,8 +118,6 @@ def test_an_episode_that_forks_is_refused(sampler):
 def test_comments_are_recorded_with_the_rollout(tmp_path):
     table = run("lengths").resolved.table
     train(table, out=tmp_path / "run")
-    rows = [
-        json.loads(line) for line in (tmp_path / "run/rollouts/step-000001.jsonl").read_text().splitlines()
-    ]
+    rows = read_rollouts(tmp_path / "run/rollouts/step-000001.jsonl.gz")
     branches = [row for row in rows if row["kind"] == "branch"]
     assert branches and all(row["comments"] == {"r": row["role"]} for row in branches)

@@ -34,7 +34,7 @@ def test_a_run_folder_is_made_once_and_opened_again(tmp_path):
     again = RunFolder.open(tmp_path / "deep" / "run")
     assert again == folder and again.config.read_text() == "seed: 1\n"
     assert folder.rollouts.is_dir() and folder.checkpoints.is_dir() and folder.eval.is_dir()
-    assert folder.metrics.name == "metrics.jsonl" and folder.rollout_file(7).name == "step-000007.jsonl"
+    assert folder.metrics.name == "metrics.jsonl" and folder.rollout_file(7).name == "step-000007.jsonl.gz"
 
 
 @pytest.mark.parametrize("used", ["metrics.jsonl", "checkpoints/step-000000", "rollouts/a", "eval/a"])
@@ -102,7 +102,7 @@ def test_rollouts_of_later_steps_are_cut(tmp_path):
     for step in (1, 2, 3):
         folder.rollout_file(step).write_text("{}\n")
     truncate_files(folder, 1)
-    assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl"]
+    assert [path.name for path in folder.rollouts.iterdir()] == ["step-000001.jsonl.gz"]
 
 
 # --------------------------------------------------------------------------------------------------- metrics

@@ -16,6 +16,7 @@ from pydantic import Field
 import coterie
 from coterie import Composed, Plugin, PluginConfig
 from coterie.api.cost import first_prompts
+from coterie.api.rollouts import read_rollouts
 from coterie.api.warm_start import Oracle
 from coterie.compose import compose
 from coterie.core.errors import ConfigError
@@ -143,8 +144,8 @@ def test_levels_by_hand(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert caplog.text.count("curriculum: words goes from") == 2
 
     played = [
-        {json.loads(line)["task_id"] for line in path.read_text().splitlines() if '"node"' in line}
-        for path in sorted((tmp_path / "run" / "rollouts").glob("*.jsonl"))
+        {row["task_id"] for row in read_rollouts(path) if row["kind"] == "node"}
+        for path in sorted((tmp_path / "run" / "rollouts").glob("*.jsonl.gz"))
     ]
     values = [{task.partition("@")[2] for task in tasks} for tasks in played]
     assert values == [{f"words={n}"} for n in (2, 2, 3, 3, 4, 4)]

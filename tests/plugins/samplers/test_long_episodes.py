@@ -175,7 +175,7 @@ def test_a_step_is_trained_on_long_episodes(tmp_path):
     result = train(table, out=tmp_path / "run")
     row = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert result is not None and row["success"] == 1.0 and row["turns_to_success"] == 2.0
-    assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl").exists()
+    assert (tmp_path / "run" / "rollouts" / "step-000001.jsonl.gz").exists()
 
 
 def test_paths_that_earlier_versions_could_play_are_written_as_before():

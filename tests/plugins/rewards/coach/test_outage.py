@@ -126,7 +126,7 @@ def train(client, server, folder, steps=3, **settings):
 
 def check_scores(folder, steps):
     """Every action of every step has the score that the rule gives it, once."""
-    files = sorted((folder / "rollouts").glob("*.jsonl"))
+    files = sorted((folder / "rollouts").glob("*.jsonl.gz"))
     assert len(files) == steps
     for file in files:
         rows = read_rollouts(file)
