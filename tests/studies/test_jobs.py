@@ -144,6 +144,14 @@ def test_an_interrupted_call_starts_nothing_more(tmp_path):
     assert outcome.interrupted and outcome.states == {}
 
 
+def test_a_job_whose_folder_another_process_keeps_ends_by_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(worker, "LOCK_SECONDS", 0.2)
+    (tmp_path / "job.json").write_text(json.dumps({"kind": "train"}))
+    with locked(tmp_path):
+        assert worker.main([str(tmp_path / "job.json")]) == 1
+    assert "another process still works in" in (tmp_path / "error.json").read_text()
+
+
 def test_an_error_of_an_earlier_call_is_not_reported_again(tmp_path):
     call = runner(plan_of("one", ONE), tmp_path, plugin_files=["none.py"])
     folder = call.folder(next(id_ for id_, job in call.plan.jobs.items() if job.kind == "train"))
