@@ -15,6 +15,7 @@ from threading import Event
 
 import pytest
 
+from coterie.cli.guard import alive, children
 from coterie.core.config import to_yaml
 from coterie.core.errors import ConfigError, RunFolderError
 from coterie.core.storage.atomic import locked
@@ -123,6 +124,27 @@ def test_a_killed_and_interrupted_study_resumes_to_the_same_result(tmp_path, who
     outcome = again(tmp_path).run()
     assert (result(outcome), rows(folder)) == whole
     assert len(rows(folder)) > reached
+
+
+@pytest.mark.resume
+def test_the_second_ctrl_c_ends_a_study_whose_job_hangs(tmp_path):
+    process = command(tmp_path)
+    training(tmp_path, 3)
+    jobs = [
+        job
+        for job in children(process.pid)
+        if b"studies.worker" in Path(f"/proc/{job[0]}/cmdline").read_bytes()
+    ]
+    for pid, _ in jobs:
+        os.kill(pid, signal.SIGSTOP)
+    process.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert process.poll() is None, "the first signal waits for the job"
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert errors.strip().endswith("stopped; the same command continues from here")
+    assert jobs and not any(map(alive, jobs))
 
 
 def test_a_failure_stops_only_the_jobs_that_need_it(tmp_path):
