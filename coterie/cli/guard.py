@@ -60,13 +60,13 @@ def children(pid: int) -> set[Child]:
                     fields = file.read().rpartition(")")[2].split()
                 below.setdefault(int(fields[1]), []).append(int(name))
                 begun[int(name)] = fields[19]
-    found, todo = set[Child](), [pid]
+    family, todo = set[Child](), [pid]
     while todo:
         for child in below.get(todo.pop(), ()):
             if child != os.getpid() and not _tracks(child):
-                found.add((child, begun[child]))
+                family.add((child, begun[child]))
                 todo.append(child)
-    return found
+    return family
 
 
 def _tracks(pid: int) -> bool:

@@ -128,7 +128,7 @@ def _guarded(interruption: Interruption) -> Iterator[None]:
     if sys.platform == "win32":  # no wake-up by a pipe, and no such signals
         yield
         return
-    state, told = os.pipe()
+    state, ours = os.pipe()
     try:
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", guard.__file__, str(os.getpid()), str(state), str(STEP_SECONDS),
@@ -144,7 +144,7 @@ def _guarded(interruption: Interruption) -> Iterator[None]:
     signals = process.stdin.fileno()
     os.set_blocking(signals, False)
     before = signal.set_wakeup_fd(signals, warn_on_full_buffer=False)
-    interruption.guarded_by(told)
+    interruption.guarded_by(ours)
     try:
         yield
     finally:
@@ -153,7 +153,7 @@ def _guarded(interruption: Interruption) -> Iterator[None]:
             process.kill()
             process.wait()
             process.stdin.close()
-            os.close(told)
+            os.close(ours)
         else:
             _left.append(process)
 
