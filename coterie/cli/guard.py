@@ -131,6 +131,7 @@ class Guard:
                 self._kill(handle)
                 break
         if self._end < float("inf"):
+            self._say()
             self._kill_children()
 
     def _heard(self, number: int) -> None:
@@ -163,9 +164,12 @@ class Guard:
                 os.kill(self.pid, number)
             if handle and select.select([handle], [], [], 0.2)[0]:
                 break
+
+    def _say(self) -> None:
+        """Write the last line of a command that could not: it was killed, here or by a third signal."""
         state = self._state()
-        restore(state.get("terminal"))
         if not state.get("said"):
+            restore(state.get("terminal"))
             with suppress(OSError):
                 line = last_line(state.get("folder", ""), state.get("then", ""))
                 os.write(2, f"{line}\n".encode(errors="replace"))

@@ -137,6 +137,19 @@ def test_sigterm_alone_ends_a_run_whose_step_hangs(tmp_path, hang):
 
 
 @pytest.mark.resume
+def test_a_third_ctrl_c_ends_a_closing_that_hangs_at_once_and_the_last_line_is_said(tmp_path):
+    process = started(tmp_path / "run", HANGS["a closing"], soon=False)
+    child = int(written(tmp_path / "run" / "child", process))
+    lines = iter(process.stderr.readline, "")
+    for said in ("finishing the step", "stopping"):
+        process.send_signal(signal.SIGINT)
+        assert any(line.startswith(said) for line in lines)
+    process.send_signal(signal.SIGINT)
+    messages = end_of(process, child)
+    assert process.returncode == -signal.SIGINT and "stopped; resume from step 0 with" in messages
+
+
+@pytest.mark.resume
 def test_one_ctrl_c_ends_an_evaluation_that_hangs(tmp_path):
     code = f"""
 import pathlib, sys, time
