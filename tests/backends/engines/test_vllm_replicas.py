@@ -316,7 +316,7 @@ async def test_a_run_that_stops_restarts_nothing():
     class Dying(FakeServer):
         async def answer(self, request):
             try:
-                await asyncio.Event().wait()
+                await asyncio.sleep(3600 if self.starts == 1 else 0)
             except asyncio.CancelledError:
                 self.alive = False
                 raise ServerLost("the process died") from None
